@@ -1,0 +1,62 @@
+"""A durable home for long runs on plain Redis or Valkey: the producer's side, and what both sides call things."""
+
+from coordinator.client import AsyncClient, AsyncHandle, Client, Handle
+from coordinator.errors import (
+    BadName,
+    BadOption,
+    Changed,
+    CoordinatorError,
+    KeyConflict,
+    NotConfigured,
+    NotFound,
+    NotPlain,
+    Refused,
+    ResultTimeout,
+    RunCancelled,
+    RunDead,
+    RunFailed,
+    ServerFull,
+    TooLarge,
+    TreeCancelled,
+    Unconfirmed,
+    Unreachable,
+    Unreadable,
+)
+from coordinator.run import Failure, Inputs, Note, RunView, Status
+from coordinator.schedule import ScheduleView
+from coordinator.views import CoordinatorView, Overview, WorkerView
+
+__all__ = [
+    "AsyncClient",
+    "AsyncHandle",
+    "BadName",
+    "BadOption",
+    "Changed",
+    "Client",
+    "CoordinatorError",
+    "CoordinatorView",
+    "Failure",
+    "Handle",
+    "Inputs",
+    "KeyConflict",
+    "NotConfigured",
+    "NotFound",
+    "NotPlain",
+    "Note",
+    "Overview",
+    "Refused",
+    "ResultTimeout",
+    "RunCancelled",
+    "RunDead",
+    "RunFailed",
+    "RunView",
+    "ScheduleView",
+    "ServerFull",
+    "Status",
+    "TooLarge",
+    "TreeCancelled",
+    "Unconfirmed",
+    "Unreachable",
+    "Unreadable",
+    "WorkerView",
+]

@@ -1,0 +1,138 @@
+"""`--health`: answers GET /live and /ready over HTTP, for who starts and ends processes: Kubernetes, a load balancer, a person.
+
+Live is what moves, also while the server is away: a restart would mend nothing then. Ready is what has been answered once and is
+not stopping. The rule of this file: nobody who asks can hold up who answers. A request has few bytes, little time, few beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import logging
+import re
+import socket
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+
+from coordinator.errors import BadOption
+
+log = logging.getLogger(__name__)
+LONGEST_REQUEST = 8192
+SECONDS_PER_REQUEST = 5.0
+AT_ONCE = 32
+_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What speaks against a process, in sentences. Nothing is good."""
+
+    not_live: tuple[str, ...] = ()
+    not_ready: tuple[str, ...] = ()
+
+    def __add__(self, other: Health) -> Health:
+        return Health(self.not_live + other.not_live, self.not_ready + other.not_ready)
+
+
+def endpoint(text: str) -> tuple[str, int]:
+    """PORT for all interfaces (host is empty), HOST:PORT or [HOST]:PORT for one."""
+    found = re.fullmatch(r"(?:(?:\[([^\]]+)\]|([^:\[\]]+)):)?(\d{1,5})", text)
+    if found is None or not 1 <= int(found[3]) <= 65535:
+        raise BadOption(f"--health {text!r} is no port: use 8080 for all interfaces, or 127.0.0.1:8080 for one")
+    return found[1] or found[2] or "", int(found[3])
+
+
+def bound(text: str) -> socket.socket:
+    """A socket that listens there; a sentence where that can't be."""
+    host, port = endpoint(text)
+    try:
+        if host:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            return socket.create_server((host, port), family=family, backlog=AT_ONCE)
+        with contextlib.suppress(OSError):  # a machine may have no IPv6; who has the port already is met again below
+            if socket.has_dualstack_ipv6():
+                return socket.create_server(("", port), family=socket.AF_INET6, backlog=AT_ONCE, dualstack_ipv6=True)
+        return socket.create_server(("", port), backlog=AT_ONCE)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise BadOption(f"--health {text}: another process has this port: choose a free one") from None
+        raise BadOption(f"--health {text}: can't listen there: {error.strerror or error}") from None
+
+
+@contextlib.asynccontextmanager
+async def answering(place: str | None, look: Callable[[], Health]) -> AsyncGenerator[None, None]:
+    """Answers as long as it is open; nobody where there is no place."""
+    if place is None:
+        yield
+        return
+    listening = bound(place)
+    answers = _Answers(look)
+    server = await asyncio.start_server(answers.serve, sock=listening, limit=LONGEST_REQUEST)
+    log.info("health on http://%s: /live and /ready", place if ":" in place else f"0.0.0.0:{place}")
+    try:
+        yield
+    finally:
+        server.close()
+        answers.close()
+
+
+class _Answers:
+    """Reads one request of each connection, answers it, and closes."""
+
+    def __init__(self, look: Callable[[], Health]) -> None:
+        self._look = look
+        self._open: set[asyncio.Task[None]] = set()
+
+    def close(self) -> None:
+        for task in self._open:
+            task.cancel()
+
+    def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._open) >= AT_ONCE:
+            writer.transport.abort()
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(SECONDS_PER_REQUEST):
+                try:
+                    head = await reader.readuntil(b"\r\n\r\n")
+                except (asyncio.LimitOverrunError, asyncio.IncompleteReadError):
+                    head = b""
+                writer.write(self._answer(head.partition(b"\r\n")[0].split()))
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        except (TimeoutError, OSError):
+            pass  # who asked is slow or gone
+        except Exception:
+            log.exception("a question about the health could not be answered")
+        finally:
+            writer.transport.abort()
+
+    def _answer(self, request: list[bytes]) -> bytes:
+        match request:
+            case [b"GET" | b"HEAD", target, _]:
+                status, body = self._found(target.partition(b"?")[0])
+            case [_, _, _]:
+                status, body = 405, {"error": "only GET is answered here"}
+            case _:
+                status, body = 400, {"error": "this is no HTTP request that is understood here"}
+        content = json.dumps(body).encode() + b"\n"
+        head = (
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n"
+            f"Content-Length: {len(content)}\r\nConnection: close\r\n\r\n"
+        )
+        return head.encode() + (b"" if request[:1] == [b"HEAD"] else content)
+
+    def _found(self, path: bytes) -> tuple[int, dict[str, object]]:
+        if path not in (b"/live", b"/ready"):
+            return 404, {"error": "there are /live and /ready"}
+        health, word = self._look(), path[1:].decode()
+        reasons = health.not_live if word == "live" else health.not_ready
+        return (503 if reasons else 200), {word: not reasons, "reasons": list(reasons)}

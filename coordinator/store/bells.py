@@ -1,0 +1,219 @@
+"""Waiting for a bell: on a connection of its own, since a blocked one serves nobody else.
+
+Lists of several partitions can be waited for together where one server has them. In a Cluster each partition has a wait of its own,
+and the first one that brings a token is answered; the others stay, so that no token on its way to them is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from coordinator.address import HERE, Address, Node
+from coordinator.errors import Unreachable
+from coordinator.store.connections import (
+    CONNECT_SECONDS,
+    async_pool,
+    exchange,
+    exchange_async,
+    search,
+    search_async,
+    sync_pool,
+)
+from coordinator.store.slots import tag_of
+from coordinator.store.topology import topology
+from coordinator.store.trouble import Moved, Trouble, given_up, mapped
+
+Token = tuple[str, bytes]
+MOST_HOPS = 3
+
+
+class AsyncBell:
+    """Waits, in an event loop, until one of some lists has a token."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._topology = topology(address)
+        self._pools: dict[Node, Any] = {}
+        self._pending: dict[str, asyncio.Task[Token | None]] = {}
+
+    async def wait(self, keys: Sequence[str], seconds: float) -> Token | None:
+        by_tag: dict[str, list[str]] = {}
+        for key in keys:
+            by_tag.setdefault(tag_of(key) if self.address.kind == "cluster" else "", []).append(key)
+        if len(by_tag) == 1:
+            return await self._one(keys, seconds)
+        return await self._first(by_tag, seconds)
+
+    async def _first(self, by_tag: dict[str, list[str]], seconds: float) -> Token | None:
+        """The first token of any partition. One that can't be reached holds up nobody, unless all can't."""
+        loop = asyncio.get_running_loop()
+        for tag, keys in by_tag.items():
+            if tag not in self._pending:
+                self._pending[tag] = loop.create_task(self._one(keys, seconds))
+        error: BaseException | None = None
+        answered = False
+        until = loop.time() + seconds
+        while self._pending:
+            done, _ = await asyncio.wait(
+                self._pending.values(), timeout=max(0.0, until - loop.time()), return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                return None
+            for tag, task in list(self._pending.items()):
+                if not task.done():
+                    continue
+                del self._pending[tag]
+                if (failure := task.exception()) is not None:
+                    error = failure
+                elif (token := task.result()) is not None:
+                    return token
+                else:
+                    answered = True
+        if error is not None and not answered:
+            raise error
+        return None
+
+    async def _one(self, keys: Sequence[str], seconds: float) -> Token | None:
+        """A token of lists that one node has."""
+        trouble = Trouble(f"no node of {self.address} serves this partition", sent=False)
+        for _ in range(MOST_HOPS):
+            node = HERE
+            try:
+                if self._topology.stale:
+                    await search_async(self.address, self._topology)
+                found = self._topology.where(keys[0])
+                if found is None:
+                    break
+                node = found
+                return await self._blocked(node, keys, seconds)
+            except Exception as error:  # noqa: BLE001  # whatever it is, there was no token
+                trouble = _as_trouble(mapped(error, self.address, sent=False, node=node))
+            if isinstance(trouble, Moved):
+                self._topology.moved(trouble.slot, trouble.node)
+                continue
+            if trouble.elsewhere:
+                self._topology.doubt(node)
+            break
+        raise given_up(trouble) from None
+
+    async def _blocked(self, node: Node, keys: Sequence[str], seconds: float) -> Token | None:
+        pool = self._pools.get(node)
+        if pool is None:
+            pool = self._pools[node] = async_pool(self.address, node)
+        # a connection that died in silence is dropped some seconds after the server should have answered
+        async with asyncio.timeout(seconds + CONNECT_SECONDS):
+            connection = await pool.get_connection()
+            try:
+                (reply,) = await exchange_async(connection, [["BLPOP", *keys, seconds]])
+            except BaseException:
+                await connection.disconnect(nowait=True)
+                raise
+            finally:
+                await pool.release(connection)
+        return _token(reply)
+
+    async def close(self) -> None:
+        for task in self._pending.values():
+            task.cancel()
+        await asyncio.gather(*self._pending.values(), return_exceptions=True)
+        for pool in self._pools.values():
+            await pool.disconnect()
+
+
+class Bell:
+    """Waits, in a thread, until one of some lists has a token. `close` may be called by another thread, and ends the wait."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._topology = topology(address)
+        self._pools: dict[tuple[Node, float], Any] = {}
+        self._loop: _Loop | None = None
+
+    def wait(self, keys: Sequence[str], seconds: float) -> Token | None:
+        if self.address.kind == "cluster":
+            self._loop = self._loop or _Loop(self.address)
+            return self._loop.wait(keys, seconds)
+        node = HERE
+        try:
+            if self._topology.stale:
+                search(self.address, self._topology)
+            node = self._topology.where(keys[0]) or HERE
+            return self._blocked(node, keys, seconds)
+        except Exception as error:  # noqa: BLE001  # whatever it is, there was no token
+            trouble = _as_trouble(mapped(error, self.address, sent=False, node=node))
+        self._topology.doubt(node)
+        raise given_up(trouble)
+
+    def _blocked(self, node: Node, keys: Sequence[str], seconds: float) -> Token | None:
+        # a connection that died in silence is dropped some seconds after the server should have answered
+        limit = seconds + CONNECT_SECONDS
+        pool = self._pools.get((node, limit))
+        if pool is None:
+            pool = self._pools[node, limit] = sync_pool(self.address, node, limit)
+        connection = pool.get_connection()
+        try:
+            (reply,) = exchange(connection, [["BLPOP", *keys, seconds]])
+        except BaseException:
+            connection.disconnect()
+            raise
+        finally:
+            pool.release(connection)
+        return _token(reply)
+
+    def close(self) -> None:
+        if self._loop is not None:
+            self._loop.close()
+        for pool in self._pools.values():
+            pool.disconnect()
+
+
+class _Loop:
+    """An event loop in a thread that waits: one thread can't wait for several connections at once."""
+
+    def __init__(self, address: Address) -> None:
+        self._loop, self._bell = asyncio.new_event_loop(), AsyncBell(address)
+        self._owner = threading.get_ident()
+        self._waiting: asyncio.Task[Token | None] | None = None
+        self._closing = False
+
+    def wait(self, keys: Sequence[str], seconds: float) -> Token | None:
+        if self._loop.is_closed():
+            raise Unreachable("the bell was closed")
+        self._waiting = self._loop.create_task(self._bell.wait(keys, seconds))
+        if self._closing:
+            self._waiting.cancel()
+        try:
+            return self._loop.run_until_complete(self._waiting)
+        except asyncio.CancelledError:
+            self._shut()
+            raise Unreachable("the bell was closed") from None
+
+    def close(self) -> None:
+        """By another thread: the one that waits ends its wait, and the loop, which is its own."""
+        self._closing = True
+        if threading.get_ident() == self._owner:
+            self._shut()
+        elif (waiting := self._waiting) is not None:
+            with contextlib.suppress(RuntimeError):  # it was closed just now
+                self._loop.call_soon_threadsafe(waiting.cancel)
+
+    def _shut(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.run_until_complete(self._bell.close())
+            self._loop.close()
+
+
+def _token(reply: Any) -> Token | None:
+    if isinstance(reply, Exception):
+        raise reply
+    return None if reply is None else (reply[0].decode(), reply[1])
+
+
+def _as_trouble(error: Exception) -> Trouble:
+    if isinstance(error, Trouble):
+        return error
+    raise error

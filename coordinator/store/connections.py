@@ -1,0 +1,240 @@
+"""Connections of redis-py: how they are made, and what is said on one. Its own retries are off, and so are its time limits where an
+event loop has its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import hiredis
+import redis
+import redis.asyncio
+import redis.asyncio.retry
+import redis.backoff
+import redis.retry
+
+from coordinator.address import Address, Node
+from coordinator.errors import CoordinatorError
+from coordinator.store import embedded, memory
+from coordinator.store.observer import watch
+from coordinator.store.script import Argument
+from coordinator.store.topology import Question, Topology
+from coordinator.store.trip import Packet
+from coordinator.store.trouble import Loading, Refusal, mapped
+
+CONNECT_SECONDS = 5.0
+SEARCH_SECONDS = 1.0  # for one question while searching: who does not answer by then is asked again later
+
+
+# ---- making them -------------------------------------------------------------------------------------------------------
+
+
+def _settings(address: Address, connect_seconds: float) -> dict[str, Any]:
+    settings: dict[str, Any] = {"decode_responses": False, "protocol": 2}
+    if address.nodes:
+        settings |= {"socket_connect_timeout": connect_seconds, "socket_keepalive": True}
+    return settings
+
+
+_attached: dict[str, embedded.Attachment] = {}
+_attaching = threading.Lock()
+
+
+def _url(address: Address, node: Node, *, sentinel: bool = False) -> str:
+    """The URL to connect to."""
+    return address.url_of(node, sentinel=sentinel) if node.host else address.url()
+
+
+def _attachment(directory: str) -> embedded.Attachment:
+    """An embedded server is attached to once per process, and left when the process ends."""
+    with _attaching:
+        if directory not in _attached:
+            _attached[directory] = embedded.attach(Path(directory))
+        return _attached[directory]
+
+
+def _socket_again(directory: str) -> str:
+    """The socket of an embedded server that was not to be reached: where it has died it is started again, by who comes first."""
+    attachment = _attached.get(directory)
+    if attachment is None:  # this process has left: it starts nothing any more
+        raise ConnectionError(f"embedded://{directory} was left")
+    try:
+        attachment.ensure()
+    except CoordinatorError as error:
+        raise ConnectionError(str(error)) from error
+    return str(attachment.socket)
+
+
+class _EmbeddedConnection(redis.UnixDomainSocketConnection):
+    """A connection that starts a dead server again where it connects anew."""
+
+    def __init__(self, directory: str, **settings: Any) -> None:
+        super().__init__(path=str(_attachment(directory).socket), **settings)  # type: ignore[no-untyped-call]  # as redis-py has it
+        self._directory = directory
+
+    def _connect(self) -> Any:
+        try:
+            return super()._connect()  # type: ignore[no-untyped-call]  # the same
+        except (ConnectionRefusedError, FileNotFoundError):  # nobody listens there
+            self.path = _socket_again(self._directory)
+            return super()._connect()  # type: ignore[no-untyped-call]  # the same
+
+
+class _AsyncEmbeddedConnection(redis.asyncio.UnixDomainSocketConnection):
+    """The same in an event loop, which goes on meanwhile."""
+
+    def __init__(self, directory: str, **settings: Any) -> None:
+        super().__init__(path=str(_attachment(directory).socket), **settings)
+        self._directory = directory
+
+    async def _connect(self) -> None:
+        try:
+            await super()._connect()  # type: ignore[no-untyped-call]  # the same
+        except (ConnectionRefusedError, FileNotFoundError):
+            self.path = await asyncio.to_thread(_socket_again, self._directory)
+            await super()._connect()  # type: ignore[no-untyped-call]  # the same
+
+
+def detach() -> None:
+    """Leaves the embedded servers of this process. For one that ends without its exit functions: else the last one out would
+    leave a server running for ever."""
+    while _attached:
+        _, attachment = _attached.popitem()
+        attachment.close()
+
+
+def sync_pool(
+    address: Address,
+    node: Node,
+    socket_timeout: float | None,
+    *,
+    sentinel: bool = False,
+    connect: float = CONNECT_SECONDS,
+) -> Any:
+    if address.scheme == "memory":
+        return memory.sync_client(address.name).connection_pool
+    retry = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
+    settings = {"socket_timeout": socket_timeout, "retry": retry, **_settings(address, connect)}
+    if address.scheme == "embedded":
+        _attachment(address.name)
+        return redis.ConnectionPool(_EmbeddedConnection, directory=address.name, **settings)
+    return redis.ConnectionPool.from_url(_url(address, node, sentinel=sentinel), **settings)
+
+
+def async_pool(address: Address, node: Node, *, sentinel: bool = False, connect: float = CONNECT_SECONDS) -> Any:
+    """No socket timeout: with one, Python 3.11 swallows cancellations. Trips have a deadline of their own."""
+    if address.scheme == "memory":
+        return memory.async_client(address.name).connection_pool
+    retry = redis.asyncio.retry.Retry(redis.backoff.NoBackoff(), 0)
+    settings = {"socket_timeout": None, "retry": retry, **_settings(address, connect)}
+    if address.scheme == "embedded":
+        _attachment(address.name)
+        return redis.asyncio.ConnectionPool(_AsyncEmbeddedConnection, directory=address.name, **settings)
+    return redis.asyncio.ConnectionPool.from_url(_url(address, node, sentinel=sentinel), **settings)
+
+
+# ---- speaking ----------------------------------------------------------------------------------------------------------
+
+_pack: Callable[[tuple[Argument, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its stub allows one argument
+
+
+def packed(commands: Sequence[list[Argument]]) -> bytes:
+    """Commands as bytes. By hiredis: redis-py's asyncio side packs in Python, which was half of a worker's time."""
+    return b"".join([_pack(tuple(command)) for command in commands])
+
+
+def exchange(connection: Any, commands: Sequence[list[Argument]], packets: Sequence[Packet] = ()) -> list[Any]:
+    """There and back: for each command its reply, or what the server said in place of one. The first commands are those of the
+    packets, for who watches."""
+    replies: list[Any] = []
+    with watch(packets) as watched:
+        connection.send_packed_command([packed(commands)])
+        watched.sent()
+        for _ in commands:
+            try:
+                replies.append(connection.read_response())
+            except Refusal as error:
+                replies.append(error)
+            except Loading as error:
+                raise _cut_short(error, replies) from None
+        watched.answered(replies[: len(packets)])
+    return replies
+
+
+async def exchange_async(
+    connection: Any, commands: Sequence[list[Argument]], packets: Sequence[Packet] = ()
+) -> list[Any]:
+    replies: list[Any] = []
+    with watch(packets) as watched:
+        await connection.send_packed_command([packed(commands)])
+        watched.sent()
+        for _ in commands:
+            try:
+                replies.append(await connection.read_response())
+            except Refusal as error:
+                replies.append(error)
+            except Loading as error:
+                raise _cut_short(error, replies) from None
+        watched.answered(replies[: len(packets)])
+    return replies
+
+
+def _cut_short(error: Loading, replies: Sequence[Any]) -> Exception:
+    """redis-py hangs up on a server that loads its data. One that does so from the first command on has carried nothing out; one
+    that became a replica in the middle of the commands may have."""
+    return ConnectionError(str(error)) if replies else error
+
+
+# ---- searching ---------------------------------------------------------------------------------------------------------
+
+
+def search(address: Address, topology: Topology) -> None:
+    """Finds out where partitions are; Trouble where nobody tells."""
+    steps = topology.search()
+    try:
+        question = next(steps)
+        while True:
+            question = steps.send(_answer(address, question))
+    except StopIteration:
+        return
+
+
+def _answer(address: Address, question: Question) -> Any:
+    pool = sync_pool(address, question.node, SEARCH_SECONDS, sentinel=question.sentinel, connect=SEARCH_SECONDS)
+    try:
+        reply = exchange(pool.get_connection(), [list(question.command)])[0]
+        return _mapped(reply, address, question) if isinstance(reply, Exception) else reply
+    except Exception as error:  # noqa: BLE001  # whatever it is, the next node is asked
+        return _mapped(error, address, question)
+    finally:
+        pool.disconnect()
+
+
+def _mapped(error: Exception, address: Address, question: Question) -> Exception:
+    return mapped(error, address, sent=False, node=question.node, sentinel=question.sentinel)
+
+
+async def search_async(address: Address, topology: Topology) -> None:
+    steps = topology.search()
+    try:
+        question = next(steps)
+        while True:
+            question = steps.send(await _answer_async(address, question))
+    except StopIteration:
+        return
+
+
+async def _answer_async(address: Address, question: Question) -> Any:
+    pool = async_pool(address, question.node, sentinel=question.sentinel, connect=SEARCH_SECONDS)
+    try:
+        async with asyncio.timeout(SEARCH_SECONDS):
+            reply = (await exchange_async(await pool.get_connection(), [list(question.command)]))[0]
+        return _mapped(reply, address, question) if isinstance(reply, Exception) else reply
+    except Exception as error:  # noqa: BLE001  # whatever it is, the next node is asked
+        return _mapped(error, address, question)
+    finally:
+        await pool.disconnect()

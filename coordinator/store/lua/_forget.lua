@@ -1,0 +1,13 @@
+-- Removing an ended run with all that was kept of it. A bare tombstone stays for as long as a client may repeat its enqueue.
+local function forget(id, run)
+  drop_checkpoint(id)
+  redis.call('ZREM', ended_key(run.status), id)
+  redis.call('HDEL', run_key(id), 'spec', 'result', 'error', 'note', 'prev', 'reason', 'story', 'kill', 'killed')
+  local ttl = redis.call('PTTL', run_key(id))
+  if ttl > TOMBSTONE or ttl < 0 then redis.call('PEXPIRE', run_key(id), TOMBSTONE) end
+  local key = run.once and string.match(run.once, '^%S+ (.*)$')
+  if not key then return end
+  local once = once_key(string.match(run.route, '^[^:]+:(.+)@%d+$') or '', key)
+  local named = redis.pcall('GET', once)
+  if type(named) == 'string' and string.sub(named, 1, #id) == id then redis.call('DEL', once) end
+end

@@ -1,0 +1,28 @@
+-- complete: ends runs whose handlers returned.
+-- Protects: only the owner ends a run, once; the same call again gets the same answer.
+-- ARGV: now
+-- EACH: id, token, result
+-- Flags: allow-oom
+-- Uses: time, run, queue, checkpoint, endings
+-- Moves: running -> completed
+-- Answers: ok, fenced
+local clock = server_ms(now)
+local answers = {}
+for i = 1, items do
+  local id, token, result = item(i)
+  local run = read_run(id)
+  local call = run and standing(token, run, 'complete') or 'fenced'
+  if call == 'now' then
+    let_go(id, run)
+    local last = token .. ' complete ok'
+    if result == '' then
+      finish(id, run, 'completed', clock, 'last', last)
+    else
+      finish(id, run, 'completed', clock, 'last', last, 'result', result)
+    end
+  elseif call == 'again' then
+    repeated(id, run, 'ok')
+  end
+  answers[i] = call == 'fenced' and 'fenced' or 'ok'
+end
+return answers

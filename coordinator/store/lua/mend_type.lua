@@ -1,0 +1,12 @@
+-- mend_type: moves what is in the place of a key, and of another type, aside for a week.
+-- Protects: nothing is deleted, and nothing that has the right type by now is moved.
+-- ARGV: key, name, expected
+-- Flags: allow-oom
+-- Answers: kept, changed
+local is = redis.call('TYPE', key)
+is = type(is) == 'table' and is.ok or is
+if is == 'none' or is == expected then return { 'changed' } end
+
+redis.call('RENAME', key, set_aside_key(name))
+redis.call('PEXPIRE', set_aside_key(name), 604800000)
+return { 'kept' }

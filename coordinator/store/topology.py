@@ -1,0 +1,162 @@
+"""Which node serves a partition, and how to find out: one server, a Sentinel group, a Cluster.
+
+A search is a generator that yields questions and is fed the answers or their errors, so that threads and event loops share it.
+redis-py's own Sentinel and Cluster clients are not used: they retry by themselves, load a script on every master at once, and know
+no pipelines of scripts; all that is needed here is where a partition is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+from coordinator.address import HERE, Address, Node
+from coordinator.errors import CoordinatorError
+from coordinator.store.script import Argument
+from coordinator.store.slots import masters, slot_of
+from coordinator.store.trouble import Trouble
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A command for one node, asked while searching."""
+
+    node: Node
+    command: tuple[Argument, ...]
+    sentinel: bool = False
+
+
+Search = Generator[Question, Any, None]
+
+
+class One:
+    """A server that stands alone: it is where its address says."""
+
+    stale = False
+
+    def where(self, at: str) -> Node | None:
+        return HERE
+
+    def doubt(self, node: Node) -> None:
+        """It may come back, and nobody else can say more."""
+
+    def moved(self, slot: int, node: Node) -> None:
+        """Never said by a server that stands alone."""
+
+    def search(self) -> Search:
+        yield from ()
+
+
+class Group:
+    """Servers watched by sentinels. The master is asked for anew whenever there was trouble with it."""
+
+    def __init__(self, address: Address) -> None:
+        self._address, self._sentinels = address, list(address.nodes)
+        self._master: Node | None = None
+        self.stale = True
+
+    def where(self, at: str) -> Node | None:
+        return None if self.stale else self._master
+
+    def doubt(self, node: Node) -> None:
+        if node == self._master:
+            self.stale = True
+
+    def moved(self, slot: int, node: Node) -> None:
+        """Never said by servers without slots."""
+
+    def search(self) -> Search:
+        why: object = ""
+        away: set[Node] = set()
+        for sentinel in list(self._sentinels):
+            reply = yield Question(
+                sentinel, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._address.service), sentinel=True
+            )
+            if not isinstance(reply, list):
+                why = reply or f"{sentinel} knows no master {self._address.service!r}"
+                continue
+            master = Node(reply[0].decode().lower(), int(reply[1]))
+            if master in away:
+                continue
+            role = yield Question(master, ("ROLE",))
+            # a sentinel may not know yet that the master is gone, or is one no more; who may not ask for the role trusts it
+            if isinstance(role, Trouble) or (isinstance(role, list) and role[0] != b"master"):
+                why = role if isinstance(role, Trouble) else f"{master} is no master any more"
+                away.add(master)
+                continue
+            self._master, self.stale = master, False
+            self._sentinels.remove(sentinel)
+            self._sentinels.insert(0, sentinel)  # the one that answered is asked first next time
+            return
+        raise _in_vain(why, f"{self._address} has no master now")
+
+
+class Cluster:
+    """Nodes that share the slots. What is known stays in use while it is asked for anew: only what moved is in trouble."""
+
+    def __init__(self, address: Address) -> None:
+        self._address, self._nodes = address, list(address.nodes)
+        self._masters: list[Node | None] = []
+        self._doubted: set[Node] = set()
+        self.stale = True
+
+    def where(self, at: str) -> Node | None:
+        return self._masters[slot_of(at)] if self._masters else None
+
+    def doubt(self, node: Node) -> None:
+        self.stale = True
+        self._doubted.add(node)
+        if node in self._nodes:  # it is asked last
+            self._nodes.remove(node)
+            self._nodes.append(node)
+
+    def moved(self, slot: int, node: Node) -> None:
+        self.stale = True
+        if self._masters:
+            self._masters[slot] = node
+        # it is asked first: others may not have heard of it yet, and would send us back
+        self._nodes = [node, *(other for other in self._nodes if other != node)]
+
+    def search(self) -> Search:
+        """A node that is cut off from the others goes on to tell what was true before. So one who still names a master that did not
+        answer us counts only where nobody knows better."""
+        why: object = ""
+        oldest: tuple[list[Node | None], Node] | None = None
+        doubted = frozenset(self._doubted)
+        for node in list(self._nodes):
+            if oldest is not None and node in doubted:
+                break  # it did not answer just now, and others did
+            reply = yield Question(node, ("CLUSTER", "SLOTS"))
+            if isinstance(reply, Exception) or not reply:
+                why = reply or f"{node} knows of no slots"
+                continue
+            found = masters(reply, node)
+            if doubted.isdisjoint(found):
+                return self._learn(found, node)
+            oldest = oldest or (found, node)
+        if oldest is None:
+            raise _in_vain(why, f"no node of {self._address} tells where the slots are")
+        self._learn(*oldest)
+
+    def _learn(self, found: list[Node | None], asked: Node) -> None:
+        self._masters, self.stale = found, False
+        self._doubted.clear()
+        # the one that answered first, then the masters, then those that the URL names
+        self._nodes = list(
+            dict.fromkeys([asked, *(node for node in dict.fromkeys(found) if node), *self._address.nodes])
+        )
+
+
+def _in_vain(why: object, what: str) -> Exception:
+    """A search that nobody answered may be made again; one that was refused needs another password or certificate."""
+    return why if isinstance(why, CoordinatorError) else Trouble(f"{what}: {why}", sent=False)
+
+
+Topology = One | Group | Cluster
+
+
+def topology(address: Address) -> Topology:
+    if address.kind == "sentinel":
+        return Group(address)
+    return Cluster(address) if address.kind == "cluster" else One()

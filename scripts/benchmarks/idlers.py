@@ -1,0 +1,35 @@
+"""A process with that many idle workers: `python idlers.py URL NAMESPACE COUNT`. Each does what one alone does."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+
+from coordinator.config import Settings
+from workers import AsyncRun, Registry
+from workers.worker import Worker, WorkerOptions
+
+runs = Registry()
+
+
+@runs.handler
+async def nothing(run: AsyncRun) -> None:
+    return None
+
+
+async def main(url: str, namespace: str, count: int) -> None:
+    workers = [Worker(runs, WorkerOptions(Settings(url, namespace))) for _ in range(count)]
+
+    def stop() -> None:
+        for worker in workers:
+            worker.stop()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+    await asyncio.gather(*(worker.run() for worker in workers))
+
+
+if __name__ == "__main__":
+    import uvloop
+
+    uvloop.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))

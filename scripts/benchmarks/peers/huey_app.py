@@ -1,0 +1,42 @@
+"""huey: one worker thread, its default, blocking on the list. What a killed worker held is lost."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import probe
+from huey import RedisHuey
+
+huey = RedisHuey("bench", url=os.environ["BENCH_URL"], results=True, store_none=False)
+
+
+@huey.task()
+def nothing(began: int, text: str) -> None:
+    probe.mark(began)
+
+
+@huey.task()
+def answer(text: str) -> str:
+    return text
+
+
+async def producer(url: str) -> Any:
+    async def one(began: int) -> None:
+        nothing(began, probe.TEXT)
+
+    async def trip() -> None:
+        answer(probe.TEXT).get(blocking=True, timeout=30, backoff=1, max_delay=0.005)
+
+    return SimpleNamespace(one=one, many=None, trip=trip)
+
+
+def work(url: str) -> None:
+    huey.create_consumer(workers=1, periodic=False, check_worker_health=False).run()
+
+
+if __name__ == "__main__":
+    import huey_app  # tasks are named after their module
+
+    probe.main(huey_app.producer, huey_app.work)

@@ -1,0 +1,58 @@
+"""run-coordinator with its defaults: a supervisor and one process of 100 slots, and a coordinator beside it. Never faster by
+leaving something out: leases, endings, retention and recovery are those of any run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import probe
+
+from coordinator import Client
+from workers import AsyncRun, Registry
+
+runs = Registry()
+
+
+@runs.handler
+async def nothing(run: AsyncRun, began: int = 0, text: str = "") -> str | None:
+    probe.mark(began)
+    return text if began == probe.TRIP else None
+
+
+async def producer(url: str) -> Any:
+    client = Client(url)
+
+    async def one(began: int) -> None:
+        client.enqueue("nothing", {"began": began, "text": probe.TEXT})
+
+    async def many(count: int) -> None:
+        client.enqueue_many([("nothing", {"began": 0, "text": probe.TEXT})] * count)
+
+    async def trip() -> None:
+        client.enqueue("nothing", {"began": probe.TRIP, "text": probe.TEXT}).result(30)
+
+    return SimpleNamespace(one=one, many=many, trip=trip)
+
+
+def work(url: str) -> None:
+    """Both commands, as a user starts them; TERM ends both."""
+    commands = Path(sys.executable).parent
+    here = Path(__file__).parent
+    environment = os.environ | {"PYTHONPATH": str(here), "RUNS_URL": url}
+    started = [
+        subprocess.Popen([commands / "workers", "start", "ours_app:runs", "--log-level", "WARNING"], env=environment),
+        subprocess.Popen([commands / "coordinator", "start", "--log-level", "WARNING"], env=environment),
+    ]
+    signal.signal(signal.SIGTERM, lambda *_: [child.terminate() for child in started])
+    for child in started:
+        child.wait()
+
+
+if __name__ == "__main__":
+    probe.main(producer, work)

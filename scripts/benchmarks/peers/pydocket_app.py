@@ -1,0 +1,48 @@
+"""pydocket: 50 tasks at once; with 100 its pool of connections runs out and tasks wait for the redelivery."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import probe
+from docket import Docket, Worker
+
+
+async def nothing(began: int, text: str) -> str | None:
+    probe.mark(began)
+    return text if began == probe.TRIP else None
+
+
+async def producer(url: str) -> Any:
+    docket = await Docket(url=url).__aenter__()
+    docket.register(nothing)
+
+    async def one(began: int) -> None:
+        await docket.add(nothing)(began, probe.TEXT)
+
+    async def many(count: int) -> None:
+        for start in range(0, count, 500):
+            part = min(500, count - start)
+            await docket.add_many([docket.call(nothing)(0, probe.TEXT) for _ in range(part)])
+
+    async def trip() -> None:
+        execution = await docket.add(nothing)(probe.TRIP, probe.TEXT)
+        await execution.get_result(timeout=timedelta(seconds=30))
+
+    return SimpleNamespace(one=one, many=many, trip=trip)
+
+
+def work(url: str) -> None:
+    async def serve() -> None:
+        async with Docket(url=url) as docket:
+            docket.register(nothing)
+            async with Worker(docket, concurrency=50) as worker:
+                await worker.run_forever()
+
+    probe.runner()(serve())
+
+
+if __name__ == "__main__":
+    probe.main(producer, work)

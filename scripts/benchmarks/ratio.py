@@ -1,0 +1,99 @@
+"""Whether we became slower: our rates as ratios to the bare limit measured in the same minute, beside the recorded ones.
+
+    scripts/bench ratio [--count N] [--rounds N] [--record]
+
+It fails (1) only where the median ratio of interleaved rounds is below half of the recorded one, twice in a row: a machine that
+is slow or busy slows both sides. --record keeps the present ratios in docs/benchmarks/ratio.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import struct
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bare import ROUTE, Bare, rates
+from contenders import CONTENDERS, MARK_BYTES
+from server import BenchServer, server
+
+from coordinator import Client
+
+RECORD = Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "ratio.json"
+LEAST = 0.5
+PATIENCE = 120.0
+TEXT = "x" * 100
+
+
+def enqueued(url: str, count: int) -> float:
+    """Runs a second through the client, the namespace being there already."""
+    with Client(url) as client:
+        client.enqueue("nothing", {"text": TEXT})
+        began = time.perf_counter()
+        client.enqueue_many([("nothing", {"text": TEXT})] * (count - 1))
+        return (count - 1) / (time.perf_counter() - began)
+
+
+def drained(url: str, count: int, marks: Path) -> float:
+    """Runs a second through one worker process, from first line to first line."""
+    marks.write_bytes(b"")
+    until = time.monotonic() + PATIENCE
+    with CONTENDERS[0].working(url, marks):
+        while marks.stat().st_size < count * MARK_BYTES:
+            if time.monotonic() > until:
+                raise SystemExit(f"ratio: {count} runs were not drained within {PATIENCE:.0f} s")
+            time.sleep(0.005)
+    times = sorted(at for at, _ in struct.iter_unpack("<qq", marks.read_bytes()))
+    return (count - 1) / ((times[-1] - times[0]) / 1e9)
+
+
+def measured(server: BenchServer, count: int, rounds: int, marks: Path) -> dict[str, float]:
+    """The median ratios."""
+    found: dict[str, list[float]] = {"enqueue": [], "drain": []}
+    for _ in range(rounds):
+        server.empty()
+        bare = rates(server, count, merged=False)
+        server.empty()
+        found["enqueue"].append(enqueued(server.url, count) / bare["bare_enqueue_rate"])
+        assert server.admin.zcard(Bare(server, "runs").keys.ready(ROUTE)) == count
+        found["drain"].append(drained(server.url, count, marks) / bare["bare_drain_rate"])
+    return {name: round(statistics.median(values), 3) for name, values in found.items()}
+
+
+def fallen(recorded: dict[str, float], found: dict[str, float]) -> list[str]:
+    """A sentence for each ratio that is below half of what was recorded."""
+    return [
+        f"{name}: {found[name]:.2f} of the bare limit, and {before:.2f} is recorded"
+        for name, before in recorded.items()
+        if found[name] < before * LEAST
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--record", action="store_true")
+    options = parser.parse_args()
+    with server() as host, tempfile.TemporaryDirectory() as directory:
+        marks = Path(directory) / "marks"
+        found = measured(host, options.count, options.rounds, marks)
+        print("ratios to the bare limit:", ", ".join(f"{name} {ratio:.2f}" for name, ratio in found.items()))
+        if options.record:
+            RECORD.write_text(json.dumps(found, indent=1) + "\n")
+            return 0
+        recorded = json.loads(RECORD.read_text())
+        if fallen(recorded, found):
+            print("once more, to be sure")
+            found = measured(host, options.count, options.rounds, marks)
+        for sentence in fallen(recorded, found):
+            print(f"slower than half of what was recorded: {sentence}", file=sys.stderr)
+    return 1 if fallen(recorded, found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

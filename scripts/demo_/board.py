@@ -1,0 +1,72 @@
+"""What is known of runs and workers at this moment, from the journal's lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from scripts.demo_.journal import Line
+
+
+@dataclass
+class RunState:
+    """One run: who has it now (a worker's number; 0: nobody), and who has done which step last."""
+
+    number: int
+    owner: int = 0
+    token: str = ""
+    steps: dict[int, int] = field(default_factory=dict)
+    returned: bool = False
+    finished: bool = False
+
+
+@dataclass
+class WorkerState:
+    """A worker process, numbered in the order in which they came."""
+
+    number: int
+    pid: int
+    supervisor: int
+    fate: str = ""
+
+
+class Board:
+    """Takes lines, and answers questions about now."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self.runs: dict[str, RunState] = {}
+        self.workers: dict[int, WorkerState] = {}
+
+    def take(self, line: Line) -> None:
+        self.lines.append(line)
+        if line.what == "joins":
+            self.workers[line.pid] = WorkerState(len(self.workers) + 1, line.pid, line.number)
+            return
+        run = self.runs.setdefault(line.run, RunState(len(self.runs) + 1))
+        worker = self.workers[line.pid].number if line.pid in self.workers else 0
+        match line.what:
+            case "start":
+                run.owner, run.token = worker, line.token
+            case "step":
+                run.steps[line.number] = worker
+            case "left" if line.token == run.token:
+                run.owner = 0
+            case "end":
+                run.owner, run.returned = 0, True
+            case "result":
+                run.finished = True
+
+    def at_work(self) -> dict[int, int]:
+        """Worker process -> how many runs it has."""
+        by_number = {worker.number: pid for pid, worker in self.workers.items() if not worker.fate}
+        count = dict.fromkeys(by_number.values(), 0)
+        for run in self.runs.values():
+            if run.owner in by_number and not run.returned:
+                count[by_number[run.owner]] += 1
+        return count
+
+    def steps_begun(self) -> int:
+        return sum(len(run.steps) for run in self.runs.values())
+
+    def finished(self) -> int:
+        return sum(run.finished for run in self.runs.values())

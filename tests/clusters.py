@@ -1,0 +1,309 @@
+"""Real servers together: a Cluster of three masters with a replica each, and a Sentinel group, on loopback.
+
+Nodes are told to be impatient (a second until a silent one is given up), so that a failover takes seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import redis
+
+from coordinator.store.slots import SLOTS, slot_of
+from tests.certificates import Certificates
+from tests.servers import Kind, Server, binary, free_port
+from tests.waiting import wait_until
+
+SILENT_MS = 1000
+
+
+def replicated(master: Server) -> bool:
+    """Whether a replica has all that the master was given until now, by their offsets: a WAIT on a connection that wrote nothing
+    would wait for nothing."""
+    written = int(master.admin.info("replication")["master_repl_offset"])
+
+    def acknowledged() -> bool:
+        role = master.admin.execute_command("ROLE")
+        return any(int(offset) >= written for _, _, offset in role[2])
+
+    return bool(wait_until(acknowledged, "a replica has all"))
+
+
+SERVICE = "mymaster"
+
+
+class ClusterNode(Server):
+    """A node of a Cluster."""
+
+    @property
+    def id(self) -> str:
+        return str(self.admin.execute_command("CLUSTER", "MYID").decode())
+
+    def is_master(self) -> bool:
+        try:
+            return bool(self.admin.execute_command("ROLE")[0] == b"master")
+        except redis.ConnectionError:
+            return False
+
+    def knows(self) -> dict[str, str]:
+        """What CLUSTER INFO says."""
+        # redis-py reads it by itself, into words
+        info = self.admin.execute_command("CLUSTER INFO")
+        return {str(name): str(value) for name, value in info.items()}
+
+
+class Cluster:
+    """Three masters, each with replicas. `nodes` are all; roles change with failovers."""
+
+    def __init__(self, kind: Kind, directory: Path, replicas: int = 1, tls: Certificates | None = None) -> None:
+        self.nodes: list[ClusterNode] = []
+        self._tls = tls
+        for number in range(3 * (1 + replicas)):
+            place = directory / str(number)
+            place.mkdir()
+            cluster = {
+                "cluster-enabled": "yes", "cluster-port": str(free_port()), "cluster-node-timeout": str(SILENT_MS),
+                "cluster-require-full-coverage": "no", "repl-diskless-sync-delay": "0",
+                "cluster-replica-validity-factor": "0",  # else who missed the first elections, on a busy machine, is never chosen
+            }  # fmt: skip
+            if tls is not None:
+                cluster |= {"tls-port": str(free_port()), "tls-cluster": "yes", **tls.settings()}
+            self.nodes.append(ClusterNode(kind, place, cluster))
+        with _closed_on_failure(self):
+            self._join(self.nodes[:3], self.nodes[3:])
+
+    def _join(self, masters: Sequence[ClusterNode], replicas: Sequence[ClusterNode]) -> None:
+        first, *others = self.nodes
+        for number, master in enumerate(masters):
+            start, end = SLOTS * number // 3, SLOTS * (number + 1) // 3 - 1
+            master.admin.execute_command("CLUSTER", "ADDSLOTSRANGE", start, end)
+            master.admin.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+        for node in others:
+            bus = node.settings["cluster-port"]
+            first.admin.execute_command("CLUSTER", "MEET", "127.0.0.1", node.settings.get("tls-port", node.port), bus)
+        everyone = str(len(self.nodes))
+        wait_until(
+            lambda: all(node.knows()["cluster_known_nodes"] == everyone for node in self.nodes), "all nodes have met"
+        )
+        for number, replica in enumerate(replicas):
+            replica.admin.execute_command("CLUSTER", "REPLICATE", masters[number % 3].id)
+        wait_until(self.whole, "the cluster is up", timeout=60)
+
+    @property
+    def url(self) -> str:
+        ports = [node.settings.get("tls-port", node.port) for node in self.nodes[:3]]
+        nodes = ",".join(f"127.0.0.1:{port}" for port in ports)
+        return f"redis+cluster://{nodes}" if self._tls is None else f"rediss+cluster://{nodes}?{self._tls.options()}"
+
+    def whole(self) -> bool:
+        """Whether all slots are served, and every replica follows its master."""
+        with contextlib.suppress(redis.ConnectionError):
+            for node in self.nodes:
+                if node.knows()["cluster_state"] != "ok":
+                    return False
+                role = node.admin.execute_command("ROLE")
+                if role[0] == b"slave" and role[3] != b"connected":
+                    return False
+            links = sum(len(node.admin.execute_command("ROLE")[2]) for node in self.nodes if node.is_master())
+            return links == len(self.nodes) - 3
+        return False
+
+    def master_of(self, key: str) -> ClusterNode:
+        """The master that serves a key, as the masters themselves say."""
+        slot = slot_of(key)
+        for node in self.nodes:
+            if not node.running or not node.is_master():
+                continue
+            for first, last, master, *_ in node.admin.execute_command("CLUSTER", "SLOTS"):
+                if first <= slot <= last:
+                    return next(node for node in self.nodes if node.port == master[1])
+        raise AssertionError(f"nobody serves {key}")
+
+    def replica_of(self, master: ClusterNode) -> ClusterNode:
+        for node in self.nodes:
+            role = node.admin.execute_command("ROLE") if node.running else [b""]
+            if role[0] == b"slave" and role[2] == master.port:
+                return node
+        raise AssertionError("the master has no replica")
+
+    def replaced(self, key: str, old: Server) -> bool:
+        """Whether another master serves a key."""
+        with contextlib.suppress(AssertionError, redis.ConnectionError, redis.TimeoutError):
+            return self.master_of(key) is not old
+        return False
+
+    def hand_over(self, key: str) -> None:
+        """A failover that was asked for: a replica takes the place of its master, which becomes a replica."""
+        replica = self.replica_of(self.master_of(key))
+        replica.admin.execute_command("CLUSTER", "FAILOVER")
+        wait_until(replica.is_master, "the replica has taken over", timeout=30)
+
+    def reshard(self, key: str, batch: int = 10, *, at_once: bool = False) -> ClusterNode:
+        """Moves the slot of a key to another master, key by key as redis-cli does, or at once as Valkey 9 can. Where it is then."""
+        slot, source = slot_of(key), self.master_of(key)
+        target = next(node for node in self.nodes if node.is_master() and node is not source)
+        if at_once:
+            source.admin.execute_command("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", target.id)
+            wait_until(lambda: self.master_of(key) is target, "the slot has moved", timeout=30)
+            return target
+        target.admin.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
+        source.admin.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", target.id)
+        while keys := source.admin.execute_command("CLUSTER", "GETKEYSINSLOT", slot, batch):
+            source.admin.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
+        for node in (target, source, *(node for node in self.nodes if node.is_master())):
+            node.admin.execute_command("CLUSTER", "SETSLOT", slot, "NODE", target.id)
+        return target
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.close()
+
+
+class Sentinel:
+    """One sentinel process."""
+
+    def __init__(
+        self, kind: Kind, directory: Path, master: int, lines: Sequence[str] = (), password: str | None = None
+    ) -> None:
+        self.port, self.tls_port = free_port(), free_port()
+        self._directory = directory
+        settings = [
+            f"port {self.port}", "bind 127.0.0.1", f"dir {directory}", f"sentinel monitor {SERVICE} 127.0.0.1 {master} 2",
+            f"sentinel down-after-milliseconds {SERVICE} {SILENT_MS}", f"sentinel failover-timeout {SERVICE} 5000",
+            *(line.format(tls_port=self.tls_port) for line in lines),
+        ]  # fmt: skip
+        self._file = directory / "sentinel.conf"
+        self._file.write_text("\n".join(settings) + "\n")
+        with (directory / "log").open("ab") as log:
+            command = [binary(kind) or "", str(self._file), "--sentinel"]
+            self._process = subprocess.Popen(command, cwd=directory, stdout=log, stderr=log)
+        self.admin = redis.Redis(port=self.port, protocol=2, socket_timeout=10, password=password)
+        wait_until(self._answers, "the sentinel answers")
+
+    def _answers(self) -> bool:
+        assert self._process.poll() is None, (self._directory / "log").read_text()[-2000:]
+        with contextlib.suppress(redis.ConnectionError):
+            return bool(self.admin.ping())
+        return False
+
+    def sees(self, replicas: int, sentinels: int) -> bool:
+        flat = self.admin.execute_command("SENTINEL", "MASTER", SERVICE)
+        state = dict(zip(flat[::2], flat[1::2], strict=True))
+        return int(state[b"num-slaves"]) == replicas and int(state[b"num-other-sentinels"]) == sentinels
+
+    def master(self) -> int:
+        return int(self.admin.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1])
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self.admin.close()
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What a Sentinel group wants of those who come: TLS, passwords, those of the sentinels apart."""
+
+    tls: Certificates | None = None
+    password: str | None = None
+    sentinel_password: str | None = None
+
+    def settings(self) -> dict[str, str]:
+        """Of a server."""
+        words = {"requirepass": self.password, "masterauth": self.password} if self.password else {}
+        return words | ({"tls-port": str(free_port()), **self.tls.settings()} if self.tls else {})
+
+    def lines(self) -> list[str]:
+        """Of a sentinel's file."""
+        lines = [f"sentinel auth-pass {SERVICE} {self.password}"] if self.password else []
+        if self.sentinel_password:
+            lines += [f"requirepass {self.sentinel_password}", f"sentinel sentinel-pass {self.sentinel_password}"]
+        if self.tls:
+            lines += ["tls-port {tls_port}", *(f"{name} {value}" for name, value in self.tls.settings().items())]
+        return lines
+
+
+class Group:
+    """A master, two replicas, three sentinels."""
+
+    def __init__(
+        self, kind: Kind, directory: Path, settings: Mapping[str, str] | None = None, guard: Guard | None = None
+    ) -> None:
+        self._guard = guard = guard or Guard()
+        given = settings or {}
+        self.servers = [self._server(kind, directory / f"server-{n}", {**given, **guard.settings()}) for n in range(3)]
+        master = int(self.servers[0].settings.get("tls-port", self.servers[0].port))
+        for replica in self.servers[1:]:
+            replica.admin.execute_command("REPLICAOF", "127.0.0.1", master)
+        self.sentinels = [self._sentinel(kind, directory / f"sentinel-{n}", master) for n in range(3)]
+        with _closed_on_failure(self):
+            wait_until(
+                lambda: all(s.sees(replicas=2, sentinels=2) for s in self.sentinels), "the group is up", timeout=60
+            )
+            wait_until(lambda: self.replicas() == 2, "the replicas follow", timeout=60)
+
+    @staticmethod
+    def _server(kind: Kind, directory: Path, settings: Mapping[str, str]) -> Server:
+        directory.mkdir()
+        return Server(kind, directory, {"repl-diskless-sync-delay": "0", **settings})
+
+    def _sentinel(self, kind: Kind, directory: Path, master: int) -> Sentinel:
+        directory.mkdir()
+        return Sentinel(kind, directory, master, self._guard.lines(), self._guard.sentinel_password)
+
+    @property
+    def url(self) -> str:
+        guard = self._guard
+        hosts = ",".join(f"127.0.0.1:{s.tls_port if guard.tls else s.port}" for s in self.sentinels)
+        login = f":{guard.password}@" if guard.password else ""
+        options = [guard.tls.options()] if guard.tls else []
+        options += [f"sentinel_password={guard.sentinel_password}"] if guard.sentinel_password else []
+        scheme = "rediss+sentinel" if guard.tls else "redis+sentinel"
+        return f"{scheme}://{login}{hosts}/{SERVICE}/0" + (f"?{'&'.join(options)}" if options else "")
+
+    @property
+    def master(self) -> Server:
+        """The master, as the sentinels say."""
+        port = self.sentinels[0].master()
+        return next(s for s in self.servers if port in (s.port, int(s.settings.get("tls-port", s.port))))
+
+    def replicas(self) -> int:
+        """How many follow the master."""
+        with contextlib.suppress(redis.ConnectionError):
+            return sum(link[1] != b"" for link in self.master.admin.execute_command("ROLE")[2])
+        return 0
+
+    def hand_over(self, key: str = "") -> None:
+        """A failover that was asked for. Valkey's can be one in which the old master stops taking writes first; with the other
+        kind it goes on for seconds, with the replicas that it still has."""
+        old = self.master
+        how = ["COORDINATED"] if old.kind == "valkey" else []
+        self.sentinels[0].admin.execute_command("SENTINEL", "FAILOVER", SERVICE, *how)
+        wait_until(lambda: self.failed_over(old), "another master is there", timeout=60)
+
+    def replaced(self, key: str, old: Server) -> bool:
+        return self.failed_over(old)
+
+    def failed_over(self, old: Server) -> bool:
+        with contextlib.suppress(redis.ConnectionError):
+            return self.master is not old and self.master.admin.execute_command("ROLE")[0] == b"master"
+        return False
+
+    def close(self) -> None:
+        for sentinel in self.sentinels:
+            sentinel.close()
+        for server in self.servers:
+            server.close()
+
+
+@contextlib.contextmanager
+def _closed_on_failure(made: Cluster | Group) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        made.close()
+        raise

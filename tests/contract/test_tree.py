@@ -1,0 +1,201 @@
+"""Cancelling a run with everything below it: over all partitions, however deep, and while children are being enqueued."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from coordinator import Handle, NotFound, RunCancelled, Status, TreeCancelled
+from coordinator.errors import Unreadable
+from coordinator.operations import Operations
+from coordinator.store import plans
+from coordinator.store.keys import Keys
+from coordinator.store.script import Call, read
+from tests.contract.test_client import Shop
+
+
+@pytest.fixture(params=[1, 4], ids=["P=1", "P=4"])
+def shop(request: pytest.FixtureRequest, store_url: str, namespace: str) -> Iterator[Shop]:
+    shop = Shop(store_url, namespace, request.param)
+    yield shop
+    shop.client.close()
+    shop.wire.close()
+
+
+def below(shop: Shop, parent: Handle[Any], count: int = 8, kind: str = "child") -> list[Handle[Any]]:
+    return shop.client.enqueue_many([(kind, {})] * count, parent=parent.id)
+
+
+def test_everything_below_is_cancelled_in_all_partitions(shop: Shop) -> None:
+    root, other = shop.client.enqueue("work"), shop.client.enqueue("bystander")
+    children = below(shop, root)
+    grandchildren = [one for child in children for one in below(shop, child, 2, "grandchild")]
+    bystanders = below(shop, other, 3)
+    became = root.cancel_tree()
+    assert became == dict.fromkeys([run.id for run in (root, *children, *grandchildren)], Status.CANCELLED)
+    for run in (root, *children, *grandchildren):
+        with pytest.raises(RunCancelled):
+            run.result(0)
+    assert {run.view().status for run in (other, *bystanders)} == {Status.QUEUED}
+
+
+def test_running_ones_are_asked_and_ended_ones_stay_and_what_is_below_them_is_cancelled(shop: Shop) -> None:
+    root = shop.client.enqueue("work")
+    running, done = below(shop, root, 2)
+    claimed = shop.start(running, done, route="default:child@0")
+    shop.complete(claimed[done.id])
+    (deep,) = below(shop, done, 1, "grandchild")
+    (lower,) = below(shop, running, 1, "grandchild")
+    became = root.cancel_tree()
+    assert became == {
+        root.id: Status.CANCELLED, running.id: Status.RUNNING, done.id: Status.COMPLETED,
+        deep.id: Status.CANCELLED, lower.id: Status.CANCELLED,
+    }  # fmt: skip
+    assert running.view().cancelling
+
+
+def test_below_a_run_that_is_gone_there_may_be_others(shop: Shop) -> None:
+    root = shop.client.enqueue("work")
+    (child,) = below(shop, root, 1)
+    (grandchild,) = below(shop, child, 1)
+    child.cancel()
+    keys = shop.space.keys_of(child.id)
+    shop.wire.ask([read(keys.at, "DEL", keys.run(child.id))])
+    assert root.cancel_tree() == {root.id: Status.CANCELLED, grandchild.id: Status.CANCELLED}
+
+
+def test_called_again_it_does_no_more(shop: Shop) -> None:
+    root = shop.client.enqueue("work")
+    children = below(shop, root)
+    assert root.cancel_tree() == root.cancel_tree()
+    assert {child.view().status for child in children} == {Status.CANCELLED}
+
+
+def test_a_run_that_is_not_there_is_not_found(shop: Shop) -> None:
+    with pytest.raises(NotFound):
+        shop.client.handle(f"{'0' * 20}-00").cancel_tree()
+
+
+# ---- while children are being enqueued
+
+
+def test_no_child_escapes_whenever_it_is_enqueued(shop: Shop) -> None:
+    """A running parent enqueues a child before each step of the cancelling, in turn: it is refused, or ends as cancelled."""
+    steps, number = 1, 0
+    while number < steps:
+        root = shop.client.enqueue("work")
+        shop.start(root)
+        plan = Operations(shop.name, shop.client._clock, examine=False).cancel_tree(root.id, 30.0)
+        steps, request = 0, next(plan)
+        while True:
+            if steps == number:
+                with contextlib.suppress(TreeCancelled):
+                    below(shop, root)
+            steps += 1
+            requests = request if isinstance(request, list) else [request]
+            replies = shop.wire.ask(requests)
+            try:
+                request = plan.send(replies if isinstance(request, list) else replies[0])
+            except StopIteration:
+                break
+        assert shop.client.list(status="queued") == [], f"enqueued before step {number} of {steps}"
+        with pytest.raises(TreeCancelled) as refused:
+            below(shop, root)
+        assert refused.value.parent == root.id
+        shop.do(plans.release(*_owned(shop, root), mode="stopping"))
+        assert root.view().status is Status.CANCELLED
+        number += 1
+    assert steps > 3
+
+
+def _owned(shop: Shop, run: Handle[Any]) -> tuple[Keys, str, str]:
+    return shop.space.keys_of(run.id), run.id, shop.fields(run.id)["token"].decode()
+
+
+def test_a_refused_child_leaves_nothing(shop: Shop) -> None:
+    root = shop.client.enqueue("work")
+    shop.start(root)
+    root.cancel_tree()
+    before = shop.all_keys()
+    with pytest.raises(TreeCancelled, match="was cancelled with all that is below it"):
+        shop.client.enqueue("child", {}, parent=root.id, key="k")
+    assert shop.all_keys() == before
+
+
+def test_an_enqueue_that_was_taken_over_is_repeated_and_not_refused(shop: Shop) -> None:
+    root = shop.client.enqueue("work")
+    (child,) = below(shop, root, 1)
+    shop.start(root)
+    root.cancel_tree()
+    assert shop.client.enqueue("child", {}, parent=root.id, id=child.id).id == child.id
+
+
+def test_a_plain_cancel_leaves_the_children_and_the_right_to_more(shop: Shop) -> None:
+    root = shop.client.enqueue("work")
+    shop.start(root)
+    (child,) = below(shop, root, 1)
+    root.cancel()
+    assert child.view().status is Status.QUEUED
+    assert len(below(shop, root)) == 8
+
+
+def test_a_revived_run_may_have_children_again(shop: Shop) -> None:
+    root = shop.client.enqueue("work")
+    shop.start(root)
+    root.cancel_tree()
+    shop.do(plans.release(*_owned(shop, root), mode="stopping"))
+    root.revive()
+    assert len(below(shop, root)) == 8
+
+
+def test_what_keeps_children_away_ends_by_itself(shop: Shop) -> None:
+    root = shop.client.enqueue("work")
+    shop.start(root)
+    root.cancel_tree()
+    for keys in shop.space.everywhere():
+        (ttl,) = shop.wire.ask([read(keys.at, "PTTL", keys.felled(root.id))])
+        assert 0 < ttl <= 86_400_000
+
+
+def test_a_mark_that_comes_late_does_not_count_for_the_next_life(shop: Shop) -> None:
+    """Who cancels the tree stands still before its mark, and meanwhile the run has ended and was revived."""
+    root = shop.client.enqueue("work")
+    shop.start(root)
+    plan = Operations(shop.name, shop.client._clock, examine=False).cancel_tree(root.id, 30.0)
+    request = next(plan)
+    while not (
+        isinstance(request, list) and any(isinstance(one, Call) and one.script is plans.FELL for one in request)
+    ):
+        replies = shop.wire.ask(request if isinstance(request, list) else [request])
+        request = plan.send(replies if isinstance(request, list) else replies[0])
+    shop.do(plans.release(*_owned(shop, root), mode="stopping"))
+    root.revive()
+    shop.wire.ask(request)
+    assert len(below(shop, root)) == 8
+    shop.start(root)
+    root.cancel_tree()
+    with pytest.raises(TreeCancelled):
+        below(shop, root)
+
+
+def test_one_that_can_not_be_read_keeps_nobody_else_from_being_cancelled(shop: Shop) -> None:
+    root = shop.client.enqueue("work")
+    children = below(shop, root)
+    keys = shop.space.keys_of(children[0].id)
+    shop.wire.ask([read(keys.at, "HSET", keys.run(children[0].id), "counters", "spoilt")])
+    became = root.cancel_tree()
+    assert became == dict.fromkeys([root.id, *(child.id for child in children[1:])], Status.CANCELLED)
+
+
+@pytest.mark.parametrize("what", ["cancel", "cancel_tree", "revive", "discard", "position"])
+def test_a_run_that_can_not_be_read_is_said_in_one_sentence(shop: Shop, what: str) -> None:
+    root = shop.client.enqueue("work")
+    if what in ("revive", "discard"):
+        root.cancel()
+    keys = shop.space.keys_of(root.id)
+    shop.wire.ask([read(keys.at, "HSET", keys.run(root.id), "counters", "spoilt")])
+    with pytest.raises(Unreadable, match=f"run {root.id} can't be read"):
+        getattr(root, what)()

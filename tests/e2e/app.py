@@ -1,0 +1,111 @@
+"""Handlers for the end-to-end tests. Whatever they do they write to a journal file first, one line per event."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+from workers import AsyncRun, Registry, Run
+
+runs = Registry()
+
+
+def journal(run: AsyncRun | Run, what: str, number: int = 0) -> None:
+    """One event in one write: whole lines, whoever writes beside."""
+    line = f"{time.monotonic():.6f} {os.getpid()} {run.id} {run.token} {what} {number}\n"
+    descriptor = os.open(os.environ["JOURNAL"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)
+
+
+@runs.handler(throttle=0)
+async def steps(run: AsyncRun, total: int, seconds: float = 0.0) -> int:
+    """Turns that each leave a message and a mark in the journal."""
+    journal(run, "start", run.iteration)
+    async for turn in run.loop(limit=total):
+        journal(run, "step", turn)
+        run.messages.append({"turn": turn})
+        await asyncio.sleep(seconds)
+    journal(run, "end", len(run.messages))
+    return len(run.messages)
+
+
+@runs.handler
+async def saved(run: AsyncRun, total: int, seconds: float = 0.0) -> list[int]:
+    """Says of each step when the server has acknowledged it."""
+    journal(run, "start", len(run.state.get("done", [])))
+    for number in range(len(run.state.get("done", [])), total):
+        await asyncio.sleep(seconds)
+        run.state.setdefault("done", []).append(number)
+        await run.flush()
+        journal(run, "saved", number)
+    journal(run, "end", total)
+    return list(run.state["done"])
+
+
+@runs.handler
+async def owner(run: AsyncRun) -> str:
+    """Returns when the test lets its process, or all: says who it was that returned."""
+    journal(run, "start")
+    gates = [Path(f"{os.environ['JOURNAL']}.{gate}") for gate in (os.getpid(), "all")]
+    while not any(gate.exists() for gate in gates):  # noqa: ASYNC110  # the gate is another process
+        await asyncio.sleep(0.02)
+    journal(run, "returns")
+    return run.token
+
+
+@runs.handler
+async def sleeper(run: AsyncRun, seconds: float = 3600.0) -> str:
+    """Has no cut: it ends when it is cancelled."""
+    journal(run, "start")
+    await asyncio.sleep(seconds)
+    journal(run, "end")
+    return "slept"
+
+
+@runs.handler
+async def holder(run: AsyncRun) -> None:
+    """Makes progress in every attempt, and never ends."""
+    run.state["attempts"] = run.attempt
+    await run.flush()
+    journal(run, "start")
+    await asyncio.sleep(3600)
+
+
+@runs.handler
+async def slow_first(run: AsyncRun, seconds: float) -> str:
+    """Takes its time until its first checkpoint."""
+    journal(run, "start")
+    await asyncio.sleep(seconds)
+    run.state["there"] = True
+    await run.flush()
+    journal(run, "end")
+    return "there"
+
+
+@runs.handler
+async def poison(run: AsyncRun) -> None:
+    """Takes its process along."""
+    journal(run, "start")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@runs.handler(throttle=0)
+def plain_steps(run: Run, total: int, seconds: float = 0.0) -> int:
+    journal(run, "start", run.iteration)
+    for turn in run.loop(limit=total):
+        journal(run, "step", turn)
+        run.messages.append({"turn": turn})
+        time.sleep(seconds)
+    journal(run, "end", len(run.messages))
+    return len(run.messages)
+
+
+@runs.handler
+async def add(run: AsyncRun, left: int, right: int) -> int:
+    return left + right

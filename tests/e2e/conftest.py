@@ -1,0 +1,65 @@
+"""A stage for real processes: on the place that all tests share (see places.py), or on a server of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from coordinator import Client
+from tests.clusters import Cluster, Group
+from tests.e2e.places import TOPOLOGY, UNREST, Place, Unrest
+from tests.e2e.processes import Stage, kept_open
+from tests.servers import Kind, Server
+
+MakeStage = Callable[..., Stage]
+Made = Server | Cluster | Group
+
+
+@pytest.fixture
+def make_stage(namespace: str, tmp_path: Path) -> Iterator[MakeStage]:
+    """make_stage(url), or make_stage(server), which is entered as the environment says."""
+    stages: list[Stage] = []
+
+    def make(where: str | Server) -> Stage:
+        if isinstance(where, str):
+            stages.append(Stage(where, namespace, tmp_path))
+        else:
+            place = Place(where)
+            stages.append(Stage(place.urls(namespace), namespace, tmp_path, place))
+        return stages[-1]
+
+    yield make
+    for stage in stages:
+        stage.close()
+
+
+@pytest.fixture
+def made(shared_servers: Callable[[Kind], Server], shared_topologies: Callable[[str, Kind], Cluster | Group]) -> Made:
+    """What all tests share."""
+    return shared_servers("valkey") if TOPOLOGY == "one" else shared_topologies(TOPOLOGY, "valkey")
+
+
+@pytest.fixture
+def scene(made: Made, namespace: str) -> Place:
+    """The place that all tests share, with the namespace founded where that takes more than to come first."""
+    here = Place(made)
+    here.found(namespace)
+    return here
+
+
+@pytest.fixture
+def stage(made: Made, scene: Place, namespace: str, tmp_path: Path) -> Iterator[Stage]:
+    with ExitStack() as stack:
+        stage = stack.enter_context(kept_open(Stage(scene.urls(namespace), namespace, tmp_path, scene)))
+        if UNREST and not isinstance(made, Server):
+            stack.enter_context(Unrest(made, namespace, stage.journal))
+        yield stage
+
+
+@pytest.fixture
+def client(stage: Stage) -> Iterator[Client]:
+    with Client(stage.url, stage.namespace) as made:
+        yield made

@@ -1,0 +1,40 @@
+"""Handlers that take too long, each in its own way."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from tests.e2e.app import journal
+from workers import AsyncRun, Deadline, Registry, Run
+
+runs = Registry()
+
+
+@runs.handler(deadline=Deadline(hard=1.0))
+def deaf(run: Run) -> None:
+    """A plain function that comes to no cut and looks at nothing."""
+    journal(run, "deaf")
+    time.sleep(600)
+
+
+@runs.handler(deadline=Deadline(hard=6.0))
+async def turns(run: AsyncRun) -> None:
+    """Goes on until it is told to stop, at a cut."""
+    journal(run, "start", run.attempt)
+    async for _ in run.loop(limit=1_000_000):
+        await asyncio.sleep(0.05)
+
+
+@runs.handler
+async def blocks(run: AsyncRun, in_a_group: bool) -> None:
+    """Holds up its event loop."""
+    journal(run, "blocks", run.attempt)
+
+    async def block() -> None:
+        time.sleep(600)  # noqa: ASYNC251  # that is the point
+
+    if not in_a_group:
+        await block()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(block())

@@ -1,0 +1,86 @@
+"""Handlers that make a drain hard. Each says how far it came; none may end but by the gate "enough"."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+from tests.e2e.app import journal
+from workers import AsyncRun, Registry, Run
+
+runs = Registry()
+
+
+def enough() -> bool:
+    return Path(f"{os.environ['JOURNAL']}.enough").exists()
+
+
+@runs.handler(throttle=0)
+async def walks(run: AsyncRun) -> int:
+    """A step each 50 ms. Says when it was stopped."""
+    journal(run, "start", run.iteration)
+    try:
+        async for turn in run.loop(limit=100_000):
+            journal(run, "step", turn)
+            await asyncio.sleep(0.05)
+            if enough():
+                return turn
+    finally:
+        journal(run, "over", run.iteration)
+    return -1
+
+
+@runs.handler
+async def family(run: AsyncRun) -> str:
+    """Children in a group, whose clean-up raises."""
+    journal(run, "start")
+
+    async def child() -> None:
+        try:
+            while not enough():  # noqa: ASYNC110  # the gate is another process
+                await asyncio.sleep(0.05)
+        finally:
+            if not enough():
+                raise OSError("a child's clean-up")
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(3):
+            group.create_task(child())
+    return "all children ended"
+
+
+@runs.handler
+async def broad(run: AsyncRun) -> str:
+    """Catches whatever an application can raise, and goes on."""
+    journal(run, "start")
+    while not enough():
+        try:
+            await run.phase(f"part-{len(run.state)}", asyncio.sleep, 0.02)
+            run.state[str(len(run.state))] = True
+            run.checkpoint()
+        except Exception:  # noqa: BLE001  # that is the point
+            journal(run, "caught")
+    return "enough"
+
+
+@runs.handler
+def bare(run: Run) -> str:
+    """A loop with a cut, in a thread."""
+    journal(run, "start")
+    while not enough():
+        time.sleep(0.02)
+        run.state["turns"] = run.state.get("turns", 0) + 1
+        run.checkpoint()
+    return "enough"
+
+
+@runs.handler
+async def bare_async(run: AsyncRun) -> str:
+    journal(run, "start")
+    while not enough():
+        await asyncio.sleep(0.02)
+        run.state["turns"] = run.state.get("turns", 0) + 1
+        run.checkpoint()
+    return "enough"

@@ -1,0 +1,154 @@
+"""Fleets and coordinators as real processes, and the journal that their handlers write."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordinator.rights import ROLES
+from tests.e2e.places import OPERATOR, Place, role_of
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Event:
+    """A line of the journal."""
+
+    at: float
+    pid: int
+    run: str
+    token: str
+    what: str
+    number: int
+
+
+class Stage:
+    """Where a test's processes work: a server, a namespace, a journal."""
+
+    app = "tests.e2e.app:runs"
+
+    def __init__(
+        self, url: str | Mapping[str, str], namespace: str, directory: Path, place: Place | None = None
+    ) -> None:
+        """`url` is for all, or there is one for each role; `place` is where that is."""
+        self.urls = dict.fromkeys((*ROLES, OPERATOR), url) if isinstance(url, str) else url
+        self.namespace, self.directory, self._place = namespace, directory, place
+        self.journal = directory / "journal"
+        self.journal.touch()
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def url(self) -> str:
+        """For a producer."""
+        return self.urls["producer"]
+
+    @property
+    def place(self) -> Place:
+        assert self._place is not None, "this stage was made for a URL"
+        return self._place
+
+    def enter(self, namespace: str) -> None:
+        """From now on in another namespace, which is not founded yet."""
+        self.namespace, self.urls = namespace, self.place.urls(namespace)
+
+    def fleet(
+        self, processes: int = 1, *, lease: float = 3.0, concurrency: int = 20, grace: float = 5.0
+    ) -> subprocess.Popen[bytes]:
+        options = ["--processes", processes, "--concurrency", concurrency, "--lease", lease, "--grace", grace]
+        return self._start("workers", "start", self.app, *map(str, options))
+
+    def coordinator(self) -> subprocess.Popen[bytes]:
+        return self._start("coordinator", "start")
+
+    def run(self, program: str, *arguments: str) -> None:
+        """A command that ends by itself."""
+        assert self._start(program, *arguments).wait(30) == 0, self.logs()
+
+    def _start(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        log = self.directory / f"log-{len(self.started)}"
+        with log.open("wb") as output:
+            command = [str(Path(sys.executable).parent / program), *arguments]
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=self.environment(role_of(program, arguments)), stdout=output, stderr=output,
+                stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        self.started.append(process)
+        return process
+
+    def environment(self, role: str = "producer") -> dict[str, str]:
+        """What its processes are given."""
+        named = {"JOURNAL": str(self.journal), "RUNS_URL": self.urls[role], "RUNS_NAMESPACE": self.namespace}
+        return os.environ | named
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def events(self, what: str | None = None) -> list[Event]:
+        lines = (line.split() for line in self.journal.read_text().splitlines())
+        found = [Event(float(at), int(pid), run, token, word, int(n)) for at, pid, run, token, word, n in lines]
+        return [event for event in found if what is None or event.what == what]
+
+    def steps(self) -> dict[str, list[Event]]:
+        """The steps of each run, in order of time."""
+        found: dict[str, list[Event]] = defaultdict(list)
+        for event in self.events("step"):
+            found[event.run].append(event)
+        return found
+
+    def open_gate(self, gate: str) -> None:
+        Path(f"{self.journal}.{gate}").touch()
+
+    def logs(self) -> str:
+        return "\n".join(path.read_text(errors="replace") for path in sorted(self.directory.glob("log-*")))
+
+    def close(self) -> None:
+        for process in self.started:
+            for pid in [process.pid, *children(process.pid)]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.wait()
+
+
+def children(pid: int) -> list[int]:
+    """The worker processes of a supervisor."""
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except FileNotFoundError:
+        return []
+    return [int(child) for child in text.split() if _is_worker(int(child))]
+
+
+def _is_worker(pid: int) -> bool:
+    try:
+        return b"workers.child" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def stop(process: subprocess.Popen[bytes], number: signal.Signals = signal.SIGTERM, timeout: float = 60) -> int:
+    process.send_signal(number)
+    return process.wait(timeout)
+
+
+@contextlib.contextmanager
+def kept_open(stage: Stage) -> Iterator[Stage]:
+    """Says what the processes logged where a test fails."""
+    try:
+        yield stage
+    finally:
+        print(stage.logs())
+        stage.close()
+
+
+def wait_for_start(stage: Stage, count: int = 1) -> None:
+    wait_until(lambda: len(stage.events("start")) >= count, f"{count} handlers have started", timeout=60)

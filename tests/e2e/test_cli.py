@@ -1,0 +1,515 @@
+"""The command `coordinator` as a process of its own: answers, exit codes, one sentence for every error."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.client import Client
+from coordinator.config import address
+from coordinator.run import is_run_id
+from coordinator.store import plans
+from coordinator.store.wire import Wire, drive
+from tests.conftest import StartServer
+from tests.e2e.places import Place, role_of
+from tests.servers import Server
+from tests.waiting import wait_until
+
+APP = """
+import asyncio
+from workers import AsyncRun, Registry, Run
+
+runs = Registry()
+
+@runs.handler
+async def greet(run: AsyncRun, name: str = "you", times: int = 1) -> str:
+    return " ".join([f"hello {name}"] * times)
+
+@runs.handler
+def breaks(run: Run) -> str:
+    raise ValueError("out of tides")
+"""
+
+
+@dataclass
+class Said:
+    """What a command said."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        assert self.code == 0, self
+        return json.loads(self.out)
+
+    def failed_with(self, code: int) -> str:
+        """One sentence on stderr, nothing else."""
+        assert (self.code, self.out) == (code, ""), self
+        assert re.fullmatch(r"error: [^\n]+\n", self.err), self.err
+        return self.err
+
+
+@dataclass
+class Shell:
+    """Runs the commands, with a server and a namespace in the environment."""
+
+    cwd: Path
+    environment: Mapping[str, str]
+    namespace: str = ""
+    urls: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return self.urls["producer"]
+
+    def given(self, program: str, words: Sequence[str]) -> Mapping[str, str]:
+        """The environment, with the URL of the role that a command has."""
+        named = {"RUNS_URL": self.urls[role_of(program, words)]} if self.urls else {}
+        return {**self.environment, **named}
+
+    def __call__(self, *words: str, stdin: str = "", program: str = "coordinator") -> Said:
+        done = subprocess.run(
+            self.command(program, *words), cwd=self.cwd, env=self.given(program, words), input=stdin, text=True,
+            capture_output=True, timeout=60,
+        )  # fmt: skip
+        assert "Traceback" not in done.stderr, done.stderr
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    def start(self, *words: str, program: str = "coordinator") -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command(program, *words), cwd=self.cwd, env=self.given(program, words), text=True, stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    @staticmethod
+    def command(program: str, *words: str) -> list[str]:
+        return [sys.executable, "-m", f"{program}.cli", *words]
+
+
+@pytest.fixture
+def shell(valkey_server: Server, namespace: str, tmp_path: Path) -> Shell:
+    (tmp_path / "app.py").write_text(APP)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("RUNS_", "REDIS_", "COLUMNS"))}
+    urls = Place(valkey_server).urls(namespace)
+    named = {"RUNS_URL": urls["producer"], "RUNS_NAMESPACE": namespace, "RUNS_TIMEOUT": "2"}
+    return Shell(tmp_path, {**clean, **named}, namespace, urls)
+
+
+@pytest.fixture
+def client(shell: Shell) -> Iterator[Client]:
+    with Client(shell.url, shell.namespace) as client:
+        yield client
+
+
+@pytest.fixture
+def worker(shell: Shell, client: Client) -> Iterator[subprocess.Popen[str]]:
+    process = shell.start("start", "app:runs", "--concurrency", "5", "--code", "v1", program="workers")
+    wait_until(client.workers, "the worker to join")
+    yield process
+    process.terminate()
+    process.communicate(timeout=30)
+
+
+# ---- init ------------------------------------------------------------------------------------------------------------
+
+
+def test_init_fixes_the_facts_for_good(shell: Shell) -> None:
+    said = shell("init", "--partitions", "4", "--json").json()
+    assert said == {"namespace": shell.namespace, "partitions": 4, "durability": "local", "founded": True}
+    assert shell("init", "--json").json() == {**said, "founded": False}
+    assert "4 partitions for good, not 2" in shell("init", "--partitions", "2").failed_with(3)
+
+
+def test_init_refuses_what_is_no_durability(shell: Shell) -> None:
+    assert "none, local, synced" in shell("init", "--durability", "eternal").failed_with(2)
+
+
+def test_init_refuses_a_durability_that_the_server_contradicts(shell: Shell) -> None:
+    assert "CONFIG SET appendfsync always" in shell("init", "--durability", "synced").failed_with(3)
+
+
+# ---- enqueue ---------------------------------------------------------------------------------------------------------
+
+
+def test_enqueue_prints_the_id_and_hands_the_inputs_over(shell: Shell, client: Client) -> None:
+    said = shell(
+        "enqueue", "greet", "name=tide", "times:=2", 'list:=["a", {"b": null}]', "--priority", "5", "--queue", "q"
+    )
+    id = said.out.strip()
+    assert said.code == 0
+    assert is_run_id(id)
+    view = client.handle(id).view()
+    assert dict(view.inputs) == {"name": "tide", "times": 2, "list": ["a", {"b": None}]}
+    assert (view.kind, view.queue) == ("greet", "q")
+    assert "no live worker knows kind 'greet'" in said.err
+
+
+def test_inputs_come_from_an_option_a_file_or_standard_input(shell: Shell, client: Client) -> None:
+    (shell.cwd / "in.json").write_text('{"name": "file", "times": 3}')
+    given = {
+        "option": shell("enqueue", "greet", "--inputs", '{"name": "option"}', "times:=1"),
+        "file": shell("enqueue", "greet", "--inputs", "@in.json", "times:=1"),
+        "stdin": shell("enqueue", "greet", "--inputs", "-", "times:=1", stdin='{"name": "stdin"}'),
+    }
+    for name, said in given.items():
+        assert dict(client.handle(said.out.strip()).view().inputs) == {"name": name, "times": 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["tides"], "'tides' is no input: write name=text"),
+        (["a:=tides"], "the value of a:= is no JSON"),
+        (["--inputs", "[1]"], "must be a JSON object"),
+        (["--inputs", "{"], "--inputs is no JSON"),
+        (["--inputs", "@absent.json"], "absent.json: No such file"),
+        (["--priority", "101"], "priority 101"),
+        (["--count", "0"], "--count"),
+        (["--count", "2", "--key", "k"], "--key finds one run"),
+        (["--delay", "soon"], "--delay"),
+        (["--queue", "a b"], "queue 'a b' is not a name"),
+    ],
+)
+def test_bad_inputs_and_options_are_wrong_use(shell: Shell, words: list[str], sentence: str) -> None:
+    assert sentence in shell("enqueue", "greet", *words).failed_with(2)
+
+
+def test_inputs_that_are_too_large_are_refused(shell: Shell) -> None:
+    big = json.dumps({"name": "x" * 2_000_000})
+    assert shell("enqueue", "greet", "--inputs", "-", stdin=big).failed_with(3)
+
+
+def test_many_are_enqueued_at_once(shell: Shell, client: Client) -> None:
+    ids = shell("enqueue", "greet", "--count", "1200", "--delay", "600").out.split()
+    assert len(set(ids)) == 1200
+    assert client.status().counts["delayed"] == 1200  # type: ignore[index]  # a Status is its word
+
+
+def test_a_key_finds_the_run_that_is_there(shell: Shell) -> None:
+    first = shell("enqueue", "greet", "--key", "k", "--json").json()["runs"][0]
+    again = shell("enqueue", "greet", "--key", "k", "--json").json()["runs"][0]
+    assert (first["created"], again) == (True, {"id": first["id"], "created": False})
+    assert "the key found this run" in shell("enqueue", "greet", "--key", "k").err
+    assert "has other inputs" in shell("enqueue", "greet", "name=other", "--key", "k").failed_with(3)
+
+
+def test_wait_prints_the_result(shell: Shell, worker: object) -> None:
+    assert shell("enqueue", "greet", "name=tide", "--wait") == Said(0, "hello tide\n", "")
+    many = shell("enqueue", "greet", "name=tide", "--count", "3", "--wait", "--json").json()["runs"]
+    assert [(run["status"], run["result"]) for run in many] == [("completed", "hello tide")] * 3
+
+
+def test_wait_for_a_run_that_fails_is_exit_1(shell: Shell, worker: object) -> None:
+    assert "ended as failed: ValueError: out of tides" in shell("enqueue", "breaks", "--wait").failed_with(1)
+    said = shell("enqueue", "breaks", "--wait", "--json")
+    assert (said.code, json.loads(said.out)["runs"][0]["error"]) == (1, "ValueError: out of tides")
+
+
+def test_an_interrupt_while_waiting_is_quiet(shell: Shell, client: Client) -> None:
+    process = shell.start("enqueue", "greet", "--wait")
+    wait_until(lambda: client.list(status="queued"), "the run")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "")
+
+
+# ---- looking ---------------------------------------------------------------------------------------------------------
+
+
+def test_status_counts_and_says_what_is_missing(shell: Shell) -> None:
+    shell("enqueue", "greet", "--count", "3")
+    said = shell("status")
+    assert said.code == 0
+    assert re.search(r"default +greet +any +3 +none knows it", said.out)
+    assert "no coordinator is running" in said.out
+    assert shell("status", "--json").json()["counts"]["queued"] == 3
+
+
+def test_runs_are_listed_by_filters_with_whole_ids(shell: Shell) -> None:
+    one = shell("enqueue", "greet").out.strip()
+    other = shell("enqueue", "x" * 100, "--queue", "q", "--delay", "60").out.strip()
+    listed = shell("runs").out
+    assert one in listed
+    assert other in listed
+    assert "x" * 100 in listed
+    assert [run["id"] for run in shell("runs", "--kind", "greet", "--json").json()] == [one]
+    assert [run["id"] for run in shell("runs", "--status", "delayed", "--json").json()] == [other]
+    assert [run["id"] for run in shell("runs", "--queue", "q", "--since", "1h", "--json").json()] == [other]
+    assert shell("runs", "--since", "0s", "--json").json() == []
+    assert len(shell("runs", "--limit", "1", "--json").json()) == 1
+    assert "'queued', 'delayed'" in shell("runs", "--status", "lost").failed_with(2)
+    assert "write 30s, 10m" in shell("runs", "--since", "yesterday").failed_with(2)
+
+
+def test_show_says_that_no_live_worker_knows_the_kind_and_which_one_was_meant(shell: Shell) -> None:
+    id = shell("enqueue", "reserch", "topic=tides").out.strip()
+    assert "no live worker knows kind 'reserch'" in shell("show", id).out
+    wire = Wire(address(shell.url))
+    space = drive(wire, plans.found(shell.namespace, birth=""))
+    member = plans.Membership("w-1", 60_000, "host", 1, "", "default", "", 1, ("default:research@0",))
+    drive(wire, plans.join(space.keys(0), space.birth, member))
+    wire.close()
+    said = shell("show", id)
+    assert "did you mean 'research'?" in said.out
+    assert '"topic": "tides"' in said.out
+    assert shell("show", id, "--json").json()["why"].startswith("no live worker knows kind 'reserch'")
+
+
+def test_show_has_the_result_or_the_error(shell: Shell, worker: object) -> None:
+    done = shell("enqueue", "greet", "--wait", "--json").json()["runs"][0]["id"]
+    broken = json.loads(shell("enqueue", "breaks", "--wait", "--json").out)["runs"][0]["id"]
+    assert shell("show", done).out.endswith("result\nhello you\n")
+    assert shell("show", done, "--json").json()["result"] == "hello you"
+    shown = subprocess.run(
+        Shell.command("coordinator", "show", broken), env=shell.environment, capture_output=True, text=True
+    )
+    assert "failed  ValueError: out of tides" in shown.stdout
+    assert 'raise ValueError("out of tides")' in shown.stdout, "the handler's own traceback is part of the answer"
+
+
+def test_a_run_that_is_not_there(shell: Shell) -> None:
+    assert "there is no run" in shell("show", "0123456789abcdefghjk-00").failed_with(3)
+    assert "names partition 7" in shell("show", "0123456789abcdefghjk-07").failed_with(3)
+    assert "is not a run id" in shell("show", "tides").failed_with(2)
+
+
+def test_what_users_wrote_is_neither_markup_nor_an_escape_sequence(shell: Shell) -> None:
+    id = shell("enqueue", "greet", "name=[red]x[/red]\x1b[2J", "--key", "\x1b[2Jk").out.strip()
+    shown = shell("show", id).out
+    assert "[red]x[/red]" in shown
+    assert "\x1b" not in shown
+
+
+# ---- changing --------------------------------------------------------------------------------------------------------
+
+
+def test_cancel_and_revive_named_runs(shell: Shell, client: Client) -> None:
+    ids = shell("enqueue", "greet", "--count", "2").out.split()
+    assert shell("cancel", *ids, "--json").json() == {"runs": [{"id": id, "status": "cancelled"} for id in ids]}
+    assert "had ended before" not in shell("cancel", ids[0]).out
+    assert "queued again from the start" in shell("revive", ids[0], "--from-start").out
+    assert client.handle(ids[0]).view().status == "queued"
+    assert "has not ended" in shell("revive", ids[0]).failed_with(3)
+
+
+def test_one_that_is_refused_does_not_stop_the_others(shell: Shell, client: Client) -> None:
+    id = shell("enqueue", "greet").out.strip()
+    said = shell("cancel", "0123456789abcdefghjk-00", id)
+    assert (said.code, said.out) == (3, f"{id}  cancelled\n")
+    assert "there is no run 0123456789abcdefghjk-00" in said.err
+    assert client.handle(id).view().status == "cancelled"
+
+
+def test_a_whole_kind_is_changed_only_with_yes(shell: Shell, client: Client) -> None:
+    shell("enqueue", "greet", "--count", "30")
+    other = shell("enqueue", "other").out.strip()
+    assert "30 runs match: --yes to cancel them" in shell("cancel", "--kind", "greet").failed_with(2)
+    assert len(shell("cancel", "--kind", "greet", "--dry-run", "--json").json()) == 30
+    assert len(client.list(status="queued")) == 31
+    assert len(shell("cancel", "--kind", "greet", "--yes").out.splitlines()) == 30
+    assert [view.id for view in client.list(status="queued")] == [other]
+    assert len(shell("revive", "--kind", "greet", "--status", "cancelled", "--yes", "--json").json()["runs"]) == 30
+    assert len(client.list(status="queued")) == 31
+
+
+def test_which_runs_must_be_said(shell: Shell) -> None:
+    assert "say which runs to cancel" in shell("cancel", "--yes").failed_with(2)
+    assert "not both" in shell("revive", "0123456789abcdefghjk-00", "--kind", "greet").failed_with(2)
+
+
+# ---- start -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_coordinator_runs_until_it_is_told_to_stop(shell: Shell, client: Client, number: signal.Signals) -> None:
+    process = shell.start("start")
+    wait_until(lambda: client.status().coordinators, "the coordinator")
+    id = shell("enqueue", "greet", "--delay", "0.1").out.strip()
+    wait_until(lambda: client.handle(id).view().status == "queued", "the delayed run to move")
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    first, *_, last = err.splitlines()
+    assert process.returncode == 0
+    assert f"namespace {shell.namespace}, 1 partition" in first
+    assert last.endswith("has stopped")
+
+
+def test_log_lines_can_be_json(shell: Shell, client: Client) -> None:
+    process = shell.start("--log-json", "start")
+    wait_until(lambda: client.status().coordinators, "the coordinator")
+    process.terminate()
+    _, err = process.communicate(timeout=30)
+    assert [json.loads(line)["level"] for line in err.splitlines()] == ["INFO"] * 3
+
+
+def test_a_coordinator_waits_for_its_server_and_stops_at_once_when_told(shell: Shell) -> None:
+    process = shell.start("start", "--url", f"redis://127.0.0.1:{nobody()}/0", "--timeout", "40")
+    assert process.stderr
+    assert "can't be reached" in process.stderr.readline()
+    process.terminate()
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 0
+    assert "has stopped" in err
+
+
+def test_a_server_that_evicts_is_refused_with_the_command_that_mends_it(
+    shell: Shell, start_server: StartServer
+) -> None:
+    server = start_server(settings={"maxmemory-policy": "allkeys-lru"})
+    assert "CONFIG SET maxmemory-policy noeviction" in shell("start", "--url", server.url).failed_with(3)
+
+
+# ---- everywhere ------------------------------------------------------------------------------------------------------
+
+COMMANDS = [
+    ("coordinator", ["init"]),
+    ("coordinator", ["enqueue", "greet"]),
+    ("coordinator", ["status"]),
+    ("coordinator", ["runs"]),
+    ("coordinator", ["show", "0123456789abcdefghjk-00"]),
+    ("coordinator", ["cancel", "0123456789abcdefghjk-00"]),
+    ("coordinator", ["revive", "0123456789abcdefghjk-00"]),
+    ("workers", ["list"]),
+]
+every_command = pytest.mark.parametrize(("program", "words"), COMMANDS, ids=lambda value: str(value[0]))
+
+
+def nobody() -> int:
+    """A port at which nobody listens."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+@every_command
+def test_no_server_is_exit_4(shell: Shell, program: str, words: list[str]) -> None:
+    said = shell(*words, "--url", f"redis://127.0.0.1:{nobody()}/0", "--timeout", "0.2", program=program)
+    assert "can't be reached" in said.failed_with(4)
+    assert "--url or RUNS_URL" in said.err
+
+
+@every_command
+def test_memory_is_refused_in_one_sentence(shell: Shell, program: str, words: list[str]) -> None:
+    assert "memory:// lives in one process" in shell(*words, "--url", "memory://x", program=program).failed_with(2)
+
+
+def test_a_wrong_url_is_wrong_use(shell: Shell) -> None:
+    assert "is no URL of a server" in shell("status", "--url", "http://user:s3cret@host").failed_with(2)
+    assert "s3cret" not in shell("status", "--url", "http://user:s3cret@host").err
+    assert "port" in shell("status", "--url", "redis://:s3cret@host:nan/0").failed_with(2)
+
+
+def test_a_wrong_password_is_refused_and_never_printed(shell: Shell, start_server: StartServer) -> None:
+    server = start_server()
+    server.admin.config_set("requirepass", "right")
+    said = shell("status", "--url", f"redis://:s3cret@127.0.0.1:{server.port}/0")
+    assert "refused the user or password" in said.failed_with(3)
+    assert "s3cret" not in said.err
+    assert shell("status", "--url", f"redis://:right@127.0.0.1:{server.port}/0").code == 0
+
+
+def test_options_stand_before_or_after_the_subcommand_and_the_later_one_wins(shell: Shell) -> None:
+    assert shell("--json", "--namespace", "a", "status").json()["namespace"] == "a"
+    assert shell("--namespace", "a", "status", "--namespace", "b", "--json").json()["namespace"] == "b"
+    assert shell("status", "--json").json()["namespace"] == shell.namespace
+
+
+def test_options_come_from_the_environment_too(shell: Shell) -> None:
+    wishful = replace(shell, environment={**shell.environment, "RUNS_JSON": "1"})
+    assert wishful("status").json()["namespace"] == shell.namespace
+    assert wishful("--namespace", "given", "status").json()["namespace"] == "given"
+
+
+@pytest.mark.parametrize("program", ["coordinator", "workers"])
+def test_wrong_use_is_one_sentence_and_help_is_help(shell: Shell, program: str) -> None:
+    assert f"see '{program} --help'" in shell("frobnicate", program=program).failed_with(2)
+    assert f"see '{program} start --help'" in shell("start", "--frobnicate", program=program).failed_with(2)
+    assert "Usage" in shell("--help", program=program).out
+    bare = shell(program=program)
+    assert (bare.code, "Usage" in bare.out) == (2, True)
+    assert shell("--version", program=program).out.startswith(f"{program} 0.")
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(shell: Shell) -> None:
+    shell("enqueue", "greet", "--count", "2000", "--delay", "60")
+    process = subprocess.Popen(
+        Shell.command("coordinator", "runs", "--limit", "2000"), env=shell.environment, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout
+    assert process.stderr
+    process.stdout.readline()
+    process.stdout.close()
+    err = process.stderr.read()
+    process.wait(timeout=30)
+    process.stderr.close()
+    assert "Traceback" not in err
+
+
+# ---- workers ---------------------------------------------------------------------------------------------------------
+
+
+def test_workers_are_listed(shell: Shell, worker: object) -> None:
+    listed = shell("list", program="workers")
+    assert re.search(r"\d+ +default +v1 +0/5 +[\d.]+ s +\d+ MiB +working", listed.out), listed
+    one = shell("list", "--json", program="workers").json()[0]
+    assert (one["slots"], one["code"], one["draining"]) == (5, "v1", False)
+
+
+def test_no_workers_are_listed(shell: Shell) -> None:
+    assert shell("list", program="workers").out == "no workers\n"
+    assert shell("list", "--json", program="workers").json() == []
+
+
+@pytest.mark.parametrize(
+    ("place", "sentence"),
+    [
+        ("app", "names no registry"),
+        ("absent:runs", "no module 'absent'"),
+        ("app:absent", "module 'app' has no 'absent': did you mean app:runs?"),
+        ("app:APP", "module 'app' has no 'APP': did you mean app:runs?"),
+        ("broken:runs", "ZeroDivisionError: division by zero"),
+        ("wrong:runs", "SyntaxError"),
+    ],
+)
+def test_a_registry_that_can_not_be_had_is_one_sentence(shell: Shell, place: str, sentence: str) -> None:
+    (shell.cwd / "broken.py").write_text("\nx = 1 / 0\n")
+    (shell.cwd / "wrong.py").write_text("x = (\n")
+    said = shell("start", place, program="workers").failed_with(2)
+    assert sentence in said
+    if place == "broken:runs":
+        assert "broken.py, line 2" in said
+
+
+@pytest.mark.parametrize("name", ["workers.py", "coordinator.py"])
+def test_a_module_in_the_way_is_noticed(shell: Shell, name: str) -> None:
+    (shell.cwd / name).write_text("")
+    script = Path(sys.executable).with_name("workers")
+    said = subprocess.run(
+        [script, "start", "app:runs"], cwd=shell.cwd, env=shell.environment, capture_output=True, text=True
+    )
+    assert said.returncode == 2
+    assert f"{name} is in the way of the installed package {name.removesuffix('.py')!r}" in said.stderr
+
+
+def test_a_mistake_of_ours_shows_no_values(shell: Shell) -> None:
+    """typer's tracebacks would print local variables, and the server's password among them."""
+    broken = "import coordinator.cli as cli; cli.Client.status = lambda self: 1 / 0; cli.main()"
+    command = [sys.executable, "-c", broken, "status", "--url", "redis://:s3cret@127.0.0.1:1/0"]
+    done = subprocess.run(command, env=shell.environment, capture_output=True, text=True)
+    assert "ZeroDivisionError" in done.stderr
+    assert "s3cret" not in done.stderr
+    assert done.returncode == 1

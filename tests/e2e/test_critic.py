@@ -1,0 +1,91 @@
+"""Runs that take too long, in a real fleet: a handler that ignores everything, one that blocks its event loop, one that is killed
+again and again. Their neighbours go on, without a strike."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+import pytest
+
+from coordinator import Client, RunFailed, Status
+from coordinator.store.keys import Namespace
+from tests.e2e.processes import Stage, children, stop
+from tests.waiting import wait_until
+
+
+def start(stage: Stage, *, processes: int, lease: float) -> subprocess.Popen[bytes]:
+    options = ["--processes", processes, "--concurrency", 20, "--lease", lease, "--grace", 0.5]
+    return stage._start("workers", "start", "tests.e2e.app:runs", "tests.e2e.critic_app:runs", *map(str, options))
+
+
+def used(stage: Stage, run: str) -> int:
+    """The ms that the attempts of a run have used which are over."""
+    keys = Namespace(stage.namespace, stage.place.partitions).keys_of(run)
+    return int((stage.place.admin.hget(keys.run(run), "spent") or b"0").split()[0])
+
+
+@pytest.mark.timeout(150)
+def test_a_plain_handler_that_ignores_everything_costs_its_run_and_its_process_alone(
+    stage: Stage, client: Client
+) -> None:
+    """No coordinator, and a lease that does not end: the worker itself hands its other runs over."""
+    fleet = start(stage, processes=1, lease=60)
+    neighbours = client.enqueue_many([("owner", {})] * 10)
+    wait_until(lambda: len(stage.events("start")) == 10, "the neighbours run", timeout=60)
+    (before,) = children(fleet.pid)
+    handle = client.enqueue("deaf", {})
+    with pytest.raises(RunFailed, match="hard deadline of 1 s has passed") as failed:
+        handle.result(60)
+    assert failed.value.type == "DeadlineExceeded"
+    wait_until(
+        lambda: len({e.run for e in stage.events("start") if e.pid != before}) == 10,
+        "the neighbours run in another process",
+        timeout=60,
+    )
+    assert before not in children(fleet.pid)
+    stage.open_gate("all")
+    assert {neighbour.wait(60) for neighbour in neighbours} == {Status.COMPLETED}
+    counters = [neighbour.view().counters for neighbour in neighbours]
+    assert {(c.strikes, c.recoveries, c.releases, c.attempt) for c in counters} == {(0, 0, 1, 2)}
+    assert len(stage.events("deaf")) == 1, "a kill is not tried again"
+    assert stop(fleet) == 0
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("in_a_group", [False, True])
+def test_a_run_that_blocks_its_event_loop_dies_of_it_alone(stage: Stage, client: Client, in_a_group: bool) -> None:
+    """It does so in each attempt: three strikes, and none for the neighbours, which never make progress either."""
+    stage.coordinator()
+    fleet = start(stage, processes=2, lease=3)
+    neighbours = client.enqueue_many([("owner", {})] * 10)
+    wait_until(lambda: len(stage.events("start")) == 10, "the neighbours run", timeout=60)
+    handle = client.enqueue("blocks", {"in_a_group": in_a_group})
+    assert handle.wait(150) == Status.DEAD
+    view = handle.view()
+    assert (view.counters.strikes, view.attempt, len(stage.events("blocks"))) == (3, 3, 3)
+    stage.open_gate("all")
+    assert {neighbour.wait(60) for neighbour in neighbours} == {Status.COMPLETED}
+    counters = [neighbour.view().counters for neighbour in neighbours]
+    assert {c.strikes for c in counters} == {0}
+    assert sum(c.recoveries for c in counters) > 0, "the test shows nothing if they were elsewhere"
+    assert "time.sleep(600)" in stage.logs()
+    assert f"blocked by: {handle.id}" in stage.logs()
+    assert stop(fleet) == 0
+
+
+@pytest.mark.timeout(150)
+def test_the_time_of_a_killed_attempt_counts(stage: Stage, client: Client) -> None:
+    fleet = start(stage, processes=1, lease=3)
+    handle = client.enqueue("turns", {})
+    begun = wait_until(lambda: stage.events("start"), "it runs", timeout=60)[0]
+    wait_until(lambda: stage.now() > begun.at + 4, "it has used some time")
+    os.kill(begun.pid, signal.SIGKILL)
+    first = wait_until(lambda: used(stage, handle.id), "the attempt is counted", timeout=60)
+    with pytest.raises(RunFailed, match="hard deadline of 6 s has passed"):
+        handle.result(60)
+    assert first >= 2000
+    assert 6000 <= used(stage, handle.id) < first + 6000, "the second attempt had what the first one left"
+    assert handle.view().counters.attempt == 2
+    assert stop(fleet) == 0

@@ -1,0 +1,173 @@
+"""Drains of real processes at bad moments: no run is lost, fails, ends early, or gets a strike."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from coordinator import Client, Handle, Status
+from coordinator.store.plans import CLAIM
+from tests.e2e.conftest import MakeStage
+from tests.e2e.processes import Stage, children, stop, wait_for_start
+from tests.proxy import Proxy, naming
+from tests.servers import Server
+from tests.waiting import wait_until
+
+APP = "tests.e2e.drain_app:runs"
+KINDS = ("family", "broad", "bare", "bare_async")
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def start(stage: Stage, url: str = "", **options: float) -> subprocess.Popen[bytes]:
+    """One process, when it is ready."""
+    words = [word for name, value in {"lease": 60, "grace": 1, **options}.items() for word in (f"--{name}", str(value))]
+    if url:
+        words += ["--url", url]
+    before = stage.logs().count(" ready: ")
+    fleet = stage._start("workers", "start", APP, *words)
+    wait_until(lambda: stage.logs().count(" ready: ") > before, "it is ready", 60)
+    return fleet
+
+
+def cost_nothing(handles: Sequence[Handle[Any]]) -> None:
+    counters = [handle.view().counters for handle in handles]
+    assert {(one.strikes, one.failures, one.recoveries) for one in counters} == {(0, 0, 0)}
+
+
+@pytest.fixture
+def proxy(valkey_server: Server) -> Iterator[Proxy]:
+    made = Proxy(valkey_server.port)
+    yield made
+    made.close()
+
+
+def test_what_a_stopped_process_held_goes_on_in_an_idle_peer(stage: Stage, client: Client) -> None:
+    """20 runs, each with its state, each moved once, no step twice."""
+    first = start(stage)
+    handles = client.enqueue_many([("walks", {})] * 20)
+    wait_for_start(stage, 20)
+    second = start(stage)
+    (old,), (new,) = children(first.pid), children(second.pid)
+    assert stop(first) == 0
+    wait_until(lambda: len({e.run for e in stage.events("start") if e.pid == new}) == 20, "all go on in the peer")
+    assert {event.pid for event in stage.events("step")} == {old, new}
+    assert {(handle.view().status, handle.view().attempt) for handle in handles} == {(Status.RUNNING, 2)}
+    stage.open_gate("enough")
+    results = [handle.result(60) for handle in handles]
+    for handle, result in zip(handles, results, strict=True):
+        assert [event.number for event in stage.steps()[handle.id]] == list(range(result + 1)), (
+            "a step is not there once"
+        )
+    cost_nothing(handles)
+    assert stop(second) == 0
+
+
+def test_a_claim_that_is_answered_during_the_drain_strands_nothing(stage: Stage, client: Client, proxy: Proxy) -> None:
+    """The stop comes when the server has given runs to a process that does not know it yet."""
+    fleet = start(stage, proxy.url)
+    fault = proxy.hold_next_reply(naming(CLAIM.sha.encode()))
+    handles = client.enqueue_many([("walks", {})] * 5)
+    wait_until(fault.happened.is_set, "a claim is under way", 30)
+    wait_until(lambda: any(handle.view().status == Status.RUNNING for handle in handles), "the server has given them")
+    fleet.send_signal(signal.SIGTERM)
+    wait_until(lambda: "draining 0 runs" in stage.logs(), "the drain has begun")
+    fault.over.set()
+    assert fleet.wait(60) == 0, stage.logs()
+    assert Counter(handle.view().status for handle in handles) == {Status.QUEUED: 5}
+    assert not stage.events("step"), "nothing was begun for a moment"
+    cost_nothing(handles)
+    assert not client.workers()
+
+
+@pytest.mark.parametrize("stops", [1, 2])
+def test_a_server_that_comes_back_during_the_drain_gets_everything(
+    make_stage: MakeStage, start_server: Callable[..., Server], stops: int
+) -> None:
+    server = start_server()
+    stage = make_stage(server.url)
+    with Client(stage.url, stage.namespace) as client:
+        fleet = start(stage)
+        handles = client.enqueue_many([("walks", {})] * 10)
+        wait_until(lambda: len(stage.steps()) == 10, "all are under way", 30)
+        server.pause()
+        for _ in range(stops):
+            fleet.send_signal(signal.SIGTERM)
+            wait_until(lambda: "draining 10 runs" in stage.logs(), "the drain has begun")
+        wait_until(lambda: len(stage.events("over")) == 10, "all handlers have stopped", 30)
+        server.resume()
+        assert fleet.wait(60) == 0, stage.logs()
+        assert Counter(handle.view().status for handle in handles) == {Status.QUEUED: 10}
+        assert {handle.view().counters.releases for handle in handles} == {1}
+        cost_nothing(handles)
+        assert not client.workers()
+        done = {event.run: event.number for event in stage.events("over")}
+        assert {handle.id: handle.view().iteration for handle in handles} == done, "the newest state came along"
+
+
+def test_without_a_server_a_drain_ends_and_names_what_is_left_to_recovery(
+    make_stage: MakeStage, start_server: Callable[..., Server]
+) -> None:
+    """Also where a handler would be waited for for an hour; when the server is back nothing is lost, and nobody has a strike."""
+    server = start_server()
+    stage = make_stage(server.url)
+    with Client(stage.url, stage.namespace) as client:
+        fleet = start(stage, lease=2, grace=3600)
+        handles = client.enqueue_many([("walks", {})] * 5)
+        wait_until(lambda: len(stage.steps()) == 5, "all are under way", 30)
+        server.pause()
+        for _ in range(2):
+            fleet.send_signal(signal.SIGTERM)
+            wait_until(lambda: "draining 5 runs" in stage.logs(), "the drain has begun")
+        assert fleet.wait(120) == 1
+        assert "does not end: it is killed" not in stage.logs(), "it ends by itself"
+        left = re.findall(r"run (\S+) is left to recovery", stage.logs())
+        assert sorted(left) == sorted(handle.id for handle in handles)
+        server.resume()
+        stage.coordinator()
+        wait_until(lambda: {handle.view().status for handle in handles} == {Status.QUEUED}, "all are back", 60)
+        assert {handle.view().counters.strikes for handle in handles} == {0}
+
+
+def test_handlers_of_a_process_that_slept_past_its_lease_stop(stage: Stage, client: Client) -> None:
+    """They are told, also where they write nothing; what they did since counts for nothing."""
+    stage.coordinator()
+    fleet = start(stage, lease=2)
+    handles = client.enqueue_many([("walks", {})] * 5)
+    wait_for_start(stage, 5)
+    (zombie,) = children(fleet.pid)
+    os.kill(zombie, signal.SIGSTOP)
+    peer = start(stage)
+    wait_until(lambda: len({e.run for e in stage.events("start") if e.pid != zombie}) == 5, "all are elsewhere", 60)
+    os.kill(zombie, signal.SIGCONT)
+    wait_until(lambda: len([e for e in stage.events("over") if e.pid == zombie]) == 5, "its handlers have stopped")
+    tokens = {event.run: event.token for event in stage.events("start")}
+    stage.open_gate("enough")
+    assert Counter(handle.wait(60) for handle in handles) == {Status.COMPLETED: 5}
+    last = {event.run: event.token for event in stage.events("over")}
+    assert last == {event.run: event.token for event in stage.events("start")}
+    assert set(tokens) == set(last)
+    assert [stop(fleet), stop(peer)] == [0, 0]
+
+
+def test_handlers_that_make_a_stop_hard_neither_fail_nor_complete(stage: Stage, client: Client) -> None:
+    """A group whose children's clean-up raises, a broad except, bare loops with a cut: all are released, and go on elsewhere."""
+    fleet = start(stage, grace=0.2)
+    handles = client.enqueue_many([(kind, {}) for kind in KINDS for _ in range(5)])
+    for attempt in (1, 2):
+        wait_for_start(stage, attempt * len(handles))
+        assert stop(fleet) == 0, stage.logs()
+        views = [handle.view() for handle in handles]
+        assert Counter((view.status, view.attempt) for view in views) == {(Status.QUEUED, attempt): len(handles)}
+        cost_nothing(handles)
+        fleet = start(stage, grace=0.2)
+    stage.open_gate("enough")
+    assert Counter(handle.wait(60) for handle in handles) == {Status.COMPLETED: len(handles)}
+    assert stop(fleet) == 0

@@ -1,0 +1,50 @@
+"""An embedded server that is killed under a running fleet is started again by those who use it, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from coordinator import Client, Status
+from coordinator.store import embedded
+from coordinator.store.connections import detach
+from tests.e2e.conftest import MakeStage
+from tests.e2e.processes import stop, wait_for_start
+from tests.waiting import wait_until
+
+
+def server_pid(directory: Path) -> int:
+    """Of the server that was started last; 0 while it is about to say."""
+    return int((directory / "valkey.pid").read_text() or 0)
+
+
+@pytest.mark.timeout(240)
+def test_a_killed_embedded_server_is_started_again_by_its_fleet(make_stage: MakeStage, tmp_path: Path) -> None:
+    """The test has no client while it is away: it is the fleet that has started it again."""
+    directory = tmp_path / "data"
+    stage = make_stage(f"embedded://{directory}")
+    coordinator, fleet = stage.coordinator(), stage.fleet(2, lease=5)
+    with Client(stage.url, stage.namespace) as client:
+        ids = [handle.id for handle in client.enqueue_many([("steps", {"total": 40, "seconds": 0.1})] * 10)]
+        last = client.enqueue("add", {"left": 1, "right": 2}, delay=2.0).id
+        wait_for_start(stage, 10)
+    for _ in range(2):
+        dead = server_pid(directory)
+        os.kill(dead, signal.SIGKILL)
+        wait_until(lambda: server_pid(directory) not in (0, dead), "another server", timeout=60)  # noqa: B023  # called at once
+    with Client(stage.url, stage.namespace) as client:
+        handles, delayed = [client.handle(id) for id in ids], client.handle(last)
+        assert Counter(handle.wait(120) for handle in handles) == {Status.COMPLETED: 10}
+        assert {handle.result(0) for handle in handles} == {40}, "no message is lost, and none is there twice"
+        assert delayed.result(60) == 3
+        assert sum(handle.view().counters.strikes for handle in handles) == 0
+        os.kill(server_pid(directory), signal.SIGKILL)
+        assert client.enqueue("add", {"left": 2, "right": 2}).result(60) == 4, "a client comes back, too"
+    assert stop(fleet) == stop(coordinator) == 0
+    assert "had died and is started again" in stage.logs()
+    detach()
+    assert not embedded._alive(directory), "the last one out has stopped it"

@@ -1,0 +1,179 @@
+"""`--health` over real processes: what an orchestrator sees of a start, an outage, a blocked process, a drain."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from coordinator import Client, Status
+from tests.e2e.conftest import MakeStage
+from tests.e2e.processes import Stage, children, stop, wait_for_start
+from tests.servers import Server, free_port
+from tests.waiting import wait_until
+
+APP, HARD = "tests.e2e.app:runs", "tests.e2e.fleet_app:runs"
+
+
+def get(port: int, path: str) -> tuple[int, list[str]]:
+    """The status and the reasons; 0 where nobody listens yet."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return answer.status, json.loads(answer.read())["reasons"]
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())["reasons"]
+    except (urllib.error.URLError, ConnectionError):
+        return 0, []
+
+
+def start(stage: Stage, port: int, *options: Any) -> subprocess.Popen[bytes]:
+    return stage._start("workers", "start", APP, HARD, "--health", f"127.0.0.1:{port}", *map(str, options))
+
+
+def answers(port: int, path: str, status: int) -> list[str]:
+    found: list[str] = []
+
+    def asked() -> bool:
+        answer, found[:] = get(port, path)
+        return answer == status
+
+    wait_until(asked, f"{path} answers {status}", timeout=60)
+    return found
+
+
+def test_a_fleet_is_ready_with_its_last_process_live_in_an_outage_and_not_ready_when_it_drains(
+    make_stage: MakeStage, start_server: Callable[..., Server]
+) -> None:
+    # one that is killed may forget what it has not written yet, also what a test waits for
+    server, port = start_server(settings={"appendfsync": "always"}), free_port()
+    stage = make_stage(server)
+    fleet = start(stage, port, "--processes", 2, "--lease", 2, "--grace", 60)
+    answers(port, "/ready", 200)
+    assert stage.logs().count(" ready: ") == 2
+    with Client(stage.url, stage.namespace) as client:
+        handle = client.enqueue("patient", {})
+        wait_for_start(stage)
+        server.kill()
+        wait_until(lambda: stage.logs().count("no heartbeat") >= 2, "both have noticed")
+        until = stage.now() + 5.0  # more than two leases
+        while stage.now() < until:
+            assert get(port, "/live") == (200, [])
+        assert get(port, "/ready") == (200, [])
+        server.restart()
+        fleet.send_signal(signal.SIGTERM)  # at once, whoever has noticed
+        assert answers(port, "/ready", 503) == ["the fleet is draining"]
+        assert get(port, "/live") == (200, [])
+        assert stop(fleet) == 0, stage.logs()
+        view = handle.view()  # its peer may have had it for a moment
+        assert (view.status, view.counters.strikes, view.counters.recoveries) == (Status.QUEUED, 0, 0)
+
+
+def test_a_second_stop_is_heard_also_by_a_process_that_has_not_handled_the_first(stage: Stage, client: Client) -> None:
+    """Two signals that are pending at once are one. Its handler would be waited for for an hour."""
+    port = free_port()
+    fleet = start(stage, port)
+    answers(port, "/ready", 200)
+    handle = client.enqueue("patient", {})
+    wait_for_start(stage)
+    (child,) = children(fleet.pid)
+    os.kill(child, signal.SIGSTOP)
+    for _ in range(2):
+        fleet.send_signal(signal.SIGTERM)
+        wait_until(lambda: not pends(fleet.pid, signal.SIGTERM), "the supervisor has got it")
+        assert answers(port, "/ready", 503) == ["the fleet is draining"], "and its event loop has seen to it"
+    os.kill(child, signal.SIGCONT)
+    assert fleet.wait(60) == 0, stage.logs()
+    view = handle.view()
+    assert (view.status, view.counters.releases, view.counters.recoveries) == (Status.QUEUED, 1, 0)
+
+
+def pends(pid: int, number: signal.Signals) -> bool:
+    """Whether a signal has come and was not taken yet."""
+    lines = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return bool((int(lines["ShdPnd"], 16) | int(lines["SigPnd"], 16)) >> (number - 1) & 1)
+
+
+def test_a_process_that_stands_still_is_not_live(stage: Stage, client: Client) -> None:
+    """Of two, one: stopped by SIGSTOP, as by a hypervisor."""
+    port = free_port()
+    fleet = start(stage, port, "--processes", 2, "--lease", 2)
+    answers(port, "/ready", 200)
+    assert get(port, "/live") == (200, [])
+    still = children(fleet.pid)[0]
+    subprocess.run(["kill", "-STOP", str(still)], check=True)
+    (reason,) = answers(port, "/live", 503)
+    assert reason.startswith(f"worker process {still} has not moved for ")
+    subprocess.run(["kill", "-CONT", str(still)], check=True)
+    answers(port, "/live", 200)
+    assert stop(fleet) == 0
+
+
+def test_a_coordinator_says_when_it_was_answered_first(
+    make_stage: MakeStage, start_server: Callable[..., Server]
+) -> None:
+    server, port = start_server(), free_port()
+    stage = make_stage(server)
+    server.kill()
+    process = stage._start("coordinator", "start", "--health", str(port))
+    assert answers(port, "/ready", 503) == ["the coordinator has not been answered by the server yet"]
+    assert get(port, "/live") == (200, [])
+    server.restart()
+    answers(port, "/ready", 200)
+    assert stop(process) == 0
+
+
+def test_a_port_that_is_taken_ends_both_starts_before_they_begin(stage: Stage) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert start(stage, port).wait(30) == 2
+        assert stage._start("coordinator", "start", "--health", str(port)).wait(30) == 2
+    said = [line for line in stage.logs().splitlines() if line]
+    assert said == [
+        f"error: --health 127.0.0.1:{port}: another process has this port: choose a free one",
+        f"error: --health {port}: another process has this port: choose a free one",
+    ]
+
+
+# ---- beside a fleet --------------------------------------------------------------------------------------------------
+
+
+def test_a_coordinator_beside_the_fleet_does_the_work_and_is_stopped_last(stage: Stage, client: Client) -> None:
+    """A delayed run comes by its doing; while the fleet drains it is still at work."""
+    port = free_port()
+    fleet = start(stage, port, "--coordinator", "--grace", 60)
+    answers(port, "/ready", 200)
+    assert client.enqueue("steps", {"total": 1}, delay=0.5).wait(30) == Status.COMPLETED
+    client.enqueue("patient", {})
+    wait_for_start(stage, 2)
+    fleet.send_signal(signal.SIGTERM)
+    assert set(answers(port, "/ready", 503)) == {"the fleet is draining"}, "the coordinator is not stopping yet"
+    late = client.enqueue("steps", {"total": 1}, delay=0.5)
+    wait_until(lambda: late.view().status == Status.QUEUED, "the coordinator still works")
+    assert stop(fleet) == 0
+    logs = stage.logs()
+    assert logs.index("draining 1 runs") < logs.index("has stopped")
+    assert "no coordinator is there" not in logs
+
+
+def test_the_registries_of_several_modules_are_one_fleet(stage: Stage, client: Client) -> None:
+    """start() names two."""
+    fleet = start(stage, free_port())
+    assert client.enqueue("steps", {"total": 1}).wait(60) == Status.COMPLETED
+    assert client.enqueue("reads_stdin", {}).wait(60) == Status.COMPLETED
+    assert stop(fleet) == 0
+
+
+def test_a_kind_in_two_registries_is_refused_in_a_sentence(stage: Stage) -> None:
+    again = "tests.e2e.fleet_app:raising", "tests.e2e.fleet_app:dying"
+    assert stage._start("workers", "start", *again).wait(30) == 3
+    (sentence,) = stage.logs().splitlines()
+    assert sentence.startswith("error: kind 'never' has two handlers, ")
+    assert sentence.endswith("give one kind=")

@@ -1,0 +1,107 @@
+"""Promise 6: a poison run cannot loop, and cannot take its neighbours along."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from coordinator import Client, Handle, Status
+from tests.e2e.processes import Stage, children, wait_for_start
+from tests.waiting import wait_until
+
+GOOD = 100
+
+
+def statuses(handles: Sequence[Handle[Any]], timeout: float = 150) -> Counter[Status]:
+    return Counter(handle.wait(timeout) for handle in handles)
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("poisonous", [1, 12])
+def test_exactly_the_poison_is_dead(stage: Stage, client: Client, poisonous: int) -> None:
+    """Poison aborts its process, among 100 good ones, one of them slow to its first checkpoint."""
+    stage.coordinator()
+    good = client.enqueue_many([("steps", {"total": 5, "seconds": 0.1})] * (GOOD // 2))
+    good.append(client.enqueue("slow_first", {"seconds": 2.0}))
+    poison = client.enqueue_many([("poison", {})] * poisonous)
+    good += client.enqueue_many([("steps", {"total": 5, "seconds": 0.1})] * (GOOD // 2 - 1))
+    stage.fleet(2, concurrency=50, lease=3)
+    assert statuses(good) == {Status.COMPLETED: GOOD}
+    assert statuses(poison) == {Status.DEAD: poisonous}
+    assert {handle.view().attempt for handle in poison} == {3}, "a poison run is tried three times and no more"
+    assert "3 strikes" in poison[0].view().why
+
+
+@pytest.mark.timeout(200)
+def test_malformed_runs_stop_nobody(stage: Stage, client: Client) -> None:
+    """30 runs whose inputs don't fit, ahead of 300 good ones, four processes: 300 completed, 30 dead with a sentence."""
+    stage.coordinator()
+    malformed = client.enqueue_many([("add", {"left": 1, "wrong": 2})] * 30)
+    good = client.enqueue_many([("add", {"left": 1, "right": number}) for number in range(300)])
+    stage.fleet(4, concurrency=20)
+    assert statuses(good) == {Status.COMPLETED: 300}
+    assert statuses(malformed) == {Status.DEAD: 30}
+    view = malformed[0].view()
+    assert view.error is not None
+    assert "wrong" in view.error.message
+    malformed[0].revive()
+    assert malformed[0].view().counters.life == 2
+
+
+@pytest.mark.timeout(120)
+def test_most_workers_killed_at_once_are_recovered_after_one_hold(stage: Stage, client: Client) -> None:
+    """Whole supervisor trees die together: that is held for a lease and not for ever. Where a judgement falls between their
+    deadlines the first ones cost their runs a strike; nothing costs two."""
+    stage.coordinator()
+    fleets = [stage.fleet(1, lease=2, concurrency=15) for _ in range(4)]
+    handles = client.enqueue_many([("steps", {"total": 60, "seconds": 0.1})] * 50)
+    wait_for_start(stage, 50)
+    for fleet in fleets:
+        tree = [fleet.pid, *children(fleet.pid)]
+        for pid in tree:
+            os.kill(pid, signal.SIGSTOP)  # so that no child has time to see its supervisor go
+        for pid in tree:
+            os.kill(pid, signal.SIGKILL)
+    stage.fleet(1, lease=2, concurrency=60)
+    before = {event.run: event.token for event in stage.events("start")}
+    wait_until(
+        lambda: all(before[e.run] != e.token for e in {e.run: e for e in stage.events("start")}.values()), "all resumed"
+    )
+    assert statuses(handles) == {Status.COMPLETED: 50}
+    assert {handle.view().counters.strikes for handle in handles} <= {0, 1}
+    assert {handle.view().counters.recoveries for handle in handles} == {1}
+
+
+@pytest.mark.timeout(120)
+def test_a_suspect_is_judged_although_no_process_is_empty(stage: Stage, client: Client) -> None:
+    """The only process is never empty again: the supervisor starts one more, for the suspect alone."""
+    stage.coordinator()
+    stage.fleet(1, lease=2, concurrency=5)
+    holder = client.enqueue("holder", {})
+    wait_for_start(stage)
+    poison = client.enqueue("poison", {})
+    assert poison.wait(90) == Status.DEAD
+    # the third and last time the poison was alone: the run that holds the process was taken along twice, and not a third time
+    assert holder.view().status == Status.RUNNING
+    assert holder.view().counters.recoveries == 2
+    assert "one more is started for it" in stage.logs()
+
+
+@pytest.mark.timeout(120)
+def test_runs_of_four_partitions_survive_a_kill(stage: Stage) -> None:
+    partitioned = f"{stage.namespace}p4"
+    stage.enter(partitioned)
+    stage.run("coordinator", "init", "--partitions", "4")
+    stage.coordinator()
+    fleet = stage.fleet(2, concurrency=30)
+    with Client(stage.url, partitioned) as client:
+        handles = client.enqueue_many([("steps", {"total": 10, "seconds": 0.1})] * 80)
+        assert len({handle.id[-2:] for handle in handles}) == 4
+        wait_for_start(stage, 40)
+        os.kill(children(fleet.pid)[0], signal.SIGKILL)
+        assert statuses(handles) == {Status.COMPLETED: 80}

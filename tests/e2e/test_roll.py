@@ -1,0 +1,398 @@
+"""A roll replaces every process of a fleet, and no run notices; where the new code is no good the old goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from coordinator import Client, Handle, Status
+from coordinator.store.keys import Keys
+from tests.e2e.processes import ROOT, Stage, children, stop
+from tests.waiting import wait_until
+
+AGES = 60.0
+ROLLS = int(os.environ.get("RUNS_TEST_ROLLS", "2"))
+GOOD = "from tests.e2e.roll_app import registry\nruns = registry({})\n"
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def deploy(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Writes the code that the next process loads."""
+    monkeypatch.setenv("PYTHONPATH", f"{stage.directory}{os.pathsep}{ROOT}")
+    monkeypatch.setenv(
+        "PYTHONDONTWRITEBYTECODE", "1"
+    )  # two versions of one second and one length are told apart by nothing
+
+    def write(text: str) -> None:
+        new = stage.directory / "deployed.new"
+        new.write_text(text)
+        new.replace(stage.directory / "deployed.py")
+
+    write(GOOD.format(1))
+    return write
+
+
+def start(stage: Stage, processes: int = 2, concurrency: int = 50, grace: float = 5.0) -> subprocess.Popen[bytes]:
+    options = [
+        "--processes",
+        processes,
+        "--concurrency",
+        concurrency,
+        "--lease",
+        AGES,
+        "--grace",
+        grace,
+        "--timeout",
+        30,
+    ]
+    fleet = stage._start("workers", "start", "deployed:runs", *map(str, options))
+    wait_until(lambda: said_by(stage, fleet).count(" ready: ") == processes, "all of the fleet are ready", 120)
+    return fleet
+
+
+def ready(stage: Stage, count: int) -> None:
+    wait_until(lambda: stage.logs().count(" ready: ") >= count, f"{count} processes are ready", timeout=60)
+
+
+def rolled(stage: Stage, *options: str, timeout: float = 240) -> tuple[int, str]:
+    """The exit code of `workers roll`, and what it said."""
+    asked = stage._start("workers", "roll", *options)
+    code = asked.wait(timeout)
+    return code, said_by(stage, asked)
+
+
+def said_by(stage: Stage, process: subprocess.Popen[bytes]) -> str:
+    return (stage.directory / f"log-{stage.started.index(process)}").read_text()
+
+
+def walking(stage: Stage, client: Client, count: int) -> list[Handle[Any]]:
+    """Runs that are under way and have saved something."""
+    handles = client.enqueue_many([("walks", {})] * count)
+    wait_until(lambda: len({event.run for event in stage.events("saved")}) == count, "all have saved a step", 120)
+    return list(handles)
+
+
+def all_end_well(stage: Stage, handles: Sequence[Handle[Any]]) -> None:
+    """None lost, failed or struck; each one's steps are complete, and none that the server had acknowledged was done twice."""
+    stage.open_gate("enough")
+    results = [handle.result(120) for handle in handles]
+    views = [handle.view() for handle in handles]
+    assert Counter(view.status for view in views) == {Status.COMPLETED: len(handles)}
+    assert {(view.counters.strikes, view.counters.failures, view.counters.recoveries) for view in views} == {(0, 0, 0)}
+    steps, acknowledged = defaultdict(set), defaultdict(set)
+    for event in stage.events():
+        if event.what == "saved":
+            acknowledged[event.run].add(event.number)
+        elif event.what == "step":
+            assert event.number not in acknowledged[event.run], f"step {event.number} of {event.run} was done twice"
+            steps[event.run].add(event.number)
+    for handle, result in zip(handles, results, strict=True):
+        assert steps[handle.id] == set(range(result)), f"the steps of {handle.id} are not complete"
+
+
+def goes_on(stage: Stage, handles: Sequence[Handle[Any]]) -> None:
+    """Each run makes another step from now on."""
+    before = len(stage.events("saved"))
+    wanted = {handle.id for handle in handles}
+    wait_until(lambda: {event.run for event in stage.events("saved")[before:]} >= wanted, "all runs go on", 60)
+
+
+# ---- the new code is good ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(900)
+def test_a_fleet_that_is_rolled_again_and_again_loses_nothing(
+    stage: Stage, client: Client, deploy: Callable[[str], None]
+) -> None:
+    fleet = start(stage, processes=4, concurrency=100)
+    handles = walking(stage, client, 200)
+    for number in range(ROLLS):
+        before = set(children(fleet.pid))
+        deploy(GOOD.format(1) + f"# {number}\n")
+        code, said = rolled(stage)
+        assert (code, "4 processes replaced" in said) == (0, True), said
+        assert len(children(fleet.pid)) == 4
+        assert not before & set(children(fleet.pid))
+    goes_on(stage, handles)
+    all_end_well(stage, handles)
+    assert stop(fleet) == 0
+
+
+def test_a_run_moves_once_in_a_roll(stage: Stage, client: Client, deploy: Callable[[str], None]) -> None:
+    """Where there is room for it in the new processes. It knows who had it before."""
+    fleet = start(stage, processes=4, concurrency=40)
+    handles = walking(stage, client, 40)
+    first = {worker.code for worker in client.workers()}
+    deploy(GOOD.format(1) + "# another\n")
+    assert rolled(stage)[0] == 0
+    views = [handle.view() for handle in handles]
+    assert Counter((view.counters.releases, view.attempt) for view in views) == {(1, 2): 40}
+    assert {told.code for view in views for told in view.story} == first, "the story knows who had them before"
+    second = {view.code for view in views}
+    assert len(first) == len(second) == 1, "a version each"
+    assert first != second
+    assert {worker.code for worker in client.workers()} == second
+    all_end_well(stage, handles)
+    assert stop(fleet) == 0
+
+
+def test_a_hang_up_rolls(stage: Stage, client: Client, deploy: Callable[[str], None]) -> None:
+    fleet = start(stage)
+    handles = walking(stage, client, 10)
+    before = set(children(fleet.pid))
+    fleet.send_signal(signal.SIGHUP)
+    wait_until(lambda: "rolled: all 2 processes are new" in stage.logs(), "the roll is over", 120)
+    assert len(children(fleet.pid)) == 2
+    assert not before & set(children(fleet.pid))
+    all_end_well(stage, handles)
+    assert stop(fleet) == 0
+
+
+def test_the_supervisors_of_a_fleet_are_rolled_one_after_the_other(
+    stage: Stage, client: Client, deploy: Callable[[str], None]
+) -> None:
+    fleets = [start(stage), start(stage)]
+    handles = walking(stage, client, 10)
+    before = {pid for fleet in fleets for pid in children(fleet.pid)}
+    asked = stage._start("workers", "roll", "--json")
+    both = []
+
+    def over() -> bool:
+        both.append([len(children(fleet.pid)) for fleet in fleets])
+        return asked.poll() is not None
+
+    wait_until(over, "the roll is over", 240)
+    assert asked.returncode == 0, said_by(stage, asked)
+    assert [3, 3] not in both, "two supervisors rolled at once"
+    assert {tuple(counts) for counts in both} >= {(3, 2), (2, 3)}, "each of them rolled"
+    told = json.loads(said_by(stage, asked))
+    assert (told["rolled"], told["replaced"], len(told["parts"])) == (True, 4, 2)
+    assert not before & {pid for fleet in fleets for pid in children(fleet.pid)}
+    all_end_well(stage, handles)
+    assert [stop(fleet) for fleet in fleets] == [0, 0]
+
+
+# ---- the new code is no good -------------------------------------------------------------------------------------------
+
+
+def test_code_that_can_not_be_imported_stops_the_roll_and_the_old_goes_on(
+    stage: Stage, client: Client, deploy: Callable[[str], None]
+) -> None:
+    fleet = start(stage)
+    handles = walking(stage, client, 10)
+    before = set(children(fleet.pid))
+    deploy("import no_such_module\n")
+    code, said = rolled(stage)
+    assert code == 1
+    (sentence,) = said.splitlines()
+    assert "can't be imported: No module named 'no_such_module'" in sentence
+    assert "0 of 2 replaced" in sentence
+    assert sentence.endswith("and the old ones go on working)")
+    assert set(children(fleet.pid)) == before
+    goes_on(stage, handles)
+    assert {handle.view().attempt for handle in handles} == {1}
+    deploy(GOOD.format(1))
+    assert rolled(stage)[0] == 0, "mended, it is rolled"
+    all_end_well(stage, handles)
+    assert stop(fleet) == 0
+
+
+def test_code_that_can_not_start_any_run_stops_the_roll(
+    stage: Stage, client: Client, deploy: Callable[[str], None]
+) -> None:
+    stage.coordinator()
+    fleet = start(stage, processes=3, concurrency=20)
+    handles = walking(stage, client, 30)
+    before = set(children(fleet.pid))
+    deploy(GOOD.format("1, misfit=True"))
+    code, said = rolled(stage)
+    assert code == 1
+    assert "no run of kind 'walks' could be started in a new process" in said
+    assert len(before & set(children(fleet.pid))) >= 1, "some of the old go on"
+    assert {handle.view().status for handle in handles} <= {Status.RUNNING, Status.DELAYED, Status.QUEUED}
+    deploy(GOOD.format(1))
+    assert rolled(stage)[0] == 0
+    stage.open_gate("enough")
+    assert Counter(handle.wait(120) for handle in handles) == {Status.COMPLETED: 30}
+    assert stop(fleet) == 0
+
+
+def test_from_one_schema_to_the_next_and_back(stage: Stage, client: Client, deploy: Callable[[str], None]) -> None:
+    fleet = start(stage)
+    handles = walking(stage, client, 10)
+    deploy(GOOD.format(2))
+    assert rolled(stage)[0] == 0
+    goes_on(stage, handles)
+    assert {handle.view().schema for handle in handles} == {2}
+    deploy(GOOD.format(1))
+    assert rolled(stage)[0] == 0
+    views = [handle.view() for handle in handles]
+    assert {view.status for view in views} == {Status.QUEUED}
+    (why,) = {view.why for view in views}
+    assert "checkpoint has schema 2, and no live worker reads it" in why
+    schemas = defaultdict(list)
+    for event in stage.events("start"):
+        schemas[event.run].append(event.number)
+    assert all(seen == sorted(seen) and set(seen) == {1, 2} for seen in schemas.values()), (
+        "an old process took new state"
+    )
+    deploy(GOOD.format(2))
+    assert rolled(stage)[0] == 0
+    all_end_well(stage, handles)
+    assert stop(fleet) == 0
+
+
+# ---- who asks, and who dies meanwhile ----------------------------------------------------------------------------------
+
+
+def test_a_fleet_that_is_not_there_is_said(stage: Stage) -> None:
+    code, said = rolled(stage, "--fleet", "elsewhere")
+    assert code == 3
+    assert "fleet 'elsewhere' has no supervisor" in said
+
+
+def test_a_roll_goes_on_without_who_asked_and_a_second_one_is_refused(
+    stage: Stage, client: Client, deploy: Callable[[str], None]
+) -> None:
+    fleet = start(stage)
+    before = set(children(fleet.pid))
+    deploy(GOOD.format("1, waits=True"))
+    asked = stage._start("workers", "roll", "--at-once", "2")
+    wait_until(lambda: len(children(fleet.pid)) == 4, "two successors are there")
+    code, said = rolled(stage)
+    assert code == 3
+    assert "fleet 'default' is being rolled already, asked for by" in said
+    asked.send_signal(signal.SIGINT)
+    assert asked.wait(30) == 130
+    assert "the roll goes on without this command" in said_by(stage, asked)
+    stage.open_gate("lifespan")
+    wait_until(lambda: "rolled: all 2 processes are new" in stage.logs(), "the roll is over", 120)
+    assert not before & set(children(fleet.pid))
+    assert stop(fleet) == 0
+
+
+def test_a_child_that_dies_in_a_roll_is_followed_by_its_successor(
+    stage: Stage, client: Client, deploy: Callable[[str], None]
+) -> None:
+    fleet = start(stage, processes=1)
+    handles = walking(stage, client, 5)
+    (old,) = children(fleet.pid)
+    deploy(GOOD.format("1, waits=True"))
+    asked = stage._start("workers", "roll")
+    wait_until(lambda: len(children(fleet.pid)) == 2, "a successor is there")
+    os.kill(old, signal.SIGKILL)
+    wait_until(lambda: old not in children(fleet.pid), "the old one is gone")
+    stage.open_gate("lifespan")
+    assert asked.wait(120) == 0, said_by(stage, asked)
+    assert len(children(fleet.pid)) == 1
+    goes_on(stage, handles)
+    assert stop(fleet) == 0
+
+
+def test_a_supervisor_that_dies_in_a_roll_is_said_and_holds_up_nobody(
+    stage: Stage, client: Client, deploy: Callable[[str], None]
+) -> None:
+    fleet = start(stage, processes=1)
+    deploy(GOOD.format("1, waits=True"))
+    asked = stage._start("workers", "roll")
+    lock = Keys(stage.namespace, 0).lock("roll:default")
+    wait_until(lambda: len(children(fleet.pid)) == 2 and stage.place.admin.exists(lock), "a successor is there")
+    assert 0 < stage.place.admin.pttl(lock) <= 10_000
+    fleet.kill()
+    assert asked.wait(60) == 1
+    assert f"was not seen for 15 s (supervisor {socket.gethostname()}:{fleet.pid}, 0 of 1" in said_by(stage, asked)
+    wait_until(lambda: not stage.place.admin.exists(lock), "the lock is free")
+    stage.open_gate("lifespan")
+    another = start(stage, processes=1)
+    assert rolled(stage)[0] == 0
+    assert stop(another) == 0
+
+
+def test_a_fleet_that_is_stopped_in_a_roll_ends(stage: Stage, client: Client, deploy: Callable[[str], None]) -> None:
+    fleet = start(stage)
+    handles = walking(stage, client, 5)
+    deploy(GOOD.format("1, waits=True"))
+    asked = stage._start("workers", "roll")
+    wait_until(lambda: len(children(fleet.pid)) == 3, "a successor is there")
+    assert stop(fleet, timeout=60) == 0
+    assert asked.wait(60) == 1, said_by(stage, asked)
+    assert "a supervisor was stopped meanwhile" in said_by(stage, asked)
+    assert {(handle.view().status, handle.view().counters.strikes) for handle in handles} == {(Status.QUEUED, 0)}
+    assert not client.workers()
+
+
+# ---- a whole fleet is killed; one worker is drained --------------------------------------------------------------------
+
+
+def test_a_fleet_that_was_killed_as_a_whole_goes_on_when_it_is_started_again(
+    stage: Stage, client: Client, deploy: Callable[[str], None]
+) -> None:
+    """No coordinator, and a lease that does not end: the new supervisor sees that the processes are gone."""
+    fleet = start(stage)
+    handles = walking(stage, client, 20)
+    pids = [fleet.pid, *children(fleet.pid)]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    fleet.wait()
+    killed = len(stage.events("start"))
+    before = stage.now()
+    start(stage)
+    wait_until(lambda: len(stage.events("start")) - killed >= 20, "all go on", AGES / 2)
+    print(f"going again {stage.now() - before:.2f} s after the start")
+    assert {handle.view().counters.recoveries for handle in handles} == {1}
+    assert {worker.pid for worker in client.workers()}.isdisjoint(pids)
+
+
+def test_the_processes_of_another_fleet_on_this_host_are_left_alone(
+    stage: Stage, client: Client, deploy: Callable[[str], None]
+) -> None:
+    start(stage)
+    handles = walking(stage, client, 10)
+    start(stage)
+    goes_on(stage, handles)
+    assert {handle.view().attempt for handle in handles} == {1}
+
+
+@pytest.mark.parametrize("by", ["id", "beginning", "host:pid"])
+def test_a_drained_worker_hands_over_and_is_replaced(
+    stage: Stage, client: Client, deploy: Callable[[str], None], by: str
+) -> None:
+    fleet = start(stage)
+    handles = walking(stage, client, 10)
+    worker, other = client.workers()
+    assert worker.memory > 2**20
+    name = {"id": worker.id, "beginning": worker.id[:8], "host:pid": f"{worker.host}:{worker.pid}"}[by]
+    stage.run("workers", "drain", name)
+    wait_until(lambda: worker.pid not in children(fleet.pid), "it has ended")
+    wait_until(lambda: len(children(fleet.pid)) == 2, "another one is in its place")
+    assert other.pid in children(fleet.pid)
+    goes_on(stage, handles)
+    all_end_well(stage, handles)
+    unknown = stage._start("workers", "drain", "nobody")
+    assert unknown.wait(30) == 3
+    assert "there is no worker 'nobody'" in said_by(stage, unknown)
+    assert stop(fleet) == 0
+
+
+def test_a_worker_that_is_asked_to_drain_while_nothing_can_tell_it_hears_it_with_a_heartbeat(
+    stage: Stage, client: Client, deploy: Callable[[str], None]
+) -> None:
+    """The hint is only a hint."""
+    options = ["--processes", "1", "--lease", "2"]
+    fleet = stage._start("workers", "start", "deployed:runs", *options)
+    ready(stage, 1)
+    (pid,) = children(fleet.pid)
+    (worker,) = client.workers()
+    stage.place.admin.hset(Keys(stage.namespace, 0).worker(worker.id), "drain", "1")
+    wait_until(lambda: children(fleet.pid) and pid not in children(fleet.pid), "another one is in its place")
+    assert stop(fleet) == 0

@@ -1,0 +1,119 @@
+"""Passwords are shown nowhere, whatever kind of URL they stand in: not where it is wrong, not where nobody is there, not where a
+server refuses them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator import AsyncClient, Client
+from coordinator.config import Settings
+from coordinator.errors import BadOption, CoordinatorError
+from tests.certificates import Certificates
+from tests.clusters import Cluster, Group
+from tests.conftest import StartServer
+from tests.servers import Kind, free_port
+
+SECRET = "s3cr3t-pa55w0rd"
+OTHER = "an0th3r-w0rd"
+
+WRONG = [
+    f"http://:{SECRET}@host",
+    f"redis://user:{SECRET}@host:99999/0",
+    f"redis://user:{SECRET}@host/abc",
+    f"redis://user:{SECRET}@a,b/0",
+    f"redis://user:1/{SECRET}@host:6379/0",  # a slash that is not written as %2F
+    f"redis+sentinel://user:1/{SECRET}@host/main/0",
+    f"redis+sentinel://:{SECRET}@host",
+    f"redis+sentinel://host/main/0?sentinel_password={SECRET}&unknown=1",
+    f"redis+sentinel://host/main/abc?sentinel_password={SECRET}",
+    f"redis+cluster://:{SECRET}@host/3",
+    f"rediss://:{SECRET}@host?ssl_ca_certs=/nowhere&ssl_password={OTHER}",
+    f"rediss+cluster://:{SECRET}@host?ssl_cert_reqs=maybe",
+    f"unix:///run/x.sock?password={SECRET}&unknown=1",
+    f"unix://?password={SECRET}",
+]
+
+
+@pytest.mark.parametrize("url", WRONG)
+def test_a_wrong_url_is_said_without_its_password(url: str) -> None:
+    with pytest.raises(BadOption) as caught:
+        Settings(url)
+    _clean(str(caught.value), repr(caught.value))
+
+
+def _clean(*texts: str) -> None:
+    for text in texts:
+        assert SECRET not in text, text
+        assert OTHER not in text, text
+
+
+def urls(certificates: Certificates, directory: Path) -> dict[str, str]:
+    """Of every kind, with nobody there."""
+    port = free_port()
+    return {
+        "redis": f"redis://user:{SECRET}@127.0.0.1:{port}/0",
+        "rediss": f"rediss://user:{SECRET}@127.0.0.1:{port}/0?{certificates.options()}&ssl_password={OTHER}",
+        "unix": f"unix://{directory / 'nobody.sock'}?username=user&password={SECRET}",
+        "sentinel": f"redis+sentinel://user:{SECRET}@127.0.0.1:{port}/main/0?sentinel_password={OTHER}",
+        "cluster": f"redis+cluster://user:{SECRET}@127.0.0.1:{port},127.0.0.1:{port + 1}",
+    }
+
+
+@pytest.mark.parametrize("kind", ["redis", "rediss", "unix", "sentinel", "cluster"])
+async def test_where_nobody_is_there_no_password_is_shown(
+    kind: str, tmp_path: Path, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = urls(Certificates(tmp_path / "certificates"), tmp_path)[kind]
+    _clean(repr(Settings(url)), str(Settings(url).address), repr(Settings(url).address))
+    with Client(url, namespace, timeout=0.2) as client:
+        _clean(*_trouble(lambda: client.enqueue("k", {})), repr(client))
+    async with AsyncClient(url, namespace, timeout=0.2) as asynchronous:
+        with pytest.raises(CoordinatorError) as caught:
+            await asynchronous.enqueue("k", {})
+        _clean(str(caught.value), repr(caught.value), repr(asynchronous))
+    for words in (["status"], ["check"], ["status", "--json"], ["check", "--json"]):
+        _clean(*said(url, namespace, "coordinator", *words))
+    _clean(caplog.text)
+
+
+def _trouble(call: Callable[[], Any]) -> list[str]:
+    with pytest.raises(CoordinatorError) as caught:
+        call()
+    chain: list[BaseException] = [caught.value]
+    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(before)  # what a traceback would show
+    return [text for error in chain for text in (str(error), repr(error))]
+
+
+def said(url: str, namespace: str, program: str, *words: str) -> list[str]:
+    """What a command prints, and its arguments as everybody on the machine sees them."""
+    environment = os.environ | {"RUNS_URL": url, "RUNS_NAMESPACE": namespace, "RUNS_TIMEOUT": "0.5"}
+    command = [sys.executable, "-m", f"{program}.cli", *words]
+    process = subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    arguments = Path(f"/proc/{process.pid}/cmdline").read_text()
+    out, err = process.communicate(timeout=60)
+    return [out, err, arguments]
+
+
+@pytest.mark.parametrize("kind", ["one", "cluster", "sentinel"])
+def test_a_server_that_refuses_a_password_does_not_make_us_show_it(
+    kind: str,
+    start_server: StartServer,
+    shared_topologies: Callable[[str, Kind], Cluster | Group],
+    namespace: str,
+) -> None:
+    made = start_server() if kind == "one" else shared_topologies(kind, "valkey")
+    url = made.url.replace("://", f"://user:{SECRET}@", 1)
+    for words in (["status", "--json"], ["check", "--json"], ["init"]):
+        texts = said(url, namespace, "coordinator", *words)
+        assert "refused the user or password" in texts[1]
+        _clean(*texts)
+    with Client(url, namespace, timeout=5) as client:
+        _clean(*_trouble(lambda: client.enqueue("k", {})))

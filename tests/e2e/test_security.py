@@ -1,0 +1,292 @@
+"""TLS with certificates made here, ACL users with exactly their rights, and secrets that are shown nowhere. Debian's Redis: the
+wheel's Valkey is built without TLS."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator import AsyncClient, Client, Status
+from coordinator.config import Settings
+from coordinator.errors import NotConfigured
+from coordinator.rights import ROLES, acl
+from coordinator.store.plans import SCRIPTS
+from tests.certificates import Certificates
+from tests.clusters import Cluster, Group, Guard
+from tests.conftest import StartServer
+from tests.e2e.conftest import MakeStage
+from tests.e2e.processes import Stage, stop
+from tests.servers import Kind, Server, free_port
+
+SECRET = "s3cr3t-pa55w0rd"
+
+
+# ---- TLS -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path / "certificates")
+
+
+@pytest.fixture
+def tls_server(start_server: StartServer, certificates: Certificates) -> tuple[Server, int]:
+    port = free_port()
+    return start_server("redis", {"tls-port": str(port), **certificates.settings()}), port
+
+
+def coordinator(url: str, namespace: str, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"RUNS_URL": url, "RUNS_NAMESPACE": namespace}
+    command = [sys.executable, "-m", "coordinator.cli", *words]
+    return subprocess.run(command, env=environment, text=True, capture_output=True, timeout=60)
+
+
+async def test_the_whole_over_tls_with_a_client_certificate(
+    make_stage: MakeStage, tls_server: tuple[Server, int], certificates: Certificates
+) -> None:
+    url = f"rediss://127.0.0.1:{tls_server[1]}/0?{certificates.options()}"
+    stage = make_stage(url)
+    stage.coordinator()
+    fleet = stage.fleet(1)
+    async with AsyncClient(url, stage.namespace) as client:
+        handle = await client.enqueue("add", {"left": 2, "right": 3}, delay=0.2)
+        assert await handle.result(60) == 5
+    assert stop(fleet) == 0
+
+
+async def enqueued(url: str, namespace: str, how: str) -> str:
+    if how == "sync":
+        with Client(url, namespace, timeout=5) as client:
+            return client.enqueue("k", {}).id
+    async with AsyncClient(url, namespace, timeout=5) as asynchronous:
+        return (await asynchronous.enqueue("k", {})).id
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("", "ssl_ca_certs=FILE"),  # an authority that nobody knows
+        ("{other}", "ssl_ca_certs=FILE"),  # another authority
+        ("{no_client}", "ssl_certfile=FILE"),  # the server wants a certificate, too
+    ],
+)
+@pytest.mark.parametrize("how", ["sync", "async"])
+async def test_a_wrong_certificate_is_refused_with_a_sentence(
+    tls_server: tuple[Server, int],
+    certificates: Certificates,
+    tmp_path: Path,
+    namespace: str,
+    options: str,
+    said: str,
+    how: str,
+) -> None:
+    others = Certificates(tmp_path / "others")
+    given = options.format(other=f"ssl_ca_certs={others.ca}", no_client=certificates.options(client=False))
+    url = f"rediss://user:{SECRET}@127.0.0.1:{tls_server[1]}/0?{given}"
+    with pytest.raises(NotConfigured) as caught:
+        await enqueued(url, namespace, how)
+    assert said in str(caught.value)
+    assert SECRET not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    if how == "sync":
+        done = coordinator(url, namespace, "status")
+        assert done.returncode == 3
+        assert "Traceback" not in done.stderr
+        assert said in done.stderr
+
+
+def test_a_server_without_tls_is_said(start_server: StartServer, namespace: str) -> None:
+    server = start_server("redis")
+    done = coordinator(f"rediss://127.0.0.1:{server.port}/0", namespace, "status")
+    assert (done.returncode, "does it speak TLS?" in done.stderr) == (4, True), done.stderr
+
+
+def test_a_cluster_over_tls(start_cluster: Callable[..., Cluster], certificates: Certificates, namespace: str) -> None:
+    cluster = start_cluster("redis", tls=certificates)
+    with Client(cluster.url, namespace, timeout=20) as client:
+        handles = client.enqueue_many([("k", {})] * 10)
+        assert {handle.view().status for handle in handles} == {Status.QUEUED}
+
+
+@pytest.mark.timeout(180)
+def test_a_guarded_sentinel_group_through_a_failover(
+    make_stage: MakeStage, start_group: Callable[..., Group], certificates: Certificates
+) -> None:
+    """TLS everywhere, a password of the servers and another one of the sentinels."""
+    group = start_group("redis", guard=Guard(certificates, SECRET, f"sentinel-{SECRET}"))
+    stage = make_stage(group.url)
+    stage.run("coordinator", "init", "--durability", "replicated(2)")  # all: see docs/operations.md
+    stage.coordinator()
+    fleet = stage.fleet(1)
+    with Client(group.url, stage.namespace, timeout=50) as client:
+        assert client.enqueue("add", {"left": 2, "right": 3}).result(60) == 5
+        group.hand_over()
+        assert client.enqueue("add", {"left": 2, "right": 4}).result(60) == 6
+    assert stop(fleet) == 0
+    assert SECRET not in stage.logs()
+
+
+def test_a_sentinel_that_wants_a_password_is_said(start_group: Callable[..., Group], namespace: str) -> None:
+    group = start_group("redis", guard=Guard(sentinel_password=SECRET))
+    for url in (group.url.partition("?")[0], group.url.replace(f"={SECRET}", "=wrong-word")):
+        done = coordinator(url, namespace, "status", "--timeout", "5")
+        assert done.returncode == 3, done.stderr
+        assert "refused the user or password" in done.stderr
+        assert "sentinel_password=" in done.stderr
+        assert "wrong-word" not in done.stderr + done.stdout
+
+
+# ---- rights ----------------------------------------------------------------------------------------------------------------
+
+
+def with_rights(server: Server, namespace: str, role: str) -> str:
+    """A URL for a user with exactly the rights of a role."""
+    words = [SECRET.join([">", ""]) if word == ">PASSWORD" else word for word in acl(role, namespace)]
+    server.admin.execute_command("ACL", "SETUSER", *words)
+    return f"redis://{words[0]}:{SECRET}@127.0.0.1:{server.port}/0"
+
+
+def test_every_script_belongs_to_a_role() -> None:
+    known = {script.name for scripts, _ in ROLES.values() for script in scripts}
+    assert {script.name for script in SCRIPTS} - known == {"confirm"}, "who calls it? (see coordinator/rights.py)"
+
+
+@pytest.mark.parametrize("kind", ["valkey", "redis"])
+def test_each_role_can_do_its_work_and_no_other(
+    start_server: StartServer, namespace: str, tmp_path: Path, kind: Kind
+) -> None:
+    """Producer, workers and coordinator as three users, a failing and a delayed run among them; then one looks, and can't touch."""
+    server = start_server(kind)
+    urls = {role: with_rights(server, namespace, role) for role in ROLES}
+    server.admin.execute_command("ACL", "SETUSER", "default", "off")
+    stages = {}
+    for role in ("worker", "coordinator"):
+        (tmp_path / role).mkdir()
+        stages[role] = Stage(urls[role], namespace, tmp_path / role)
+    server.admin.connection_pool.disconnect()
+    try:
+        stages["coordinator"].coordinator()
+        fleet = stages["worker"].fleet(2)
+        with Client(urls["producer"], namespace) as client:
+            good = client.enqueue("add", {"left": 2, "right": 3}, delay=0.1, key="once")
+            many = client.enqueue_many([("steps", {"total": 3})] * 20)
+            bad = client.enqueue("add", {"left": 2, "right": "x"})
+            assert good.result(60) == 5
+            assert {handle.wait(60) for handle in many} == {Status.COMPLETED}
+            assert bad.wait(60) is Status.FAILED
+            bad.revive()
+            assert bad.wait(60) is Status.FAILED
+            client.enqueue("nobody", {}).cancel()
+            client.enqueue("nobody", {})  # what waits is looked at by the doctor
+            client.schedule("s", "every 1h", "add", {"left": 1, "right": 1})
+            client.unschedule("s")
+            client.pause(kind="nobody")
+            client.unpause(kind="nobody")
+            bad.discard()
+            assert client.list(status="completed")
+            assert client.status().durability == "local"
+        with Client(urls["read-only"], namespace) as reader:
+            assert reader.handle(good.id).view().status is Status.COMPLETED
+            assert reader.handle(good.id).result(10) == 5
+            assert reader.list(status="completed")
+            assert reader.workers()
+            for touch in (lambda: reader.enqueue("add", {}), lambda: reader.handle(many[0].id).discard()):
+                with pytest.raises(NotConfigured, match="coordinator acl"):
+                    touch()
+        done = coordinator(urls["coordinator"], namespace, "doctor")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert stop(fleet) == 0
+        logs = stages["worker"].logs() + stages["coordinator"].logs()
+        assert "rights" not in logs, logs
+        assert SECRET not in logs
+    finally:
+        for stage in stages.values():
+            stage.close()
+
+
+def test_another_namespace_is_out_of_reach(start_server: StartServer, namespace: str) -> None:
+    server = start_server()
+    url = with_rights(server, namespace, "producer")
+    with Client(url, f"{namespace}x") as client, pytest.raises(NotConfigured):
+        client.enqueue("k", {})
+
+
+def test_the_command_prints_what_the_server_takes(start_server: StartServer, namespace: str) -> None:
+    server = start_server("redis")
+    for role in ROLES:
+        printed = coordinator(server.url, namespace, "acl", role)
+        assert printed.returncode == 0
+        assert server.admin.execute_command(*printed.stdout.split()) in (b"OK", True)
+    wrong = coordinator(server.url, namespace, "acl", "king")
+    assert (wrong.returncode, "producer, worker, coordinator, read-only" in wrong.stderr) == (2, True)
+
+
+# ---- check -----------------------------------------------------------------------------------------------------------------
+
+
+def test_check_says_all_that_is_found_and_what_mends_it(start_server: StartServer, namespace: str) -> None:
+    server = start_server(settings={"appendonly": "no", "maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"})
+    bad = coordinator(server.url, namespace, "check")
+    assert bad.returncode == 1
+    assert "CONFIG SET maxmemory-policy noeviction" in bad.stdout
+    assert "CONFIG SET appendonly yes" in bad.stdout
+    found = json.loads(coordinator(server.url, namespace, "check", "--json").stdout)
+    assert [finding["refused"] for finding in found["findings"]] == [True, True]
+    server.admin.execute_command("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    server.admin.execute_command("CONFIG", "SET", "appendonly", "yes")
+    good = coordinator(server.url, namespace, "check")
+    assert good.returncode == 0, good.stdout
+
+
+# ---- secrets ---------------------------------------------------------------------------------------------------------------
+
+
+def test_secrets_are_shown_nowhere(
+    start_server: StartServer, make_stage: MakeStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Logs of all processes, their arguments, reprs, errors; with the server there and with the server gone."""
+    server = start_server()
+    server.admin.config_set("requirepass", SECRET)
+    url = f"redis://:{SECRET}@127.0.0.1:{server.port}/0"
+    stage = make_stage(url)
+    stage.coordinator()
+    stage.fleet(1)
+    with Client(url, stage.namespace, timeout=1) as client:
+        assert client.enqueue("add", {"left": 1, "right": 1}).result(60) == 2
+        shown: list[Any] = [
+            client,
+            client.handle("0" * 20 + "-00"),
+            Settings(url),
+            Settings(url).address,
+            client.status(),
+        ]
+        arguments = b"".join(path.read_bytes() for path in _arguments())
+        server.kill()
+        with pytest.raises(Exception) as caught:  # noqa: PT011  # whatever it is
+            client.enqueue("add", {})
+        shown.append(caught.value)
+    done = coordinator(url, stage.namespace, "status", "--timeout", "1")
+    assert done.returncode == 4
+    texts = [repr(one) + str(one) for one in shown] + [done.stdout, done.stderr, caplog.text, stage.logs()]
+    assert not [text for text in texts if SECRET in text]
+    assert SECRET.encode() not in arguments
+
+
+def _arguments() -> list[Path]:
+    """The arguments of all processes of ours, but for the server, which was given its password so."""
+    ours = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            text = path.read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if b"workers" in text or b"coordinator" in text:
+            ours.append(path)
+    return ours

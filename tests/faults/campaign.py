@@ -1,0 +1,132 @@
+"""What all campaigns share: their arguments, the loop of faults, the judgement, the record.
+
+A campaign is a function that breaks one thing in a lab and answers what that was. It waits by work done, so that faults hit runs
+that are under way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.faults import records
+from tests.faults.checker import Evidence, Judgement, judge
+from tests.faults.lab import Lab, Plan
+from tests.proxy import Proxy
+from tests.servers import DURABLE, Kind, Server
+
+Break = Callable[[Lab], str]
+BREACHES = Path(tempfile.gettempdir()) / "faults"
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """A name, a plan of the lab, and what breaks one thing. `proxied` puts a proxy before the server; `also` is what
+    these faults must not do beyond the rules, and `waived` are rules that are not promised under them."""
+
+    name: str
+    break_one: Break
+    plan: Plan = field(default_factory=Plan)
+    settings: dict[str, str] = field(default_factory=lambda: dict(DURABLE))
+    waived: tuple[str, ...] = ()
+    also: Callable[[Evidence], Iterator[str]] | None = None
+    measures: Callable[[Evidence], dict[str, int | float]] | None = None
+    finish: Callable[[Lab], None] = lambda lab: None
+    proxied: bool = False
+    server: Callable[[Kind, Path, dict[str, str]], Server] = Server
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A campaign that was judged."""
+
+    judgement: Judgement
+    faults: Counter[str]
+    seconds: float
+
+
+def options(name: str, arguments: Sequence[str], count: int) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=f"scripts/faults {name}")
+    parser.add_argument("--count", type=int, default=count, help="how many faults")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no more faults after so long")
+    parser.add_argument("--server", choices=["valkey", "redis"], default="valkey")
+    parser.add_argument("--no-record", action="store_true", help="leave tests/faults/records as it is")
+    return parser.parse_args(arguments)
+
+
+def run(campaign: Campaign, arguments: Sequence[str], count: int = 20) -> int:
+    """From the command line: runs it, says what was found, keeps the record."""
+    chosen = options(campaign.name, arguments, count)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # its processes and its server end with it
+    with tempfile.TemporaryDirectory(prefix="lab-") as place:
+        ran = carry_out(campaign, Path(place), chosen.count, chosen.seed, chosen.seconds, chosen.server)
+    report(campaign.name, ran)
+    if not chosen.no_record:
+        records.keep(record_of(campaign.name, chosen.seed, ran))
+    return 0 if ran.judgement.passed else 1
+
+
+def carry_out(
+    campaign: Campaign, place: Path, count: int, seed: int, seconds: float = float("inf"), kind: Kind = "valkey"
+) -> Ran:
+    """So many faults, or as many as there is time for; then everything is judged."""
+    begun = time.monotonic()
+    home = place / "server"
+    home.mkdir()
+    server = campaign.server(kind, home, dict(campaign.settings))
+    proxy = Proxy(server.port) if campaign.proxied else None
+    directory = place / "lab"
+    directory.mkdir()
+    lab = Lab(server, directory, campaign.plan, seed, proxy)
+    faults: Counter[str] = Counter()
+    try:
+        lab.tend()
+        lab.work_on(10)
+        while faults.total() < count and time.monotonic() - begun < seconds:
+            faults[campaign.break_one(lab)] += 1
+        campaign.finish(lab)
+        lab.settle()
+        evidence = lab.evidence()
+        judgement = judge(evidence, faults=faults.total(), waived=campaign.waived)
+        if campaign.measures:
+            judgement.counts |= campaign.measures(evidence)
+        if campaign.also and (also := list(campaign.also(evidence))):
+            judgement.breaches[campaign.also.__name__] = also
+        if not judgement.passed:
+            lab.keep(BREACHES / f"{campaign.name}-{seed}")
+    except BaseException:
+        lab.keep(BREACHES / f"{campaign.name}-{seed}")
+        raise
+    finally:
+        lab.close()
+        if proxy:
+            proxy.close()
+        server.close()
+        shutil.rmtree(home, ignore_errors=True)
+    return Ran(judgement, faults, time.monotonic() - begun)
+
+
+def record_of(name: str, seed: int, ran: Ran) -> records.Record:
+    counts = {**ran.judgement.counts, **{f"fault {fault}": count for fault, count in sorted(ran.faults.items())}}
+    verdict: records.Verdict = "passed" if ran.judgement.passed else "failed"
+    return records.Record(name, seed, records.commit(), ran.faults.total(), round(ran.seconds, 1), verdict, counts)
+
+
+def report(name: str, ran: Ran) -> None:
+    for rule, breaches in ran.judgement.breaches.items():
+        print(f"{rule}: {len(breaches)}")
+        for breach in breaches[:10]:
+            print(f"  {breach}")
+    print(json.dumps({"campaign": name, "seconds": round(ran.seconds, 1), **ran.judgement.counts}))
+    print(", ".join(f"{fault} {count}" for fault, count in sorted(ran.faults.items())))
+    print(f"{name}: {'passed' if ran.judgement.passed else 'FAILED'}; 95 % bound {ran.judgement.counts['bound_95']}")

@@ -1,0 +1,148 @@
+"""The connection is cut at every byte of a request and of its reply, for each script of a run's life: repeated, it counts once."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from coordinator.codec import decode, encode
+from coordinator.config import address
+from coordinator.run import id_from
+from coordinator.store import plans
+from coordinator.store.keys import Keys, Namespace
+from coordinator.store.wire import Wire, drive
+from tests.faults import records
+from tests.faults.cutter import Cutter, Direction
+from tests.servers import Kind, Server
+from workers.messages import chunk
+
+ROUTE = "default:agent@0"
+STEPS = ("enqueue", "claim", "checkpoint", "release", "claim again", "complete")
+
+
+class Life:
+    """One run from its enqueue to its ending; a step of it may be cut."""
+
+    def __init__(self, wire: Wire, keys: Keys, number: int, worker: str) -> None:
+        self.wire, self.keys, self.worker, self.number = wire, keys, worker, number
+        self.id = id_from(round(time.time() * 1000), number, 0)
+        self.token = ""
+        self.message = encode({"turn": number}, "message")
+
+    def step(self, name: str) -> str:
+        """Takes it; what was wrong with its answer, or nothing."""
+        match name:
+            case "enqueue":
+                spec = encode([{"topic": "t"}, {}, {}], "spec")
+                new = plans.NewRun(self.id, ROUTE, spec)
+                answer = drive(self.wire, plans.enqueue(Namespace(self.keys.at[1:].partition(":")[0]), [new]))
+                return "" if answer == [("created", self.id)] else f"enqueue answered {answer}"
+            case "claim" | "claim again":
+                return self._claim(again=name == "claim again")
+            case "checkpoint":
+                delta = plans.Delta(1, 0, 1, 0, 1, chunk([self.message]), 1, 1, b"")
+                word, progress = drive(self.wire, plans.checkpoint(self.keys, self.id, self.token, delta))
+                return "" if (word, progress) == ("ok", 1) else f"checkpoint answered {word} {progress}"
+            case "release":
+                word = drive(self.wire, plans.release(self.keys, self.id, self.token, mode="stopping"))
+                return "" if word == "ok" else f"release answered {word}"
+            case _:
+                word = drive(self.wire, plans.complete(self.keys, self.id, self.token, encode("done", "result")))
+                return "" if word == "ok" else f"complete answered {word}"
+
+    def _claim(self, *, again: bool) -> str:
+        routes = [ROUTE, "default:agent@1"]
+        number = 2 * self.number + again
+        word, taken = drive(
+            self.wire, plans.claim(self.keys, self.worker, number=number, want=5, routes=routes, alone=False)
+        )
+        if word != "ok" or [one.id for one in taken] != [self.id]:
+            return f"claim answered {word} {[one.id for one in taken]}"
+        self.token = taken[0].token
+        if not again:
+            return ""
+        _, chunks = taken[0].checkpoint
+        return "" if chunks == [b"0", chunk([self.message])] else f"the checkpoint came back as {chunks}"
+
+    def ended_well(self, admin: Any) -> str:
+        fields = admin.hgetall(self.keys.run(self.id))
+        counters = [int(number) for number in fields[b"counters"].split()]
+        seen = (fields[b"status"], decode(fields[b"result"], "result"), counters[1], counters[3:7])
+        return "" if seen == (b"completed", "done", 2, [1, 0, 0, 0]) else f"run {self.id} ended as {seen}"
+
+
+def cuts(server: Server, every: int = 1) -> Iterator[tuple[str, str]]:
+    """For each cut what it was, and what was wrong, if anything."""
+    cutter = Cutter(server.port)
+    wire = Wire(address(cutter.url), timeout=20)
+    try:
+        space = drive(wire, plans.found("bytes", birth="b"))
+        keys, numbers = space.keys(0), iter(range(1, 10**6))
+        worker = "wbytes"
+        member = plans.Membership(worker, 3_600_000, "h", 1, "1", "f", "c", 5, (ROUTE,))
+        drive(wire, plans.join(keys, "", member))
+        _lengths(Life(wire, keys, next(numbers), worker), cutter, "")  # the server gets to know the scripts
+        for name in STEPS:
+            for direction, length in _lengths(Life(wire, keys, next(numbers), worker), cutter, name).items():
+                for after in range(0, length, every):
+                    life = Life(wire, keys, next(numbers), worker)
+                    yield f"{name} {direction} {after}", _cut_life(life, cutter, server, name, direction, after)
+    finally:
+        wire.close()
+        cutter.close()
+
+
+def _lengths(life: Life, cutter: Cutter, name: str) -> dict[Direction, int]:
+    """How many bytes a step sends and gets."""
+    found: dict[Direction, int] = {}
+    for step in STEPS:
+        before = dict(cutter.carried)
+        wrong = life.step(step)
+        assert not wrong, wrong
+        if step == name:
+            found = {
+                "request": cutter.carried["request"] - before["request"],
+                "reply": cutter.carried["reply"] - before["reply"],
+            }
+    return found
+
+
+def _cut_life(life: Life, cutter: Cutter, server: Server, name: str, direction: Direction, after: int) -> str:
+    for step in STEPS:
+        if step == name:
+            cutter.arm(direction, after)
+        if wrong := life.step(step):
+            return wrong
+        if step == name and cutter.armed:
+            return "nothing was cut"
+    return life.ended_well(server.admin)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="scripts/faults bytes")
+    parser.add_argument("--every", type=int, default=1, help="only each n-th byte")
+    parser.add_argument("--server", choices=["valkey", "redis"], default="valkey")
+    parser.add_argument("--no-record", action="store_true")
+    chosen = parser.parse_args(arguments)
+    kind: Kind = chosen.server
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="lab-") as place:
+        server = Server(kind, Path(place))
+        try:
+            results = list(cuts(server, chosen.every))
+        finally:
+            server.close()
+    wrong = [(what, why) for what, why in results if why]
+    for what, why in wrong[:20]:
+        print(f"{what}: {why}")
+    print(f"bytes: {len(results)} cuts, {len(wrong)} wrong")
+    if not chosen.no_record:
+        seconds = round(time.monotonic() - begun, 1)
+        verdict: records.Verdict = "failed" if wrong else "passed"
+        counts = {"faults": len(results), "wrong": len(wrong)}
+        records.keep(records.Record("bytes", 0, records.commit(), len(results), seconds, verdict, counts))
+    return 1 if wrong else 0

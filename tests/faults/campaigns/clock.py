@@ -1,0 +1,34 @@
+"""The server's clock jumps: a minute ahead, an hour back, a second to and fro. Nobody dies of it, and tokens still grow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tests.faults.campaign import Campaign, run
+from tests.faults.checker import Evidence
+from tests.faults.lab import Lab, Plan
+from tests.faults.shim import ShimServer
+
+JUMPS = (60.0, -3600.0, 3600.0, -60.0, 1.0, -1.0, 7.5)
+
+
+def break_one(lab: Lab) -> str:
+    assert isinstance(lab.server, ShimServer)
+    lab.work_on(lab.choose.randint(5, 25))
+    jump = lab.choose.choice(JUMPS)
+    lab.server.ahead += jump
+    return f"{jump:+g} s"
+
+
+def nobody_dies_of_it(see: Evidence) -> Iterator[str]:
+    """All processes live: whatever a jump makes of their leases, it costs no run its life."""
+    for id, one in see.final.runs.items():
+        if one.status == "dead":
+            yield f"run {id} died of a clock"
+
+
+CAMPAIGN = Campaign("clock", break_one, Plan(lease=3.0), server=ShimServer, also=nobody_dies_of_it)
+
+
+def main(arguments: Sequence[str]) -> int:
+    return run(CAMPAIGN, arguments, count=20)

@@ -1,0 +1,30 @@
+"""The disk of the server is full for a while: it takes no writes, and when there is room again everything goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.faults.campaign import Campaign, run
+from tests.faults.lab import Lab, Plan
+from tests.faults.shim import ShimServer
+from tests.waiting import wait_until
+
+
+def break_one(lab: Lab) -> str:
+    server = lab.server
+    assert isinstance(server, ShimServer)
+    lab.work_on(lab.choose.randint(5, 25))
+    refused = server.refused
+    server.full = True
+    try:
+        wait_until(lambda: server.refused > refused + lab.choose.randint(1, 4), "the server has noticed", timeout=60)
+    finally:
+        server.full = False
+    return "disk full"
+
+
+CAMPAIGN = Campaign("disk", break_one, Plan(lease=5.0), server=ShimServer)
+
+
+def main(arguments: Sequence[str]) -> int:
+    return run(CAMPAIGN, arguments, count=10)

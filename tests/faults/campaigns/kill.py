@@ -1,0 +1,91 @@
+"""kill -9 of workers, supervisors, coordinators and producers: at random moments, and at named points around every script."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Sequence
+
+from tests.e2e.processes import children
+from tests.faults.campaign import Campaign, run
+from tests.faults.lab import Lab
+from tests.faults.watching import POINTS
+from tests.waiting import wait_until
+
+# what the processes of a lab send in the ordinary course, often enough to be waited for
+SCRIPTS = (
+    "enqueue", "join", "claim", "load", "checkpoint", "note", "complete", "fail", "retry", "heartbeat", "judge", "lock", "due",
+    "ring", "abandon",
+)  # fmt: skip
+
+
+def break_one(lab: Lab) -> str:
+    how = lab.choose.random()
+    if how < 0.45:
+        return kill_a_worker(lab)
+    if how < 0.8:
+        return crash_at_a_point(lab)
+    kept, name = lab.choose.choice(
+        [(lab.fleets, "supervisor"), (lab.coordinators, "coordinator"), (lab.producers, "producer")]
+    )
+    lab.work_on(lab.choose.randint(0, 12))
+    victim = lab.choose.choice(kept)
+    orphans = children(victim.pid)
+    victim.kill()
+    victim.wait()
+    if name == "supervisor" and lab.choose.random() < 0.5:  # the whole host
+        for pid in orphans:
+            kill(pid)
+        name = "host"
+    lab.tend()
+    return name
+
+
+def kill_a_worker(lab: Lab) -> str:
+    lab.work_on(lab.choose.randint(0, 12))
+    ready = lab.choose.random() < 0.8  # else one that may have just been born
+    victim = lab.choose.choice(wait_until(lambda: _workers(lab, ready), "a worker is there", timeout=60))
+    kill(victim)
+    return "worker"
+
+
+def _workers(lab: Lab, ready: bool) -> list[int]:
+    lab.tend()
+    return lab.workers(at_work=ready)
+
+
+def crash_at_a_point(lab: Lab) -> str:
+    """The next process that comes to this point is gone there. What nobody sends at the moment is not waited for."""
+    script, point = lab.choose.choice(SCRIPTS), lab.choose.choice(POINTS)
+    order = lab.directory / "crash"
+    new = lab.directory / "crash.new"
+    new.write_text(f"{script} {point}")
+    new.rename(order)
+    if script in ("abandon", "join"):  # nothing sends these while all is well
+        for pid in lab.workers(at_work=True)[:1]:
+            kill(pid)
+    begun = lab.steps_so_far()
+    wait_until(lambda: _taken_or_late(lab, begun), "the order is taken, or work goes on without it", timeout=60)
+    if order.exists():
+        order.unlink(missing_ok=True)
+        return kill_a_worker(lab)
+    lab.tend()
+    return f"{script} {point}"
+
+
+def _taken_or_late(lab: Lab, begun: int) -> bool:
+    lab.tend()
+    return lab.steps_so_far() > begun + 200 or not (lab.directory / "crash").exists()
+
+
+def kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+CAMPAIGN = Campaign("kill", break_one)
+
+
+def main(arguments: Sequence[str]) -> int:
+    return run(CAMPAIGN, arguments, count=100)

@@ -1,0 +1,86 @@
+"""Power cuts: the server is killed and loses every byte that no fsync has confirmed; --fsync always or everysec.
+
+With `always` all rules are judged. With `everysec` what may be lost is counted: acknowledged runs that are gone, and how long
+before its cut the oldest of them was acknowledged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from tests.faults.campaign import Campaign, run
+from tests.faults.checker import Evidence
+from tests.faults.lab import Lab
+from tests.faults.shim import ShimServer
+
+# what a server that forgets the last second can't keep
+FORGOTTEN = (
+    "nothing_lost", "one_ending", "epochs_grow", "resumed_fresh", "chunks_kept", "no_stale_write", "condemned_stay_out",
+    "one_owner", "effects_once",
+)  # fmt: skip
+MOST_SECONDS = 3.0  # everysec: a fsync each second, and a server that waits for one that takes longer at most two
+
+
+@dataclass
+class Cuts:
+    """When the power was cut, and how much that cost."""
+
+    at: list[int] = field(default_factory=list)
+    bytes_lost: int = 0
+
+    def cut_power(self, lab: Lab) -> str:
+        assert isinstance(lab.server, ShimServer)
+        lab.work_on(lab.choose.randint(5, 40))
+        self.bytes_lost += lab.server.power_cut()
+        self.at.append(time.monotonic_ns())
+        lab.server.start()
+        return "power cut"
+
+    def kill(self, lab: Lab) -> str:
+        lab.work_on(lab.choose.randint(1, 30))
+        lab.server.kill()
+        self.at.append(time.monotonic_ns())
+        lab.server.start()
+        return "server killed"
+
+    def window(self, see: Evidence) -> float:
+        """For how many seconds something had been acknowledged that is gone; the longest."""
+        acknowledged = {str(op.answer[1]): op.ended for op in see.history.of("enqueue") if op.word == "created"}
+        gone = set(acknowledged) - set(see.final.runs)
+        ages = [min((cut - acknowledged[id] for cut in self.at if cut >= acknowledged[id]), default=0) for id in gone]
+        return max(ages, default=0) / 1e9
+
+    def measured(self, see: Evidence) -> dict[str, int | float]:
+        return {"bytes_lost": self.bytes_lost, "window_seconds": round(self.window(see), 3)}
+
+    def lost_within_the_window(self, see: Evidence) -> Iterator[str]:
+        """Whatever is gone was acknowledged within the last moments before a cut."""
+        window = self.window(see)
+        if window > MOST_SECONDS:
+            yield f"a run was lost {window:.1f} s after it had been acknowledged"
+
+
+def campaign(fsync: str) -> Campaign:
+    cuts = Cuts()
+    made = Campaign(f"power-{fsync}", cuts.cut_power, settings={"appendfsync": fsync}, server=ShimServer)
+    return made if fsync == "always" else measured(made, cuts)
+
+
+def measured(made: Campaign, cuts: Cuts) -> Campaign:
+    """A campaign with a server that may forget: what it promises is judged, the rest is counted."""
+    return replace(made, waived=FORGOTTEN, also=cuts.lost_within_the_window, measures=cuts.measured)
+
+
+def with_fsync(arguments: Sequence[str], make: Callable[[str], Campaign]) -> int:
+    """Runs the campaign for the setting that `--fsync` names; always, where it names none."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--fsync", choices=["always", "everysec"], default="always")
+    chosen, others = parser.parse_known_args(arguments)
+    return run(make(chosen.fsync), others, count=10)
+
+
+def main(arguments: Sequence[str]) -> int:
+    return with_fsync(arguments, campaign)

@@ -1,0 +1,363 @@
+"""The judge: histories, journal and the final state of the server against what is promised. Pure, no I/O.
+
+Each rule is a function that yields a sentence for each breach. test_checker.py has a made-up history for each rule that breaks it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from coordinator.run import BACKSTOP, STRIKES, Counters
+from tests.e2e.processes import Event
+from tests.faults.history import History, Operation
+
+ENDED = ("completed", "failed", "cancelled", "dead")
+OWNERS = ("checkpoint", "note", "complete", "fail", "release", "retry", "reject")
+ENDINGS = ("complete", "fail", "release", "retry", "reject")
+ACCEPTED = ("ok", "delayed", "dead", "cancelled")
+
+
+@dataclass(frozen=True, slots=True)
+class FinalRun:
+    """A run as it is on the server in the end. `expected` is what it should have come to, `result` what it came to."""
+
+    status: str
+    counters: Counters
+    last: str = ""
+    result: object = None
+    expected: object = None
+    expected_status: str = "completed"
+
+
+@dataclass(frozen=True)
+class Final:
+    """What is on the server when all is over. `leaks` are keys that should not be there any more."""
+
+    runs: Mapping[str, FinalRun]
+    findings: Sequence[str] = ()
+    leaks: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A run as it was given to a worker. `seq` is of the checkpoint that went along; None where it was to be loaded."""
+
+    id: str
+    token: str
+    epoch: int
+    life: int
+    attempt: int
+    seq: int | None
+    generation: int
+    chunks: Mapping[str, str]
+    alone: bool
+    invoked: int
+    ended: int
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Something of a run that was acknowledged."""
+
+    seq: int
+    generation: int
+    base: int
+    count: int
+    chunk: str
+    invoked: int
+    ended: int
+
+
+@dataclass
+class Evidence:
+    """All that is known of one lab. `excused` are runs that were damaged on purpose: nothing is promised of them."""
+
+    history: History
+    events: Sequence[Event]
+    final: Final
+    excused: frozenset[str] = frozenset()
+
+    @cached_property
+    def acknowledged(self) -> set[str]:
+        found = {str(op.answer[1]) for op in self.history.of("enqueue") if op.word in ("created", "found")}
+        return found - self.excused
+
+    @cached_property
+    def invoked(self) -> set[str]:
+        return {op.id for op in self.history.of("enqueue")}
+
+    @cached_property
+    def claims(self) -> dict[str, list[Claim]]:
+        """What was given to workers, by run, in the order of asking."""
+        heads = (op for op in self.history.of("load") if op.word == "ok" and isinstance(op.answer[1], str))
+        loaded = {(op.id, op.token): op.answer[1] for op in heads}
+        found: dict[str, list[Claim]] = defaultdict(list)
+        for op in self.history.of("claim"):
+            for row in op.answer[1] if op.word in ("ok", "suspect") else ():
+                if row["id"] in self.excused:
+                    continue
+                head = row.get("head", "0")
+                if head == "paged":
+                    head = loaded.get((row["id"], row["token"]), "")
+                numbered = row["counters"].split()
+                numbers = [int(number) for number in str(head).split()]
+                found[row["id"]].append(
+                    Claim(
+                        row["id"], row["token"], epoch_of(row["token"]), int(numbered[0]), int(numbered[1]),
+                        numbers[0] if numbers else None, numbers[1] if len(numbers) > 1 else 0,
+                        row.get("chunks", {}), op.word == "suspect", op.invoked, op.ended,
+                    )
+                )  # fmt: skip
+        return found
+
+    @cached_property
+    def saves(self) -> dict[str, list[Save]]:
+        """What was acknowledged of each run."""
+        found: dict[str, list[Save]] = defaultdict(list)
+        for op in self.history.of("checkpoint", "release", "retry", "fail"):
+            delta = op.given.get("delta")
+            if op.word in ACCEPTED and isinstance(delta, dict):
+                parts = (delta["seq"], delta["generation"], delta["base"], delta["count"], delta["chunk"])
+                found[op.id].append(Save(*parts, op.invoked, op.ended))
+        return found
+
+
+def epoch_of(token: str) -> int:
+    return int(token.partition("-")[0])
+
+
+# ---- the rules ---------------------------------------------------------------------------------------------------------
+
+
+def nothing_lost(see: Evidence) -> Iterator[str]:
+    for id in sorted(see.acknowledged - set(see.final.runs)):
+        yield f"run {id} was acknowledged and is gone"
+
+
+def nothing_invented(see: Evidence) -> Iterator[str]:
+    for id in sorted((set(see.final.runs) | set(see.claims)) - see.invoked):
+        yield f"run {id} is there and nobody enqueued it"
+
+
+def liveness(see: Evidence) -> Iterator[str]:
+    for id, run in see.final.runs.items():
+        if run.status not in ENDED:
+            yield f"run {id} is {run.status} long after the last fault"
+
+
+def ended_as_it_should(see: Evidence) -> Iterator[str]:
+    """Dead only where the strikes were used up, cancelled only where somebody asked for it; else what its handler came to."""
+    asked = {op.id for op in see.history.of("cancel")}
+    for id, run in see.final.runs.items():
+        if run.status == "dead" and (run.counters.strikes >= STRIKES or run.counters.recoveries >= BACKSTOP):
+            continue
+        if run.status == "cancelled" and id in asked:
+            continue
+        if run.status in ENDED and run.status != run.expected_status:
+            yield f"run {id} ended as {run.status} and should have as {run.expected_status}"
+
+
+def died_alone(see: Evidence) -> Iterator[str]:
+    """A run dies only of a crash in which it was the only one of its process: so no neighbour is taken along."""
+    for id, run in see.final.runs.items():
+        if run.status != "dead" or run.counters.strikes < STRIKES:
+            continue
+        for claim in see.claims.get(id, ()):  # the answer of its last claim may have been lost with the one who asked
+            if claim.attempt == run.counters.attempt and not claim.alone:
+                yield f"run {id} died under {claim.token}, and was not alone there"
+
+
+def one_ending(see: Evidence) -> Iterator[str]:
+    """In one life one owner's ending is accepted, nobody gets the run afterwards, and the ending is what is kept."""
+    life_of = {(claim.id, claim.token): claim.life for claims in see.claims.values() for claim in claims}
+    endings: dict[tuple[str, int], dict[str, Operation]] = defaultdict(dict)
+    for op in see.history.of("complete", "fail"):
+        if op.word == "ok" and op.id not in see.excused:
+            endings[op.id, life_of.get((op.id, op.token), 1)].setdefault(op.token, op)
+    for (id, life), accepted in endings.items():
+        if len(accepted) > 1:
+            yield f"run {id} was ended {len(accepted)} times in its life {life}: by {', '.join(accepted)}"
+        first = min(op.ended for op in accepted.values())
+        for claim in see.claims.get(id, ()):
+            if claim.life == life and claim.invoked > first:
+                yield f"run {id} was given to {claim.token} after its ending"
+        token, op = next(iter(accepted.items()))
+        run = see.final.runs.get(id)
+        if run and run.counters.life == life and not run.last.startswith(f"{token} {op.script} "):
+            yield f"run {id} was ended by {token} {op.script}, and {run.last!r} is kept"
+
+
+def one_owner(see: Evidence) -> Iterator[str]:
+    owners: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for event in see.events:
+        owners[event.run, event.token].add(event.pid)
+    for (id, token), pids in owners.items():
+        if len(pids) > 1:
+            yield f"run {id} was executed by the processes {sorted(pids)} under one token, {token}"
+
+
+def epochs_grow(see: Evidence) -> Iterator[str]:
+    for id, claims in see.claims.items():
+        done = sorted(claims, key=lambda claim: claim.ended)
+        highest, token, at = -1, "", 0
+        for claim in claims:  # in the order of asking: whatever was answered before must be lower
+            while at < len(done) and done[at].ended < claim.invoked:
+                if done[at].epoch > highest:
+                    highest, token = done[at].epoch, done[at].token
+                at += 1
+            if claim.epoch <= highest and claim.token != token:
+                yield f"run {id} was given out as {claim.token} after {token}"
+
+
+def resumed_fresh(see: Evidence) -> Iterator[str]:
+    for id, saves in see.saves.items():
+        for claim in see.claims.get(id, ()):
+            before = [save.seq for save in saves if save.ended < claim.invoked]
+            if before and claim.seq is not None and claim.seq < max(before):
+                yield f"run {id} was given to {claim.token} at save {claim.seq}, and {max(before)} was acknowledged"
+    saved: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for event in sorted(see.events, key=lambda event: event.at):
+        if event.what == "saved":
+            saved[event.run].append((epoch_of(event.token), event.number))
+        elif event.what == "start":  # of a stale owner only what was before it counts
+            most = max((number for epoch, number in saved[event.run] if epoch < epoch_of(event.token)), default=0)
+            if event.number < most:
+                yield f"run {event.run} began with {event.number} messages under {event.token}, after {most} were saved"
+
+
+def bytes_kept(see: Evidence) -> Iterator[str]:
+    for event in see.events:
+        if event.what == "damaged":
+            yield f"run {event.run} found a transcript under {event.token} that nobody wrote"
+    for id, run in see.final.runs.items():
+        if run.status == "completed" and run.result != run.expected:
+            yield f"run {id} came to {run.result!r} and not to {run.expected!r}"
+
+
+def chunks_kept(see: Evidence) -> Iterator[str]:
+    """The very bytes that were acknowledged last are those that the next owner gets."""
+    for id, claims in see.claims.items():
+        for claim in claims:
+            for save in see.saves.get(id, ()):
+                if save.count and save.ended < claim.invoked and _untouched(save, see.saves[id], claim):
+                    there = claim.chunks.get(str(save.base))
+                    if there != save.chunk:
+                        yield f"run {id}: messages from {save.base} on were saved as {save.chunk}, and {claim.token} got {there}"
+
+
+def _untouched(save: Save, saves: Sequence[Save], claim: Claim) -> bool:
+    """Whether nothing came after a save that may have replaced its messages, or been sent and not answered."""
+    if not claim.chunks or save.generation != claim.generation:
+        return False
+    return claim.seq == save.seq and not any(other.seq > save.seq and other.invoked < claim.ended for other in saves)
+
+
+def no_stale_write(see: Evidence) -> Iterator[str]:
+    """A write under a token that was invoked after somebody else had been given the run. A repeated ending gets its old answer."""
+    asked: dict[tuple[str, str, str], int] = {}
+    for op in see.history.of(*OWNERS):
+        first = asked.setdefault((op.script, op.id, op.token), op.invoked)
+        if op.word not in ACCEPTED:
+            continue
+        newer = [c.ended for c in see.claims.get(op.id, ()) if c.epoch > epoch_of(op.token)]
+        begun = first if op.script in ENDINGS else op.invoked
+        if newer and begun > min(newer):
+            yield f"run {op.id}: {op.script} of {op.token} was accepted after another owner had it"
+
+
+def condemned_stay_out(see: Evidence) -> Iterator[str]:
+    gone: dict[str, int] = {}
+    for op in see.history.of("abandon", "recover"):
+        if op.word == "ok":
+            worker = str(op.given["worker"])
+            gone[worker] = min(gone.get(worker, op.ended), op.ended)
+    for op in see.history.of("claim", "heartbeat", "join"):
+        worker = str(op.given.get("worker", ""))
+        if op.word in ("ok", "suspect") and op.invoked > gone.get(worker, op.invoked):
+            yield f"worker {worker} was given up, and its {op.script} was answered {op.word}"
+
+
+def effects_once(see: Evidence) -> Iterator[str]:
+    done = Counter((e.run, e.token, e.what, e.number) for e in see.events if e.what in ("start", "step", "end"))
+    for (run, token, what, number), count in done.items():
+        if count > 1:
+            yield f"run {run}: {what} {number} was done {count} times under {token}"
+
+
+def structure(see: Evidence) -> Iterator[str]:
+    yield from (f"doctor: {finding}" for finding in see.final.findings)
+
+
+def no_leaks(see: Evidence) -> Iterator[str]:
+    yield from (f"key {key} is left behind" for key in see.final.leaks)
+
+
+RULES: dict[str, Callable[[Evidence], Iterator[str]]] = {
+    rule.__name__: rule
+    for rule in (
+        nothing_lost, nothing_invented, liveness, ended_as_it_should, died_alone, one_ending, one_owner, epochs_grow, resumed_fresh,
+        bytes_kept, chunks_kept, no_stale_write, condemned_stay_out, effects_once, structure, no_leaks,
+    )
+}  # fmt: skip
+
+
+# ---- the judgement -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Judgement:
+    """What was found, by rule, and how much there was to find it in."""
+
+    breaches: dict[str, list[str]] = field(default_factory=dict)
+    counts: dict[str, int | float] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        return not self.breaches
+
+
+def judge(see: Evidence, *, faults: int, waived: Sequence[str] = ()) -> Judgement:
+    """All rules but those that are not promised under these faults."""
+    breaches = {name: found for name, rule in RULES.items() if name not in waived and (found := list(rule(see)))}
+    return Judgement(breaches, counts(see, faults))
+
+
+def costs_nothing(see: Evidence) -> Iterator[str]:
+    """For faults that are graceful: no recovery, no strike, no step twice."""
+    for id, run in see.final.runs.items():
+        if run.counters.recoveries or run.counters.strikes:
+            yield f"run {id} has {run.counters.recoveries} recoveries and {run.counters.strikes} strikes"
+    done: dict[tuple[str, int], str] = {}
+    for event in see.events:
+        if event.what == "step":
+            first = done.setdefault((event.run, event.number), event.token)
+            if first != event.token:
+                yield f"run {event.run}: step {event.number} was done by {first} and by {event.token}"
+
+
+def counts(see: Evidence, faults: int) -> dict[str, int | float]:
+    steps: dict[tuple[str, int], set[str]] = defaultdict(set)
+    for event in see.events:
+        if event.what == "step":
+            steps[event.run, event.number].add(event.token)
+    runs = see.final.runs
+    return {
+        "faults": faults,
+        "attempts": len({(c.id, c.token) for claims in see.claims.values() for c in claims}),
+        "acknowledged": len(see.acknowledged),
+        "finished": sum(runs[id].status in ENDED for id in see.acknowledged & set(runs)),
+        "dead": sum(run.status == "dead" for run in runs.values()),
+        "lost": sum(1 for _ in nothing_lost(see)),
+        "duplicated": sum(1 for _ in one_ending(see)),
+        "stale": sum(1 for _ in no_stale_write(see)),
+        "fenced": sum(op.word == "fenced" for op in see.history.of(*OWNERS)),
+        "recovered": sum(run.counters.recoveries for run in runs.values()),
+        "released": sum(run.counters.releases for run in runs.values()),
+        "unanswered": sum(op.outcome == "unknown" for op in see.history.operations),
+        "steps": len(steps),
+        "steps_redone": sum(len(tokens) - 1 for tokens in steps.values()),
+        "bound_95": round(3 / faults, 6) if faults else 1.0,
+    }

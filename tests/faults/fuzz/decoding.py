@@ -1,0 +1,144 @@
+"""Every place that reads bytes from the server, given bytes that it never wrote: a value, or one of our errors. Nothing else."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from coordinator import scheduling, story
+from coordinator.codec import decode, encode
+from coordinator.deadline import Deadline, Spent
+from coordinator.errors import CoordinatorError
+from coordinator.producing import read_spec
+from coordinator.run import Status
+from coordinator.schedule import rules_from
+from coordinator.store import checkpoint_plans
+from coordinator.views import Ending, read_failure, read_note, run_view
+from tests.faults.fuzz.hostile import hostile
+from workers.critic import Watch
+from workers.draft import Head, loaded
+from workers.executor import _spec
+
+SPEC = encode([{"topic": "tides", "n": 3}, {"caller_id": "u1"}, {"key": "k", "priority": 5}], "spec")
+STATE = encode({"turn": 3, "seen": ["a", "b"], "at": (1, 2)}, "state")
+CHUNK = encode([{"role": "user", "content": "x"}, {"role": "tool", "content": b"y"}], "chunk")
+RULES = encode(["0 2 * * *", 0.0, "UTC", 0.0, "skip", "latest"], "rules")
+ERROR, NOTE = encode(["ValueError", "bad", "trace"], "error"), encode(["half", 1, 2.0], "note")
+META = encode([{"run_id": "r1"}, None], "meta")
+HEAD, COUNTERS, MS = (
+    b"3 1 2 1 1 2 1 1700000000000 2 40",
+    b"1 1 1700000000000 0 0 0 0 0 0 0 1700000000000 1700000000000",
+    b"1700000000000",
+)
+SPENT, NUMBERS = b"1000 20 3 1 500", b"1 2 1700000000000 1700000001000 1700000000500 3 4 1"
+
+
+def netstrings(*parts: bytes) -> bytes:
+    return b"".join(b"%d:%s" % (len(part), part) for part in parts)
+
+
+TOLD = netstrings(b"recovered", NUMBERS, b"w1", b"v1", b"why", encode(["ValueError", "bad"], "error"))
+STORY = netstrings(TOLD, netstrings(b"revived", NUMBERS, b"", b"", b"from the start", b""), TOLD)
+
+Target = Callable[[random.Random], Any]
+
+
+def maybe(dice: random.Random, valid: bytes) -> bytes:
+    """Mostly what is valid, so that what is not meets the code behind the first check."""
+    return valid if dice.random() < 0.6 else hostile(dice, valid)
+
+
+def checkpoint(dice: random.Random) -> Any:
+    fields = [(b"head", HEAD), (b"state", STATE), (b"phase:-:p#0", ERROR), (b"unfinished", CHUNK), (b"inputs", STATE)]
+    flat = [
+        part
+        for name, value in fields
+        if dice.random() < 0.9
+        for part in (maybe(dice, name) if dice.random() < 0.1 else name, maybe(dice, value))
+    ]
+    return loaded([flat, [maybe(dice, b"0"), maybe(dice, CHUNK)]])
+
+
+def view(dice: random.Random) -> Any:
+    fields = {
+        b"spec": SPEC, b"status": b"running", b"route": b"default:k@1", b"counters": COUNTERS, b"token": b"1-2-w", b"note": NOTE,
+        b"error": ERROR, b"cause": b"recover", b"started": MS, b"ended": MS, b"reason": b"why", b"story": STORY, b"spent": SPENT,
+        b"kill": ERROR, b"killed": ERROR,
+    }  # fmt: skip
+    flat = [part for name, value in fields.items() if dice.random() < 0.9 for part in (name, maybe(dice, value))]
+    seen = run_view("r1", [flat, maybe(dice, HEAD), [maybe(dice, b"phase:-:p#0")], 1, 1, b"", maybe(dice, MS)])
+    return list(story.lines(seen, str))
+
+
+def entries(dice: random.Random) -> Any:
+    """A story in which the frames hold and what they frame does not, or the reverse."""
+    parts = [b"recovered", NUMBERS, b"w1", b"v1", b"why", ERROR]
+    entry = netstrings(*(maybe(dice, part) for part in parts))
+    return story.told(maybe(dice, netstrings(entry, TOLD)))
+
+
+def spent(dice: random.Random) -> Any:
+    """As a worker reads it of a claimed run, and what its critic makes of it."""
+    found = Spent.parse(hostile(dice, SPENT).decode(errors="replace"))
+    return Watch(Deadline(soft=1.0, hard=2.0, progress=1.0), found, 0.0)
+
+
+def ending(dice: random.Random) -> Any:
+    status = dice.choice(list(Status)).encode()
+    return Ending.of(
+        "r1", [maybe(dice, status), maybe(dice, STATE), maybe(dice, ERROR), maybe(dice, b"why"), maybe(dice, MS), b""]
+    ).result()
+
+
+def schedule(dice: random.Random) -> Any:
+    fields = {
+        "generation": b"g",
+        "rules": RULES,
+        "route": b"default:k@0",
+        "spec": SPEC,
+        "next": MS,
+        "last": b"r1",
+        "fired": b"3",
+        "skipped": b"0",
+        "why": b"",
+    }
+    return scheduling.view(
+        "nightly", {name: maybe(dice, value) for name, value in fields.items() if dice.random() < 0.9}
+    )
+
+
+def record(dice: random.Random) -> Any:
+    content = {"head": HEAD, "meta": META, "state": STATE, "phase:0": encode(["p", 1], "phase")}
+    content = {name: maybe(dice, value) for name, value in content.items() if dice.random() < 0.95}
+    return checkpoint_plans._loaded("r1", content, {dice.choice(["0", "0", "0", "2", "x", ""]): maybe(dice, CHUNK)})
+
+
+TARGETS: dict[str, Target] = {
+    "decode": lambda dice: decode(hostile(dice), "fuzz"),
+    "spec of a claimed run": lambda dice: _spec(hostile(dice, SPEC)),
+    "spec of a shown run": lambda dice: read_spec(hostile(dice, SPEC)),
+    "head": lambda dice: Head.parse(hostile(dice, HEAD)),
+    "checkpoint": checkpoint,
+    "error": lambda dice: read_failure(hostile(dice, ERROR)),
+    "note": lambda dice: read_note(hostile(dice, NOTE)),
+    "ending": ending,
+    "view": view,
+    "story": entries,
+    "brief of an error": lambda dice: story.brief(hostile(dice, ERROR)),
+    "time spent": spent,
+    "rules of a schedule": lambda dice: rules_from(hostile(dice, RULES)),
+    "schedule": schedule,
+    "record": record,
+}
+
+
+def bad(target: str, seed: int) -> str:
+    """What came out that is neither a value nor one of our errors; empty where all is well."""
+    try:
+        TARGETS[target](random.Random(seed))
+    except CoordinatorError:
+        return ""
+    except Exception as error:  # noqa: BLE001  # that is what is looked for
+        return f"{type(error).__name__}: {error}"
+    return ""

@@ -1,0 +1,187 @@
+"""Every script, called with anything: it answers with one of its words, or raises and has written nothing.
+
+The store has runs in every status, so that guards are passed as often as not. An error is compared with the digest that the server
+makes of all its data, before and after.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import redis
+
+from coordinator.store import fleet_plans, tree_plans
+from coordinator.store.plans import SCRIPTS
+from coordinator.store.script import Script
+from tests.lua.store import ROUTES, Store, delta
+
+ODD = (
+    "",
+    "0",
+    "1",
+    "-1",
+    "+",
+    "-",
+    "+5",
+    "1.5",
+    "1e3",
+    "1e400",
+    "nan",
+    "inf",
+    "-inf",
+    "9007199254740993",
+    "9" * 20,
+    "-" + "9" * 400,
+    "9" * 400,
+    "0x10",
+    " 1",
+    "1 ",
+    "x",
+    "\0",
+    "ü",
+    "%d",
+    "%",
+    "a b",
+    "\n",
+    ":",
+    "@",
+    "k@",
+    "k@x",
+    "default:k@1",
+    "default:@1",
+    ":k@1",
+    "true",
+    "stopping",
+    "x" * 20_000,
+)
+
+
+class Scene:
+    """A store in which something is everywhere; made anew when much was changed."""
+
+    def __init__(self, url: str) -> None:
+        self._url, self._number = url, 0
+        self._store: Store | None = None
+        self.good: list[str | bytes] = []
+
+    @property
+    def store(self) -> Store:
+        assert self._store is not None
+        return self._store
+
+    def begin(self) -> None:
+        self.close()
+        self._number += 1
+        store = self._store = Store(self._url, f"fuzz{self._number}")
+        store.client.execute_command("DEBUG", "SET-ACTIVE-EXPIRE", "0")  # else a TTL that is over looks like a write
+        running = store.running("w1")
+        store.save(running, delta(1, count=2, state=b"s"))
+        ended = store.running("w2")
+        store.fail(ended, b"e", delta(1, count=1).wire())
+        completed = store.running("w2", once="key", digest="d")
+        store.complete(completed)
+        queued, delayed = store.enqueue(), store.enqueue(due="+60000", expires="90000")
+        watched = store.running("w3", once="watched", digest="d")
+        store.extend(watched)
+        store.kill(watched)
+        told = store.running("w2")
+        store.retry(told)
+        store.do(fleet_plans.supervise(store.keys, "default", "s1", now=store.at))
+        store.do(fleet_plans.ask_roll(store.keys, "default", "roll1", at_once=1, by="host:1", now=store.at))
+        store.do(fleet_plans.drain(store.keys, "w3", now=store.at))
+        store.do(tree_plans.fell(store.ns, [tree_plans.Felled(told.id, 1)]))
+        store.judge()
+        store.lock("recovery", "t1")
+        self.good = [
+            running.id,
+            running.token,
+            ended.id,
+            ended.token,
+            completed.id,
+            completed.token,
+            queued,
+            delayed,
+            watched.id,
+            watched.token,
+            told.id,
+            told.token,
+            "w1",
+            "w2",
+            "w3",
+            "w9",
+            "default",
+            "s1",
+            "roll1",
+            "waiting",
+            "going 1 2",
+            *ROUTES,
+            store.at,
+            "b1",
+            "recovery",
+            "t1",
+            "key",
+            "d",
+            "15000",
+            delta(2, base=2, count=1).wire(),
+            delta(1).wire(),
+            delta(9, acked=7, base=5, count=1).wire(),
+            b"\x80",
+            "lost",
+            "stray",
+            "queued",
+            "failed",
+            "ready",
+            "run",
+            "hash",
+        ]
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+
+
+def arguments(dice: random.Random, script: Script, good: Sequence[str | bytes]) -> list[str | bytes]:
+    """Mostly of the right number; each one fitting, odd or noise."""
+    items = dice.choice([0, 1, 1, 2, 3]) if script.item_fields else 0
+    count = len(script.arguments) + items * len(script.item_fields)
+    if dice.random() < 0.1:
+        count = max(0, count + dice.choice([-2, -1, 1, 2]))
+    share = dice.choice([0.5, 0.9])
+    found: list[str | bytes] = []
+    for _ in range(count):
+        if dice.random() < share:
+            found.append(dice.choice(good))
+        else:
+            odd: list[str | bytes] = [*ODD, dice.randbytes(8), dice.randbytes(300)]
+            found.append(dice.choice(odd))
+    return found
+
+
+def bad(scene: Scene, seed: int) -> str:
+    """What is wrong with what one call did; empty where all is well."""
+    dice = random.Random(seed)
+    if seed % 50 == 0:
+        scene.begin()
+    script = dice.choice(SCRIPTS)
+    client: Any = scene.store.client
+    given = arguments(dice, script, scene.good)
+    if "now" in script.arguments and script.arguments.index("now") < len(given) and dice.random() < 0.8:
+        given[script.arguments.index("now")] = scene.store.at
+    before = client.execute_command("DEBUG", "DIGEST")
+    try:
+        reply = client.eval(script.text, 1, scene.store.keys.at, *given)
+    except redis.ResponseError as error:
+        if client.execute_command("DEBUG", "DIGEST") != before:
+            return f"{script.name} wrote and raised {str(error)[:200]}, given {[str(part)[:60] for part in given]}"
+        return ""
+    if unknown := _words(script, reply) - set(script.head.get("Answers", ())):
+        return f"{script.name} answered {unknown}, given {[str(part)[:60] for part in given]}"
+    return ""
+
+
+def _words(script: Script, reply: Any) -> set[str]:
+    parts = reply if script.merges and isinstance(reply, list) else [reply]
+    heads = [part[0] if isinstance(part, list) and part else part for part in parts]
+    return {head.decode(errors="replace") for head in heads if isinstance(head, bytes)}

@@ -1,0 +1,226 @@
+"""A lab: a server of its own, and fleets, coordinators and a producer as real processes that write their histories.
+
+Who breaks something calls `tend`, which starts again what is down as an operator would; `settle` ends the faults, waits until all
+is done and stops everything in order; `evidence` is what there is to judge then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coordinator.codec import decode
+from coordinator.config import Settings
+from coordinator.doctor import examine
+from coordinator.producing import read_spec
+from coordinator.run import Counters, parse_route
+from coordinator.store.checks import enter
+from coordinator.store.keys import Keys
+from coordinator.store.wire import Wire, drive
+from tests.e2e.processes import ROOT, Stage, children
+from tests.faults import app, history
+from tests.faults.checker import ENDED, Evidence, Final, FinalRun
+from tests.faults.watching import DIRECTORY
+from tests.proxy import Proxy
+from tests.servers import Server
+from tests.waiting import wait_until
+
+PATIENCE = 120.0  # seconds after the last fault in which everything has to come to its end
+_FOR_GOOD = ("namespace", "watch", "coordinators", "routes", "ended", "paused")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How large a lab is."""
+
+    fleets: int = 2
+    processes: int = 1
+    coordinators: int = 1
+    concurrency: int = 8
+    under_way: int = 14
+    lease: float = 2.0
+    grace: float = 3.0
+    most: int = 1_000_000
+
+
+class Lab(Stage):
+    """The stage of a campaign. Its processes are given the address of the server, or of a proxy before it."""
+
+    app = "tests.faults.app:runs"
+
+    def __init__(self, server: Server, directory: Path, plan: Plan, seed: int, proxy: Proxy | None = None) -> None:
+        super().__init__((proxy or server).url, f"lab{uuid.uuid4().hex[:8]}", directory)
+        self.proxy = proxy
+        self.server, self.plan, self.choose = server, plan, random.Random(seed)
+        self.fleets: list[subprocess.Popen[bytes]] = []
+        self.coordinators: list[subprocess.Popen[bytes]] = []
+        self.producers: list[subprocess.Popen[bytes]] = []
+        self.keys = Keys(self.namespace, 0)
+        self.excused: set[str] = set()
+        self._read = 0
+        self.at_work: dict[int, int] = {}
+
+    def environment(self, role: str = "producer") -> dict[str, str]:
+        site = ROOT / "tests" / "faults" / "site"
+        return super().environment(role) | {DIRECTORY: str(self.directory), "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
+
+    # -- its processes
+
+    def tend(self, *, producing: bool = True) -> None:
+        """Starts what is not there."""
+        for kept, wanted, start in (
+            (self.coordinators, self.plan.coordinators, self.coordinator),
+            (self.fleets, self.plan.fleets, self._fleet),
+            (self.producers, int(producing), self._producer),
+        ):
+            kept[:] = [process for process in kept if process.poll() is None]
+            while len(kept) < wanted:
+                kept.append(start())
+
+    def _fleet(self) -> subprocess.Popen[bytes]:
+        plan = self.plan
+        return self.fleet(plan.processes, lease=plan.lease, concurrency=plan.concurrency, grace=plan.grace)
+
+    def _producer(self) -> subprocess.Popen[bytes]:
+        words = (self.choose.randrange(10**9), self.plan.under_way, self.plan.most)
+        return self._start("python", "-m", "tests.faults.producer", *map(str, words))
+
+    def workers(self, *, at_work: bool) -> list[int]:
+        """The worker processes that are there; or those of them that have done a step."""
+        self._look()
+        there = [child for fleet in self.fleets for child in children(fleet.pid)]
+        return [pid for pid in there if not at_work or self.at_work.get(pid)]
+
+    def steps_so_far(self) -> int:
+        self._look()
+        return sum(self.at_work.values())
+
+    def _look(self) -> None:
+        """Reads on in the journal."""
+        with self.journal.open("rb") as lines:
+            lines.seek(self._read)
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    break
+                self._read += len(line)
+                _, pid, _, _, what, _ = line.split()
+                if what == b"step":
+                    self.at_work[int(pid)] = self.at_work.get(int(pid), 0) + 1
+
+    def work_on(self, steps: int) -> None:
+        """Until so many steps more are done: a moment that is found by work, and not by a clock."""
+        begun = self.steps_so_far()
+        wait_until(lambda: self._moved_on(begun + steps), f"{steps} steps more are done", timeout=PATIENCE)
+
+    def _moved_on(self, wanted: int) -> bool:
+        self.tend()
+        return self.steps_so_far() >= wanted
+
+    def owned_by(self, pid: int) -> int:
+        """How many runs a worker process holds, as the server sees it."""
+        admin, held = self.server.admin, 0
+        for key in admin.scan_iter(f"{self.keys.at}:owned:*", count=1000):
+            worker = key.decode().rpartition(":")[2]
+            if admin.hget(self.keys.worker(worker), "pid") == str(pid).encode():
+                held += admin.scard(key)
+        return held
+
+    # -- the end
+
+    def settle(self) -> None:
+        """No more faults: everything is there again, and all that was handed over comes to its end, within the patience."""
+        self.tend()
+        for producer in self.producers:
+            producer.terminate()
+            producer.wait(60)
+        with contextlib.suppress(AssertionError):  # then the judge says which
+            wait_until(self._idle, "all runs have ended", timeout=PATIENCE)
+        for fleet in self.fleets:
+            fleet.terminate()
+        for fleet in self.fleets:
+            fleet.wait(90)
+        with contextlib.suppress(AssertionError):  # then it is a leak
+            gone = self.keys.workers()
+            wait_until(lambda: not self.server.admin.exists(gone), "no worker has a lease", timeout=30)
+        for coordinator in self.coordinators:
+            coordinator.terminate()
+            coordinator.wait(30)
+
+    def _idle(self) -> bool:
+        self.tend(producing=False)
+        admin = self.server.admin
+        lines = (key for family in ("ready", "suspect") for key in admin.scan_iter(f"{self.keys.at}:{family}:*"))
+        return not admin.exists(self.keys.live(), self.keys.delayed()) and next(lines, None) is None
+
+    def evidence(self) -> Evidence:
+        events = [event for event in self.events() if event.run not in self.excused]
+        return Evidence(history.read(self.directory), events, self.final(), frozenset(self.excused))
+
+    def final(self) -> Final:
+        settings = Settings(self.server.url, self.namespace)
+        wire = Wire(settings.address)
+        try:
+            report = drive(wire, examine(drive(wire, enter(settings))))
+        finally:
+            wire.close()
+        runs = dict(self._runs())
+        return Final(runs, [finding.sentence for finding in report.findings], list(self._leaks(runs)))
+
+    def _runs(self) -> Iterator[tuple[str, FinalRun]]:
+        admin = self.server.admin
+        prefix = f"{self.keys.at}:run:".encode()
+        for key in admin.scan_iter(prefix + b"*", count=1000):
+            if (id := key[len(prefix) :].decode(errors="replace")) not in self.excused:
+                yield id, final_run(admin.hgetall(key))
+
+    def _leaks(self, runs: dict[str, FinalRun]) -> Iterator[str]:
+        """What should have gone: everything without a TTL but the namespace's own, and checkpoints of what has completed."""
+        admin = self.server.admin
+        for key in admin.scan_iter(f"{self.keys.at}:*", count=1000):
+            name = key.decode(errors="replace").removeprefix(f"{self.keys.at}:")
+            family, _, rest = name.partition(":")
+            if (id := rest.partition(":")[0]) in self.excused or (self.excused and family == "aside"):
+                continue
+            run = runs.get(id)
+            completed = run is not None and run.status == "completed"
+            over = run is None or run.status in ENDED
+            if (completed and family in ("ckpt", "messages")) or (
+                over and family not in _FOR_GOOD and admin.ttl(key) == -1
+            ):
+                yield name
+
+    def keep(self, target: Path) -> None:
+        """What there is to look at after a breach."""
+        target.mkdir(parents=True, exist_ok=True)
+        for path in self.directory.iterdir():
+            if path.is_file():
+                (target / path.name).write_bytes(path.read_bytes())
+
+    def close(self) -> None:
+        for process in self.started:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGCONT)
+        super().close()
+
+
+def final_run(fields: Any) -> FinalRun:
+    """A run as it is stored, with what it should have come to."""
+    _, kind, _ = parse_route(fields[b"route"].decode())
+    inputs = read_spec(fields[b"spec"])[0]
+    result = fields.get(b"result")
+    return FinalRun(
+        status=fields[b"status"].decode(),
+        counters=Counters.parse(fields[b"counters"].decode()),
+        last=fields.get(b"last", b"").decode(),
+        result=decode(result, "result") if result else None,
+        expected=app.result(inputs["topic"], inputs["turns"]),
+        expected_status="failed" if kind == "failing" else "completed",
+    )

@@ -1,0 +1,461 @@
+"""Planted bugs: each a place in the source, what it becomes, and the test or campaign that has to notice.
+
+A recipe names a piece of text that is there exactly once. `caught_by` is a test (pytest's way of naming it), or a campaign with
+its arguments, as in "campaign zombie --count 6".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+LUA = "coordinator/store/lua/"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    name: str
+    path: str
+    old: str
+    new: str
+    caught_by: str
+
+    def applied(self, text: str) -> str:
+        """The source with the bug; ValueError where the recipe does not apply any more."""
+        if text.count(self.old) != 1:
+            raise ValueError(f"mutant {self.name!r}: its text is {text.count(self.old)} times in {self.path}, not once")
+        return text.replace(self.old, self.new)
+
+    def plant(self, root: Path) -> None:
+        path = root / self.path
+        path.write_text(self.applied(path.read_text()))
+
+
+MUTANTS = [
+    # -- the token
+    Mutant(
+        "a save needs no token",
+        LUA + "checkpoint.lua",
+        "if not run or run[1] ~= token then",
+        "if not run then",
+        "tests/lua/test_checkpoint.py::test_a_fenced_worker_cannot_checkpoint",
+    ),
+    Mutant(
+        "an ending needs no token",
+        LUA + "_run.lua",
+        "if run.token and run.token == token then",
+        "if run.token then",
+        "tests/lua/test_complete.py::test_only_the_owner_completes",
+    ),
+    Mutant(
+        "a page needs no token",
+        LUA + "load.lua",
+        "if not run or run[1] ~= token then",
+        "if not run then",
+        "tests/lua/test_load.py::test_only_the_owner_reads",
+    ),
+    Mutant(
+        "the epoch follows the clock back when a run is taken",
+        LUA + "claim.lua",
+        "math.max(tonumber(epoch) + 1, clock)",
+        "clock",
+        "tests/lua/test_claim.py::test_the_epoch_grows_although_the_clock_went_back",
+    ),
+    Mutant(
+        "the epoch follows the clock back when a run is taken away",
+        LUA + "_endings.lua",
+        "counters.epoch = math.max(counters.epoch + 1, now)",
+        "counters.epoch = now",
+        "tests/lua/test_recover.py::test_the_epoch_grows_although_the_clock_went_back",
+    ),
+    # -- saves
+    Mutant(
+        "the sequence is ignored",
+        LUA + "_checkpoint.lua",
+        "  if head and seq < head.seq then return nil, 'old' end\n",
+        "",
+        "tests/lua/test_checkpoint.py::test_a_late_save_changes_nothing",
+    ),
+    Mutant(
+        "the base is ignored",
+        LUA + "_checkpoint.lua",
+        "  if not fresh and (base > head.length or (acked == 0 and base > 0)) then return nil, 'gap' end\n",
+        "",
+        "tests/lua/test_checkpoint.py::test_a_gap_is_said_and_writes_nothing",
+    ),
+    Mutant(
+        "a server that fell back is not noticed",
+        LUA + "_checkpoint.lua",
+        "  if acked > (head and head.seq or 0) then return nil, 'gap' end\n",
+        "",
+        "tests/integration/test_saves_fallback.py::test_a_living_owner_sends_everything_to_a_server_that_fell_back",
+    ),
+    Mutant(
+        "a throttle that drops the newest",
+        "workers/saver.py",
+        "        self._newest = cut\n        self._offered += 1\n",
+        "        if self._throttle.wait(self._clock.monotonic()) > 0:\n            return\n"
+        "        self._newest = cut\n        self._offered += 1\n",
+        "tests/unit/test_saver.py::test_the_first_goes_at_once_and_inside_the_window_only_the_newest",
+    ),
+    Mutant(
+        "a failed save advances the throttle's clock",
+        "workers/saver.py",
+        "            word = await self._save(number, cut)\n",
+        "            word = await self._save(number, cut)\n            self._saved = number\n",
+        "tests/unit/test_saver.py::test_a_failed_save_is_tried_again_by_itself_with_the_newest_and_a_new_seq",
+    ),
+    Mutant(
+        "after an unconfirmed save the state is taken for known",
+        "workers/saver.py",
+        "whole or self._unsure or cut.state",
+        "whole or cut.state",
+        "tests/unit/test_saver.py::test_after_an_unconfirmed_save_the_state_is_sent_again_though_it_is_as_before",
+    ),
+    Mutant(
+        "a phase belongs to the attempt and not to its turn",
+        "workers/draft.py",
+        "f\"phase:{'-' if self.turn is None else self.turn}:{name}\"",
+        'f"phase:-:{name}"',
+        "tests/unit/test_draft.py::test_inside_a_turn_they_belong_to_the_turn",
+    ),
+    # -- endings and releases
+    Mutant(
+        "the newest state is left out of the release",
+        "workers/executor.py",
+        "plan(attempt.saver.last_delta(unfinished))",
+        'plan(b"")',
+        "tests/integration/test_worker_outcomes.py::test_a_stop_at_any_cut_releases_the_run_with_all_it_holds",
+    ),
+    Mutant(
+        "after a gap the release goes without what is new",
+        "workers/executor.py",
+        "plan(attempt.saver.whole_delta(unfinished))",
+        'plan(b"")',
+        "tests/integration/test_saves_fallback.py",
+    ),
+    Mutant(
+        "a release in two steps: back in the line, and still owned",
+        LUA + "_endings.lua",
+        "  remember_owner(id, token)\n  let_go(id, run)\n",
+        "  remember_owner(id, token)\n",
+        "tests/lua/test_release.py::test_a_stopping_release_keeps_the_place_and_costs_nothing",
+    ),
+    Mutant(
+        "a release does not know that it was there before",
+        LUA + "release.lua",
+        "  remember_call(id, token, 'release', 'ok')\n",
+        "",
+        "tests/lua/test_release.py::test_sent_twice_it_comes_back_once",
+    ),
+    Mutant(
+        "a release by a stopping worker is a strike",
+        LUA + "release.lua",
+        "  counters.releases = counters.releases + 1\n",
+        "  strike(counters, progress)\n",
+        "tests/lua/test_release.py::test_a_hundred_deploys_are_no_strike",
+    ),
+    Mutant(
+        "strikes do not know progress",
+        LUA + "_endings.lua",
+        "  if progress > counters.struck then\n    counters.struck = progress\n",
+        "  if false then\n    counters.struck = progress\n",
+        "tests/lua/test_release.py::test_an_unasked_release_with_progress_is_no_strike",
+    ),
+    Mutant(
+        "a release forgets the cancel that was asked for",
+        LUA + "release.lua",
+        "local ended = end_as_asked(id, run, counters, clock, 'cancelled')",
+        "local ended = false",
+        "tests/lua/test_release.py::test_a_cancel_that_was_asked_for_wins",
+    ),
+    Mutant(
+        "a completed run keeps its checkpoint",
+        LUA + "_endings.lua",
+        "if status == 'completed' or kept <= 0 then",
+        "if kept <= 0 then",
+        "tests/lua/test_complete.py::test_the_run_ends_and_its_checkpoint_goes",
+    ),
+    Mutant(
+        "an exception after a stop counts as a failure",
+        "coordinator/outcome.py",
+        "(stop.delivered or (isinstance(ending, Raised) and ending.stop))",
+        "(isinstance(ending, Raised) and ending.stop)",
+        "tests/unit/test_outcome.py::test_whatever_comes_out_after_the_stop_was_delivered_is_that_stop",
+    ),
+    Mutant(
+        "a swallowed stop is a success",
+        "coordinator/outcome.py",
+        "    if isinstance(ending, Returned):\n        return Release(\n",
+        "    if isinstance(ending, Returned):\n        return Complete(ending.value)\n        return Release(\n",
+        "tests/unit/test_outcome.py::test_a_swallowed_stop_is_never_a_success",
+    ),
+    # -- claims
+    Mutant(
+        "a claim can't be repeated",
+        LUA + "claim.lua",
+        "if number == known[2] then",
+        "if false then",
+        "tests/lua/test_claim.py::test_one_number_is_answered_once_and_repeated_the_same",
+    ),
+    Mutant(
+        "a late claim takes runs",
+        LUA + "claim.lua",
+        "if tonumber(number) < tonumber(known[2]) or tonumber(number)",
+        "if tonumber(number)",
+        "tests/lua/test_claim.py::test_a_lower_number_takes_nothing",
+    ),
+    Mutant(
+        "a claim that was given up takes runs",
+        LUA + "claim.lua",
+        " or tonumber(number) <= tonumber(known[3] or 0) then",
+        " then",
+        "tests/lua/test_claim.py::test_a_number_up_to_the_floor_takes_nothing",
+    ),
+    Mutant(
+        "a worker whose lease is over claims",
+        LUA + "claim.lua",
+        "if clock >= tonumber(deadline) then return { 'expired' } end",
+        "",
+        "tests/lua/test_claim.py::test_an_expired_worker_takes_nothing_until_a_heartbeat",
+    ),
+    Mutant(
+        "a condemned worker claims",
+        LUA + "claim.lua",
+        "if known[1] or not known[2] or not deadline",
+        "if not known[2] or not deadline",
+        "tests/lua/test_claim.py::test_a_gone_worker_takes_nothing",
+    ),
+    Mutant(
+        "a suspect has company",
+        LUA + "claim.lua",
+        " and redis.call('SCARD', owned_key(worker)) == 0 then",
+        " then",
+        "tests/lua/test_claim.py::test_a_suspect_is_never_given_to_a_worker_that_owns_something",
+    ),
+    Mutant(
+        "what is owned and unknown is given back although its claim is under way",
+        "workers/worker.py",
+        "if not known and claim_number(token) <= told.floor:",
+        "if not known:",
+        "tests/integration/test_worker_replies.py",
+    ),
+    # -- leases and recovery
+    Mutant(
+        "a condemned worker's lease is renewed",
+        LUA + "heartbeat.lua",
+        "if known[1] or not redis.call",
+        "if not redis.call",
+        "tests/lua/test_heartbeat.py::test_who_is_gone_is_not_renewed",
+    ),
+    Mutant(
+        "a late join brings a swept worker back",
+        LUA + "join.lua",
+        "if known[2] or (known[1] and not entered) then return { 'gone' } end\n",
+        "",
+        "tests/lua/test_join.py::test_a_late_join_is_gone",
+    ),
+    Mutant(
+        "recover does not check the lease again",
+        LUA + "recover.lua",
+        "  if tonumber(deadline) > clock then return { 'alive' } end\n",
+        "",
+        "tests/lua/test_recover.py::test_a_worker_whose_lease_holds_is_left_alone",
+    ),
+    Mutant(
+        "recover takes what another worker owns by now",
+        LUA + "_recover.lua",
+        "  if not run.token or worker_of(run.token) ~= lost.worker then return 'stale' end\n",
+        "",
+        "tests/lua/test_recover.py::test_what_another_worker_owns_by_now_is_not_taken",
+    ),
+    Mutant(
+        "recover needs no lock",
+        LUA + "recover.lua",
+        "if redis.call('GET', lock_key(lock)) ~= token then return { 'unlocked' } end\n",
+        "",
+        "tests/lua/test_recover.py::test_without_the_lock_nothing_is_taken",
+    ),
+    Mutant(
+        "nothing is held after an outage",
+        LUA + "recover.lua",
+        "  if clock < hold_until then return { 'held' } end\n",
+        "",
+        "tests/lua/test_recover.py::test_during_a_hold_nobody_expired_is_taken_and_afterwards_without_a_strike",
+    ),
+    Mutant(
+        "an outage is a strike",
+        LUA + "recover.lua",
+        "condemned == 'excused', known",
+        "false, known",
+        "tests/lua/test_recover.py::test_the_excuse_holds_over_batches",
+    ),
+    Mutant(
+        "a clock that was ahead keeps a lease for ever",
+        LUA + "_judge.lua",
+        "if tonumber(ahead[i + 1]) > furthest then",
+        "if false then",
+        "tests/lua/test_judge.py::test_a_deadline_that_is_too_far_away_is_clamped_to_the_workers_own_lease",
+    ),
+    Mutant(
+        "a worker leaves its runs behind",
+        LUA + "leave.lua",
+        "  if #owned > 0 or redis.call('SCARD', owned_key(worker)) > 0 then return { 'owns', owned } end\n",
+        "",
+        "tests/lua/test_leave.py::test_what_is_still_owned_is_told_instead",
+    ),
+    Mutant(
+        "a lease counts from the answer of its beat",
+        "workers/lease.py",
+        "self._beat_at = max(self._beat_at, sent_at)",
+        "self._beat_at = self._clock.monotonic()",
+        "tests/unit/test_lease.py::test_its_time_counts_from_the_sending_of_the_last_good_beat",
+    ),
+    Mutant(
+        "a handler begins while the lease is in doubt",
+        "workers/executor.py",
+        "            await attempt.sure()\n",
+        "",
+        "tests/integration/test_worker_doubt.py::test_what_a_claim_brings_in_a_doubt_is_not_begun_before_it_is_over",
+    ),
+    # -- producers and operators
+    Mutant(
+        "a key finds nothing",
+        LUA + "enqueue.lua",
+        "answers[i] = once ~= '' and found_by_key(route, once, digest, id)",
+        "answers[i] = false",
+        "tests/lua/test_enqueue.py::test_a_key_finds_its_run",
+    ),
+    Mutant(
+        "a late cancel strikes another life",
+        LUA + "cancel.lua",
+        "if life ~= '' and tonumber(life) ~= counters.life then return { 'changed' } end\n",
+        "",
+        "tests/lua/test_cancel.py::test_sent_late_it_does_nothing_to_another_life",
+    ),
+    Mutant(
+        "what is due is moved again and again",
+        LUA + "due.lua",
+        "  redis.call('ZREM', delayed_key(), id)\n  if not counters or run.status",
+        "  if not counters or run.status",
+        "tests/lua/test_due.py::test_sent_twice_it_moves_once",
+    ),
+    # -- seen by the judge of a campaign, and not by a test of the guard itself
+    Mutant(
+        "a zombie saves",
+        LUA + "checkpoint.lua",
+        "if not run or run[1] ~= token then",
+        "if not run then",
+        "campaign zombie --count 5",
+    ),
+    Mutant(
+        "a roll loses the newest state",
+        "workers/executor.py",
+        "plan(attempt.saver.last_delta(unfinished))",
+        'plan(b"")',
+        "campaign roll --count 6",
+    ),
+    Mutant(
+        "completed runs leak their checkpoints",
+        LUA + "_endings.lua",
+        "if status == 'completed' or kept <= 0 then",
+        "if kept <= 0 then",
+        "campaign server --count 1",
+    ),
+    # -- the wire
+    Mutant(
+        "what may have been carried out is said to be not sent",
+        "coordinator/store/trouble.py",
+        "    if trouble.sent:\n        return Unconfirmed(",
+        "    if False:\n        return Unconfirmed(",
+        "tests/integration/test_wire.py::test_sent_and_never_answered_is_unconfirmed",
+    ),
+    Mutant(
+        "two calls of one run share a trip",
+        "coordinator/store/trip.py",
+        "            if request.run in runs:\n                return index\n",
+        "",
+        "tests/unit/test_trip.py::test_never_two_calls_about_one_run",
+    ),
+    # -- several servers
+    Mutant(
+        "who is told that a slot has moved goes on to ask the old node",
+        "coordinator/store/wire.py",
+        "self._topology.moved(answer.slot, answer.node)",
+        "continue",
+        "tests/integration/test_topologies.py::test_a_hand_over_in_a_cluster_is_followed[async]",
+    ),
+    Mutant(
+        "a node that is asked to ask elsewhere is followed",
+        "coordinator/store/connections.py",
+        "                replies.append(await connection.read_response())\n            except Refusal as error:\n"
+        "                replies.append(error)\n",
+        "                replies.append(await connection.read_response())\n            except Refusal as error:\n"
+        "                if isinstance(error, redis.exceptions.AskError):\n"
+        "                    async with redis.asyncio.Redis(host=error.host, port=error.port, protocol=2).client() as other:\n"
+        "                        await other.execute_command('ASKING')\n"
+        "                        try:\n"
+        "                            replies.append(await other.execute_command(*commands[len(replies)]))\n"
+        "                        except Refusal as refused:\n"
+        "                            replies.append(refused)\n"
+        "                    continue\n"
+        "                replies.append(error)\n",
+        "tests/integration/test_topologies.py::test_while_a_slot_is_moved_no_script_sees_half_of_its_keys[valkey-key by key]",
+    ),
+    Mutant(
+        "how many replicas confirmed is ignored",
+        "coordinator/store/lane.py",
+        "if self._lane.replicas and self._confirmed < self._lane.replicas:",
+        "if False:",
+        "tests/integration/test_durability.py::test_an_enqueue_without_a_replica_is_unconfirmed_until_one_has_it",
+    ),
+    Mutant(
+        "a replica that was a master refuses for good",
+        "coordinator/store/trouble.py",
+        "if isinstance(error, foreign.ReadOnlyError):",
+        "if False:",
+        "tests/unit/test_lane.py::test_a_call_that_was_not_carried_out_may_be_sent_elsewhere",
+    ),
+    Mutant(
+        "a master that is demoted after a call is said not to have been sent it",
+        "coordinator/store/lane.py",
+        "return judged if isinstance(judged, NotConfigured) else Trouble(str(judged), sent=True, elsewhere=True)",
+        "return judged",
+        "tests/unit/test_lane.py::test_a_node_that_is_demoted_after_the_call_leaves_it_unconfirmed",
+    ),
+    Mutant(
+        "a node that is cut off is believed",
+        "coordinator/store/topology.py",
+        "if doubted.isdisjoint(found):",
+        "if True:",
+        "tests/unit/test_topology.py::test_a_node_that_is_cut_off_is_not_believed_for_ever",
+    ),
+    Mutant(
+        "sentinels are not asked again",
+        "coordinator/store/topology.py",
+        "        if node == self._master:\n            self.stale = True\n",
+        "        return\n",
+        "tests/unit/test_topology.py::test_a_master_that_sentinels_name_must_be_one",
+    ),
+    Mutant(
+        "nodes are served one after the other",
+        "coordinator/store/wire.py",
+        "list(self._threads().map(carry, lanes.keys(), lanes.values()))",
+        "list(map(carry, lanes.keys(), lanes.values()))",
+        "tests/integration/test_hung_nodes.py::test_what_goes_to_others_is_sent_although_one_node_hangs",
+    ),
+    Mutant(
+        "a partition that is away makes a bell deaf",
+        "coordinator/store/bells.py",
+        "elif (token := task.result()) is not None:",
+        "elif error is None and (token := task.result()) is not None:",
+        "tests/integration/test_hung_nodes.py::test_a_bell_brings_tokens_of_partitions_that_can_be_reached[async]",
+    ),
+    Mutant(
+        "a store of checkpoints does not know what its namespace promises",
+        "coordinator/store/checkpoint_redis.py",
+        "self.keys = space.keys(0)",
+        "pass",
+        "tests/integration/test_durability.py::test_a_checkpoint_that_no_replica_has_is_not_kept",
+    ),
+]

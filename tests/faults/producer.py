@@ -1,0 +1,78 @@
+"""A producer of the lab, as a process of its own: keeps so many runs under way until it is told to stop.
+
+    python -m tests.faults.producer SEED UNDER_WAY MOST
+
+It enqueues in all the ways there are: one, many at once, with a key that is used twice; it cancels and revives. What is not
+confirmed it leaves at that: the history says so, and the judge counts only what was acknowledged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from coordinator import Client, CoordinatorError, Status
+
+WAITING = (Status.QUEUED, Status.DELAYED, Status.RUNNING)
+KINDS = ("agent", "agent", "agent", "plain", "stumbling", "failing")
+
+
+def inputs(choose: random.Random, number: int, turns: int = 12) -> tuple[str, dict[str, Any]]:
+    """The kind and the inputs of the next run."""
+    size = "large" if choose.random() < 0.08 else "small"
+    topic = f"{size}-{os.getpid()}-{number}"
+    return choose.choice(KINDS), {"topic": topic, "turns": choose.randint(3, turns)}
+
+
+def work(seed: int, under_way: int, most: int, stopped: threading.Event) -> None:
+    choose = random.Random(seed)
+    made = _numbers(most)
+    with Client(timeout=5) as client:
+        while not stopped.wait(0.05):
+            with contextlib.suppress(CoordinatorError, StopIteration):
+                overview = client.status()
+                room = under_way - sum(overview.counts[status] for status in WAITING)
+                while room > 0 and not stopped.is_set():
+                    room -= _hand_over(client, choose, made)
+
+
+def _numbers(most: int) -> Iterator[int]:
+    return iter(range(most))
+
+
+def _hand_over(client: Client, choose: random.Random, made: Iterator[int]) -> int:
+    """Some runs, in one of the ways; how many."""
+    way = choose.random()
+    if way < 0.5:
+        handle = client.enqueue(*inputs(choose, next(made)))
+        if way < 0.04:  # one that waits, mostly
+            handle.cancel(grace=5)
+        return 1
+    if way < 0.54:
+        for view in client.list(status=Status.FAILED, limit=1):
+            client.handle(view.id).revive()
+        return 1
+    if way < 0.8:
+        client.enqueue_many([inputs(choose, next(made)) for _ in range(3)])
+        return 3
+    kind, given = inputs(choose, next(made))
+    for _ in range(2):  # the second one finds the first
+        client.enqueue(kind, given, key=given["topic"])
+    return 1
+
+
+def main() -> None:
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    seed, under_way, most = (int(word) for word in sys.argv[1:4])
+    work(seed, under_way, most, stopped)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""The record of what was run: one JSON line for each campaign, kept in the repository. The counts in docs/faults.md are their sums.
+
+A line is written by the campaign itself when it has been judged, passed or not; nobody types one in.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+ROOT = Path(__file__).parents[2]
+HOME = Path(__file__).parent / "records"
+
+Verdict = Literal["passed", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One campaign that ran to its judgement. `count` is how many faults (seeds, inputs) there were; `seconds` how long it took."""
+
+    campaign: str
+    seed: int
+    commit: str
+    count: int
+    seconds: float
+    verdict: Verdict
+    counts: Mapping[str, int | float] = field(default_factory=dict)
+
+
+def commit() -> str:
+    """What is tested: the commit, with a + where files differ from it."""
+    head = _git("rev-parse", "--short=12", "HEAD").strip()
+    changed = [
+        line
+        for line in _git("status", "--porcelain", "--untracked-files=no").splitlines()
+        if "tests/faults/records/" not in line
+    ]
+    return head + ("+" if changed else "")
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def keep(record: Record, home: Path = HOME) -> None:
+    """Appends it to the records of its campaign."""
+    home.mkdir(exist_ok=True)
+    with (home / f"{record.campaign}.jsonl").open("a") as kept:
+        kept.write(json.dumps(asdict(record), sort_keys=True) + "\n")
+
+
+def read(home: Path = HOME) -> Iterable[Record]:
+    """All records, campaign by campaign."""
+    for path in sorted(home.glob("*.jsonl")):
+        for line in path.read_text().splitlines():
+            yield Record(**json.loads(line))

@@ -1,0 +1,70 @@
+"""Writes the counts into docs/faults.md, from the records and from nothing else."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tests.faults import records
+from tests.faults.records import Record
+
+DOC = records.ROOT / "docs" / "faults.md"
+BEGIN, END = "<!-- counts: written by scripts/faults report -->", "<!-- end of counts -->"
+COLUMNS = (
+    "attempts",
+    "acknowledged",
+    "lost",
+    "duplicated",
+    "stale",
+    "fenced",
+    "recovered",
+    "dead",
+    "steps",
+    "steps_redone",
+)
+
+
+def table(kept: Iterable[Record]) -> str:
+    """One row for each campaign, its records summed. A failed record stays in it, and in the list below."""
+    campaigns: dict[str, list[Record]] = defaultdict(list)
+    for record in kept:
+        campaigns[record.campaign].append(record)
+    heads = ["campaign", "records", "count", *(column.replace("_", " ") for column in COLUMNS), "95 % bound", "minutes"]
+    lines = [_row(heads), _row(["---"] * len(heads))]
+    lines += [_row(_summed(name, found)) for name, found in sorted(campaigns.items())]
+    lines += [""]
+    for name, found in sorted(campaigns.items()):
+        if windows := [record.counts["window_seconds"] for record in found if "window_seconds" in record.counts]:
+            lines.append(f"{name}: what was lost had been acknowledged for {max(windows):.2f} s at the most.")
+    failed = [record for found in campaigns.values() for record in found if record.verdict == "failed"]
+    lines += ["", "Records that ended with a breach:" if failed else "No record ended with a breach.", ""]
+    lines += [f"- {r.campaign}, seed {r.seed}, commit {r.commit}, {r.count} faults" for r in failed]
+    return "\n".join(lines).rstrip()
+
+
+def _row(cells: Sequence[object]) -> str:
+    return f"| {' | '.join(str(cell) for cell in cells)} |"
+
+
+def _summed(name: str, found: Sequence[Record]) -> list[str]:
+    count = sum(record.count for record in found)
+    sums = [
+        f"{sum(r.counts.get(column, 0) for r in found):,}" if any(column in r.counts for r in found) else "–"
+        for column in COLUMNS
+    ]
+    bound = f"{3 / count:.2g}" if count else "–"
+    minutes = sum(record.seconds for record in found) / 60
+    return [name, str(len(found)), f"{count:,}", *sums, bound, f"{minutes:.1f}"]
+
+
+def rendered(text: str, kept: Iterable[Record]) -> str:
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{table(kept)}\n\n{END}{after}"
+
+
+def main(arguments: Sequence[str], doc: Path = DOC) -> int:
+    doc.write_text(rendered(doc.read_text(), records.read()))
+    print(table(records.read()))
+    return 0

@@ -1,0 +1,86 @@
+"""A server whose disk and clock are in the lab's hands: shim.c, loaded into it, and the memory that both share.
+
+power_cut()   kill -9, and every byte that no fsync has confirmed is cut off its append-only file
+ahead         seconds that its clock is ahead; a jump is an assignment
+full          its files can't grow
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+from tests.servers import Kind, Server
+
+SOURCE = Path(__file__).parent / "shim.c"
+_FILES = 250
+_SIZE = 8 * (3 + 2 * _FILES)
+
+
+def compiler() -> str | None:
+    return shutil.which("cc") or shutil.which("gcc")
+
+
+def built(place: Path) -> Path:
+    """The shim as a library."""
+    library = place / "shim.so"
+    program = compiler()
+    assert program, "the shim needs a C compiler (Debian: apt-get install gcc)"
+    subprocess.run([program, "-O2", "-shared", "-fPIC", "-o", library, SOURCE, "-ldl"], check=True)
+    return library
+
+
+class ShimServer(Server):
+    """A server with the shim in it."""
+
+    def __init__(self, kind: Kind, directory: Path, settings: dict[str, str]) -> None:
+        path = directory / "control"
+        path.write_bytes(bytes(_SIZE))
+        with path.open("r+b") as file:
+            self._control = mmap.mmap(file.fileno(), _SIZE)
+        self.environment = os.environ | {"LD_PRELOAD": str(built(directory)), "SHIM_CONTROL": str(path)}
+        super().__init__(kind, directory, {"auto-aof-rewrite-percentage": "0", **settings})
+
+    def _get(self, index: int) -> int:
+        value: int = struct.unpack_from("q", self._control, 8 * index)[0]
+        return value
+
+    def _set(self, index: int, value: int) -> None:
+        struct.pack_into("q", self._control, 8 * index, value)
+
+    @property
+    def ahead(self) -> float:
+        return self._get(0) / 1e6
+
+    @ahead.setter
+    def ahead(self, seconds: float) -> None:
+        self._set(0, round(seconds * 1e6))
+
+    @property
+    def full(self) -> bool:
+        return bool(self._get(1))
+
+    @full.setter
+    def full(self, full: bool) -> None:
+        self._set(1, int(full))
+
+    @property
+    def refused(self) -> int:
+        """Writes that failed because the disk was full."""
+        return self._get(2)
+
+    def power_cut(self) -> int:
+        """How many bytes were lost. The server is down afterwards."""
+        self.kill()
+        synced = {self._get(3 + 2 * i): self._get(4 + 2 * i) for i in range(_FILES)}
+        lost = 0
+        for path in (self.directory / "appendonlydir").glob("*.incr.aof"):
+            status = path.stat()
+            durable = synced.get(status.st_ino, 0)
+            lost += status.st_size - durable
+            os.truncate(path, durable)
+        return lost

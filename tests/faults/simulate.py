@@ -1,0 +1,134 @@
+"""Histories on a virtual clock: real workers, coordinators and clients over a network that loses, cuts and delays."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+
+from coordinator.store.plans import SCRIPTS
+from tests.faults.records import Record, Verdict, commit, keep
+from tests.faults.simulation.server import RealServer
+from tests.faults.simulation.world import World
+from tests.servers import FORGETFUL, Server
+
+AT_ONCE = 200  # seeds that one process is given
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of some seeds. `why` is empty where every promise was kept."""
+
+    seeds: int = 0
+    events: int = 0
+    runs: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    digest: str = ""
+    failed: int | None = None
+    why: str = ""
+    tail: tuple[str, ...] = ()
+
+    def add(self, other: Outcome) -> None:
+        self.seeds += other.seeds
+        self.events += other.events
+        self.runs += other.runs
+        self.faults += other.faults
+        if self.failed is None:
+            self.failed, self.why, self.tail = other.failed, other.why, other.tail
+
+
+@contextmanager
+def a_server(plant: Callable[[str], str] = str) -> Iterator[RealServer]:
+    with tempfile.TemporaryDirectory(prefix="simulate-") as folder:
+        path = Path(folder, "socket")
+        process = Server("valkey", Path(folder), {**FORGETFUL, "unixsocket": str(path)})
+        try:
+            server = RealServer(path, SCRIPTS, plant)
+            yield server
+            server.close()
+        finally:
+            process.close()
+
+
+def one(seed: int, server: RealServer) -> Outcome:
+    """One seed. Anything that is raised is a promise broken, or a simulation that is."""
+    world = World(seed, server)
+    outcome = Outcome(seeds=1)
+    try:
+        world.run()
+    except Exception as error:  # noqa: BLE001  # whatever it is, the seed repeats it
+        outcome.failed, outcome.why, outcome.tail = (
+            seed,
+            f"{type(error).__name__}: {error}",
+            tuple(world.ground.trace.tail),
+        )
+    trace = world.ground.trace
+    outcome.events, outcome.runs = trace.events, len(world.people.acknowledged)
+    outcome.faults, outcome.digest = world.ground.weather.counts, trace.digest
+    return outcome
+
+
+def some(first: int, count: int, plant: Callable[[str], str] = str) -> Outcome:
+    """Some seeds in this process, until one fails."""
+    total = Outcome()
+    hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None  # what was thrown away can't clean up
+    gc.collect()
+    gc.freeze()  # so that what is collected between two seeds is little
+    try:
+        with a_server(plant) as server:
+            for seed in range(first, first + count):
+                total.add(one(seed, server))
+                gc.collect()
+                if total.failed is not None:
+                    break
+    finally:
+        gc.unfreeze()
+        sys.unraisablehook = hook
+    return total
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="scripts/faults simulate", description=__doc__)
+    parser.add_argument("--count", type=int, default=1000, help="how many seeds")
+    parser.add_argument("--seed", type=int, default=0, help="the first one")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--no-record", action="store_true")
+    given = parser.parse_args(arguments)
+    begun = time.monotonic()
+    parts = [
+        (first, min(AT_ONCE, given.seed + given.count - first))
+        for first in range(given.seed, given.seed + given.count, AT_ONCE)
+    ]
+    total = Outcome()
+    with ProcessPoolExecutor(given.processes, mp_context=get_context("spawn")) as pool:
+        for part in pool.map(some, *zip(*parts, strict=True)):
+            total.add(part)
+    seconds = time.monotonic() - begun
+    say(total, seconds)
+    if not given.no_record:
+        verdict: Verdict = "passed" if total.failed is None else "failed"
+        counts = {"events": total.events, "runs": total.runs, **total.faults}
+        keep(Record("simulate", given.seed, commit(), total.seeds, round(seconds, 1), verdict, counts))
+    return 0 if total.failed is None else 1
+
+
+def say(total: Outcome, seconds: float) -> None:
+    print(f"{total.seeds:,} seeds in {seconds:.1f} s: {total.seeds / seconds:.1f} a second")
+    print(f"{total.events:,} calls at the server, {total.runs:,} runs acknowledged")
+    print(", ".join(f"{count:,} {fault}" for fault, count in sorted(total.faults.items())) or "no faults")
+    if total.failed is None:
+        print("every promise was kept")
+        return
+    for line in total.tail:
+        print(line)
+    print(f"seed {total.failed}: {total.why}")
+    print(f"again: scripts/faults simulate --count 1 --seed {total.failed} --no-record")

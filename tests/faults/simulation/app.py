@@ -1,0 +1,105 @@
+"""The handlers of a simulation, and what they know for certain: what was acknowledged is there when they are called again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+from coordinator.deadline import Deadline
+from coordinator.retry import Retry, RetryLater
+from tests.faults.simulation.watcher import Broken
+from workers.context import AsyncRun
+from workers.registry import Registry
+
+
+class Memory:
+    """What was acknowledged of each run's transcript, over all processes: nobody in the simulation can forget it."""
+
+    def __init__(self) -> None:
+        self.saved: dict[str, list[Any]] = {}
+        self._restarts: dict[str, int] = {}  # run -> epoch of its last revival from the start
+
+    def restarted(self, id: str, epoch: int) -> None:
+        """An operator wanted it to begin anew: what was acknowledged before counts no more."""
+        self.saved.pop(id, None)
+        self._restarts[id] = epoch
+
+    def began(self, run: AsyncRun[Any]) -> None:
+        have, saved = list(run.messages), self.saved.get(run.id, [])
+        if have[: len(saved)] != saved:
+            raise Broken(f"run {run.id} began with {have}, and {saved} had been acknowledged")
+
+    def flushed(self, run: AsyncRun[Any]) -> None:
+        have = list(run.messages)
+        if run.epoch > self._restarts.get(run.id, 0) and len(have) > len(self.saved.get(run.id, [])):
+            self.saved[run.id] = have
+
+
+def registry(
+    dice: random.Random, memory: Memory, crash: Callable[[], None], complain: Callable[[Broken], None]
+) -> Registry[Any]:
+    """Handlers that sleep, save, fail and kill their process as the dice say."""
+    runs: Registry[Any] = Registry()
+
+    def begin(run: AsyncRun[Any]) -> None:
+        try:
+            memory.began(run)
+        except Broken as broken:
+            complain(broken)
+            raise
+
+    async def work() -> str:
+        await asyncio.sleep(dice.random() * dice.choice([0.02, 0.2, 0.5]))
+        return "worked"
+
+    @runs.handler(retry=Retry(limit=3, wait=0.5), throttle=0.5)
+    async def agent(run: AsyncRun[Any], turns: int, trouble: float) -> int:
+        begin(run)
+        async for turn in run.loop(limit=turns):
+            if len(run.messages) <= turn:
+                run.messages.append({"turn": turn, "by": run.token})
+            run.state["turn"] = turn
+            what = dice.random()
+            if what < 0.4:
+                await run.flush()
+                memory.flushed(run)
+            elif what < 0.5:
+                run.checkpoint()
+            elif what < 0.7:
+                await run.phase("work", work)
+                memory.flushed(run)
+            await asyncio.sleep(dice.random() * dice.choice([0.01, 0.2, 0.2, 0.6]))
+            if dice.random() < trouble:
+                raise dice.choice([ValueError("trouble"), RetryLater(after=dice.random() * 2)])
+        if [message["turn"] for message in run.messages] != list(range(turns)):
+            complain(Broken(f"run {run.id} comes to its end with {list(run.messages)}"))
+        return turns
+
+    @runs.handler(throttle=0.2)
+    async def steps(run: AsyncRun[Any], turns: int, trouble: float) -> int:
+        begin(run)
+        for step in range(turns):
+            await run.phase(f"step-{step}", work)
+        if dice.random() < trouble:
+            raise ValueError("trouble")
+        return turns
+
+    @runs.handler(throttle=0.2, deadline=Deadline(soft=0.5, hard=3.0, progress=2.0))
+    async def watched(run: AsyncRun[Any], turns: int, trouble: float) -> int:
+        begin(run)
+        for step in range(turns):
+            await run.phase(f"step-{step}", work)
+            if dice.random() < 0.1:
+                await asyncio.sleep(dice.choice([0.5, 5.0]))
+        return turns
+
+    @runs.handler
+    async def poison(run: AsyncRun[Any], turns: int, trouble: float) -> int:
+        await asyncio.sleep(0.2 * dice.random())
+        crash()
+        await asyncio.sleep(0)
+        raise AssertionError("a dead process does nothing")
+
+    return runs

@@ -1,0 +1,151 @@
+"""What everything of a seed stands on: its dice, its clock, its network, its server and who watches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Coroutine, Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from coordinator.config import Settings
+from coordinator.store import plans
+from coordinator.store.keys import Namespace
+from coordinator.store.script import Call, Command
+from coordinator.store.trip import Packet
+from tests.faults.simulation.app import Memory
+from tests.faults.simulation.loop import Process, VirtualClock, VirtualLoop
+from tests.faults.simulation.network import Bell, Line, Weather
+from tests.faults.simulation.scene import Scene
+from tests.faults.simulation.server import RealServer
+from tests.faults.simulation.site import ServerSite, Trace
+from tests.faults.simulation.watcher import Watchers
+from workers.heartbeat import Heartbeat
+
+URL, NAMESPACE = "redis://simulated:6379/0", "sim"
+
+
+class InLoop(Heartbeat):
+    """The real heartbeat, as a task of the simulated process: there are no threads here."""
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._loop.create_task(self._main())
+
+    def stop(self) -> None:
+        assert self._loop is not None
+        self._loop.call_soon(self._stopped.set)
+
+
+class Ground:
+    """Shared by the processes of one seed; `go` starts something in one of them."""
+
+    def __init__(self, seed: int, server: RealServer) -> None:
+        self.seed, self.dice = seed, random.Random(seed)
+        self.scene = Scene.drawn(self.dice)
+        self.namespace = Namespace(NAMESPACE, self.scene.partitions)
+        self.loop = VirtualLoop()
+        self.clock = VirtualClock(self.loop)
+        self.weather = Weather(self.dice, self.scene.chances, self.scene.focus, self.scene.latest)
+        self.trace, self.memory = Trace(), Memory()
+        self.watchers = Watchers([keys.at for keys in self.namespace.everywhere()], self.memory.restarted)
+        self.site = ServerSite(server, self.loop, self.weather, self.watchers, self.trace)
+        self._broken: Exception | None = None
+
+    # -- what went wrong
+
+    def complain(self, broken: Exception) -> None:
+        """The first one counts, and the trace ends with it."""
+        self._broken = self._broken or broken
+        self.trace.closed = True
+
+    def escaped(self, loop: Any, context: dict[str, Any]) -> None:
+        """What a callback raised, as the watcher does when a request arrives: a loop would only log it."""
+        error = context.get("exception")
+        if isinstance(error, (AssertionError, TypeError, AttributeError, LookupError, ValueError)):
+            self.complain(error)
+
+    def check(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+
+    # -- processes
+
+    def go(self, process: Process, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        async def guarded() -> Any:
+            try:
+                return await work
+            except (AssertionError, TypeError, AttributeError, LookupError) as error:
+                self.complain(error)
+                raise
+
+        return self.loop.start(process, guarded())
+
+    def settings(self) -> Settings:
+        return Settings(URL, NAMESPACE, timeout=self.dice.choice([5.0, 30.0]))
+
+    def pause(self, process: Process, seconds: float) -> None:
+        if process.alive and not process.paused:
+            process.paused = True
+            self.loop.call_later(seconds, self.go_on, process, context=self.loop.nobody)
+
+    def go_on(self, process: Process) -> None:
+        if process.alive and process.paused:
+            self.loop.resume(process)
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """The simulated network, time and chance in the places of the real ones."""
+        bell = lambda address: Bell(self.site)  # noqa: E731  # stands for a class
+        state = random.getstate()
+        random.seed(self.seed)
+        with contextlib.ExitStack() as stack:
+            for target, name, value in (
+                ("coordinator.store.wire", "async_pool", lambda address, node: Line(self.site)),
+                ("workers.claimer", "AsyncBell", bell),
+                ("coordinator.daemon", "AsyncBell", bell),
+                ("coordinator.hints", "AsyncBell", bell),
+                ("workers.worker", "Heartbeat", InLoop),
+                ("workers.heartbeat", "resident_bytes", lambda: 0),
+                ("tenacity", "time", SimpleNamespace(monotonic=self.loop.time)),
+                ("os", "urandom", self.dice.randbytes),
+                ("os", "getpid", lambda: 1),
+                ("socket", "gethostname", lambda: "host"),
+            ):
+                stack.enter_context(mock.patch(f"{target}.{name}", value))
+            logging.disable(logging.CRITICAL)
+            try:
+                yield
+            finally:
+                logging.disable(logging.NOTSET)
+                random.setstate(state)
+
+    # -- straight to the server, as nobody
+
+    def found(self) -> None:
+        birth = "simulated"
+        self.ask(plans.found(NAMESPACE, birth=birth, durability="none", partitions=self.scene.partitions))
+
+    def ask(self, plan: Any) -> Any:
+        """Carries a plan."""
+        try:
+            yielded = next(plan)
+            while True:
+                requests = yielded if isinstance(yielded, list) else [yielded]
+                replies = [self._request(request) for request in requests]
+                yielded = plan.send(replies if isinstance(yielded, list) else replies[0])
+        except StopIteration as done:
+            return done.value
+
+    def _request(self, request: Call | Command) -> Any:
+        words = Packet(request, [0], list(request.items) if isinstance(request, Call) else []).command(
+            bare=False, whole=False
+        )
+        command = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+        if command[0] == b"EVALSHA":
+            self.site.know(command[1])
+        (reply,) = self.site.execute(None, [command])
+        return reply

@@ -1,0 +1,227 @@
+"""What is between processes and the server: a way that delays, loses, cuts and delivers late, as a seed says.
+
+A `Line` stands where redis-py's pool of connections stands, below the real wire: what is packed, merged, timed out and repeated
+is done by the real code. A request that was sent is on its own from then on: its sender may give up, or die.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import hiredis
+import redis.exceptions as foreign
+
+from coordinator.errors import Unreachable
+from tests.faults.simulation.loop import Process, VirtualLoop, current
+from tests.faults.simulation.scene import HARD
+from tests.faults.simulation.server import Words
+
+
+@dataclass(slots=True)
+class Weather:
+    """Which faults there are in a seed, and how often. Not every seed has every one: alone they reach further."""
+
+    dice: random.Random
+    chances: dict[str, float] = field(default_factory=dict)
+    focus: frozenset[str] = frozenset()  # the scripts that have it hard
+    latest: float = 1.0  # how late a late request arrives, at most
+    calm: bool = False
+    outage_until: float = 0.0
+    last_arrival: float = 0.0
+    cut_off: dict[str, float] = field(default_factory=dict)  # process -> until when
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def fate(self, weight: float = 1.0) -> str:
+        if not self.calm:
+            roll = self.dice.random() / weight
+            for fault, chance in self.chances.items():
+                roll -= chance
+                if roll < 0:
+                    self.counts[fault] += 1
+                    return fault
+        return "good"
+
+    def lateness(self, now: float) -> float:
+        """How much later than others a request arrives; it is remembered, since no seed is over before the last one."""
+        late = self.dice.uniform(0.0, self.latest) ** 2 / self.latest  # mostly little: what it meets then still matters
+        self.last_arrival = max(self.last_arrival, now + late + 1.0)
+        return late
+
+    def reachable(self, process: Process | None, now: float) -> bool:
+        return self.calm or (
+            now >= self.outage_until and (process is None or now >= self.cut_off.get(process.name, 0.0))
+        )
+
+    def delay(self) -> float:
+        """Mostly some hundred microseconds; now and then much more."""
+        if self.calm or self.dice.random() < 0.9:
+            return 0.0001 + 0.0009 * self.dice.random()
+        return 0.3 * self.dice.random()
+
+
+class Site(Protocol):
+    """Where requests arrive."""
+
+    loop: VirtualLoop
+    weather: Weather
+
+    def name_of(self, command: Words) -> str: ...
+
+    def execute(self, sender: Process | None, commands: Sequence[Words]) -> list[Any]: ...
+
+    def block(self, listener: Listener) -> None: ...
+
+    def unblock(self, listener: Listener) -> None: ...
+
+
+def _error(reply: Exception) -> Exception:
+    kind = foreign.NoScriptError if str(reply).startswith("NOSCRIPT") else foreign.ResponseError
+    return kind(str(reply))
+
+
+class Line:
+    """What AsyncWire takes for a pool of connections."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    async def get_connection(self) -> Connection:
+        site = self._site
+        if not site.weather.reachable(current.get(), site.loop.time()):
+            await asyncio.sleep(site.weather.delay())
+            if site.weather.dice.random() < 0.5:
+                await site.loop.create_future()  # silence
+            raise foreign.ConnectionError("refused")
+        return Connection(site)
+
+    async def release(self, connection: Connection) -> None:
+        return
+
+    async def disconnect(self) -> None:
+        return
+
+
+class Connection:
+    """One exchange at a time, as the wire makes them."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._arrived: asyncio.Future[list[Any]] = site.loop.create_future()
+        self._replies: list[Any] = []
+
+    async def send_packed_command(self, packed: Sequence[bytes]) -> None:
+        site, weather, sender = self._site, self._site.weather, current.get()
+        reader = hiredis.Reader()
+        for part in packed:
+            reader.feed(part)
+        commands: list[Words] = []
+        while (command := reader.gets()) is not False:
+            commands.append(command)
+        self._arrived, self._replies = site.loop.create_future(), []
+        hard = weather.focus and any(site.name_of(command) in weather.focus for command in commands)
+        weight = HARD if hard else 1.0
+        fate = weather.fate(weight) if weather.reachable(sender, site.loop.time()) else "request lost"
+        if fate == "request lost":
+            self._break(weather.delay())
+            return
+        late = weather.lateness(site.loop.time()) if fate == "late" else 0.0
+        self._after(weather.delay() + late, lambda: self._deliver(sender, commands, fate))
+
+    def _deliver(self, sender: Process | None, commands: Sequence[Words], fate: str) -> None:
+        weather = self._site.weather
+        if fate == "cut":
+            commands = commands[: weather.dice.randrange(len(commands) + 1)]
+        replies = self._site.execute(sender, commands)
+        if fate in ("reply lost", "cut"):
+            self._break(weather.delay())
+        else:
+            self._after(weather.delay(), lambda: self._arrive(replies))
+        if fate == "repeated":  # as where a first sending was taken for lost, and arrives after the second
+            late = weather.lateness(self._site.loop.time())
+            self._after(weather.delay() + late, lambda: self._again(sender, commands))
+
+    def _again(self, sender: Process | None, commands: Sequence[Words]) -> None:
+        self._site.execute(sender, commands)
+
+    def _break(self, delay: float) -> None:
+        """The connection is reset; or nothing is heard of it ever again."""
+        if self._site.weather.dice.random() < 0.7:
+            self._after(delay, lambda: self._arrive(foreign.ConnectionError("reset")))
+
+    def _after(self, seconds: float, what: Callable[[], None]) -> None:
+        self._site.loop.call_later(seconds, what, context=self._site.loop.nobody)
+
+    def _arrive(self, replies: list[Any] | Exception) -> None:
+        if self._arrived.done():
+            return
+        if isinstance(replies, Exception):
+            self._arrived.set_exception(replies)
+            self._arrived.exception()  # its sender may be gone
+        else:
+            self._arrived.set_result(replies)
+
+    async def read_response(self) -> Any:
+        if not self._replies:
+            self._replies = list(await self._arrived)
+        reply = self._replies.pop(0)
+        if isinstance(reply, Exception):
+            raise _error(reply)
+        return reply
+
+    async def disconnect(self, nowait: bool = False) -> None:
+        self._arrived = self._site.loop.create_future()
+
+
+@dataclass(eq=False, slots=True)
+class Listener:
+    """Who waits for a token of some lists."""
+
+    keys: list[bytes]
+    process: Process | None
+    heard: asyncio.Future[tuple[str, bytes]]
+    take: Callable[[bytes, bytes], None]
+
+    @property
+    def pop(self) -> Words:
+        return [b"LMPOP", b"%d" % len(self.keys), *self.keys, b"LEFT"]
+
+
+class Bell:
+    """What stands in the place of AsyncBell: waits at the server for the first token of some lists."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    async def wait(self, keys: Sequence[str], seconds: float) -> tuple[str, bytes] | None:
+        site, weather = self._site, self._site.weather
+        await asyncio.sleep(weather.delay())
+        if not weather.reachable(current.get(), site.loop.time()):
+            raise Unreachable("no way to the server")
+        heard: asyncio.Future[tuple[str, bytes]] = site.loop.create_future()
+
+        def take(key: bytes, token: bytes) -> None:
+            if weather.fate() == "good":  # else the token is lost on its way
+                site.loop.call_later(weather.delay(), _hear, heard, (key.decode(), token), context=site.loop.nobody)
+
+        listener = Listener([key.encode() for key in keys], current.get(), heard, take)
+        site.block(listener)
+        try:
+            async with asyncio.timeout(seconds):
+                return await heard
+        except TimeoutError:
+            return None
+        finally:
+            site.unblock(listener)
+
+    async def close(self) -> None:
+        return
+
+
+def _hear(heard: asyncio.Future[tuple[str, bytes]], token: tuple[str, bytes]) -> None:
+    if not heard.done():
+        heard.set_result(token)

@@ -1,0 +1,141 @@
+"""Who asks for something: producers that enqueue and wait, an operator that cancels and revives, a schedule."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from coordinator.client import AsyncClient, AsyncHandle
+from coordinator.errors import BadCall, CoordinatorError, NotFound, Unconfirmed
+from coordinator.run import ENDED
+from tests.faults.simulation.ground import NAMESPACE, URL, Ground
+from tests.faults.simulation.loop import Process
+from tests.faults.simulation.scene import new_run
+from tests.faults.simulation.watcher import Broken
+
+NAME = "often"
+
+
+class People:
+    """What they were told is what counts: `acknowledged`."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground, self._dice = ground, ground.dice
+        self.acknowledged: dict[str, int] = {}  # run -> turns
+        self.poison: set[str] = set()
+        self.all: list[tuple[Process, asyncio.Task[Any]]] = []
+
+    def start(self) -> None:
+        for number, count in enumerate(self._ground.scene.producers):
+            self._go(f"p{number}", self._produce(count))
+        if self._ground.scene.operator:
+            self._go("op", self._operate())
+        if self._ground.scene.schedule:
+            self._go("sch", self._schedule())
+
+    def _go(self, name: str, work: Any) -> None:
+        process = Process(name)
+        self.all.append((process, self._ground.go(process, work)))
+
+    @property
+    def busy(self) -> bool:
+        return any(process.alive and not task.done() for process, task in self.all)
+
+    def lose_one(self) -> None:
+        """Whoever has a schedule lives on: it would fire for ever, and no seed would end."""
+        self._dice.choice([process for process, _ in self.all if process.name != "sch"]).alive = False
+
+    def _client(self) -> AsyncClient:
+        client = AsyncClient(URL, NAMESPACE, timeout=self._dice.choice([3.0, 30.0]))
+        client._clock = self._ground.clock
+        return client
+
+    # -- producers
+
+    async def _produce(self, count: int) -> None:
+        client = self._client()
+        for _ in range(count):
+            await asyncio.sleep(self._dice.random() * 0.5)
+            kind, inputs, options = new_run(self._dice, self._ground.scene.kinds)
+            handle = await self._enqueue(client, kind, inputs, options)
+            if handle is not None:
+                self.acknowledged[handle.id] = inputs["turns"]
+                if kind == "poison":
+                    self.poison.add(handle.id)
+                if self._dice.random() < 0.3:
+                    waiting = self._ground.loop.create_task(self._wait(handle))
+                    waiting.add_done_callback(_looked_at)
+
+    async def _enqueue(self, client: AsyncClient, kind: str, inputs: Any, options: Any) -> AsyncHandle[Any] | None:
+        """Again and again, with the same identity where it may have been carried out."""
+        for _ in range(20):
+            try:
+                return await client.enqueue(kind, inputs, **options)
+            except Unconfirmed as error:
+                if error.ids:
+                    options = {**options, "id": error.ids[0]}
+            except BadCall as error:  # nobody calls wrongly here: the simulation is broken, and would prove nothing
+                self._ground.complain(error)
+            except CoordinatorError:
+                pass
+            await asyncio.sleep(self._dice.random())
+        return None
+
+    async def _wait(self, handle: AsyncHandle[Any]) -> None:
+        while True:
+            try:
+                status = await handle.wait(timeout=self._dice.choice([5, 50]))
+            except CoordinatorError:
+                await asyncio.sleep(1.0)
+                continue
+            seen = self._ground.watchers.now(handle.id)
+            if seen is not None and status not in ENDED:
+                self._ground.complain(Broken(f"a wait for run {handle.id} came back with {status}"))
+            return
+
+    # -- others
+
+    async def _operate(self) -> None:
+        """Cancels and revives what it finds, at any time; mostly what can be revived."""
+        client = self._client()
+        while not self._ground.weather.calm:
+            await asyncio.sleep(self._dice.random() * 1.5)
+            if not self.acknowledged:
+                continue
+            ended = [id for id in self.acknowledged if self._has_ended_badly(id)]
+            if ended and self._dice.random() < 0.5:
+                handle = client.handle(self._dice.choice(ended))
+                with contextlib.suppress(CoordinatorError):
+                    await handle.revive(from_start=self._dice.random() < 0.3)
+            elif self._dice.random() < 0.5:
+                handle = client.handle(self._dice.choice(list(self.acknowledged)))
+                with contextlib.suppress(CoordinatorError):
+                    await handle.cancel(grace=self._dice.choice([0.5, 5.0, 30.0]))
+
+    def _has_ended_badly(self, id: str) -> bool:
+        seen = self._ground.watchers.now(id)
+        return seen is not None and seen.status in ENDED and seen.status != "completed"
+
+    async def _schedule(self) -> None:
+        """A schedule that is set, changed, and taken away when the faults are over."""
+        client, ground = self._client(), self._ground
+        while not self._ground.weather.calm:
+            every = self._dice.choice([1, 2])
+            with contextlib.suppress(CoordinatorError):
+                await client.schedule(NAME, every, "steps", {"turns": 1, "trouble": 0.0})
+            await asyncio.sleep(self._dice.random() * 4)
+        while True:
+            try:
+                await client.unschedule(NAME)
+            except NotFound:
+                if ground.loop.time() > ground.weather.last_arrival:  # else one that is on its way may still set it
+                    return
+            except CoordinatorError:
+                pass
+            await asyncio.sleep(1.0)
+
+
+def _looked_at(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()

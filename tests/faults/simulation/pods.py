@@ -1,0 +1,133 @@
+"""The fleet and the coordinators of a seed: supervisors that replace what died, and the real worker and coordinator below them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Generator
+from typing import Any
+
+from coordinator.daemon import Coordinator
+from coordinator.errors import CoordinatorError
+from coordinator.store import plans
+from coordinator.store.wire import AsyncWire, drive_async
+from tests.faults.simulation.app import registry
+from tests.faults.simulation.ground import Ground
+from tests.faults.simulation.loop import Process, current
+from workers.worker import Worker, WorkerOptions
+
+
+class Pod:
+    """A supervisor with one worker process, which it replaces; what it was told of is given up when the child dies."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.supervisor = Process(f"s{name}")
+        self.child = Process("")
+        self.child.alive = False  # until the first one is there
+        self.worker: Worker | None = None
+        self.ids: list[tuple[int, str]] = []
+        self.ended = asyncio.Event()
+        self.starts = 0
+        self.stopping = False
+
+    @property
+    def has_left(self) -> bool:
+        """Whether its last worker said so before it ended."""
+        return self.worker is not None and self.worker.has_left
+
+
+class Pods:
+    """All pods of a seed."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground, self._dice = ground, ground.dice
+        self._registry = registry(ground.dice, ground.memory, self._poisoned, ground.complain)
+        self.all: list[Pod] = []
+
+    def start(self, name: str) -> Pod:
+        pod = Pod(name)
+        self._ground.go(pod.supervisor, self._supervise(pod))
+        return pod
+
+    async def _supervise(self, pod: Pod) -> None:
+        while not pod.stopping:
+            pod.starts += 1
+            pod.child, pod.ids, pod.ended = Process(f"w{pod.name}.{pod.starts}"), [], asyncio.Event()
+            self._ground.go(pod.child, self._work(pod))
+            await pod.ended.wait()
+            await asyncio.sleep(0.01 + self._dice.random() * 0.5)
+            if not pod.has_left:
+                for partition, worker in pod.ids:
+                    await self.abandon(partition, worker)
+
+    async def _work(self, pod: Pod) -> None:
+        options = WorkerOptions(
+            self._ground.settings(),
+            concurrency=self._dice.choice([1, 2, 4]),
+            grace=self._dice.choice([0.0, 0.5, 2.0]),
+            lease=self._ground.scene.lease,
+        )
+        announce = lambda partition, id: pod.ids.append((partition, id))  # noqa: E731  # one line
+        pod.worker = Worker(self._registry, options, self._ground.clock, announce)
+        with contextlib.suppress(CoordinatorError):
+            await pod.worker.run()
+        self.kill_child(pod)  # a process that has ended takes along what it left running
+
+    def _poisoned(self) -> None:
+        for pod in self.all:
+            if pod.child is current.get():
+                self.kill_child(pod)
+
+    def kill_child(self, pod: Pod) -> None:
+        pod.child.alive = False
+        self._ground.loop.call_soon(pod.ended.set, context=self._ground.loop.nobody)
+
+    def lose(self, pod: Pod) -> None:
+        """Supervisor and worker at once: nobody is told, and the lease has to run out."""
+        pod.child.alive = pod.supervisor.alive = False
+        self.all[self.all.index(pod)] = self.start(pod.name + "x")
+
+    def some(self) -> Pod:
+        """Mostly one that holds runs: there it hurts."""
+        busy = [pod for pod in self.all if pod.child.alive and pod.worker is not None and pod.worker.attempts]
+        return self._dice.choice(busy if busy and self._dice.random() < 0.8 else self.all)
+
+    async def abandon(self, partition: int, worker: str, whole: bool = True) -> None:
+        """Not `whole`: who does it dies after the first run, and what is left is for a coordinator."""
+        wire, keys = AsyncWire(self._ground.settings().address), self._ground.namespace.keys(partition)
+        plan = plans.abandon(keys, worker, batch=self._dice.choice([1, 200]) if whole else 1)
+        with contextlib.suppress(CoordinatorError):
+            await drive_async(wire, plan if whole else _only_first(plan), timeout=30)
+
+
+def _only_first(plan: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    return (yield next(plan))
+
+
+class Coordinators:
+    """All coordinators of a seed."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._started = 0
+        self.all: list[tuple[Process, Coordinator]] = []
+
+    def start(self) -> None:
+        process = Process(f"c{self._started}")
+        self._started += 1
+
+        async def run() -> Any:
+            coordinator = Coordinator(self._ground.settings(), self._ground.clock)
+            self.all.append((process, coordinator))
+            while True:
+                try:
+                    return await coordinator.run()
+                except CoordinatorError:  # it could not enter: whoever starts it does so again
+                    await asyncio.sleep(1.0)
+
+        self.all = [pair for pair in self.all if pair[0].alive]
+        self._ground.go(process, run())
+
+    def some(self) -> Process | None:
+        return self._ground.dice.choice(self.all)[0] if self.all else None

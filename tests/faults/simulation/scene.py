@@ -1,0 +1,83 @@
+"""What a seed is made of, drawn before it begins: small worlds, short leases, and mostly one kind of call that has it hard.
+
+Faults that are spread over all calls seldom meet twice in the same place; a bug needs just that. So a seed has a focus.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+FOCUSES: dict[str, frozenset[str]] = {
+    "producers": frozenset({"enqueue", "revive", "cancel"}),
+    "claims": frozenset({"claim", "join", "leave", "heartbeat"}),
+    "saves": frozenset({"checkpoint", "note", "extend", "kill"}),
+    "endings": frozenset({"complete", "fail", "retry", "release", "reject"}),
+    "coordinators": frozenset({"recover", "judge", "abandon", "due", "fire", "lock"}),
+    "nobody": frozenset(),
+}
+HARD = 6.0  # how much more often the calls of the focus are hit
+FAULTS = ("request lost", "reply lost", "late", "repeated", "cut")
+LATEST = (2.0, 2.0, 4.0, 4.0, 4.0, 8.0, 8.0, 8.0, 8.0, 45.0)  # seconds: nothing repeats a call for longer than 50
+KINDS = ("agent", "agent", "steps", "watched")
+DEEDS = (
+    "crash worker", "pause worker", "drain worker", "lose host", "crash coordinator", "pause coordinator", "cut off", "outage",
+    "crash producer", "give up the living",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The numbers of a seed. Times are virtual seconds."""
+
+    partitions: int
+    lease: float
+    seconds: float  # how long there are faults
+    pace: float  # between two deeds, at most
+    deeds: tuple[str, ...]
+    chances: dict[str, float]
+    focus: frozenset[str]
+    latest: float  # how late a late request arrives, at most
+    coordinators: int
+    pods: int
+    producers: tuple[int, ...]  # how many runs each of them enqueues
+    operator: bool
+    schedule: bool
+    kinds: tuple[str, ...]
+
+    @classmethod
+    def drawn(cls, dice: random.Random) -> Scene:
+        return cls(
+            partitions=dice.choice([1, 1, 1, 2]),
+            lease=dice.choice([1.0, 1.0, 2.0, 2.0, 3.0, 15.0]),
+            seconds=dice.choice([3.0, 5.0, 8.0]),
+            pace=dice.choice([0.3, 0.6, 1.2]),
+            deeds=tuple(deed for deed in DEEDS if dice.random() < 0.5),
+            chances={fault: dice.choice([0.03, 0.06, 0.12]) for fault in FAULTS if dice.random() < 0.6},
+            focus=FOCUSES[dice.choice(list(FOCUSES))],
+            latest=dice.choice(LATEST),
+            coordinators=dice.choice([1, 1, 2]),
+            pods=dice.choice([1, 1, 2, 2, 3]),
+            producers=tuple(dice.choice([2, 3, 4]) for _ in range(dice.choice([1, 2]))),
+            operator=dice.random() < 0.6,
+            schedule=dice.random() < 0.1,
+            kinds=dice.choice([KINDS, KINDS, KINDS, (*KINDS, "poison")]),
+        )
+
+
+def new_run(dice: random.Random, kinds: Sequence[str]) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Kind, inputs and options of a run. One with a key has the same inputs each time."""
+    kind = dice.choice(kinds)
+    inputs: dict[str, Any] = {"turns": dice.choice([3, 8, 16]), "trouble": dice.choice([0.0, 0.0, 0.1, 0.4])}
+    options: dict[str, Any] = {"priority": dice.choice([0, 0, 5])}
+    if dice.random() < 0.2:
+        options["delay"] = dice.random() * 3
+    if dice.random() < 0.1:
+        options["expires"] = 0.5 + dice.random() * 5
+    if dice.random() < 0.4:
+        options["key"], inputs = f"{kind}{dice.randrange(2)}", {"turns": 6, "trouble": 0.0}
+    if dice.random() < 0.2:
+        options["retention"] = dice.choice([0.0, 60.0, 600.0])
+    return kind, inputs, options

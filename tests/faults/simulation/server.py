@@ -1,0 +1,109 @@
+"""A real server under virtual time: every script is the real one, with a head that gives it the time and makes keys end by it.
+
+In the script's text `redis` is shadowed: TIME answers the virtual time, which comes along as a second key, and a TTL is kept in a
+list of our own, from which each script first takes what is over. Everything else is the server's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import hiredis
+
+from coordinator.store.script import Script
+
+Words = Sequence[bytes]
+
+HEAD = """
+local server, ends, clock_ms = redis, '{sim}:ends', tonumber(KEYS[2])
+for _, key in ipairs(server.call('ZRANGEBYSCORE', ends, '-inf', KEYS[2], 'LIMIT', 0, 1000)) do
+  server.call('ZREM', ends, key)
+  if server.call('PTTL', key) > 0 then server.call('DEL', key) end
+end
+local function under_virtual_time(ask)
+  return function(command, key, value, ...)
+    if command == 'TIME' then
+      return { string.format('%.0f', math.floor(clock_ms / 1000)), string.format('%.0f', clock_ms % 1000 * 1000) }
+    elseif command == 'PEXPIRE' and tonumber(value) > 0 and tonumber(value) < 1e15 then
+      local done = ask('PEXPIRE', key, 2592000000)
+      if done == 1 then server.call('ZADD', ends, string.format('%.0f', clock_ms + value), key) end
+      return done
+    elseif command == 'SET' and select(1, ...) == 'PX' then
+      server.call('ZADD', ends, string.format('%.0f', clock_ms + select(2, ...)), key)
+      return ask('SET', key, value, 'PX', 2592000000)
+    elseif value ~= nil then
+      return ask(command, key, value, ...)
+    elseif key ~= nil then
+      return ask(command, key)
+    end
+    return ask(command)
+  end
+end
+local redis = { call = under_virtual_time(server.call), pcall = under_virtual_time(server.pcall) }
+"""
+
+# What is to be seen of runs after each call: the fields that the laws are about.
+LOOK = """#!lua
+local seen = {}
+for i = 1, #ARGV do
+  local run = redis.call('HMGET', KEYS[1] .. ':run:' .. ARGV[i], 'status', 'token', 'counters', 'result', 'error', 'cancel')
+  run[7] = redis.call('HGET', KEYS[1] .. ':ckpt:' .. ARGV[i], 'head')
+  seen[i] = run
+end
+return seen
+"""
+SWEEP = "#!lua\n" + HEAD + "return 'ok'"
+
+
+def with_head(text: str) -> str:
+    shebang, at, rest = text.split("\n", 2)
+    return f"{shebang}\n{at}{HEAD}{rest}"
+
+
+def sha(text: str) -> str:
+    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+class RealServer:
+    """One connection to a real server: commands there, replies back, nothing else. Kept from seed to seed."""
+
+    def __init__(self, path: Path, scripts: Sequence[Script], plant: Callable[[str], str] = str) -> None:
+        """`plant` may put a bug into the text of a script; its callers still know it by the hash of the right one."""
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(str(path))
+        self._reader = hiredis.Reader()
+        self.scripts = {script.sha.encode(): script for script in scripts}
+        texts = {script.sha.encode(): with_head(plant(script.text)) for script in scripts}
+        self._ours = {known: sha(text).encode() for known, text in texts.items()}
+        self.look, self._sweep = sha(LOOK).encode(), sha(SWEEP).encode()
+        for reply in self.ask([[b"SCRIPT", b"LOAD", text.encode()] for text in (*texts.values(), LOOK, SWEEP)]):
+            if isinstance(reply, Exception):
+                raise reply
+
+    def ask(self, commands: Sequence[Words]) -> list[Any]:
+        self._socket.sendall(b"".join(hiredis.pack_command(tuple(command)) for command in commands))  # type: ignore[arg-type]
+        replies: list[Any] = []
+        while len(replies) < len(commands):
+            reply = self._reader.gets()
+            if reply is False:
+                self._reader.feed(self._socket.recv(1 << 20))
+            else:
+                replies.append(reply)
+        return replies
+
+    def at_time(self, command: Words, now_ms: int) -> list[Words]:
+        """A command as it is sent at a time: a script with its head; before any other the keys that are over go."""
+        now = b"%d" % now_ms
+        if command[0] == b"EVALSHA":
+            return [[b"EVALSHA", self._ours[bytes(command[1])], b"2", command[3], now, *command[4:]]]
+        return [[b"EVALSHA", self._sweep, b"2", b"-", now], command]
+
+    def empty(self) -> None:
+        self.ask([[b"FLUSHDB", b"SYNC"]])
+
+    def close(self) -> None:
+        self._socket.close()

@@ -1,0 +1,331 @@
+"""Judges every step at the server, from outside: what was asked, what was answered, and what became of the runs.
+
+It knows the promises and the table of moves, and nothing of how the scripts keep them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from coordinator.run import ENDED, MOVES, Counters, Status
+
+Given = tuple[dict[str, str], list[dict[str, str]]]
+OWNERS_CALLS = ("checkpoint", "complete", "fail", "retry", "release", "reject", "note", "extend", "kill")
+GO_ON = ("checkpoint", "note", "extend", "kill")  # calls of an owner after which it still is one
+TICK_MS = 1000
+
+
+class Broken(AssertionError):
+    """A promise was broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A run as it was seen after a step."""
+
+    status: Status
+    token: str
+    counters: Counters
+    result: bytes
+    error: bytes
+    cancel: bool
+    head: tuple[int, ...]
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> Seen | None:
+        if row[0] is None:
+            return None
+        texts = [(part or b"").decode(errors="replace") for part in (row[0], row[1], row[2])]
+        head = tuple(int(part) for part in row[6].split()) if row[6] else ()
+        return cls(
+            Status(texts[0]), texts[1], Counters.parse(texts[2]), row[3] or b"", row[4] or b"", bool(row[5]), head
+        )
+
+
+@dataclass(slots=True)
+class Member:
+    """A worker as the calls that were carried out make it."""
+
+    lease: int
+    until: int
+    condemned: bool = False
+    gone: bool = False
+    floor: int = 0
+    claims: dict[int, set[str]] = field(default_factory=dict)
+
+
+class Watcher:
+    """The laws, one method each."""
+
+    def __init__(self, restarted: Callable[[str, int], None]) -> None:
+        self._restarted = restarted
+        self.ids: list[bytes] = []
+        self._runs: dict[str, Seen | None] = {}
+        self._rows: dict[str, Sequence[Any]] = {}  # as they came: one that has not changed need not be read
+        self._endings: dict[tuple[str, int], Status] = {}
+        self._accepted: dict[str, tuple[str, str, str]] = {}  # run -> token, call, answer of the last owner's ending
+        self._tokens: dict[str, set[str]] = {}
+        self._members: dict[str, Member] = {}
+        self._judged_at: int | None = None
+        self._hold_until = 0
+        self.created: dict[str, str] = {}  # once -> run
+
+    def expect(self, ids: Sequence[str]) -> None:
+        for id in ids:
+            if id not in self._runs:
+                self._runs[id] = None
+                self.ids.append(id.encode())
+
+    def now(self, id: str) -> Seen | None:
+        return self._runs.get(id)
+
+    def has_ended(self, id: str) -> bool:
+        return any(run == id for run, _ in self._endings)
+
+    def all(self) -> Iterable[tuple[str, Seen | None]]:
+        return self._runs.items()
+
+    # -- one step
+
+    def step(self, now: int, call: str, given: Given, reply: Any, rows: Sequence[Any] | None) -> None:
+        if isinstance(reply, Exception):
+            raise Broken(f"{call} raised at the server: {reply}")
+        before = dict(self._runs)
+        if rows is not None:
+            for id, row in zip(list(self._runs), rows, strict=True):
+                if row != self._rows.get(id):
+                    self._rows[id], self._runs[id] = row, Seen.of(row)
+                    self._one_run(call, id, before[id], self._runs[id])
+        if call in OWNERS_CALLS:
+            items = given[1] or [given[0]]
+            answers = _answers(reply)
+            for item, answer in zip(items, answers if given[1] else answers[:1], strict=True):
+                self._owners_call(call, item, answer, before[item["id"]])
+        elif (law := getattr(self, f"_{call}", None)) is not None:
+            law(now, given, reply, before)
+
+    # -- what holds for every change of a run
+
+    def _one_run(self, call: str, id: str, before: Seen | None, after: Seen | None) -> None:
+        if after is None:
+            if call != "trim" and before is not None and before.status not in ENDED:
+                raise Broken(f"run {id} was {before.status} and is lost after {call}")
+            return
+        if before is None:
+            if call not in MOVES.get((None, after.status), ()):
+                raise Broken(f"{call} created run {id}")
+            if any(run == id for run, _ in self._endings):
+                raise Broken(f"{call} created run {id} again, which had ended")
+            return
+        old, new = before.counters, after.counters
+        if before.status != after.status and call not in MOVES.get((before.status, after.status), ()):
+            raise Broken(f"{call} moved run {id} from {before.status} to {after.status}")
+        if new.epoch < old.epoch or new.attempt < old.attempt or new.life < old.life:
+            raise Broken(f"{call} let the counters of run {id} fall: {old} to {new}")
+        if new.life > old.life and call != "revive":
+            raise Broken(f"{call} began a new life of run {id}")
+        self._one_owner(call, id, before, after)
+        self._one_ending(call, id, before, after)
+
+    def _one_owner(self, call: str, id: str, before: Seen, after: Seen) -> None:
+        if (after.status is Status.RUNNING) != bool(after.token):
+            raise Broken(f"run {id} is {after.status} with token {after.token!r} after {call}")
+        if after.token == before.token:
+            return
+        if after.token:
+            if call != "claim" or before.token:
+                raise Broken(f"{call} gave run {id} from {before.token!r} to {after.token!r}")
+            if after.token in self._tokens.setdefault(id, set()):
+                raise Broken(f"run {id} got token {after.token} again")
+            if after.counters.epoch <= before.counters.epoch:
+                raise Broken(f"the epoch of run {id} did not grow with its claim")
+            self._tokens[id].add(after.token)
+        elif after.counters.epoch <= before.counters.epoch and call not in ("complete", "fail"):
+            raise Broken(f"{call} took run {id} away, and its epoch did not grow")
+
+    def _one_ending(self, call: str, id: str, before: Seen, after: Seen) -> None:
+        life = (id, after.counters.life)
+        if after.status in ENDED:
+            if self._endings.setdefault(life, after.status) is not after.status:
+                raise Broken(f"run {id} ended as {self._endings[life]} and then by {call} as {after.status}")
+            if before.status in ENDED and (before.result, before.error) != (after.result, after.error):
+                raise Broken(f"{call} changed the ending of run {id}")
+        elif life in self._endings:
+            raise Broken(f"run {id} had ended as {self._endings[life]}, and goes on after {call}")
+        goes_on = before.head and after.head and before.counters.life == after.counters.life
+        if goes_on and (after.head[5] < before.head[5] or after.head[0] < before.head[0]):
+            raise Broken(f"{call} let the checkpoint of run {id} fall from {before.head} to {after.head}")
+
+    # -- what an owner asks for
+
+    def _owners_call(self, call: str, item: dict[str, str], answer: str, before: Seen | None) -> None:
+        id, token, after = item["id"], item["token"], self._runs[item["id"]]
+        owns = before is not None and before.token == token
+        if not owns and before != after:
+            raise Broken(f"a stale {call} with {token} was carried out on run {id}: {before} to {after}")
+        last = self._accepted.get(id)
+        if not owns and answer not in ("fenced", "gone") and (last is None or last[:2] != (token, call)):
+            raise Broken(f"a stale {call} of run {id} with {token} was answered {answer}")
+        if last is not None and last[:2] == (token, call) and before is not None and answer != last[2]:
+            raise Broken(f"{call} of run {id} was answered {last[2]}, and its repetition {answer}")
+        if owns and answer == "fenced":
+            raise Broken(f"the owner's {call} of run {id} was fenced")
+        if owns and call not in GO_ON and answer not in ("gap", "fenced"):
+            self._accepted[id] = (token, call, answer)
+            assert after is not None
+            if after.token:
+                raise Broken(f"{call} of run {id} was answered {answer}, and the run is still held")
+            self._carried_along(call, id, item.get("delta", ""), after)
+
+    def _carried_along(self, call: str, id: str, delta: str, after: Seen) -> None:
+        """What an ending brings along is saved with it, unless nothing is kept of the run. A delta begins with its number."""
+        seq = int(delta.partition(":")[2][: int(delta.partition(":")[0])]) if delta else 0
+        kept = after.head or after.status not in ENDED
+        if kept and seq > (after.head[0] if after.head else 0):
+            raise Broken(f"{call} of run {id} brought save {seq} along, and the checkpoint is {after.head}")
+
+    # -- producers
+
+    def _enqueue(self, now: int, given: Given, reply: Any, before: dict[str, Seen | None]) -> None:
+        for item, row in zip(given[1], reply, strict=True):
+            word, id = row[0].decode(), row[1].decode()
+            if word == "created" and self._runs[item["id"]] is None:
+                raise Broken(f"enqueue of {item['id']} was answered created, and it is not there")
+            if not item["once"] or word not in ("created", "found"):
+                continue
+            if word == "created" and before.get(id) is not None:
+                continue  # a repetition has the answer of the first one, whoever has the key by now
+            named = self.created.get(item["once"], id)
+            holds = self._runs.get(named)
+            if named != id and holds is not None and holds.status not in ENDED:
+                raise Broken(f"key {item['once']} names {named}, and {id} was {word} beside it")
+            self.created[item["once"]] = id
+
+    def _revive(self, now: int, given: Given, reply: Any, before: dict[str, Seen | None]) -> None:
+        id, after = given[0]["id"], self._runs[given[0]["id"]]
+        if given[0]["from_start"] == "1" and after is not None and before[id] != after:
+            self._restarted(id, after.counters.epoch)
+
+    # -- workers
+
+    def _join(self, now: int, given: Given, reply: Any, before: dict[str, Seen | None]) -> None:
+        name, word = given[0]["worker"], _answers(reply)[0]
+        member = self._members.get(name)
+        if word == "ok":
+            if member is not None and (member.condemned or member.gone):
+                raise Broken(f"worker {name} joined after it was given up")
+            lease = int(given[0]["lease"])
+            self._members[name] = replace(member, until=now + lease) if member else Member(lease, now + lease)
+
+    def _heartbeat(self, now: int, given: Given, reply: Any, before: dict[str, Seen | None]) -> None:
+        member = self._members.get(given[0]["worker"])
+        if _answers(reply)[0] == "ok":
+            if member is None or member.condemned or member.gone:
+                raise Broken(f"worker {given[0]['worker']} was renewed after it was given up")
+            member.until, member.floor = now + member.lease, max(member.floor, int(given[0]["floor"]))
+        elif member is not None and not member.condemned and not member.gone:
+            raise Broken(f"worker {given[0]['worker']} is gone, and nobody gave it up")
+
+    def _leave(self, now: int, given: Given, reply: Any, before: dict[str, Seen | None]) -> None:
+        if _answers(reply)[0] == "ok":
+            self._members.setdefault(given[0]["worker"], Member(0, 0)).gone = True
+            self._holds_nothing(given[0]["worker"], "left")
+
+    def _holds_nothing(self, worker: str, what: str) -> None:
+        for id, run in self._runs.items():
+            if run is not None and run.token.endswith(f"-{worker}"):
+                raise Broken(f"worker {worker} {what}, and still holds run {id}")
+
+    def _claim(self, now: int, given: Given, reply: Any, before: dict[str, Seen | None]) -> None:
+        name, number, word = given[0]["worker"], int(given[0]["number"]), _answers(reply)[0]
+        member = self._members.get(name)
+        taken = {id for id, run in self._runs.items() if run is not None and run != before[id]}
+        told = {row[0].decode() for row in reply[1]} if word in ("ok", "suspect") else set()
+        if taken and (member is None or member.condemned or member.gone):
+            raise Broken(f"worker {name} took {taken} after it was given up")
+        if member is None:
+            return
+        if taken and number <= member.floor:
+            raise Broken(f"claim {number} of {name} took {taken}, and {member.floor} had been given up")
+        if taken and now >= member.until:
+            raise Broken(f"worker {name} took {taken} after its lease was over")
+        if number in member.claims:
+            if taken:
+                raise Broken(f"claim {number} of {name} was repeated, and took {taken} more")
+            held = {id for id in member.claims[number] if self._held_by_claim(id, name, number)}
+            if word in ("ok", "suspect") and told != held:
+                raise Broken(f"claim {number} of {name} was repeated with {told}, and holds {held}")
+        elif word in ("ok", "suspect"):
+            if told != taken:
+                raise Broken(f"claim {number} of {name} took {taken} and told {told}")
+            member.claims[number] = taken
+
+    def _held_by_claim(self, id: str, worker: str, number: int) -> bool:
+        run = self._runs[id]
+        return run is not None and run.token.endswith(f"-{number}-{worker}")
+
+    # -- who gives workers up
+
+    def _abandon(self, now: int, given: Given, reply: Any, before: dict[str, Seen | None]) -> None:
+        self._members.setdefault(given[0]["worker"], Member(0, 0)).condemned = True
+        self._only_of(given[0]["worker"], before)
+        if int(reply[6]) == 0:
+            self._holds_nothing(given[0]["worker"], "was swept")
+
+    def _recover(self, now: int, given: Given, reply: Any, before: dict[str, Seen | None]) -> None:
+        name, word = given[0]["worker"], _answers(reply)[0]
+        if word == "unlocked":
+            return
+        self._judge(now, given, reply, before)
+        if word != "ok":
+            return
+        member = self._members.setdefault(name, Member(0, 0))
+        if not member.condemned:
+            if now < member.until:
+                raise Broken(f"worker {name} was recovered {member.until - now} ms before its lease was over")
+            if now < self._hold_until:
+                raise Broken(f"worker {name} was recovered {self._hold_until - now} ms before a hold was over")
+        member.condemned = True
+        self._only_of(name, before)
+
+    def _only_of(self, worker: str, before: dict[str, Seen | None]) -> None:
+        for id, run in self._runs.items():
+            was = before[id]
+            if run != was and (was is None or not was.token.endswith(f"-{worker}")):
+                raise Broken(f"run {id} was taken with worker {worker}, and was {was}")
+
+    def _judge(self, now: int, given: Given, reply: Any, before: dict[str, Seen | None]) -> None:
+        """Nobody looked for longer than three ticks: then the workers may be as well as they can."""
+        there = [member for member in self._members.values() if not member.gone]
+        if self._judged_at is None or now - self._judged_at > 3 * TICK_MS:
+            self._hold_until = now + min((member.lease for member in there if not member.condemned), default=0)
+        self._judged_at = now
+
+
+class Watchers:
+    """One watcher for each partition: no law spans two."""
+
+    def __init__(self, tags: Sequence[str], restarted: Callable[[str, int], None]) -> None:
+        self._of = {tag: Watcher(restarted) for tag in tags}
+
+    def of(self, tag: str) -> Watcher:
+        return self._of[tag]
+
+    def now(self, id: str) -> Seen | None:
+        return next((seen for watcher in self._of.values() if (seen := watcher.now(id)) is not None), None)
+
+    def has_ended(self, id: str) -> bool:
+        return any(watcher.has_ended(id) for watcher in self._of.values())
+
+    def all(self) -> Iterable[tuple[str, Seen | None]]:
+        return [pair for watcher in self._of.values() for pair in watcher.all()]
+
+
+def _answers(reply: Any) -> list[str]:
+    """The words of an answer: one, or one for each item."""
+    parts = reply if isinstance(reply, list) else [reply]
+    if parts and isinstance(parts[0], list):
+        parts = [part[0] for part in parts]
+    return [part.decode(errors="replace") if isinstance(part, bytes) else "" for part in parts]

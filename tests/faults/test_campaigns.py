@@ -1,0 +1,39 @@
+"""The short form of the campaigns: a few faults of each, judged by all rules. The long form is `scripts/faults NAME --count N`."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.faults.campaign import Campaign, carry_out
+from tests.faults.campaigns import bytes as every_byte
+from tests.faults.campaigns import kill, replies, roll, server, zombie
+from tests.servers import Server
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("campaign", "count"),
+    [
+        (kill.CAMPAIGN, 3),
+        (zombie.CAMPAIGN, 1),
+        (roll.CAMPAIGN, 1),
+        (server.campaign("always"), 2),
+        (replies.CAMPAIGN, 4),
+    ],
+    ids=lambda one: getattr(one, "name", ""),
+)
+def test_a_few_faults_break_no_promise(campaign: Campaign, count: int, tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(10**6)
+    ran = carry_out(campaign, tmp_path, count, seed)
+    assert ran.judgement.breaches == {}, f"seed {seed}"
+    assert ran.judgement.counts["acknowledged"] > 0
+    assert ran.faults.total() == count
+
+
+def test_a_connection_that_is_cut_at_some_bytes_costs_nothing(valkey_server: Server) -> None:
+    results = list(every_byte.cuts(valkey_server, every=97))
+    assert len(results) > 12
+    assert [(what, wrong) for what, wrong in results if wrong] == []

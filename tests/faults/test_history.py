@@ -1,0 +1,62 @@
+"""What a process writes is what it asked and was answered; and an order to crash is carried out by one process, at its point."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coordinator import Client
+from coordinator.store import observer
+from coordinator.store.script import read
+from coordinator.store.trip import Packet
+from tests.e2e.processes import ROOT
+from tests.faults import history
+from tests.faults.lab import Lab, Plan
+from tests.faults.watching import POINTS, Recorder
+from tests.servers import Server
+
+
+def test_nobody_watches_unless_told(valkey_server: Server, namespace: str, tmp_path: Path) -> None:
+    with Client(valkey_server.url, namespace) as client:
+        client.enqueue("agent", {"topic": "quiet", "turns": 1})
+        observer.observe(Recorder(tmp_path))
+        try:
+            client.enqueue("agent", {"topic": "seen", "turns": 1})
+            client.enqueue_many([("agent", {"topic": str(n), "turns": 1}) for n in range(2)])
+        finally:
+            observer.observe(None)
+        client.enqueue("agent", {"topic": "quiet", "turns": 1})
+    seen = history.read(tmp_path).operations
+    assert [(op.script, op.word) for op in seen] == [("enqueue", "created")] * 3
+    assert all(op.answer[1] == op.id and op.invoked < op.ended for op in seen)
+
+
+def test_a_call_without_a_reply_is_unknown(tmp_path: Path) -> None:
+    with Recorder(tmp_path)([_ping()]) as watched:
+        watched.sent()
+    (seen,) = history.read(tmp_path).operations
+    assert (seen.outcome, seen.ended) == ("unknown", history.NEVER)
+
+
+def _ping() -> Packet:
+    return Packet(read("{x:0}", "PING"), [0])
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_process_is_gone_at_the_point_that_an_order_names(valkey_server: Server, tmp_path: Path, point: str) -> None:
+    lab = Lab(valkey_server, tmp_path, Plan(), seed=1)
+    (tmp_path / "crash").write_text(f"enqueue {point}")
+    program = "from coordinator import Client; Client().enqueue('agent', {'topic': 't', 'turns': 1}); print('survived')"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=lab.environment(), cwd=ROOT, stdout=subprocess.PIPE, timeout=60
+    )
+    assert (ended.returncode, ended.stdout) == (-signal.SIGKILL, b"")
+    enqueued = list(history.read(tmp_path).of("enqueue"))[-1]  # before it maybe one by the hash of an unknown script
+    assert enqueued.outcome == ("ok" if point == "answered" else "unknown")
+    there = valkey_server.admin.exists(lab.keys.run(enqueued.id))
+    assert there == (point != "before") or point == "sent"  # sent and not waited for: either
+    assert not (tmp_path / "crash").exists()

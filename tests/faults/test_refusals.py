@@ -1,0 +1,59 @@
+"""What a server refuses for a while is no mistake of the caller's: it is tried again, and is unreachable when the time is over."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+import redis
+
+from coordinator import Client, Status, Unreachable
+from tests.conftest import StartServer
+from tests.servers import Kind, Server
+from tests.waiting import wait_until
+
+
+@pytest.fixture(params=["valkey", "redis"])
+def server(request: pytest.FixtureRequest, start_server: StartServer, tmp_path: Path) -> Server:
+    """One that can't write its snapshot, and so takes no writes: MISCONF, as with a full disk."""
+    kind: Kind = request.param
+    made = start_server(kind, {"save": "3600 1", "enable-protected-configs": "yes"})
+    with Client(made.url) as client:
+        client.enqueue("first")
+    place = tmp_path / "gone"
+    place.mkdir()
+    made.admin.config_set("dir", str(place))
+    shutil.rmtree(place)
+    _snapshot_until(made, "err")
+    return made
+
+
+def _snapshot_until(server: Server, status: str) -> None:
+    def tried() -> bool:
+        try:
+            server.admin.bgsave()
+        except redis.ResponseError:  # one is under way
+            return False
+        return str(server.admin.info("persistence")["rdb_last_bgsave_status"]) == status
+
+    wait_until(tried, f"a snapshot ended with {status}")
+
+
+def test_a_server_that_can_not_write_its_file_is_unreachable_and_not_a_bad_call(server: Server) -> None:
+    with Client(server.url, timeout=1) as client, pytest.raises(Unreachable, match="MISCONF"):
+        client.enqueue("second")
+
+
+def test_what_was_asked_of_a_full_server_is_done_when_there_is_room(server: Server, tmp_path: Path) -> None:
+    with Client(server.url, timeout=30) as client:
+        done: list[Status] = []
+        thread = threading.Thread(target=lambda: done.append(client.enqueue("second").view().status))
+        thread.start()
+        refused = lambda: server.admin.info("errorstats").get("errorstat_MISCONF")  # noqa: E731
+        wait_until(refused, "it has refused")
+        server.admin.config_set("dir", str(tmp_path))
+        _snapshot_until(server, "ok")
+        thread.join(30)
+    assert done == [Status.QUEUED]

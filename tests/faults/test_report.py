@@ -1,0 +1,43 @@
+"""The counts in the docs are those of the records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.faults import records
+from tests.faults.__main__ import commands
+from tests.faults.records import Record
+from tests.faults.report import BEGIN, DOC, END, rendered, table
+
+ONE = Record("kill", 1, "abc", 20, 60.0, "passed", {"acknowledged": 10, "lost": 0})
+TWO = Record("kill", 2, "abc", 10, 30.0, "failed", {"acknowledged": 5, "lost": 1})
+
+
+def test_the_docs_say_what_the_records_say() -> None:
+    text = DOC.read_text()
+    assert text == rendered(text, records.read()), "run scripts/faults report"
+
+
+def test_records_are_summed_and_a_failed_one_is_not_hidden() -> None:
+    row = next(line for line in table([ONE, TWO]).splitlines() if line.startswith("| kill"))
+    assert row == "| kill | 2 | 30 | – | 15 | 1 | – | – | – | – | – | – | – | 0.1 | 1.5 |"
+    assert "- kill, seed 2, commit abc, 10 faults" in table([ONE, TWO])
+
+
+def test_only_what_is_between_the_marks_is_written() -> None:
+    text = rendered(f"before\n{BEGIN}\nold\n{END}\nafter\n", [ONE])
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
+    assert "old" not in text
+
+
+def test_what_is_kept_comes_back(tmp_path: Path) -> None:
+    records.keep(ONE, tmp_path)
+    records.keep(TWO, tmp_path)
+    assert list(records.read(tmp_path)) == [ONE, TWO]
+
+
+def test_the_docs_name_every_campaign() -> None:
+    text = DOC.read_text()
+    campaigns = [name for name, module in commands().items() if ".campaigns." in module]
+    assert [name for name in campaigns if f"scripts/faults {name}" not in text] == []

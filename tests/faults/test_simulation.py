@@ -1,0 +1,57 @@
+"""The short form of the simulation: some hundred seeds, and the proof that a seed repeats exactly."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from coordinator.store.plans import SCRIPTS
+from tests.faults.records import ROOT
+from tests.faults.simulate import some
+from tests.faults.simulation.bugs import BUGS, Bug
+from tests.faults.simulation.scene import FAULTS
+
+QUICK = ("what is taken away keeps its epoch", "a completed run keeps its key for ever", "judging knows no hold")
+DIGESTS = """
+from tests.faults.simulate import a_server, one
+with a_server() as server:
+    for seed in (3, 14, 15):
+        print(one(seed, server).digest)
+"""
+
+
+@pytest.mark.parametrize("first", [0, 25, 50, 75])
+def test_every_promise_is_kept_whatever_gets_lost_late_or_killed(first: int) -> None:
+    outcome = some(first, 25)
+    assert not outcome.why, "\n".join([*outcome.tail, f"seed {outcome.failed}: {outcome.why}"])
+    assert outcome.runs > 25
+    assert all(outcome.faults[fault] > 5 for fault in FAULTS), outcome.faults
+
+
+def test_a_seed_repeats_exactly_in_any_process() -> None:
+    found = []
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        ran = subprocess.run(
+            [sys.executable, "-c", DIGESTS], env=environment, capture_output=True, text=True, check=True, timeout=100
+        )
+        found.append(ran.stdout.split())
+    assert len(set(found[0])) == 3
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_planted_bug_still_applies(bug: Bug) -> None:
+    assert (ROOT / bug.path).read_text().count(bug.old) == 1
+    assert any(bug.plant(script.text) != script.text for script in SCRIPTS)
+
+
+@pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.name in QUICK], ids=lambda bug: bug.name)
+def test_a_planted_bug_is_caught(bug: Bug) -> None:
+    assert bug.seed is not None
+    outcome = some(bug.seed, 1, bug.plant)
+    assert outcome.failed == bug.seed
+    assert outcome.why.startswith("Broken: "), outcome.why

@@ -1,0 +1,109 @@
+"""Cancels and endings at the same moment, with real workers: every run has one ending, and who cancelled was told the truth."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+
+from coordinator import AsyncClient, AsyncHandle, Status
+from coordinator.retry import RetryLater
+from coordinator.store import plans
+from tests.integration.worker_harness import Bench, bench
+from tests.waiting import eventually
+from workers import AsyncRun, Registry
+from workers.context import Stopped
+
+RUNS = 120
+
+
+@pytest.fixture
+async def here(real_url: str, namespace: str) -> AsyncIterator[Bench]:
+    async with bench(real_url, namespace) as made:
+        yield made
+
+
+async def test_every_run_has_one_ending_and_it_is_the_one_that_was_told(here: Bench) -> None:
+    runs, whys = Registry(), []
+    chance = random.Random(7)
+
+    @runs.handler
+    async def ends(run: AsyncRun, how: str, seconds: float) -> str:
+        try:
+            await asyncio.sleep(seconds)
+            run.checkpoint()
+        except Stopped as stop:
+            whys.append(stop.why)
+            raise
+        if how == "raise":
+            raise ValueError(how)
+        if how == "retry":
+            raise RetryLater(after=0.01)
+        if how == "stop":
+            raise Stopped("drain")  # out of nowhere: released with back-off
+        return how
+
+    first, _ = here.worker(runs, concurrency=RUNS)
+    here.worker(runs, concurrency=RUNS)
+
+    async with AsyncClient(here.url, here.namespace.name) as client:
+        handles: list[AsyncHandle[str]] = [
+            await client.enqueue("ends", {"how": chance.choice(["return", "raise", "retry", "stop"]), "seconds": 0.2})
+            for _ in range(RUNS)
+        ]
+        await eventually(lambda: any(here.status(h.id) == "running" for h in handles), "runs to run")
+
+        async def cancel_soon(handle: AsyncHandle[str]) -> Status:
+            await asyncio.sleep(chance.random() * 0.6)
+            return await handle.cancel(grace=20.0)
+
+        cancels = [asyncio.create_task(cancel_soon(handle)) for handle in handles]
+        await asyncio.sleep(0.2)
+        await here.abandon(first)  # and in the middle of it half of them are taken from their worker
+        told = await asyncio.gather(*cancels)
+
+        async def settled() -> bool:
+            await here.do(plans.due(here.namespace.keys(0)))
+            return all(here.status(handle.id) in ("completed", "failed", "cancelled") for handle in handles)
+
+        await eventually(settled, "all of them to end", timeout=60)
+        for handle, said in zip(handles, told, strict=True):
+            status = here.status(handle.id)
+            if said is not Status.RUNNING:
+                assert status == said, "what was told of an ended run stays true"
+            assert here.admin.zscore(here.namespace.keys(0).ended(status), handle.id) is not None
+        lists = [
+            here.admin.zcard(here.namespace.keys(0).ended(status)) for status in ("completed", "failed", "cancelled")
+        ]
+        assert sum(lists) == RUNS, "each is in one list"
+        assert here.admin.zcard(here.namespace.keys(0).deadlines()) == 0
+        assert {here.status(handle.id) for handle in handles} >= {"cancelled"}
+
+
+async def test_a_running_handler_is_told_at_once_and_may_clean_up(here: Bench) -> None:
+    """Long before the next heartbeat, which would tell it too: its lease is 60 s here."""
+    runs, told = Registry(), list[str]()
+    began = asyncio.Event()
+
+    @runs.handler
+    async def works(run: AsyncRun) -> None:
+        began.set()
+        try:
+            async for _ in run.loop(limit=10_000):
+                await asyncio.sleep(0.005)
+        except Stopped as stop:
+            told.append(stop.why)
+            run.note("cleaned up")
+            raise
+
+    here.worker(runs, lease=60.0)
+    async with AsyncClient(here.url, here.namespace.name) as client:
+        handle = await client.enqueue("works")
+        await began.wait()
+        await handle.cancel(grace=50.0)
+        assert await handle.wait(timeout=10) is Status.CANCELLED
+        assert told == ["cancel"]
+        view = await handle.view()
+        assert (view.why, [entry.why for entry in view.story]) == ("it was asked for", ["a cancel was asked for"])

@@ -1,0 +1,271 @@
+"""What a client says when the server is wrong, away, or does not answer; and what it survives."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from coordinator import AsyncClient, Client, Inputs, NotConfigured, ResultTimeout, Status, Unconfirmed, Unreachable
+from coordinator.codec import encode
+from coordinator.config import address
+from coordinator.store import plans
+from coordinator.store.plans import Membership
+from coordinator.store.wire import Wire, drive
+from tests.proxy import Proxy, naming
+from tests.servers import Server, free_port
+from tests.waiting import eventually, wait_until
+
+SCRIPTS = naming(b"EVAL")
+
+
+@pytest.fixture
+def proxy(real_server: Server) -> Iterator[Proxy]:
+    proxy = Proxy(real_server.port)
+    yield proxy
+    proxy.close()
+
+
+def cut_all(proxy: Proxy) -> None:
+    for _ in range(200):
+        proxy.cut_next_reply(SCRIPTS)
+
+
+def uncut(proxy: Proxy) -> None:
+    proxy._cuts.clear()
+
+
+# ---- the server is wrong
+
+
+@pytest.mark.parametrize(
+    ("settings", "mends"),
+    [
+        ({"maxmemory-policy": "allkeys-lru"}, "CONFIG SET maxmemory-policy noeviction"),
+        ({"appendonly": "no"}, "CONFIG SET appendonly yes"),
+    ],
+)
+def test_a_server_that_may_lose_runs_is_refused_and_nothing_is_written(start_server, namespace, settings, mends):
+    server = start_server(settings=settings)
+    with Client(server.url, namespace) as client:
+        with pytest.raises(NotConfigured, match=mends):
+            client.enqueue("work")
+        assert server.admin.keys("*") == []
+        command = mends.removeprefix("CONFIG SET ").split()
+        server.admin.config_set(*command)
+        assert client.enqueue("work").created  # the same client, once it is mended
+
+
+def test_a_replica_is_refused(start_server, namespace):
+    primary = start_server()
+    replica = start_server(settings={"replicaof": f"127.0.0.1 {primary.port}"})
+    wait_until(lambda: replica.admin.info("replication")["master_link_status"] == "up", "the replica's link")
+    with (
+        Client(replica.url, namespace) as client,
+        pytest.raises(NotConfigured, match=f"replica of 127.0.0.1:{primary.port}"),
+    ):
+        client.enqueue("work")
+
+
+def test_a_namespace_without_durability_may_live_in_memory(start_server, namespace):
+    server = start_server(settings={"appendonly": "no"})
+    wire = Wire(address(server.url))
+    drive(wire, plans.found(namespace, birth="b", durability="none"))
+    wire.close()
+    with Client(server.url, namespace) as client:
+        assert client.enqueue("work").created
+
+
+def test_a_server_that_hides_itself_is_a_warning(start_server, namespace, caplog):
+    server = start_server()
+    server.admin.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", "-info", "-config")
+    url = server.url.replace("redis://", "redis://app:secret@")
+    with caplog.at_level(logging.WARNING), Client(url, namespace) as client:
+        assert client.enqueue("work").created
+    assert "INFO" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_a_wrong_password_is_not_repeated_and_not_shown(real_server, namespace):
+    url = real_server.url.replace("redis://", "redis://app:hidden@")
+    with Client(url, namespace) as client, pytest.raises(NotConfigured) as caught:
+        client.enqueue("work")
+    assert "hidden" not in str(caught.value)
+
+
+def test_a_flushed_server_is_founded_anew(start_server, namespace, caplog):
+    server = start_server()
+    with Client(server.url, namespace) as client:
+        client.enqueue("work")
+        server.admin.flushall()
+        handles = client.enqueue_many(("work", {"n": n}) for n in range(3))
+        assert "founded anew" in caplog.text
+        assert [handle.view().inputs["n"] for handle in handles] == [0, 1, 2]
+        server.admin.flushall()
+        assert client.enqueue("work").view().status is Status.QUEUED
+
+
+# ---- the server is away
+
+
+def test_a_server_that_is_not_there_is_unreachable():
+    with Client(f"redis://127.0.0.1:{free_port()}/0", timeout=0.1) as client:
+        for action in (lambda: client.enqueue("work"), client.status, lambda: client.enqueue_many([("work", {})])):
+            with pytest.raises(Unreachable):
+                action()
+
+
+async def test_a_server_that_is_not_there_is_unreachable_for_tasks_too():
+    async with AsyncClient(f"redis://127.0.0.1:{free_port()}/0", timeout=0.1) as client:
+        with pytest.raises(Unreachable):
+            await client.enqueue("work")
+
+
+def test_a_lost_reply_is_made_good_by_sending_again(proxy, namespace):
+    with Client(proxy.url, namespace) as client:
+        client.status()
+        cut = proxy.cut_next_reply(SCRIPTS)
+        handle = client.enqueue("work", {"n": 1})
+        assert cut.happened.is_set()
+        assert handle.created
+        cut = proxy.cut_next_reply(SCRIPTS)
+        assert len(client.enqueue_many(("work", {"n": n}) for n in range(700))) == 700
+        assert cut.happened.is_set()
+        assert client.status().counts[Status.QUEUED] == 701
+
+
+def test_an_enqueue_without_an_answer_is_unconfirmed_and_can_be_made_again_with_its_id(proxy, namespace):
+    with Client(proxy.url, namespace, timeout=0.2) as client:
+        client.status()
+        cut_all(proxy)
+        with pytest.raises(Unconfirmed) as caught:
+            client.enqueue("work", {"n": 1})
+        uncut(proxy)
+        (id,) = caught.value.ids
+        assert caught.value.acknowledged == ()
+        again = client.enqueue("work", {"n": 1}, id=id)
+        assert again.id == id
+        assert client.status().counts[Status.QUEUED] == 1
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_many_without_an_answer_say_which_are_acknowledged(proxy, namespace, partitions):
+    wire = Wire(address(proxy.url))
+    drive(wire, plans.found(namespace, birth="b", partitions=partitions))
+    wire.close()
+
+    def some(*, cutting: bool) -> Iterator[Inputs[None]]:
+        for n in range(1200):
+            if n == 600 and cutting:
+                cut_all(proxy)
+            yield Inputs("work", {"n": n})
+
+    with Client(proxy.url, namespace, timeout=0.2) as client:
+        client.status()
+        with pytest.raises(Unconfirmed) as caught:
+            client.enqueue_many(some(cutting=True))
+        uncut(proxy)
+        error = caught.value
+        assert error.acknowledged == error.ids[:500]
+        assert len(error.ids) == 1000
+        handles = client.enqueue_many(some(cutting=False), ids=error.ids)
+        assert [handle.id for handle in handles[:1000]] == list(error.ids)
+        assert client.status().counts[Status.QUEUED] == 1200
+
+
+def test_many_that_began_are_unconfirmed_also_where_the_server_went_away(proxy, namespace):
+    def some() -> Iterator[Inputs[None]]:
+        for n in range(1200):
+            if n == 600:
+                proxy.refuse()
+                proxy.drop()
+            yield Inputs("work", {"n": n})
+
+    with Client(proxy.url, namespace, timeout=0.2) as client:
+        client.status()
+        with pytest.raises(Unconfirmed) as caught:
+            client.enqueue_many(some())
+    assert len(caught.value.acknowledged) == 500
+    proxy.accept()
+
+
+def test_reading_without_an_answer_is_unreachable_there_is_nothing_to_confirm(proxy, namespace):
+    with Client(proxy.url, namespace, timeout=0.2) as client:
+        handle = client.enqueue("work")
+        cut_all(proxy)
+        for action in (handle.view, handle.result):
+            with pytest.raises(Unreachable, match=r"can't be reached"):
+                action()
+        with pytest.raises(ResultTimeout):
+            handle.result(timeout=0.05)
+        uncut(proxy)
+        assert handle.view().status is Status.QUEUED
+
+
+# ---- waiting survives
+
+
+def finish(server: Server, namespace: str, id: str) -> None:
+    """A worker takes the run and completes it, not over the proxy."""
+    wire = Wire(address(server.url))
+    space = drive(wire, plans.found(namespace, birth="b"))
+    keys = space.keys_of(id)
+    routes = ("default:work@0",)
+    drive(wire, plans.join(keys, space.birth, Membership("w", 15_000, "h", 1, "", "f", "c", 1, routes)))
+    _, (run,) = drive(wire, plans.claim(keys, "w", number=1, want=1, routes=routes, alone=True))
+    assert drive(wire, plans.complete(keys, id, run.token, encode("done", "result"))) == "ok"
+    wire.close()
+
+
+def blocked(server: Server) -> int:
+    return sum(client["cmd"] == "blpop" for client in server.admin.client_list())
+
+
+def test_who_waits_survives_a_lost_connection(start_server, namespace):
+    server = start_server()
+    proxy = Proxy(server.port)
+    answers: list[Any] = []
+    with contextlib.closing(proxy), Client(proxy.url, namespace) as client:
+        handle = client.enqueue("work")
+        waiting = threading.Thread(target=lambda: answers.append(handle.result(timeout=60)), daemon=True)
+        waiting.start()
+        wait_until(lambda: blocked(server) == 1, "the reader to wait")
+        proxy.drop()
+        wait_until(lambda: blocked(server) == 1, "the reader to wait again")
+        finish(server, namespace, handle.id)
+        waiting.join(30)
+    assert answers == ["done"]
+
+
+async def test_a_task_that_waits_survives_a_lost_connection(start_server, namespace):
+    server = start_server()
+    proxy = Proxy(server.port)
+    with contextlib.closing(proxy):
+        async with AsyncClient(proxy.url, namespace) as client:
+            handle = await client.enqueue("work")
+            waiting = asyncio.create_task(handle.result(timeout=60))
+            await eventually(lambda: blocked(server) == 1, "the reader to wait")
+            proxy.drop()
+            await eventually(lambda: blocked(server) == 1, "the reader to wait again")
+            finish(server, namespace, handle.id)
+            assert await waiting == "done"
+
+
+def test_who_waits_survives_a_restart_of_the_server(start_server, namespace):
+    server = start_server()
+    answers: list[Any] = []
+    with Client(server.url, namespace) as client:
+        handle = client.enqueue("work")
+        waiting = threading.Thread(target=lambda: answers.append(handle.result(timeout=60)), daemon=True)
+        waiting.start()
+        wait_until(lambda: blocked(server) == 1, "the reader to wait")
+        server.kill()
+        server.start()
+        finish(server, namespace, handle.id)
+        waiting.join(30)
+    assert answers == ["done"]

@@ -1,0 +1,231 @@
+"""replicated(n): what is not on n replicas is not done, whatever the master answered. Real replicas, stopped and resumed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from coordinator import AsyncClient, Client, Status
+from coordinator.address import address
+from coordinator.checkpoint import Checkpoint, Meta
+from coordinator.errors import NotConfigured, Unconfirmed
+from coordinator.store import checks, plans
+from coordinator.store.checkpoint_redis import AsyncRedisStore, RedisStore
+from coordinator.store.keys import Keys, Tag
+from coordinator.store.plans import SCRIPTS
+from coordinator.store.script import Call, read
+from coordinator.store.wire import Wire, drive
+from tests.clusters import replicated
+from tests.conftest import StartServer
+from tests.lua import record_calls
+from tests.lua.calls import ONE, PREPARE
+from tests.lua.store import Store
+from tests.servers import DURABLE, Kind, Server
+from tests.waiting import wait_until
+
+LEVEL = "replicated(1)"
+
+
+class Pair:
+    """A master and its replica."""
+
+    def __init__(self, start: StartServer) -> None:
+        self.master, self.replica = start(), start(settings={"repl-diskless-sync-delay": "0"})
+        self.replica.admin.execute_command("REPLICAOF", "127.0.0.1", self.master.port)
+        wait_until(lambda: self.master.admin.execute_command("ROLE")[2], "the replica follows")
+        replicated(self.master)
+
+
+@pytest.fixture
+def pair(start_server: StartServer) -> Pair:
+    return Pair(start_server)
+
+
+@pytest.fixture(scope="module")
+def lagging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """One for all scripts; each test leaves its replica running."""
+    servers: list[Server] = []
+
+    def start(kind: Kind = "valkey", settings: Mapping[str, str] = DURABLE) -> Server:
+        servers.append(Server(kind, tmp_path_factory.mktemp(kind), settings))
+        return servers[-1]
+
+    yield Pair(start)
+    for server in servers:
+        server.resume()
+        server.close()
+
+
+@pytest.fixture
+def wire(pair: Pair) -> Iterator[Wire]:
+    made = Wire(address(pair.master.url), timeout=1)
+    yield made
+    made.close()
+
+
+def founded(wire: Wire, namespace: str) -> Any:
+    return drive(wire, plans.found(namespace, birth="b", durability=LEVEL))
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+async def test_an_enqueue_without_a_replica_is_unconfirmed_until_one_has_it(
+    pair: Pair, wire: Wire, namespace: str, how: str
+) -> None:
+    founded(wire, namespace)
+    pair.replica.pause()
+    with Client(pair.master.url, namespace, timeout=1.5) as client:
+        async with AsyncClient(pair.master.url, namespace, timeout=1.5) as asynchronous:
+
+            async def enqueue(**options: Any) -> str:
+                if how == "async":
+                    return (await asynchronous.enqueue("k", {}, **options)).id
+                return (await asyncio.to_thread(lambda: client.enqueue("k", {}, **options))).id
+
+            with pytest.raises(Unconfirmed, match="0 of 1 replicas") as caught:
+                await enqueue()
+            (id,) = caught.value.ids
+            # the master has it: that it finds it there the second time is no more than it was
+            with pytest.raises(Unconfirmed):
+                await enqueue(id=id)
+            pair.replica.resume()
+            assert await enqueue(id=id) == id
+            view = await asynchronous.handle(id).view()
+            assert view.status is Status.QUEUED
+    assert pair.replica.admin.exists(f"{{{namespace}:0}}:run:{id}")
+
+
+async def test_reads_and_heartbeats_do_not_wait_for_replicas(pair: Pair, wire: Wire, namespace: str) -> None:
+    space = founded(wire, namespace)
+    keys = space.keys(0)
+    member = plans.Membership("w1", 15_000, "h", 1, "s", "f", "c", 1, ("default:k@0",))
+    assert drive(wire, plans.join(keys, space.birth, member)) == "ok"
+    pair.replica.pause()
+    async with AsyncClient(pair.master.url, namespace, timeout=30) as client:
+        waiting = asyncio.create_task(client.enqueue("k", {}, key="x"))  # holds its trips up
+        for _ in range(20):
+            assert (await client.status()).durability == LEVEL
+        assert not waiting.done()
+        assert drive(wire, plans.heartbeat(keys, "w1", lease_ms=15_000, floor=0)) is not None
+        pair.replica.resume()
+        assert (await waiting).created
+
+
+def test_an_unconfirmed_claim_brings_nothing(pair: Pair, wire: Wire, namespace: str) -> None:
+    """Its runs are owned and in no worker's hands: the next comparison gives them back, without a strike."""
+    space = founded(wire, namespace)
+    keys = space.keys(0)
+    drive(wire, plans.join(keys, "b", plans.Membership("w1", 15_000, "h", 1, "s", "f", "c", 1, ("default:k@0",))))
+    drive(wire, plans.enqueue(space, [plans.NewRun(ONE, "default:k@0", b"")]))
+    pair.replica.pause()
+    with pytest.raises(Unconfirmed):
+        drive(wire, plans.claim(keys, "w1", number=1, want=1, routes=["default:k@0"], alone=False))
+    beat = drive(wire, plans.heartbeat(keys, "w1", lease_ms=15_000, floor=1, held=[]))
+    assert beat is not None
+    ((stray, token),) = beat.strays
+    assert stray == ONE
+    pair.replica.resume()
+    assert drive(wire, plans.release(keys, ONE, token, mode="stopping")) == "ok"
+
+
+def test_an_ending_is_repeated_until_a_replica_has_it(pair: Pair, wire: Wire, namespace: str) -> None:
+    space = founded(wire, namespace)
+    keys = space.keys(0)
+    drive(wire, plans.join(keys, "b", plans.Membership("w1", 15_000, "h", 1, "s", "f", "c", 1, ("default:k@0",))))
+    drive(wire, plans.enqueue(space, [plans.NewRun(ONE, "default:k@0", b"")]))
+    _, (run,) = drive(wire, plans.claim(keys, "w1", number=1, want=1, routes=["default:k@0"], alone=False))
+    pair.replica.pause()
+    back = threading.Timer(1.5, pair.replica.resume)
+    back.start()
+    assert drive(wire, plans.complete(keys, ONE, run.token, b""), timeout=30) == "ok"
+    back.join()
+    assert pair.replica.admin.hget(keys.run(ONE), "status") == b"completed"
+
+
+def test_a_namespace_without_replicas_waits_for_none(start_server: StartServer, namespace: str) -> None:
+    server = start_server()
+    with Client(server.url, namespace) as client:
+        client.enqueue("k", {})
+    assert "cmdstat_wait" not in server.admin.info("commandstats")
+
+
+def test_a_level_is_founded_only_where_it_can_be_kept(start_server: StartServer, namespace: str) -> None:
+    made = Wire(address(start_server().url), timeout=1)
+    try:
+        found = drive(made, checks.examine(namespace, LEVEL))
+        with pytest.raises(NotConfigured, match="REPLICAOF"):
+            checks.refuse(found)
+    finally:
+        made.close()
+
+
+# ---- every script --------------------------------------------------------------------------------------------------------
+
+CALLS: dict[str, Callable[[Store], Any]] = PREPARE | record_calls.PREPARE
+CONFIRMED = [script.name for script in SCRIPTS if script.confirmed]
+
+
+@pytest.mark.parametrize("name", CONFIRMED)
+def test_a_repetition_is_not_confirmed_by_a_wait_that_waits_for_nothing(
+    lagging: Pair, namespace: str, name: str
+) -> None:
+    """Whether or not the script has anything to write the second time, and though it comes on another connection."""
+    store = Store(lagging.master.url, namespace)
+    made = Wire(address(lagging.master.url), timeout=0.01)
+    try:
+        request = next(CALLS[name](store))
+        requests = [replace(one, at=Tag(one.at, 1)) for one in (request if isinstance(request, list) else [request])]
+        lagging.replica.pause()
+        assert _unconfirmed(made, requests), "the first time"
+        made.close()
+        assert _unconfirmed(made, requests), "the second time"
+        lagging.replica.resume()
+        assert not _unconfirmed(store.wire, requests)
+    finally:
+        lagging.replica.resume()
+        made.close()
+        store.close()
+
+
+def _unconfirmed(wire: Wire, requests: Sequence[Call]) -> bool:
+    return all(isinstance(answer, Unconfirmed) for answer in wire.ask(requests))
+
+
+def test_a_script_says_why_it_does_not_wait() -> None:
+    for script in SCRIPTS:
+        if "Unconfirmed" in script.head:
+            assert " ".join(script.head["Unconfirmed"]).count(" ") >= 2, script.name
+    assert {"enqueue", "claim", "checkpoint", "complete", "fail", "retry", "release", "cancel"} <= set(CONFIRMED)
+    assert read("{x:0}", "PING").replicas == 0
+
+
+# ---- checkpoints alone ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+async def test_a_checkpoint_that_no_replica_has_is_not_kept(pair: Pair, wire: Wire, namespace: str, how: str) -> None:
+    """The store of checkpoints keeps what its namespace promises."""
+    founded(wire, namespace)
+    checkpoint = Checkpoint(Meta("r1", "a"), [{"role": "user", "content": "hello"}])
+    plain = RedisStore(pair.master.url, namespace, timeout=1)
+    asynchronous = AsyncRedisStore(pair.master.url, namespace, timeout=1)
+
+    async def save() -> None:
+        if how == "async":
+            return await asynchronous.save(checkpoint)
+        return await asyncio.to_thread(plain.save, checkpoint)
+
+    pair.replica.pause()
+    try:
+        with pytest.raises(Unconfirmed, match="0 of 1 replicas"):
+            await save()
+    finally:
+        pair.replica.resume()
+    await save()
+    assert pair.replica.admin.exists(Keys(namespace, 0).record("r1"))
+    await asyncio.to_thread(plain.close)
+    await asynchronous.close()

@@ -1,0 +1,85 @@
+"""What goes wrong on a trip in a way that nobody foresaw is an answer, too: nobody asks for ever, nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from coordinator.config import address
+from coordinator.errors import BadCall, Unreachable
+from coordinator.store.script import read
+from coordinator.store.wire import AsyncBell, AsyncWire, Wire
+from tests.servers import Server
+
+REQUESTS = [read("{x:0}", "PING"), read("{x:0}", "ECHO", "hello")]
+
+
+def broken(commands: Any) -> bytes:
+    raise ValueError("can't be packed")
+
+
+async def test_a_request_that_can_not_be_packed_is_an_error_at_once(
+    valkey_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire = AsyncWire(address(valkey_server.url))
+    monkeypatch.setattr("coordinator.store.connections.packed", broken)
+    try:
+        async with asyncio.timeout(10):
+            answers = await wire.ask(REQUESTS, give_up=lambda: False)
+        assert [type(answer) for answer in answers] == [BadCall, BadCall]
+        monkeypatch.undo()
+        assert await wire.ask(REQUESTS) == [b"PONG", b"hello"]
+    finally:
+        await wire.close()
+
+
+def test_a_request_that_can_not_be_packed_is_an_error_at_once_for_threads(
+    valkey_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire = Wire(address(valkey_server.url))
+    monkeypatch.setattr("coordinator.store.connections.packed", broken)
+    try:
+        assert [type(answer) for answer in wire.ask(REQUESTS)] == [BadCall, BadCall]
+        monkeypatch.undo()
+        assert wire.ask(REQUESTS) == [b"PONG", b"hello"]
+    finally:
+        wire.close()
+
+
+async def test_a_connection_that_breaks_in_an_odd_way_is_tried_again(
+    valkey_server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """uvloop raises a RuntimeError where a transport was closed under the writer."""
+    wire = AsyncWire(address(valkey_server.url))
+    exchange, failures = wire._carry, [RuntimeError("the handler is closed")] * 2
+
+    async def odd(*arguments: Any, **options: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await exchange(*arguments, **options)
+
+    monkeypatch.setattr(wire, "_carry", odd)
+    try:
+        assert await wire.ask(REQUESTS) == [b"PONG", b"hello"]
+    finally:
+        await wire.close()
+    assert not caplog.records
+
+
+async def test_a_bell_whose_connection_breaks_in_an_odd_way_says_unreachable(
+    valkey_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would end who listens: a worker's inbox, a coordinator's ear."""
+    bell = AsyncBell(address(valkey_server.url))
+
+    async def odd(*arguments: Any, **options: Any) -> Any:
+        raise RuntimeError("the handler is closed")
+
+    monkeypatch.setattr(bell, "_blocked", odd)
+    try:
+        with pytest.raises(Unreachable, match="the handler is closed"):
+            await bell.wait(["{x:0}:bell"], 1.0)
+    finally:
+        await bell.close()

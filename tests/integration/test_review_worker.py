@@ -1,0 +1,178 @@
+"""A worker ends whatever is corrupt on the server or hangs in the user's code, and takes nothing for what it is not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from coordinator.errors import Refused
+from coordinator.store import plans
+from tests.integration.worker_harness import HANG, Bench, bench, performing
+from tests.servers import Server
+from tests.waiting import eventually
+from workers import AsyncRun, Left, Registry
+from workers.draft import Draft, Head
+from workers.heartbeat import Told
+from workers.migration import field_of, migrated, shown
+
+
+@pytest.fixture
+async def here(valkey_server: Server, namespace: str) -> AsyncIterator[Bench]:
+    async with bench(valkey_server.url, namespace) as made:
+        yield made
+
+
+def waiting_registry() -> Registry[Any]:
+    runs = Registry()
+
+    @runs.handler(grace=0.0)
+    async def waits(run: AsyncRun) -> None:
+        await asyncio.Event().wait()
+
+    return runs
+
+
+async def test_a_run_whose_bytes_are_corrupt_does_not_keep_a_worker_from_leaving(here: Bench) -> None:
+    """Its release is refused each time; asking for ever would be a hot loop that no signal ends."""
+    worker, task = here.worker(waiting_registry())
+    bad, good = await here.enqueue("waits"), await here.enqueue("waits")
+    await performing(worker, 2)
+    here.admin.hset(here.namespace.keys(0).run(bad), "counters", b"junk")
+    await here.end(worker, task)
+    assert here.status(good) == "queued"
+    assert worker.drained
+    assert not worker.has_left, "its supervisor has to give it up"
+    taken = await here.abandon(worker)
+    assert (taken.aside, taken.left) == (1, 0)
+    assert not here.admin.exists(here.namespace.keys(0).workers())
+
+
+async def test_a_worker_that_has_left_says_so(here: Bench) -> None:
+    worker, task = here.worker(waiting_registry())
+    await here.enqueue("waits")
+    await performing(worker)
+    assert await here.end(worker, task) == 0
+    assert worker.has_left
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+async def test_a_stop_does_not_wait_for_a_lifespan_that_never_opens(here: Bench, deaf: bool) -> None:
+    opening, closed = asyncio.Event(), []
+
+    @contextlib.asynccontextmanager
+    async def endless() -> AsyncIterator[None]:
+        opening.set()
+        try:
+            await asyncio.Event().wait()
+            yield
+        except asyncio.CancelledError:
+            if deaf:
+                raise OSError("something else comes out") from None
+            raise
+        finally:
+            closed.append(True)
+
+    runs = Registry(lifespan=endless)
+
+    @runs.handler
+    async def waits(run: AsyncRun[None]) -> None:
+        return None
+
+    id = await here.enqueue("waits")
+    worker, task = here.worker(runs)
+    await opening.wait()
+    assert await here.end(worker, task) == 0
+    assert closed
+    assert here.status(id) == "queued"
+    assert not here.admin.exists(here.namespace.keys(0).workers())
+
+
+async def test_an_ending_that_is_being_recorded_is_not_taken_for_a_stray(here: Bench) -> None:
+    """The beat was sent while the ending was on its way, and its answer comes when the attempt is over."""
+    worker, _ = here.worker(waiting_registry())
+    id = await here.enqueue("waits")
+    await performing(worker)
+    (attempt,) = worker.attempts.values()
+    attempt.ended = True
+    held = frozenset(worker._held(attempt.lease))
+    attempt.ended = False
+    await here.cancel(id)
+    await here.until(id, "cancelled")
+    await eventually(lambda: not worker.attempts, "the attempt is over")
+    released: list[str] = []
+
+    async def release(lease: Any, id: str, token: str, timeout: float | None = None) -> bool:
+        released.append(id)
+        return True
+
+    worker._release = release  # type: ignore[method-assign]
+    beat = plans.Beat(strays=((id, attempt.token),))
+    worker._told(Told(attempt.lease, beat, worker.clock.monotonic(), held, attempt.lease.floor))
+    async with asyncio.timeout(HANG):
+        await asyncio.sleep(0)
+    assert not released
+
+
+# ---- migrations ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "phase:-:outline#0", "phase:-:outline#1", "phase:-:issue#12#0", "phase:-:issue#12#3", "phase:-:issue#0#0",
+        "phase:-:phase:x#0", "phase:4:tool#0", "phase:-:#0", "phase:-:##0",
+    ],
+)  # fmt: skip
+def test_what_a_migration_leaves_alone_stays_the_same_phase(field: str) -> None:
+    assert field_of(shown(field)) == field
+
+
+def test_phases_of_any_name_come_through_a_migration() -> None:
+    runs = Registry()
+
+    @runs.handler(schema=2)
+    async def grow(run: AsyncRun) -> None:
+        return None
+
+    @grow.migration(1)
+    def _(left: Left) -> None:
+        left.phases["outline"] = "new"
+
+    draft = Draft()
+    draft.phases = {f"phase:-:{name}#0": b"\x01" for name in ("outline", "issue#12", "issue")}
+    fresh = migrated(draft, Head(schema=1), {}, grow)
+    assert set(fresh.phases) == {*draft.phases, "inputs"}
+
+
+@pytest.mark.parametrize(
+    ("part", "value"), [("state", None), ("messages", {}), ("inputs", []), ("phases", []), ("iteration", "1"), ("iteration", -1)]
+)  # fmt: skip
+def test_a_migration_that_leaves_nonsense_is_refused_and_named(part: str, value: Any) -> None:
+    runs = Registry()
+
+    @runs.handler(schema=2)
+    async def grow(run: AsyncRun) -> None:
+        return None
+
+    @grow.migration(1)
+    def _(left: Left) -> None:
+        setattr(left, part, value)
+
+    with pytest.raises(Refused, match=f"a migration of 'grow' left (the )?{part}"):
+        migrated(Draft(), Head(schema=1), {}, grow)
+
+
+async def test_a_beat_that_arrives_after_the_worker_has_left_does_not_bring_it_back(here: Bench) -> None:
+    """It is answered gone, as a swept worker's is; joining anew would leave an entry that nobody renews."""
+    worker, task = here.worker(waiting_registry())
+    await asyncio.wait_for(worker.ready.wait(), HANG)
+    lease = worker._leases[0]
+    worker.stop()
+    await eventually(worker._stop.is_set, "the drain has begun")
+    worker._told(Told(lease, None, 0.0, None, 0))
+    assert await asyncio.wait_for(task, HANG) == 0
+    assert not here.admin.exists(here.namespace.keys(0).workers())

@@ -1,0 +1,86 @@
+"""A supervisor's part in a roll is told in the end, whatever the server did meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from coordinator.config import Settings
+from coordinator.store import fleet_plans
+from coordinator.store.checks import enter
+from coordinator.store.wire import AsyncWire, drive_async
+from tests.servers import Server
+from tests.waiting import eventually
+from workers.fleet import Fleet
+from workers.worker import WorkerOptions
+
+HANG = 60.0
+
+
+@pytest.fixture
+def fleet_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Fleet]:
+    monkeypatch.setenv("JOURNAL", str(tmp_path / "journal"))
+
+    def make(url: str, namespace: str, processes: int = 1) -> Fleet:
+        return Fleet(
+            ["tests.e2e.app:runs"], WorkerOptions(Settings(url, namespace, timeout=2.0), processes=processes, grace=1.0)
+        )
+
+    return make
+
+
+def ready(fleet: Fleet) -> int:
+    return sum(child.ready for child in fleet.children.values())
+
+
+@pytest.mark.timeout(240)
+async def test_a_part_that_could_not_be_told_in_an_outage_is_told_after_it(
+    start_server: Callable[[], Server], namespace: str, fleet_of: Callable[..., Fleet]
+) -> None:
+    server = start_server()
+    settings = Settings(server.url, namespace, timeout=2.0)
+    fleet = fleet_of(server.url, namespace)
+    running = asyncio.create_task(fleet.run())
+    await eventually(lambda: ready(fleet) == 1, "it is ready", HANG)
+    wire = AsyncWire(settings.address, 5.0)
+    keys = (await drive_async(wire, enter(settings))).keys(0)
+    await eventually(lambda: server.admin.zcard(keys.supervisors("default")), "the supervisor is seen", HANG)
+    assert (await drive_async(wire, fleet_plans.ask_roll(keys, "default", "r1", at_once=1, by="me"))).word == "ok"
+    await eventually(lambda: len(fleet.children) == 2, "a successor is there", HANG)
+    server.kill()
+    await eventually(lambda: len(fleet.children) == 1, "the successor has given up", HANG)
+    server.restart()
+    try:
+
+        async def told() -> bool:
+            return not (await drive_async(wire, fleet_plans.roll_view(keys, "default"))).under_way
+
+        await eventually(told, "the part is told", HANG)
+        view = await drive_async(wire, fleet_plans.roll_view(keys, "default"))
+        assert [(part.state, part.replaced) for part in view.parts.values()] == [("failed", 0)]
+        assert "can't be reached" in next(iter(view.parts.values())).reason
+        assert ready(fleet) == 1, "the old one goes on"
+    finally:
+        fleet.stop()
+        await asyncio.wait_for(running, HANG)
+        await wire.close()
+
+
+@pytest.mark.timeout(240)
+async def test_rolls_that_are_asked_for_at_once_follow_each_other(
+    valkey_server: Server, namespace: str, fleet_of: Callable[..., Fleet]
+) -> None:
+    fleet = fleet_of(valkey_server.url, namespace, processes=2)
+    assert (await fleet.roll()).trouble == "the fleet has not begun yet"
+    running = asyncio.create_task(fleet.run())
+    await eventually(lambda: ready(fleet) == 2, "both are ready", HANG)
+    first = {child.process.pid for child in fleet.children.values()}
+    done = await asyncio.gather(fleet.roll(), fleet.roll(at_once=2))
+    assert [(one.replaced, one.total, one.trouble) for one in done] == [(2, 2, "")] * 2
+    assert len(fleet.children) == 2
+    assert not first & {child.process.pid for child in fleet.children.values()}
+    fleet.stop()
+    assert await asyncio.wait_for(running, HANG) == 0

@@ -1,0 +1,58 @@
+"""A tree is cancelled while its handlers grow it: whatever they were able to enqueue ends as cancelled, and so do they."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from coordinator import AsyncClient, Status
+from tests.integration.worker_harness import Bench, bench
+from tests.waiting import eventually
+from workers import AsyncRun, Registry
+
+
+@pytest.fixture(params=[1, 3], ids=["P=1", "P=3"])
+async def here(request: pytest.FixtureRequest, real_url: str, namespace: str) -> AsyncIterator[Bench]:
+    async with bench(real_url, namespace, request.param) as made:
+        yield made
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_nothing_of_a_growing_tree_is_left(here: Bench, told: bool) -> None:
+    """`told`: the handlers have cuts and stop there; else the refused enqueue is the first that they hear of it."""
+    runs = Registry()
+
+    async with AsyncClient(here.url, here.namespace.name) as client:
+
+        @runs.handler
+        async def grow(run: AsyncRun, depth: int) -> None:
+            async for _ in run.loop(limit=10_000):
+                while True:
+                    if depth < 3:
+                        await client.enqueue("grow", {"depth": depth + 1})
+                    await asyncio.sleep(0.05)
+                    if told:
+                        break
+
+        here.worker(runs, concurrency=40)
+        root = await client.enqueue("grow", {"depth": 0})
+
+        await eventually(lambda: len(_all(here)) > 30, "a tree of 30 runs")
+        became = await root.cancel_tree(grace=20.0)
+        assert became[root.id] is Status.RUNNING
+        await eventually(lambda: not _open(here), "all of them to end")
+        assert {here.status(id) for id in _all(here)} == {"cancelled"}
+        assert set(became) == _all(here), "what was not found was refused"
+        assert all(here.counters(id).strikes == 0 for id in _all(here))
+
+
+def _all(here: Bench) -> set[str]:
+    return {
+        key.decode().rpartition(":")[2] for key in here.admin.scan_iter(f"{{{here.namespace.name}:*:run:*", count=1000)
+    }
+
+
+def _open(here: Bench) -> set[str]:
+    return {id for id in _all(here) if here.status(id) in ("queued", "delayed", "running")}

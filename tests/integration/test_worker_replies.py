@@ -1,0 +1,217 @@
+"""Lost replies and late requests between a worker and its server: nothing is lost, nothing doubled, nobody gets a strike."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+import workers.worker
+from coordinator.retry import Retry
+from coordinator.store import plans
+from coordinator.store.script import Script
+from coordinator.store.wire import AsyncWire
+from tests.integration.worker_harness import Bench, bench, performing
+from tests.proxy import Matching, Proxy, naming
+from tests.servers import Server
+from tests.waiting import eventually
+from workers import AsyncRun, Registry
+from workers.context import Stopped
+
+# how the wire builds its back-off is deprecated in the newest tenacity
+pytestmark = pytest.mark.filterwarnings("ignore:The 'initial' parameter:DeprecationWarning")
+
+
+@pytest.fixture
+def proxy(valkey_server: Server) -> Iterator[Proxy]:
+    made = Proxy(valkey_server.port)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def here(valkey_server: Server, proxy: Proxy, namespace: str) -> AsyncIterator[Bench]:
+    """The proxy outlives the workers: they leave through it."""
+    async with bench(valkey_server.url, namespace) as made:
+        for script in plans.SCRIPTS:
+            made.admin.script_load(script.text)  # so that each call is one EVALSHA
+        yield made
+
+
+def calls(script: Script) -> Matching:
+    return naming(b"EVALSHA", script.sha.encode())
+
+
+def counting(registry: Registry[Any]) -> list[int]:
+    """A kind `work` that saves two messages, and how often it began."""
+    begun: list[int] = []
+
+    @registry.handler(throttle=0.0, retry=Retry(limit=2, wait=60))
+    async def work(run: AsyncRun, end: str = "return") -> int:
+        begun.append(run.attempt)
+        if run.attempt == 1 or end == "return":
+            run.messages.append({"n": 1})
+            await run.flush()
+            run.messages.append({"n": 2})
+            await run.flush()
+        if run.attempt == 1 and end == "raise":
+            raise ValueError("x")
+        if run.attempt == 1 and end == "quit":
+            raise Stopped("drain")
+        return len(run.messages)
+
+    return begun
+
+
+@pytest.mark.parametrize("script", [plans.JOIN, plans.CLAIM, plans.CHECKPOINT, plans.COMPLETE], ids=lambda s: s.name)
+async def test_a_lost_reply_costs_nothing(here, proxy, script):
+    runs = Registry()
+    begun = counting(runs)
+    id = await here.enqueue("work")
+    cut = proxy.cut_next_reply(calls(script))
+    here.worker(runs, url=proxy.url)
+    assert await here.outcome(id) == "completed"
+    assert cut.happened.is_set()
+    assert (here.result(id), begun) == (2, [1])
+    counters = here.counters(id)
+    assert (counters.attempt, counters.strikes, counters.releases, counters.recoveries) == (1, 0, 0, 0)
+
+
+@pytest.mark.parametrize("end", ["raise", "quit"])
+async def test_a_lost_reply_to_an_ending_counts_it_once(here, proxy, end):
+    runs = Registry()
+    begun = counting(runs)
+    cut = proxy.cut_next_reply(calls(plans.RETRY if end == "raise" else plans.RELEASE))
+    here.worker(runs, url=proxy.url)
+    id = await here.enqueue("work", {"end": end})
+    assert await here.outcome(id) == "delayed"
+    await eventually(cut.happened.is_set, "the cut")
+    counters = here.counters(id)
+    assert counters.failures == (1 if end == "raise" else 0)
+    assert counters.recoveries == (0 if end == "raise" else 1)
+    await here.make_due(id)
+    await here.until(id, "completed")
+    assert (here.result(id), begun) == (2, [1, 2])
+
+
+async def test_a_lost_reply_to_a_rejection_counts_it_once(here, proxy):
+    runs = Registry()
+    counting(runs)
+    cut = proxy.cut_next_reply(calls(plans.REJECT))
+    here.worker(runs, url=proxy.url)
+    id = await here.enqueue("work", {"unknown": 1})
+    assert await here.outcome(id) == "delayed"
+    await eventually(cut.happened.is_set, "the cut")
+    assert here.counters(id).recoveries == 1
+
+
+@pytest.mark.parametrize("script", [plans.RELEASE, plans.LEAVE], ids=lambda s: s.name)
+async def test_a_lost_reply_while_draining_releases_once(here, proxy, script):
+    runs = Registry()
+
+    @runs.handler(grace=0.0)
+    async def waits(run: AsyncRun) -> None:
+        run.state["x"] = 1
+        run.checkpoint()
+        await asyncio.Event().wait()
+
+    worker, task = here.worker(runs, url=proxy.url)
+    id = await here.enqueue("waits")
+    await performing(worker)
+    cut = proxy.cut_next_reply(calls(script))
+    assert await here.end(worker, task) == 0
+    assert cut.happened.is_set()
+    assert here.status(id) == "queued"
+    assert here.counters(id).releases == 1
+    assert here.state(id) == {"x": 1}
+
+
+async def test_a_stop_between_a_claim_and_its_answer_gives_the_run_back(here, proxy):
+    runs = Registry()
+    begun = counting(runs)
+    worker, task = here.worker(runs, url=proxy.url)
+    await worker.ready.wait()
+    proxy.hold_requests(calls(plans.CLAIM))
+    id = await here.enqueue("work")
+    await eventually(lambda: proxy.held, "the claim to be on its way")
+    worker.stop()
+    await eventually(lambda: worker._deadline is not None, "the drain to begin")
+    proxy.release_requests()
+    assert await asyncio.wait_for(task, 60) == 0
+    assert here.status(id) == "queued"
+    assert not begun
+    counters = here.counters(id)
+    assert (counters.strikes, counters.recoveries) == (0, 0)
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim is given up after a second or so."""
+    monkeypatch.setattr(workers.worker, "AsyncWire", partial(AsyncWire, trip_seconds=0.5))
+    monkeypatch.setattr("workers.claimer.CLAIM_SECONDS", 0.1)
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("told", [True, False], ids=["floor told", "floor not told"])
+async def test_a_claim_that_was_given_up_and_arrives_late(here, proxy, told):
+    runs = Registry()
+    begun = counting(runs)
+    worker, _ = here.worker(runs, url=proxy.url, lease=600.0)  # no beat but those that are asked for
+    await worker.ready.wait()
+    lease = worker._leases[0]
+    proxy.hold_requests(calls(plans.CLAIM))
+    id = await here.enqueue("work")
+    await eventually(lambda: proxy.held, "the claim to be on its way")
+    proxy.refuse()
+    number = lease.number
+    await eventually(lambda: lease.floor >= number, "the claim to be given up")
+    if told:
+        worker._heartbeat.poke(lease)
+        floor = here.namespace.keys(0).worker(lease.worker)
+        await eventually(lambda: int(here.admin.hget(floor, "floor")) >= number, "the floor to be told")
+    proxy.release_requests()
+    await eventually(lambda: proxy.late_replies, "the late claim")
+    if told:
+        assert here.status(id) == "queued"
+        assert any(b"old" in reply for reply in proxy.late_replies)
+    else:
+        await here.until(id, "running")
+        assert not begun
+    proxy.accept()
+
+    async def compared_and_done() -> bool:
+        worker._heartbeat.poke(lease)
+        return bool(here.status(id) == "completed")
+
+    await eventually(compared_and_done, "the run to complete")
+    counters = here.counters(id)
+    assert (counters.strikes, counters.recoveries) == (0, 0)
+    assert counters.releases == (0 if told else 1)
+    assert len(begun) == 1
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_save_that_arrives_late_changes_nothing(here, proxy):
+    runs, saved = Registry(), asyncio.Event()
+
+    @runs.handler(throttle=0.0)
+    async def writes(run: AsyncRun) -> list[Any]:
+        for n in range(4):
+            run.messages.append({"n": n})
+            run.state["n"] = n
+            await run.flush()
+            saved.set()
+        return list(run.messages)
+
+    late = proxy.delay_next_request(3.0, calls(plans.CHECKPOINT))
+    here.worker(runs, url=proxy.url)
+    id = await here.enqueue("writes")
+    assert await here.outcome(id) == "completed"
+    assert late.happened.is_set()
+    assert here.result(id) == [{"n": n} for n in range(4)]
+    await eventually(lambda: proxy.late_replies, "the late save")
+    assert b"fenced" in proxy.late_replies[0]
+    assert not here.admin.exists(here.namespace.keys(0).ckpt(id))

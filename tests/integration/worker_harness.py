@@ -1,0 +1,163 @@
+"""Workers in this process on a real server: enqueue by plans, wait for statuses, and move delayed runs on by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import redis
+
+from coordinator.codec import decode, encode
+from coordinator.config import Settings
+from coordinator.run import Counters, RunIds, route
+from coordinator.store import plans
+from coordinator.store.keys import Namespace
+from coordinator.store.wire import AsyncWire, Plan, drive_async
+from tests.waiting import eventually
+from workers import Registry
+from workers.worker import Worker, WorkerOptions
+
+T = TypeVar("T")
+HANG = 60.0  # nothing here takes this long unless it hangs
+
+
+@dataclass
+class Bench:
+    """A namespace, and what a producer, a coordinator and an onlooker do in it."""
+
+    url: str
+    namespace: Namespace
+    wire: AsyncWire
+    admin: Any
+    ids: RunIds = field(default_factory=RunIds)
+    workers: list[tuple[Worker, asyncio.Task[int]]] = field(default_factory=list)
+
+    async def do(self, plan: Plan[T]) -> T:
+        return await drive_async(self.wire, plan)
+
+    # -- producers
+
+    async def enqueue(
+        self, kind: str, inputs: Mapping[str, Any] | None = None, *, partition: int = 0, meta: Mapping[str, Any] | None = None,
+        spec: bytes | None = None, queue: str = "default",
+    ) -> str:  # fmt: skip
+        """The id of a new run; `spec` for one whose bytes are not what an enqueue writes."""
+        id = self.ids.make(time.time(), partition)
+        packed = encode([dict(inputs or {}), dict(meta or {}), {}], "spec") if spec is None else spec
+        new = plans.NewRun(id, route(queue, kind, 0), packed)
+        assert await self.do(plans.enqueue(self.namespace, [new])) == [("created", id)]
+        return id
+
+    async def cancel(self, id: str) -> None:
+        await self.do(plans.cancel(self.namespace.keys_of(id), id, operation=f"cancel-{id}", grace=30))
+
+    # -- workers
+
+    def worker(self, registry: Registry[Any], *, url: str = "", **options: Any) -> tuple[Worker, asyncio.Task[int]]:
+        """A worker that has begun."""
+        settings = Settings(url or self.url, self.namespace.name)
+        worker = Worker(registry, WorkerOptions(settings, **{"grace": 5.0, "concurrency": 10, **options}))
+        task = asyncio.get_running_loop().create_task(worker.run())
+        self.workers.append((worker, task))
+        return worker, task
+
+    async def end(self, worker: Worker, task: asyncio.Task[int]) -> int:
+        """Stops it; its exit code."""
+        worker.stop()
+        async with asyncio.timeout(HANG):
+            return await task
+
+    async def abandon(self, worker: Worker, partition: int = 0) -> plans.Recovered:
+        """What a supervisor does with a child that is gone; here it is not."""
+        return await self.do(plans.abandon(self.namespace.keys(partition), worker._leases[partition].worker))
+
+    # -- coordinators
+
+    async def make_due(self, id: str) -> None:
+        """A delayed run waits no longer."""
+        keys = self.namespace.keys_of(id)
+        self.admin.zadd(keys.delayed(), {id: 1}, xx=True)
+        await self.do(plans.due(keys))
+
+    # -- onlookers
+
+    def run(self, id: str) -> dict[str, bytes]:
+        return {name.decode(): value for name, value in self.admin.hgetall(self.namespace.keys_of(id).run(id)).items()}
+
+    def status(self, id: str) -> str:
+        return self.run(id).get("status", b"missing").decode()
+
+    def counters(self, id: str) -> Counters:
+        return Counters.parse(self.run(id)["counters"].decode())
+
+    def result(self, id: str) -> Any:
+        found = self.run(id).get("result")
+        return None if found is None else decode(found, "result")
+
+    def error(self, id: str) -> list[str]:
+        """Type, message and traceback."""
+        found: list[str] = decode(self.run(id)["error"], "error")
+        return found
+
+    def state(self, id: str) -> Any:
+        found = self.admin.hget(self.namespace.keys_of(id).ckpt(id), "state")
+        return decode(found, "state") if found else None
+
+    def due_in(self, id: str) -> float:
+        """Seconds that a delayed run still waits."""
+        due: float = self.admin.zscore(self.namespace.keys_of(id).delayed(), id)
+        seconds, micro = self.admin.time()
+        left: float = due / 1000 - seconds - micro / 1e6
+        return left
+
+    async def until(self, id: str, *statuses: str) -> str:
+        """The run's status, when it is one of these."""
+        await eventually(
+            lambda: self.status(id) in statuses, f"run {id} to be {' or '.join(statuses)}, not {self.status(id)}"
+        )
+        return self.status(id)
+
+    async def attempted(self, id: str, attempt: int) -> None:
+        """Returns when the run was claimed that often."""
+        await eventually(lambda: self.counters(id).attempt >= attempt, f"attempt {attempt} of run {id}")
+
+    async def outcome(self, id: str) -> str:
+        """What became of a run after its attempt."""
+        return await self.until(id, "completed", "failed", "delayed", "cancelled", "dead")
+
+
+async def performing(worker: Worker, count: int = 1) -> None:
+    """Returns when that many handlers have begun and not ended."""
+    await eventually(lambda: sum(a.performing for a in worker.attempts.values()) >= count, f"{count} handlers to run")
+
+
+@asynccontextmanager
+async def bench(url: str, name: str, partitions: int = 1) -> AsyncIterator[Bench]:
+    """A bench whose workers are stopped at the end, however the test ended."""
+    wire = AsyncWire(Settings(url, name).address)
+    admin: Any = redis.Redis.from_url(url, protocol=2, socket_timeout=10)
+    made: Bench | None = None
+    try:
+        namespace = await drive_async(wire, plans.found(name, birth="b1", partitions=partitions))
+        made = Bench(url, namespace, wire, admin)
+        yield made
+    finally:
+        if made is not None:
+            await _stop_all(made)
+        await wire.close()
+        admin.close()
+
+
+async def _stop_all(made: Bench) -> None:
+    running = [(worker, task) for worker, task in made.workers if not task.done()]
+    for worker, _ in running:
+        worker.stop()
+        worker.stop()
+    if running:
+        _, late = await asyncio.wait([task for _, task in running], timeout=HANG)
+        assert not late, "a worker did not stop"
+    await asyncio.gather(*(task for _, task in made.workers), return_exceptions=True)

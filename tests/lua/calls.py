@@ -1,0 +1,248 @@
+"""One valid call of each script, and what has to be there for it. The same in every namespace, so that answers can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from coordinator.store import doctor_plans, plans, tree_plans
+from coordinator.store.plans import NewRun
+from tests.lua import fleet_calls, schedule_calls
+from tests.lua.store import LEASE, ROUTES, Store, delta
+
+ONE, TWO = "00000000000000000001-00", "00000000000000000002-00"
+
+Prepare = Callable[[Store], Any]
+
+
+def _running(store: Store) -> Any:
+    return store.running(id=ONE)
+
+
+def enqueue(store: Store) -> Any:
+    return plans.enqueue(store.ns, [NewRun(ONE, ROUTES[0], b"spec", once="key", digest="d")], now=store.at)
+
+
+def view(store: Store) -> Any:
+    return plans.view(store.keys, _running(store).id)
+
+
+def wait(store: Store) -> Any:
+    return plans.wait(store.keys, _running(store).id, "c1")
+
+
+def join(store: Store) -> Any:
+    return plans.join(store.keys, "b1", plans.Membership("w1", LEASE, "h", 1, "s", "f", "c", 1, ROUTES), now=store.at)
+
+
+def leave(store: Store) -> Any:
+    store.join()
+    return plans.leave(store.keys, "w1")
+
+
+def heartbeat(store: Store) -> Any:
+    run = _running(store)
+    return plans.heartbeat(
+        store.keys, "w1", lease_ms=LEASE, floor=1, held=[(run.id, run.token), (TWO, "1-1-w1")], now=store.at
+    )
+
+
+def claim(store: Store) -> Any:
+    store.join()
+    store.enqueue(ONE)
+    store.enqueue(TWO)
+    return plans.claim(store.keys, "w1", number=1, want=1, routes=ROUTES, alone=False, now=store.at)
+
+
+def load(store: Store) -> Any:
+    run = _running(store)
+    store.save(run, delta(1, count=2, state=b"s"))
+    return plans.load(store.keys, run.id, run.token)
+
+
+def checkpoint(store: Store) -> Any:
+    run = _running(store)
+    return plans.checkpoint(store.keys, run.id, run.token, delta(1, count=2, state=b"s"), now=store.at)
+
+
+def complete(store: Store) -> Any:
+    run = _running(store)
+    return plans.complete(store.keys, run.id, run.token, b"result", now=store.at)
+
+
+def fail(store: Store) -> Any:
+    run = _running(store)
+    return plans.fail(store.keys, run.id, run.token, b"error", delta(1, count=1).wire(), now=store.at)
+
+
+def retry(store: Store) -> Any:
+    run = _running(store)
+    return plans.retry(
+        store.keys, run.id, run.token, delay=1, error=b"error", delta=delta(1, count=1).wire(), now=store.at
+    )
+
+
+def release(store: Store) -> Any:
+    run = _running(store)
+    return plans.release(store.keys, run.id, run.token, mode="unasked", delta=delta(1, count=1).wire(), now=store.at)
+
+
+def reject(store: Store) -> Any:
+    run = _running(store)
+    return plans.reject(store.keys, run.id, run.token, proven=True, error=b"error", now=store.at)
+
+
+def cancel(store: Store) -> Any:
+    return plans.cancel(store.keys, _running(store).id, operation="o1", grace=10, now=store.at)
+
+
+def revive(store: Store) -> Any:
+    run = _running(store)
+    store.fail(run)
+    return plans.revive(store.keys, run.id, operation="r1", now=store.at)
+
+
+def judge(store: Store) -> Any:
+    store.join()
+    return plans.judge(store.keys, "c1", tick=1, now=store.at)
+
+
+def recover(store: Store) -> Any:
+    for _ in "ab":
+        store.running()
+    store.client.hset(store.keys.worker("w1"), "condemned", "struck")
+    store.lock("recovery", "t1")
+    return plans.recover(store.keys, "w1", lock="recovery", token="t1", tick=1, batch=1, jitter=0.5, now=store.at)
+
+
+def abandon(store: Store) -> Any:
+    _running(store)
+    return plans.abandon(store.keys, "w1", now=store.at)
+
+
+def due(store: Store) -> Any:
+    store.enqueue(ONE, due="+1")
+    store.later(1)
+    return plans.due(store.keys, now=store.at)
+
+
+def ring(store: Store) -> Any:
+    store.enqueue(ONE)
+    return plans.ring(store.keys)
+
+
+def lock(store: Store) -> Any:
+    return plans.lock(store.keys, "recovery", "t1", 60)
+
+
+def trim(store: Store) -> Any:
+    store.complete(_running(store))
+    store.later(86_400_000)
+    return plans.trim(store.keys, now=store.at)
+
+
+def note(store: Store) -> Any:
+    run = _running(store)
+    return plans.note(store.keys, run.id, run.token, b"note")
+
+
+def extend(store: Store) -> Any:
+    run = _running(store)
+    return plans.extend(store.keys, run.id, run.token, number=1, seconds=60)
+
+
+def kill(store: Store) -> Any:
+    run = _running(store)
+    return plans.kill(store.keys, run.id, run.token, b"why")
+
+
+def discard(store: Store) -> Any:
+    run = _running(store)
+    store.fail(run)
+    return plans.discard(store.keys, run.id, 1)
+
+
+def cap(store: Store) -> Any:
+    store.fail(_running(store))
+    return plans.cap(store.keys, "failed", keep=0, batch=10)
+
+
+def fell(store: Store) -> Any:
+    return tree_plans.fell(store.ns, [tree_plans.Felled(ONE, 1)])
+
+
+def pause(store: Store) -> Any:
+    return plans.pause(store.keys, "queue:default")
+
+
+def unpause(store: Store) -> Any:
+    store.enqueue(ONE)
+    store.do(plans.pause(store.keys, "kind:k"))
+    return plans.unpause(store.keys, "kind:k")
+
+
+def examine(store: Store) -> Any:
+    store.enqueue(ONE)
+    store.client.delete(store.keys.ready(ROUTES[0]))
+    return doctor_plans.examine(store.keys, [ONE])
+
+
+def examine_entries(store: Store) -> Any:
+    store.client.sadd(store.keys.live(), ONE)
+    return doctor_plans.examine_entries(store.keys, "live", "", [ONE], now=store.at)
+
+
+def examine_keys(store: Store) -> Any:
+    store.client.hset(store.keys.ckpt(ONE), "head", "1")
+    return doctor_plans.examine_keys(store.keys, "ckpt", "hash", [ONE])
+
+
+def mend_run(store: Store) -> Any:
+    store.enqueue(ONE)
+    store.client.delete(store.keys.ready(ROUTES[0]))
+    return doctor_plans.mend_runs(store.keys, [(ONE, "lineless")], now=store.at)
+
+
+def mend_entry(store: Store) -> Any:
+    store.client.sadd(store.keys.live(), ONE)
+    return doctor_plans.mend_entries(store.keys, "live", "", [(ONE, "runless")], now=store.at)
+
+
+def mend_key(store: Store) -> Any:
+    store.client.hset(store.keys.ckpt(ONE), "head", "1")
+    return doctor_plans.mend_keys(store.keys, "ckpt", "hash", [(ONE, "leaked")])
+
+
+def mend_type(store: Store) -> Any:
+    store.spoil(store.keys.live())
+    return doctor_plans.mend_type(store.keys, store.keys.live(), "live", "set")
+
+
+def confirm(store: Store) -> Any:
+    return _one(plans.CONFIRM.call(store.keys.at))
+
+
+def _one(request: Any) -> Any:
+    return (yield request)
+
+
+def found(store: Store) -> Any:
+    store.client.delete(store.keys.namespace())
+    return plans.found(store.ns.name, birth="b3", clock="test")
+
+
+PREPARE: dict[str, Prepare] = {
+    prepare.__name__: prepare
+    for prepare in (
+        found, enqueue, view, wait, join, leave, heartbeat, claim, load, checkpoint, complete, fail, retry, release, reject, cancel,
+        confirm, revive, judge, recover, abandon, due, ring, lock, trim, note, extend, kill,
+        cap, fell, discard, pause, unpause, examine, examine_entries, examine_keys, mend_run, mend_entry, mend_key, mend_type,
+    )
+}  # fmt: skip
+
+PREPARE |= schedule_calls.PREPARE | fleet_calls.PREPARE
+
+# What such a script answers to a repetition is what has become true since: the runs that are still to be moved are others.
+TELLS_WHAT_IS_LEFT = {
+    "recover", "abandon", "due", "trim", "cap", "pause", "unpause", "mend_run", "mend_entry", "mend_key", "mend_type",
+}  # fmt: skip

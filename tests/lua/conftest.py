@@ -1,0 +1,65 @@
+"""A namespace for each test, on every store in turn, and all the ways not to be the owner of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from coordinator.store.plans import Claimed
+from tests.lua.store import Store
+
+
+@pytest.fixture
+def store(store_url: str, namespace: str) -> Iterator[Store]:
+    store = Store(store_url, namespace)
+    yield store
+    store.close()
+
+
+@pytest.fixture(
+    params=[
+        "wrong token",
+        "older token",
+        "missing run",
+        "wrong type",
+        "ended by force",
+        "recovered",
+        "of the next owner",
+        "another life",
+    ]
+)
+def stranger(request: pytest.FixtureRequest, store: Store) -> Claimed:
+    """A run as it was claimed once, in the hands of somebody who does not own it now."""
+    run = store.running()
+    match request.param:
+        case "wrong token":
+            return replace(run, token=run.token.replace("-1-w1", "-2-w1"))
+        case "older token":
+            store.crash(run)
+            again = store.take("w2")
+            return replace(again, token=run.token)
+        case "missing run":
+            return replace(run, id=store.id())
+        case "wrong type":
+            store.spoil(store.keys.run(run.id))
+        case "ended by force":
+            force(store, run)
+        case "recovered":
+            store.crash(run)
+        case "of the next owner":
+            store.crash(run)
+            store.take("w2")
+        case _:
+            force(store, run)
+            store.revive(run.id)
+            store.take("w2")
+    return run
+
+
+def force(store: Store, run: Claimed) -> None:
+    """Its handler did not honour a cancel in time."""
+    store.cancel(run.id, grace=1)
+    store.later(1000)
+    assert store.due().passed == 1

@@ -1,0 +1,524 @@
+"""All scripts together, in any order, repeated and late, with a clock that steps both ways, compared with the model."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from coordinator.store import plans
+from coordinator.store.plans import Beat, Claimed, Delta, Membership, NewRun
+from tests.lua.model import ENDED, Model, Save
+from tests.lua.store import HEAD, LEASE, ROUTES, Store
+
+T = TypeVar("T")
+
+TICK = 1000
+STEPS = [1, 1, 500, 500, 1000, 1000, 2000, 2000, 3500, LEASE, 8 * 86_400_000, -1, -2500, -3_600_000]
+KEYS = [None, None, ("a", "d1", "-"), ("a", "d1", "0"), ("a", "d2", "-"), ("b", "d1", "-")]  # key, digest, key_ttl
+
+
+class Choose(Protocol):
+    """Who decides what happens next."""
+
+    def __call__(self, options: Sequence[T], /) -> T: ...
+
+
+@dataclass
+class Owner:
+    """What the process that claimed a run believes: what was acknowledged, and what it holds."""
+
+    run: Claimed
+    seq: int = 0
+    acked: int = 0
+    generation: int = 1
+    acked_generation: int = 1
+    base: int = 0
+    iteration: int = 0
+    messages: list[bytes] = field(default_factory=list)
+    state: bytes = b""
+    phases: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass
+class Sent:
+    """A call that was made once, and can be made again at another time: on the server, and on the model."""
+
+    what: str
+    really: Callable[[], Any]
+    expected: Callable[[], Any]
+
+
+class History:
+    """Calls in any order, each made on the server and on the model."""
+
+    def __init__(self, url: str) -> None:
+        self.store = Store(url, f"t{uuid.uuid4().hex[:10]}")
+        self.model = Model()
+        self.owners: list[Owner] = []
+        self.sent: list[Sent] = []
+        self.epochs: dict[str, int] = {}
+        self.acked: dict[str, tuple[int, int]] = {}  # run -> life and seq of the last acknowledged save
+        self.endings: dict[tuple[str, int], str] = {}
+        self.counter = 0
+
+    def close(self) -> None:
+        self.store.close()
+
+    # -- making calls
+
+    def make(self, what: str, really: Callable[[], Any], expected: Callable[[], Any]) -> Any:
+        """The call, now; and it may be made again later."""
+        self.sent.append(Sent(what, really, expected))
+        return self._compare(self.sent[-1])
+
+    def _compare(self, sent: Sent) -> Any:
+        answer, wanted = sent.really(), sent.expected()
+        assert answer == wanted, f"{sent.what} answered {answer}, and {wanted} was expected"
+        return answer
+
+    def something_arrives_again_or_late(self, choose: Choose) -> None:
+        self._compare(choose(self.sent))
+
+    def the_clock_moves(self, choose: Choose) -> None:
+        self.store.later(choose(STEPS))
+
+    def fresh(self) -> str:
+        self.counter += 1
+        return str(self.counter)
+
+    @property
+    def now(self) -> int:
+        return self.store.now
+
+    # -- producers
+
+    def something_is_going_on(self, choose: Choose) -> None:
+        self.lock(choose)
+        self.a_coordinator_ticks_for_a_lease(choose)
+        for action in (self.enqueue, self.enqueue, self.enqueue, self.join, self.join, self.claim):
+            action(choose)
+
+    def one_of(self, choose: Choose, *weighted: tuple[Callable[[Choose], None], int]) -> None:
+        choose([action for action, weight in weighted for _ in range(weight)])(choose)
+
+    def a_producer_calls(self, choose: Choose) -> None:
+        self.one_of(choose, (self.enqueue, 3), (self.cancel, 2), (self.revive, 3), (self.wait, 1))
+
+    def a_worker_calls(self, choose: Choose) -> None:
+        self.one_of(choose, (self.join, 2), (self.beat, 3), (self.claim, 8), (self.leave, 1))
+
+    def an_owner_saves(self, choose: Choose) -> None:
+        if self.owners:
+            self.one_of(choose, (self.save, 5), (self.load, 1), (self.extend, 1), (self.kill, 1))
+
+    def an_owner_ends_its_attempt(self, choose: Choose) -> None:
+        if self.owners:
+            self.one_of(
+                choose, (self.complete, 1), (self.fail, 2), (self.retry, 2), (self.reject, 2), (self.release, 4)
+            )
+
+    def a_coordinator_calls(self, choose: Choose) -> None:
+        self.one_of(
+            choose, (self.due, 4), (self.recover, 3), (self.abandon, 2), (self.judge, 2), (self.trim, 1), (self.lock, 1)
+        )
+
+    def time_passes_quietly(self, choose: Choose) -> None:
+        self.a_coordinator_ticks_for_a_lease(choose)
+
+    def enqueue(self, choose: Choose) -> None:
+        priority = choose([0, 0, 0, 5, -5])
+        delay = choose([0, 0, 0, 1000])
+        expires = choose([None, None, None, None, 3000])
+        once = choose(KEYS)
+        retention = choose([None, None, None, 0, 5000])
+        schema = choose([0, 0, 2])
+        if sum(not run.ended for run in self.model.runs.values()) >= 5 or len(self.model.runs) >= 25:
+            return
+        key, digest, key_ttl = once or ("", "", "-")
+        run = NewRun(
+            self.store.id(), ROUTES[schema], b"spec", priority, f"+{delay}" if delay else "",
+            "" if expires is None else str(expires), key, digest, key_ttl, "" if retention is None else str(retention),
+        )  # fmt: skip
+        self.make(
+            "enqueue",
+            lambda: self.store.ask_enqueue(run),
+            lambda: self.model.enqueue(self.now, run.id, schema, priority, delay, expires, once, retention),
+        )
+
+    def cancel(self, choose: Choose) -> None:
+        grace = choose([1000, 10_000])
+        aware = choose([False, True])
+        run = choose(list(self.model.runs.values()))
+        operation, life = f"o{self.fresh()}", run.life if aware else None
+        self.make(
+            "cancel",
+            lambda: self.store.cancel(run.id, operation, grace / 1000, life),
+            lambda: self.model.cancel(self.now, run.id, operation, grace, life),
+        )
+
+    def revive(self, choose: Choose) -> None:
+        from_start = choose([False, True])
+        aware = choose([False, True])
+        ended = [run for run in self.model.runs.values() if run.ended]
+        if not ended:
+            return
+        run = choose(ended)
+        operation, life = f"r{self.fresh()}", run.life if aware else None
+        self.make(
+            "revive",
+            lambda: self.store.revive(run.id, operation, life=life, from_start=from_start),
+            lambda: self.model.revive(self.now, run.id, operation, life, from_start),
+        )
+
+    def wait(self, choose: Choose) -> None:
+        run = choose(list(self.model.runs.values()))
+        self.make("wait", lambda: self.store.wait(run.id)[:2], lambda: ["ended" if run.ended else "open", run.status])
+
+    # -- workers
+
+    def join(self, choose: Choose) -> None:
+        lease = choose([LEASE, LEASE, 40_000])
+        if sum(not worker.gone for worker in self.model.workers.values()) >= 4:
+            return
+        name = f"w{self.fresh()}"
+        member = Membership(name, lease, "host", 1, "s", "fleet", "c1", 10, ROUTES)
+        self.make(
+            "join",
+            lambda: self.store.do(plans.join(self.store.keys, "b1", member, now=self.store.at)),
+            lambda: self.model.join(self.now, name, lease),
+        )
+
+    def some_worker(self, choose: Choose) -> str:
+        """Mostly one that is there."""
+        there = [worker.name for worker in self.model.workers.values() if not worker.gone]
+        return choose(there * 5 + list(self.model.workers))
+
+    def leave(self, choose: Choose) -> None:
+        name = self.some_worker(choose)
+        self.make("leave", lambda: sorted(self.store.leave(name)), lambda: self.model.leave(name))
+
+    def beat(self, choose: Choose) -> None:
+        gives_up = choose([False, False, False, True])
+        name = self.some_worker(choose)
+        worker = self.model.workers[name]
+        floor = worker.claim + 1 if gives_up else 0
+        held = [(owner.run.id, owner.run.token) for owner in self.owners if owner.run.token.endswith(f"-{name}")]
+
+        def really() -> Any:
+            keys = self.store.keys
+            beat = self.store.do(
+                plans.heartbeat(keys, name, lease_ms=worker.lease, floor=floor, held=held, now=self.store.at)
+            )
+            return beat and seen(beat)
+
+        self.make("heartbeat", really, lambda: self.model.beat(self.now, name, floor, held))
+
+    def claim(self, choose: Choose) -> None:
+        want = choose(range(1, 4))
+        alone = choose([False, True])
+        name = self.some_worker(choose)
+        worker = self.model.workers[name]
+        number = max(worker.claim, worker.floor) + 1
+
+        def really() -> tuple[str, list[tuple[str, str]]]:
+            word, runs = self.store.claim(name, want, number=number, alone=alone)
+            for run in runs:
+                self.found_by_its_owner(run)
+            return word, sorted((run.id, run.token) for run in runs)
+
+        self.make("claim", really, lambda: self.model.claim(self.now, name, number, want, alone))
+
+    def found_by_its_owner(self, run: Claimed) -> None:
+        """At least the last acknowledged checkpoint is there for whoever takes the run."""
+        owner = Owner(run)
+        if run.checkpoint is not None:
+            parts = self.store.load(run) if run.checkpoint == "paged" else run.checkpoint
+            fields = plans.pairs(parts[0])
+            head = dict(zip(HEAD, map(int, fields["head"].split()), strict=True))
+            chunks = sorted((int(index), chunk) for index, chunk in plans.pairs(parts[1]).items())
+            owner.messages = [message for _, chunk in chunks for message in chunk.split(b";")[:-1]]
+            assert len(owner.messages) == head["length"]
+            owner.seq = owner.acked = head["seq"]
+            owner.generation = owner.acked_generation = head["generation"]
+            owner.base, owner.iteration, owner.state = head["length"], head["iteration"], fields.get("state", b"")
+            owner.phases = {name: output for name, output in fields.items() if name.startswith("phase:")}
+        life, seq = self.acked.get(run.id, (0, 0))
+        assert owner.seq >= seq or life != self.model.runs[run.id].life, "an acknowledged checkpoint was lost"
+        self.owners = [known for known in self.owners if (known.run.id, known.run.token) != (run.id, run.token)]
+        self.owners.append(owner)
+
+    # -- an owner's calls
+
+    def some_owner(self, choose: Choose) -> Owner:
+        """One of those who believe that they own a run; mostly one who does."""
+        true = [owner for owner in self.owners if self.model.runs[owner.run.id].token == owner.run.token]
+        honest = choose([True, True, True, False])
+        return choose(true if true and honest else self.owners)
+
+    def next_save(self, choose: Choose, owner: Owner) -> tuple[Delta, Save]:
+        """What the owner would save now: a few messages more, a turn, a state, a phase; or everything, in a new generation."""
+        for _ in range(choose(range(3))):
+            owner.messages.append(f"m{self.fresh()}".encode())
+        change = choose(["", "", "turn", "state", "phase", "replace", "fallen back"])
+        owner.seq += 1
+        phases: dict[str, bytes] = {}
+        if change == "turn":
+            owner.iteration += 1
+        if change == "state":
+            owner.state = f"s{self.fresh()}".encode()
+        if change == "phase":
+            phases = {f"phase:-:p#{self.fresh()}": b"o"}
+            owner.phases |= phases
+        if change in ("replace", "fallen back"):
+            owner.generation += 1
+            owner.acked = owner.acked if change == "replace" else 0
+        whole = owner.acked == 0
+        base = 0 if whole or owner.generation != owner.acked_generation else owner.base
+        new = owner.messages[base:]
+        state = owner.state if whole or change == "state" or owner.seq - owner.acked > 1 else None
+        phases = dict(owner.phases) if whole or owner.seq - owner.acked > 1 else phases
+        schema = choose([1, 1, 1, 2])
+        save = Save(owner.seq, owner.acked, owner.generation, base, new, owner.iteration, schema, state, phases)
+        chunk = b"".join(message + b";" for message in new)
+        delta = Delta(
+            owner.seq,
+            owner.acked,
+            owner.generation,
+            base,
+            len(new),
+            chunk,
+            owner.iteration,
+            schema,
+            state,
+            tuple(phases.items()),
+        )
+        return delta, save
+
+    def save(self, choose: Choose) -> None:
+        reply_is_lost = choose([False, True])
+        owner = self.some_owner(choose)
+        delta, save = self.next_save(choose, owner)
+        length = len(owner.messages)
+        run = owner.run
+        word = self.make(
+            "checkpoint", lambda: self.store.save(run, delta), lambda: self.model.save(run.id, run.token, save)
+        )
+        if word == "ok" and not reply_is_lost:
+            owner.acked, owner.base, owner.acked_generation = save.seq, length, save.generation
+            self.acked[run.id] = (self.model.runs[run.id].life, save.seq)
+        if word == "gap":
+            owner.acked, owner.generation = 0, owner.generation + 1
+
+    def load(self, choose: Choose) -> None:
+        run = self.some_owner(choose).run
+        owns = self.model.runs[run.id].token == run.token
+        assert (self.store.load(run) == "fenced") == (not owns)
+
+    def extend(self, choose: Choose) -> None:
+        run, number = self.some_owner(choose).run, choose([1, 2])
+        self.make(
+            "extend",
+            lambda: self.store.extend(run, number, 60),
+            lambda: self.model.extend(run.id, run.token, number, 60_000),
+        )
+
+    def kill(self, choose: Choose) -> None:
+        run, why = self.some_owner(choose).run, self.fresh()
+        self.make(
+            "kill",
+            lambda: self.store.kill(run, why.encode()),
+            lambda: self.model.kill(run.id, run.token, why),
+        )
+
+    def complete(self, choose: Choose) -> None:
+        run = self.some_owner(choose).run
+        self.make(
+            "complete", lambda: self.store.complete(run), lambda: self.model.complete(self.now, run.id, run.token)
+        )
+
+    def last_save(self, choose: Choose, owner: Owner) -> tuple[bytes, Save | None]:
+        if choose([False, True]):
+            return b"", None
+        delta, save = self.next_save(choose, owner)
+        return delta.wire(), save
+
+    def fail(self, choose: Choose) -> None:
+        owner = self.some_owner(choose)
+        run, (last, save) = owner.run, self.last_save(choose, owner)
+        self.make(
+            "fail", lambda: self.store.fail(run, last=last), lambda: self.model.fail(self.now, run.id, run.token, save)
+        )
+
+    def retry(self, choose: Choose) -> None:
+        delay = choose([0, 1000, 5000])
+        owner = self.some_owner(choose)
+        run, (last, save) = owner.run, self.last_save(choose, owner)
+        self.make(
+            "retry",
+            lambda: self.store.retry(run, delay / 1000, last=last),
+            lambda: self.model.retry(self.now, run.id, run.token, delay, save),
+        )
+
+    def reject(self, choose: Choose) -> None:
+        proven = choose([False, True])
+        run = self.some_owner(choose).run
+        self.make(
+            "reject",
+            lambda: self.store.reject(run, proven),
+            lambda: self.model.reject(self.now, run.id, run.token, proven),
+        )
+
+    def release(self, choose: Choose) -> None:
+        mode = choose(["stopping", "stopping", "unasked"])
+        owner = self.some_owner(choose)
+        run, (last, save) = owner.run, self.last_save(choose, owner)
+        self.make(
+            "release",
+            lambda: self.store.release(run, mode, last=last),
+            lambda: self.model.release(self.now, run.id, run.token, mode, save),
+        )
+
+    # -- coordinators
+
+    def lock(self, choose: Choose) -> None:
+        assert self.store.lock("recovery", "t1", ttl=3600)
+
+    def judge(self, choose: Choose) -> None:
+        def really() -> tuple[list[str], int]:
+            workers, held = self.store.judge(TICK / 1000)
+            return sorted(workers), held
+
+        self.make("judge", really, lambda: self.model.judge(self.now, TICK))
+
+    def a_coordinator_ticks_for_a_lease(self, choose: Choose) -> None:
+        """Without it most of a history would be one hold after the other. Workers live on meanwhile, or not."""
+        alive = [worker.name for worker in self.model.workers.values() if choose([True, True, False])]
+        for _ in range(LEASE // TICK):
+            self.store.later(TICK)
+            self.store.judge(TICK / 1000)
+            self.model.judge(self.now, TICK)
+        for name in alive:
+            self.store.beat(name, self.model.workers[name].lease)
+            self.model.beat(self.now, name, 0, [])
+
+    def recover(self, choose: Choose) -> None:
+        batch = choose([1, 100])
+        name = self.some_worker(choose)
+        taken: list[str] = []
+
+        def really() -> str:
+            before = self.store.members(self.store.keys.owned(name))
+            word = self.store.recover(name, batch).word
+            taken[:] = before - self.store.members(self.store.keys.owned(name))
+            return word
+
+        self.make("recover", really, lambda: self.model.recover(self.now, TICK, name, taken))
+
+    def abandon(self, choose: Choose) -> None:
+        batch = choose([1, 100])
+        name = self.some_worker(choose)
+        taken: list[str] = []
+
+        def really() -> str:
+            before = self.store.members(self.store.keys.owned(name))
+            call = next(plans.abandon(self.store.keys, name, batch=batch, now=self.store.at))
+            word = plans.word(self.store.wire.ask([call])[0])
+            taken[:] = before - self.store.members(self.store.keys.owned(name))
+            return word
+
+        self.make("abandon", really, lambda: self.model.abandon(self.now, name, taken))
+
+    def due(self, choose: Choose) -> None:
+        def really() -> tuple[int, int]:
+            moved = self.store.due()
+            return moved.moved, moved.passed
+
+        self.make("due", really, lambda: self.model.due(self.now))
+
+    def trim(self, choose: Choose) -> None:
+        self.make("trim", self.store.trim, lambda: self.model.trim(self.now))
+
+    # -- what must always be
+
+    def must_agree(self) -> None:
+        """The store is what the model says."""
+        stored = {key.split("}:", 1)[1]: value for key, (_, value, _) in self.store.dump().items()}
+        for run in self.model.runs.values():
+            fields = {name: value.decode() for name, value in stored[f"run:{run.id}"].items()}
+            self._one_place(run.id, run.place, stored)
+            assert (fields["status"], fields["counters"], fields.get("token", "")) == (
+                run.status,
+                run.counters,
+                run.token,
+            )
+            assert fields["route"] == f"default:k@{run.schema}"
+            assert ("cancel" in fields) == run.cancel
+            assert (fields.get("kill", ""), fields.get("killed", "")) == (run.kill, run.killed)
+            used, _, _, extensions, extended = map(int, fields.get("spent", "0 0 0 0 0").split())
+            assert (used, extensions, extended) == (run.used, run.extensions, run.extended)
+            assert fields.get("cause", "") == run.cause
+            self._checkpoint_of(run, stored)
+            if run.due is not None:
+                assert stored["delayed"][run.id] == run.due
+            self._epochs_and_endings(run.id, fields)
+        assert stored.get("live", set()) == {run.id for run in self.model.runs.values() if run.started}
+        assert {key for key in stored if key.startswith("run:")} == {f"run:{id}" for id in self.model.runs}
+        assert {key for key in stored if key.startswith("owned:")} == {
+            f"owned:{run.owner}" for run in self.model.runs.values() if run.token
+        }
+        deadlines = {f"cancel:{run.id}": run.force_at for run in self.model.runs.values() if run.force_at is not None}
+        deadlines |= {f"expire:{run.id}": run.expires for run in self.model.runs.values() if run.expires is not None}
+        assert stored.get("deadlines", {}) == deadlines
+        assert {key: value.decode() for key, value in stored.items() if key.startswith("once:")} == {
+            f"once:k:{key}": f"{id} {digest}" for key, (id, digest) in self.model.once.items()
+        }
+        there = {
+            worker.name: 0 if worker.condemned else worker.deadline
+            for worker in self.model.workers.values()
+            if not worker.gone
+        }
+        assert stored.get("workers", {}) == there
+        assert "aside" not in stored
+
+    def _one_place(self, id: str, place: str, stored: dict[str, Any]) -> None:
+        kinds = ("ready:", "suspect:", "delayed", "owned:", "ended:")
+        places = [key for key, value in stored.items() if key.startswith(kinds) and id in value]
+        assert places == ([place] if place else [])
+
+    def _checkpoint_of(self, run: Any, stored: dict[str, Any]) -> None:
+        fields, have = stored.get(f"ckpt:{run.id}"), run.checkpoint
+        generations = [key for key in stored if key.startswith(f"messages:{run.id}:")]
+        if have is None:
+            assert fields is None
+            assert generations == []
+            return
+        assert fields is not None
+        head = dict(zip(HEAD, map(int, fields["head"].split()), strict=True))
+        assert (head["seq"], head["generation"], head["length"]) == (have.seq, have.generation, len(have.messages))
+        assert (head["iteration"], head["peak"], head["progress"]) == (have.iteration, have.peak, have.progress)
+        assert fields.get("state", b"") == have.state
+        assert {name: output for name, output in fields.items() if name.startswith("phase:")} == have.phases
+        assert generations == ([f"messages:{run.id}:{have.generation}"] if have.messages else [])
+        found: list[bytes] = []
+        for index, chunk in sorted(
+            (int(index), chunk) for index, chunk in (stored[generations[0]] if generations else {}).items()
+        ):
+            assert index == len(found)
+            found += chunk.split(b";")[:-1]
+        assert found == have.messages
+
+    def _epochs_and_endings(self, id: str, fields: dict[str, str]) -> None:
+        """Seen from outside, without the model."""
+        life, _, epoch = map(int, fields["counters"].split()[:3])
+        assert epoch >= self.epochs.get(id, 0), "an epoch never falls"
+        self.epochs[id] = epoch
+        if fields["status"] in ENDED:
+            assert self.endings.setdefault((id, life), fields["status"]) == fields["status"], "one ending for each life"
+        else:
+            assert (id, life) not in self.endings, "an ended life does not go on"
+
+
+def seen(beat: Beat) -> tuple[list[str], list[tuple[str, str]], list[tuple[str, str]]]:
+    return sorted(beat.cancels), list(beat.lost), sorted(beat.strays)

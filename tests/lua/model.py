@@ -1,0 +1,599 @@
+"""What each script must do, in plain Python: a run is one object, a namespace a few dicts. Written from the design, not the Lua."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+DAY = 86_400_000
+KEPT = {"completed": DAY, "failed": 7 * DAY, "cancelled": 7 * DAY, "dead": 7 * DAY}
+ENDED = tuple(KEPT)
+STEP = 2**43
+
+
+@dataclass
+class Checkpoint:
+    seq: int = 0
+    generation: int = 0
+    iteration: int = 0
+    peak: int = 0
+    progress: int = 0
+    schema: int = 0
+    appended: int = 0
+    messages: list[bytes] = field(default_factory=list)
+    state: bytes = b""
+    phases: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass
+class Save:
+    """The content of a delta."""
+
+    seq: int
+    acked: int
+    generation: int
+    base: int
+    messages: list[bytes]
+    iteration: int
+    schema: int
+    state: bytes | None
+    phases: dict[str, bytes]
+
+
+@dataclass
+class ARun:
+    id: str
+    status: str
+    schema: int
+    asked: int
+    score: int
+    created: int
+    retention: int | None
+    once: tuple[str, str, str] | None  # key, digest, key_ttl
+    due: int | None = None
+    expires: int | None = None
+    life: int = 1
+    attempt: int = 0
+    epoch: int = 0
+    releases: int = 0
+    recoveries: int = 0
+    strikes: int = 0
+    failures: int = 0
+    backoffs: int = 0
+    struck: int = 0
+    failed: int = 0
+    token: str = ""
+    last: tuple[str, str, str] | None = None
+    cancel: bool = False
+    kill: str = ""
+    killed: str = ""
+    used: int = 0
+    extensions: int = 0
+    extended: int = 0
+    begun: int = 0
+    force_at: int | None = None
+    cause: str = ""
+    operation: str = ""
+    revival: str = ""
+    started: bool = False
+    listed: int | None = None
+    bare: bool = False
+    checkpoint: Checkpoint | None = None
+    endings: int = 0
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ENDED
+
+    @property
+    def owner(self) -> str:
+        return self.token.split("-", 2)[2] if self.token else ""
+
+    @property
+    def progress(self) -> int:
+        return self.checkpoint.progress if self.checkpoint else 0
+
+    @property
+    def counters(self) -> str:
+        return (
+            f"{self.life} {self.attempt} {self.epoch} {self.releases} {self.recoveries} {self.strikes} {self.failures} "
+            f"{self.backoffs} {self.struck} {self.failed} {self.score} {self.created}"
+        )
+
+    @property
+    def place(self) -> str:
+        """The one place in which it must be."""
+        if self.status == "queued":
+            return f"{'suspect' if self.strikes >= 2 else 'ready'}:default:k@{self.schema}"
+        if self.status == "running":
+            return f"owned:{self.owner}"
+        if self.ended:
+            return f"ended:{self.status}" if self.listed else ""
+        return self.status
+
+
+@dataclass
+class AWorker:
+    name: str
+    lease: int
+    deadline: int
+    claim: int = 0
+    floor: int = 0
+    suspect: int = 0
+    condemned: str = ""
+    seen: int | None = None
+    gone: bool = False
+
+    def condemn(self, how: str) -> None:
+        if not self.condemned:
+            self.seen = self.deadline - self.lease
+        self.condemned = how
+
+
+class Model:
+    """A namespace of one partition. Every method is one script, and answers what the script must answer."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, ARun] = {}
+        self.workers: dict[str, AWorker] = {}
+        self.once: dict[str, tuple[str, str]] = {}
+        self.judged_at = 0
+        self.clamped_at = 0
+        self.hold_until = 0
+
+    def owned(self, worker: str) -> list[ARun]:
+        return [run for run in self.runs.values() if run.token and run.owner == worker]
+
+    # -- producers
+
+    def enqueue(
+        self,
+        now: int,
+        id: str,
+        schema: int,
+        priority: int,
+        delay: int,
+        expires: int | None,
+        once: Any,
+        retention: int | None,
+    ) -> tuple[str, str]:
+        if id in self.runs:
+            return "created", id
+        if once and once[0] in self.once:
+            other, digest = self.once[once[0]]
+            return ("created", id) if other == id else ("found" if digest == once[1] else "conflict", other)
+        start = now + delay
+        run = ARun(id, "delayed" if delay else "queued", schema, schema, start - priority * STEP, now, retention, once)
+        run.due = start if delay else None
+        run.expires = None if expires is None else now + expires
+        self.runs[id] = run
+        if once:
+            self.once[once[0]] = (id, once[1])
+        return "created", id
+
+    def cancel(self, now: int, id: str, operation: str, grace: int, life: int | None) -> list[str]:
+        run = self.runs[id]
+        if run.operation == operation:
+            if run.status == "running" and run.cancel:
+                return ["cancelling"]
+            if run.status == "cancelled":
+                return ["cancelled"]
+            return ["ended", run.status] if run.ended else ["changed"]
+        if life is not None and life != run.life:
+            return ["changed"]
+        if run.ended:
+            return ["ended", run.status]
+        run.operation = operation
+        if run.status == "running":
+            run.cancel = True
+            run.force_at = min(run.force_at or now + grace, now + grace)
+            return ["cancelling"]
+        self._finish(now, run, "cancelled")
+        return ["cancelled"]
+
+    def revive(self, now: int, id: str, operation: str, life: int | None, from_start: bool) -> str:
+        run = self.runs[id]
+        if run.revival == operation:
+            return "queued"
+        if life is not None and life != run.life:
+            return "changed"
+        if run.status == "completed":
+            return "completed"
+        if not run.ended:
+            return "running"
+        if run.bare:
+            return "missing"
+        if run.once:
+            key, digest, _ = run.once
+            if self.once.get(key, (id, digest)) != (id, digest):
+                return "conflict"
+            self.once[key] = (id, digest)
+        if from_start or run.checkpoint is None:
+            run.checkpoint, run.schema = None, run.asked
+        run.revival, run.life, run.cancel, run.cause, run.expires, run.listed = (
+            operation,
+            run.life + 1,
+            False,
+            "revive",
+            None,
+            None,
+        )
+        run.strikes = run.failures = run.recoveries = run.backoffs = 0
+        run.kill, run.killed = "", run.kill
+        run.used = run.extensions = run.extended = 0
+        run.struck = run.failed = run.progress
+        run.status, run.endings = "queued", 0
+        self._grow(now, run)
+        self._rescore(run, now)
+        return "queued"
+
+    # -- workers
+
+    def join(self, now: int, name: str, lease: int) -> str:
+        worker = self.workers.get(name)
+        if worker and (worker.gone or worker.condemned):
+            return "gone"
+        if not worker:
+            worker = self.workers[name] = AWorker(name, lease, 0)
+        worker.deadline = now + lease
+        return "ok"
+
+    def _there(self, name: str) -> AWorker | None:
+        worker = self.workers.get(name)
+        return None if worker is None or worker.gone or worker.condemned else worker
+
+    def leave(self, name: str) -> list[tuple[str, str]]:
+        if owned := self.owned(name):
+            return sorted((run.id, run.token) for run in owned)
+        self.workers.setdefault(name, AWorker(name, 0, 0)).gone = True
+        return []
+
+    def beat(self, now: int, name: str, floor: int, held: list[tuple[str, str]]) -> Any:
+        worker = self._there(name)
+        if worker is None:
+            return None
+        worker.deadline, worker.floor = now + worker.lease, max(worker.floor, floor)
+        owned = self.owned(name)
+        tokens = {run.id: run.token for run in self.runs.values()}
+        cancels = sorted(run.id for run in owned if run.cancel)
+        lost = [(id, token) for id, token in held if tokens.get(id) != token]
+        strays = sorted((run.id, run.token) for run in owned if run.id not in dict(held))
+        return cancels, lost, strays
+
+    def claim(self, now: int, name: str, number: int, want: int, alone: bool) -> tuple[str, list[tuple[str, str]]]:
+        worker = self._there(name)
+        if worker is None:
+            return "gone", []
+        if number < worker.claim or number <= worker.floor:
+            return "old", []
+        if number == worker.claim:
+            mine = sorted((run.id, run.token) for run in self.owned(name) if run.token.split("-", 2)[1] == str(number))
+            return "suspect" if worker.suspect == number else "ok", mine
+        if now >= worker.deadline:
+            return "expired", []
+        worker.claim = number
+        waiting = sorted(
+            (run for run in self.runs.values() if run.status == "queued"), key=lambda run: (run.score, run.id)
+        )
+        ready = [run for run in waiting if run.strikes < 2]
+        suspects = [run for run in waiting if run.strikes >= 2]
+        word, taken = "ok", ready[:want]
+        if alone and not self.owned(name) and suspects and not (ready and ready[0].score < suspects[0].score):
+            word, taken, worker.suspect = "suspect", suspects[:1], number
+        for run in taken:
+            self._grow(now, run)
+            run.attempt += 1
+            run.begun = now
+            run.status, run.token, run.started, run.expires = "running", f"{run.epoch}-{number}-{name}", True, None
+        return word, sorted((run.id, run.token) for run in taken)
+
+    # -- an owner's calls
+
+    def save(self, id: str, token: str, save: Save) -> str:
+        run = self.runs[id]
+        return self._save(run, save) if run.token == token else "fenced"
+
+    def _save(self, run: ARun, save: Save) -> str:
+        have = run.checkpoint
+        seq = have.seq if have else 0
+        if have and save.seq == seq and save.generation == have.generation:
+            return "ok"
+        if have and save.seq < seq:
+            return "old"
+        fresh = have is None or save.generation > have.generation
+        if save.acked > seq or (have and save.generation < have.generation) or (fresh and save.base):
+            return "gap"
+        if have and not fresh and (save.base > len(have.messages) or (save.acked == 0 and save.base)):
+            return "gap"
+        self._apply(run, have or Checkpoint(), save, fresh=fresh, replaced=have is not None)
+        return "ok"
+
+    def _apply(self, run: ARun, have: Checkpoint, save: Save, *, fresh: bool, replaced: bool) -> None:
+        length = save.base + len(save.messages)
+        appended = have.appended if fresh and replaced else have.appended + max(0, length - len(have.messages))
+        turned = save.iteration > have.peak
+        stated = save.state is not None and save.state != have.state
+        progressed = turned or bool(save.phases) or stated or (save.iteration == 0 and appended > have.appended)
+        whole = replaced and save.acked == 0
+        run.checkpoint = Checkpoint(
+            seq=save.seq,
+            generation=save.generation,
+            iteration=save.iteration,
+            peak=max(have.peak, save.iteration),
+            progress=have.progress + progressed,
+            schema=save.schema,
+            appended=appended,
+            messages=([] if fresh else have.messages[: save.base]) + save.messages,
+            state=save.state if save.state is not None else b"" if whole else have.state,
+            phases=save.phases if whole else have.phases | save.phases,
+        )
+        run.schema = save.schema
+
+    def _standing(self, run: ARun, token: str, call: str) -> str | None:
+        """None: it is the owner. Else the answer."""
+        if run.token == token:
+            return None
+        if run.last and run.last[:2] == (token, call):
+            return run.last[2]
+        return "fenced"
+
+    def _last(self, run: ARun, call: str, answer: str) -> str:
+        run.last = (run.token, call, answer)
+        return answer
+
+    def _let_go(self, run: ARun) -> None:
+        run.token, run.force_at = "", None
+
+    def complete(self, now: int, id: str, token: str) -> str:
+        run = self.runs[id]
+        if answer := self._standing(run, token, "complete"):
+            return answer
+        self._last(run, "complete", "ok")
+        self._let_go(run)
+        self._finish(now, run, "completed")
+        return "ok"
+
+    def fail(self, now: int, id: str, token: str, save: Save | None) -> str:
+        run = self.runs[id]
+        if answer := self._standing(run, token, "fail"):
+            return answer
+        if save and self._save(run, save) == "gap":
+            return "gap"
+        self._last(run, "fail", "ok")
+        self._let_go(run)
+        self._spend(run, now)
+        self._settle(run)
+        run.failures += 1
+        self._finish(now, run, "failed")
+        return "ok"
+
+    def retry(self, now: int, id: str, token: str, delay: int, save: Save | None) -> str:
+        run = self.runs[id]
+        if answer := self._standing(run, token, "retry"):
+            return answer
+        if save and self._save(run, save) == "gap":
+            return "gap"
+        self._spend(run, now)
+        self._grow(now, run)
+        self._settle(run)
+        run.failures, run.failed = run.failures + 1, run.progress
+        if answer := self._as_asked(now, run, "retry"):
+            return answer
+        answer = self._last(run, "retry", "ok")
+        self._let_go(run)
+        self._rescore(run, now + delay)
+        self._back(run, "retry", now + delay)
+        return answer
+
+    def reject(self, now: int, id: str, token: str, proven: bool) -> str:
+        run = self.runs[id]
+        if answer := self._standing(run, token, "reject"):
+            return answer
+        self._spend(run, now)
+        self._grow(now, run)
+        self._settle(run)
+        if answer := self._as_asked(now, run, "reject"):
+            return answer
+        if proven:
+            self._strike(run)
+        run.recoveries += 1
+        if self._struck_out(run):
+            return self._dead(now, run, "reject")
+        answer = self._last(run, "reject", "delayed")
+        self._let_go(run)
+        due = now + self._back_off(run)
+        self._rescore(run, due)
+        self._back(run, run.cause, due)
+        return answer
+
+    def release(self, now: int, id: str, token: str, mode: str, save: Save | None) -> str:
+        run = self.runs[id]
+        if answer := self._standing(run, token, "release"):
+            return answer
+        if save and self._save(run, save) == "gap":
+            return "gap"
+        self._spend(run, now)
+        self._grow(now, run)
+        self._settle(run)
+        if answer := self._as_asked(now, run, "release"):
+            return answer
+        if mode == "stopping":
+            run.releases += 1
+            answer = self._last(run, "release", "ok")
+            self._let_go(run)
+            self._back(run, "release", None)
+            return answer
+        self._strike(run)
+        run.recoveries += 1
+        if self._struck_out(run):
+            return self._dead(now, run, "release")
+        answer = self._last(run, "release", "delayed")
+        self._let_go(run)
+        self._back(run, "release", now + self._back_off(run))
+        return answer
+
+    def extend(self, id: str, token: str, number: int, ms: int) -> str:
+        run = self.runs[id]
+        if run.token != token:
+            return "fenced"
+        if number > run.extensions:
+            run.extensions, run.extended = number, run.extended + ms
+        return "ok"
+
+    def kill(self, id: str, token: str, error: str) -> str:
+        run = self.runs[id]
+        if run.token != token:
+            return "fenced"
+        run.kill = run.kill or error
+        return "ok"
+
+    # -- coordinators
+
+    def _judge(self, now: int, tick: int) -> None:
+        there = [worker for worker in self.workers.values() if not worker.gone]
+        clamps = now < self.clamped_at or now - self.clamped_at >= tick / 2
+        self.clamped_at = now if clamps else self.clamped_at
+        for worker in there:
+            if clamps and not worker.condemned:
+                worker.deadline = min(worker.deadline, now + worker.lease) if worker.deadline > now else worker.deadline
+        alive = [worker for worker in there if not worker.condemned]
+        passed = sum(max(self.judged_at, 1) < worker.deadline <= now for worker in alive)
+        gap = now - self.judged_at
+        if gap < 0 or gap > 3 * tick or (passed >= 3 and passed * 2 > len(alive)):
+            self.hold_until = now + max((worker.lease for worker in there), default=0)
+        self.judged_at = now
+
+    def judge(self, now: int, tick: int) -> tuple[list[str], int]:
+        self._judge(now, tick)
+        held = now < self.hold_until
+        there = [worker for worker in self.workers.values() if not worker.gone]
+        taken = [worker.name for worker in there if worker.condemned or (not held and worker.deadline <= now)]
+        return sorted(taken), max(0, self.hold_until - now)
+
+    def recover(self, now: int, tick: int, name: str, taken: list[str]) -> str:
+        """`taken` says which of the worker's runs were in the batch."""
+        self._judge(now, tick)
+        worker = self.workers.get(name)
+        if worker is None or worker.gone:
+            return "gone"
+        if not worker.condemned:
+            if worker.deadline > now:
+                return "alive"
+            if now < self.hold_until:
+                return "held"
+            worker.condemn("excused" if worker.deadline < self.hold_until else "struck")
+        self._take(now, worker, taken)
+        return "ok"
+
+    def abandon(self, now: int, name: str, taken: list[str]) -> str:
+        worker = self.workers.setdefault(name, AWorker(name, 0, 0, gone=True))
+        worker.condemn("struck")
+        self._take(now, worker, taken)
+        return "ok"
+
+    def _take(self, now: int, worker: AWorker, taken: list[str]) -> None:
+        for id in taken:
+            run = self.runs[id]
+            self._let_go(run)
+            self._spend(run, min(now, run.begun if worker.seen is None else worker.seen))
+            self._grow(now, run)
+            if run.cancel or run.kill:
+                self._finish(now, run, "cancelled" if run.cancel else "failed")
+                continue
+            run.recoveries += 1
+            self._settle(run)
+            if worker.condemned == "struck":
+                self._strike(run)
+            if self._struck_out(run):
+                self._finish(now, run, "dead")
+                continue
+            self._back(run, "recover", now + 1500 if run.strikes >= 2 else None)
+        if not self.owned(worker.name):
+            worker.gone = True
+
+    def due(self, now: int) -> tuple[int, int]:
+        moved = [
+            run for run in self.runs.values() if run.status == "delayed" and run.due is not None and run.due <= now
+        ]
+        for run in moved:
+            run.status, run.due = "queued", None
+        passed = 0
+        for run in self.runs.values():
+            if not run.ended and run.expires is not None and run.expires <= now:
+                passed += 1
+                self._finish(now, run, "cancelled")
+            elif run.force_at is not None and run.force_at <= now:
+                passed += 1
+                self._let_go(run)
+                self._grow(now, run)
+                self._finish(now, run, "cancelled")
+        return len(moved), passed
+
+    def trim(self, now: int) -> int:
+        over = [run for run in self.runs.values() if run.listed is not None and run.listed <= now]
+        for run in over:
+            run.listed = None
+        return len(over)
+
+    # -- what all share
+
+    def _grow(self, now: int, run: ARun) -> None:
+        run.epoch = max(run.epoch + 1, now)
+
+    def _rescore(self, run: ARun, ms: int) -> None:
+        run.score = run.score // STEP * STEP + ms
+
+    def _settle(self, run: ARun) -> None:
+        if run.progress > run.struck:
+            run.strikes = run.backoffs = 0
+        if run.progress > run.failed:
+            run.failures = 0
+
+    def _strike(self, run: ARun) -> None:
+        if run.progress > run.struck:
+            run.struck = run.progress
+        else:
+            run.strikes += 1
+
+    def _struck_out(self, run: ARun) -> bool:
+        return run.strikes >= 3 or run.recoveries >= 100
+
+    def _back_off(self, run: ARun) -> int:
+        run.backoffs += 1
+        return min(2000 << (run.backoffs - 1), 300_000)
+
+    def _back(self, run: ARun, cause: str, due: int | None) -> None:
+        run.status, run.cause, run.due = "queued" if due is None else "delayed", cause, due
+
+    def _as_asked(self, now: int, run: ARun, call: str) -> str:
+        """The end that a user's cancel or the critic's kill has asked for, if any."""
+        if not run.cancel and not run.kill:
+            return ""
+        status = "cancelled" if run.cancel else "failed"
+        self._last(run, call, status)
+        self._let_go(run)
+        self._finish(now, run, status)
+        return status
+
+    def _spend(self, run: ARun, till: int) -> None:
+        run.used += max(0, till - run.begun)
+
+    def _dead(self, now: int, run: ARun, call: str) -> str:
+        self._last(run, call, "dead")
+        self._let_go(run)
+        self._finish(now, run, "dead")
+        return "dead"
+
+    def _finish(self, now: int, run: ARun, status: str) -> None:
+        assert not run.ended, "one ending per life"
+        run.status, run.started, run.due, run.expires = status, False, None, None
+        run.endings += 1
+        kept = KEPT[status] if run.retention is None else run.retention
+        kept = max(kept, 60_000) if kept else 0
+        run.bare, run.listed = not kept, now + kept if kept else None
+        if status == "completed" or not kept:
+            run.checkpoint = None
+        if not kept:
+            run.kill = run.killed = ""
+        if run.once and self.once.get(run.once[0], ("",))[0] == run.id and (run.once[2] == "0" or not kept):
+            del self.once[run.once[0]]

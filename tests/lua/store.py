@@ -1,0 +1,299 @@
+"""One namespace with the test clock, driven call by call. Time moves only when a test moves it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import redis
+
+from coordinator.config import address
+from coordinator.run import Counters, RunIds
+from coordinator.store import memory, plans
+from coordinator.store.plans import Beat, Claimed, Delta, Membership, Moved, NewRun, Recovered
+from coordinator.store.wire import Wire, drive
+
+T = TypeVar("T")
+
+NOW = 1_700_000_000_000
+LEASE = 15_000
+ROUTES = ("default:k@0", "default:k@1", "default:k@2")
+HEAD = ("seq", "generation", "length", "iteration", "peak", "progress", "schema", "updated", "appended", "size")
+
+
+def delta(
+    seq: int, *, acked: int | None = None, generation: int = 1, base: int = 0, count: int = 0, iteration: int = 0, schema: int = 1,
+    state: bytes | None = None, **more: Any,
+) -> Delta:  # fmt: skip
+    """A save of the messages from `base` on; what was saved before it is acknowledged, unless said otherwise."""
+    chunk = b"".join(b"m%d;" % index for index in range(base, base + count))
+    return Delta(
+        seq, seq - 1 if acked is None else acked, generation, base, count, chunk, iteration, schema, state, **more
+    )
+
+
+def messages(count: int) -> list[str]:
+    return [f"m{index}" for index in range(count)]
+
+
+class Store:
+    """The scripts by name, each with defaults that suit most tests."""
+
+    def __init__(self, url: str, name: str, partitions: int = 1, clock: str = "test") -> None:
+        where = address(url)
+        self.wire = Wire(where, timeout=5)
+        self.client: Any = (
+            memory.sync_client(where.name) if where.scheme == "memory" else redis.Redis.from_url(url, protocol=2)
+        )
+        self.now = NOW
+        self.ns = self.do(plans.found(name, birth="b1", partitions=partitions, clock=clock))
+        self.keys = self.ns.keys(0)
+        self._ids = RunIds()
+        self._numbers: Counter[str] = Counter()
+
+    def close(self) -> None:
+        if keys := self._all_keys():
+            self.client.unlink(*keys)
+        self.client.close()
+        self.wire.close()
+
+    def do(self, plan: Generator[Any, Any, T]) -> T:
+        return drive(self.wire, plan)
+
+    def later(self, ms: int) -> None:
+        self.now += ms
+
+    @property
+    def at(self) -> str:
+        return str(self.now)
+
+    # -- producers
+
+    def id(self, partition: int = 0) -> str:
+        return self._ids.make(self.now / 1000, partition)
+
+    def enqueue(self, id: str = "", route: str = ROUTES[0], spec: bytes = b"spec", **options: Any) -> str:
+        """The id of a new run."""
+        id = id or self.id()
+        assert self.ask_enqueue(NewRun(id, route, spec, **options)) == ("created", id)
+        return id
+
+    def ask_enqueue(self, run: NewRun) -> Any:
+        return self.do(plans.enqueue(self.ns, [run], now=self.at))[0]
+
+    def cancel(self, id: str, operation: str = "o1", grace: float = 10, life: int | None = None) -> list[str]:
+        return self.do(plans.cancel(self.keys, id, operation=operation, grace=grace, life=life, now=self.at))
+
+    def revive(self, id: str, operation: str = "r1", **options: Any) -> str:
+        return self.do(plans.revive(self.keys, id, operation=operation, now=self.at, **options))
+
+    def wait(self, id: str, client: str = "c1") -> list[Any]:
+        return [plans.text(part) for part in self.do(plans.wait(self.keys, id, client))]
+
+    # -- workers
+
+    def join(self, worker: str = "w1", lease: int = LEASE, birth: str = "b1", routes: Sequence[str] = ROUTES) -> str:
+        member = Membership(worker, lease, "host", 1, "s", "fleet", "c1", 10, tuple(routes))
+        return self.do(plans.join(self.keys, birth, member, now=self.at))
+
+    def beat(
+        self, worker: str = "w1", lease: int = LEASE, floor: int = 0, held: Iterable[Claimed] | None = None
+    ) -> Beat | None:
+        pairs = None if held is None else [(run.id, run.token) for run in held]
+        return self.do(plans.heartbeat(self.keys, worker, lease_ms=lease, floor=floor, held=pairs, now=self.at))
+
+    def claim(
+        self,
+        worker: str = "w1",
+        want: int = 10,
+        *,
+        number: int = 0,
+        alone: bool = False,
+        routes: Sequence[str] = ROUTES,
+        **more: Any,
+    ) -> tuple[str, list[Claimed]]:
+        """A new claim, unless its number is given."""
+        number = number or self._numbers[worker] + 1
+        self._numbers[worker] = max(number, self._numbers[worker])
+        return self.do(
+            plans.claim(self.keys, worker, number=number, want=want, routes=routes, alone=alone, now=self.at, **more)
+        )
+
+    def take(self, worker: str = "w1", **more: Any) -> Claimed:
+        """The one run that a claim gives to a worker, which joins if it has to."""
+        self.join(worker)
+        _, runs = self.claim(worker, **more)
+        assert len(runs) == 1, f"one run was expected, not {runs}"
+        return runs[0]
+
+    def running(self, worker: str = "w1", **options: Any) -> Claimed:
+        """A new run, held by a worker."""
+        id = self.enqueue(**options)
+        self.join(worker)
+        runs = {run.id: run for run in self.claim(worker)[1]}
+        return runs[id]
+
+    def leave(self, worker: str = "w1") -> list[tuple[str, str]]:
+        return self.do(plans.leave(self.keys, worker))
+
+    def load(self, run: Claimed, **more: Any) -> Any:
+        return self.do(plans.load(self.keys, run.id, run.token, **more))
+
+    def save(self, run: Claimed, saved: Delta) -> str:
+        return self.do(plans.checkpoint(self.keys, run.id, run.token, saved, now=self.at))[0]
+
+    def complete(self, run: Claimed, result: bytes = b"result") -> str:
+        return self.do(plans.complete(self.keys, run.id, run.token, result, now=self.at))
+
+    def fail(self, run: Claimed, error: bytes = b"error", last: bytes = b"") -> str:
+        return self.do(plans.fail(self.keys, run.id, run.token, error, last, now=self.at))
+
+    def retry(self, run: Claimed, delay: float = 1, error: bytes = b"error", last: bytes = b"") -> str:
+        return self.do(plans.retry(self.keys, run.id, run.token, delay=delay, error=error, delta=last, now=self.at))
+
+    def release(self, run: Claimed, mode: str = "stopping", jitter: float = 0.5, last: bytes = b"") -> str:
+        return self.do(plans.release(self.keys, run.id, run.token, mode=mode, jitter=jitter, delta=last, now=self.at))
+
+    def reject(self, run: Claimed, proven: bool = True, jitter: float = 0.5) -> str:
+        return self.do(
+            plans.reject(self.keys, run.id, run.token, proven=proven, error=b"error", jitter=jitter, now=self.at)
+        )
+
+    def extend(self, run: Claimed, number: int = 1, seconds: float = 60) -> str:
+        return self.do(plans.extend(self.keys, run.id, run.token, number=number, seconds=seconds))
+
+    def kill(self, run: Claimed, error: bytes = b"why") -> str:
+        return self.do(plans.kill(self.keys, run.id, run.token, error))
+
+    # -- coordinators
+
+    def judge(self, tick: float = 1) -> tuple[list[str], int]:
+        return self.do(plans.judge(self.keys, "c1", tick=tick, now=self.at))
+
+    def tick_for(self, ms: int) -> None:
+        """A coordinator judges every second for a while."""
+        for _ in range(ms // 1000):
+            self.later(1000)
+            self.judge()
+
+    def recover(self, worker: str = "w1", batch: int = 100, jitter: float = 0.5, locked: bool = True) -> Recovered:
+        if locked:
+            assert self.lock("recovery", "t1")
+        return self.do(
+            plans.recover(
+                self.keys, worker, lock="recovery", token="t1", tick=1, batch=batch, jitter=jitter, now=self.at
+            )
+        )
+
+    def abandon(self, worker: str = "w1", **more: Any) -> Recovered:
+        return self.do(plans.abandon(self.keys, worker, now=self.at, **more))
+
+    def do_abandon_batch(self, batch: int) -> None:
+        """The first batch of an abandonment whose supervisor then died, too."""
+        next_call = next(plans.abandon(self.keys, "w1", batch=batch, now=self.at))
+        self.wire.ask([next_call])
+
+    def due(self, batch: int = 500) -> Moved:
+        return self.do(plans.due(self.keys, batch=batch, now=self.at))
+
+    def trim(self, cap: int = 10_000) -> int:
+        return self.do(plans.trim(self.keys, cap=cap, now=self.at))
+
+    def lock(self, name: str, token: str, ttl: float = 60) -> bool:
+        return self.do(plans.lock(self.keys, name, token, ttl))
+
+    def crash(self, run: Claimed) -> None:
+        """The run's worker dies, and its supervisor says so."""
+        self.abandon(run.token.split("-", 2)[2])
+
+    # -- looking
+
+    def run(self, id: str) -> dict[str, str]:
+        return {field.decode(): value.decode() for field, value in self.client.hgetall(self.keys.run(id)).items()}
+
+    def status(self, id: str) -> str:
+        return self.run(id).get("status", "missing")
+
+    def counters(self, id: str) -> Counters:
+        return Counters.parse(self.run(id)["counters"])
+
+    def head(self, id: str) -> dict[str, int]:
+        text = self.client.hget(self.keys.ckpt(id), "head")
+        return {} if text is None else dict(zip(HEAD, map(int, text.split()), strict=True))
+
+    def state(self, id: str) -> bytes | None:
+        found: bytes | None = self.client.hget(self.keys.ckpt(id), "state")
+        return found
+
+    def phases(self, id: str) -> dict[str, bytes]:
+        stored = {field.decode(): value for field, value in self.client.hgetall(self.keys.ckpt(id)).items()}
+        return {field: value for field, value in stored.items() if field.startswith("phase:")}
+
+    def transcript(self, id: str) -> list[str]:
+        """The messages as a resumed run reads them: chunk after chunk, without a gap or an overlap."""
+        head = self.head(id)
+        chunks = self.client.hgetall(self.keys.messages(id, str(head.get("generation", 0))))
+        found: list[str] = []
+        for index, chunk in sorted((int(index), chunk.decode()) for index, chunk in chunks.items()):
+            assert index == len(found), f"the chunk at {index} does not follow {len(found)} messages"
+            found += chunk.split(";")[:-1]
+        assert len(found) == head.get("length", 0)
+        return found
+
+    def line(self, key: str) -> list[str]:
+        """The members of a zset, lowest score first."""
+        return [member.decode() for member in self.client.zrange(key, 0, -1)]
+
+    def score(self, key: str, member: str) -> int | None:
+        found = self.client.zscore(key, member)
+        return None if found is None else int(found)
+
+    def members(self, key: str) -> set[str]:
+        return {member.decode() for member in self.client.smembers(key)}
+
+    def places(self, id: str) -> list[str]:
+        """Everywhere a run is."""
+        found = []
+        for key, (kind, value, _) in self.dump().items():
+            what = key.split("}:", 1)[1]
+            if kind in ("set", "zset") and id in value and what != "live" and not what.startswith("children"):
+                found.append(what)
+        return found
+
+    def _all_keys(self) -> list[bytes]:
+        return list(self.client.scan_iter(f"{{{self.ns.name}:*}}*", count=10_000))
+
+    def dump(self) -> dict[str, tuple[str, Any, bool]]:
+        """Every key of the namespace: its type, its value, and whether it has a TTL."""
+        found = {}
+        for key in self._all_keys():
+            kind = self.client.type(key).decode()
+            found[key.decode()] = (kind, self._value(kind, key), self.client.pttl(key) >= 0)
+        return found
+
+    def _value(self, kind: str, key: bytes) -> Any:
+        match kind:
+            case "hash":
+                return {field.decode(): value for field, value in self.client.hgetall(key).items()}
+            case "set":
+                return {member.decode() for member in self.client.smembers(key)}
+            case "zset":
+                return {member.decode(): score for member, score in self.client.zrange(key, 0, -1, withscores=True)}
+            case "list":
+                return self.client.lrange(key, 0, -1)
+            case _:
+                return self.client.get(key)
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Nothing that is stored changes meanwhile."""
+        before = self.dump()
+        yield
+        assert self.dump() == before
+
+    def spoil(self, key: str) -> None:
+        """Puts something of another type in the place of a key."""
+        self.client.delete(key)
+        self.client.set(key, "spoilt")

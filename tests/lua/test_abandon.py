@@ -1,0 +1,69 @@
+"""abandon: a worker that was given up never joins, claims or renews again; its runs are taken at once."""
+
+from __future__ import annotations
+
+from coordinator.store.plans import Recovered
+from tests.lua.store import Store
+
+
+def test_its_runs_are_back_at_once(store: Store) -> None:
+    runs = [store.running() for _ in range(5)]
+    assert store.abandon(batch=2) == Recovered("ok", queued=5)
+    assert {store.status(run.id) for run in runs} == {"queued"}
+    assert {store.counters(run.id).strikes for run in runs} == {1}
+    assert store.line(store.keys.workers()) == []
+    assert not store.client.exists(store.keys.owned("w1"), store.keys.inbox("w1"))
+    assert store.complete(runs[0]) == "fenced"
+
+
+def test_sent_twice_it_takes_once(store: Store) -> None:
+    store.running()
+    store.abandon()
+    with store.unchanged():
+        assert store.abandon() == Recovered("ok")
+
+
+def test_sent_late_it_takes_nothing_from_the_next_owner(store: Store) -> None:
+    run = store.running()
+    store.abandon()
+    again = store.take("w2")
+    with store.unchanged():
+        store.abandon()
+    assert again.id == run.id
+    assert store.complete(again) == "ok"
+
+
+def test_an_unknown_id_leaves_a_tombstone_that_a_late_join_respects(store: Store) -> None:
+    assert store.abandon("w9") == Recovered("ok")
+    assert store.line(store.keys.workers()) == []
+    assert 50_000 < store.client.pttl(store.keys.worker("w9")) <= 60_000
+    with store.unchanged():
+        assert store.join("w9") == "gone"
+
+
+def test_only_the_run_that_is_blamed_is_struck(store: Store) -> None:
+    guilty, *innocent = [store.running() for _ in range(4)]
+    store.abandon(blame=guilty.id)
+    assert store.counters(guilty.id).strikes == 1
+    assert {store.counters(run.id).strikes for run in innocent} == {0}
+
+
+def test_the_blame_holds_where_a_coordinator_takes_the_rest(store: Store) -> None:
+    from coordinator.store import plans
+
+    guilty, *innocent = [store.running() for _ in range(6)]
+    store.wire.ask([next(plans.abandon(store.keys, "w1", batch=1, blame=guilty.id, now=store.at))])
+    assert store.recover().left == 0
+    assert store.counters(guilty.id).strikes == 1
+    assert {store.counters(run.id).strikes for run in innocent} == {0}
+
+
+def test_the_blame_holds_where_another_supervisor_takes_the_rest(store: Store) -> None:
+    """Who gave the worker up dies in the middle, and the next one on its host only sees that its process is gone."""
+    from coordinator.store import plans
+
+    guilty, *innocent = [store.running() for _ in range(6)]
+    store.wire.ask([next(plans.abandon(store.keys, "w1", batch=1, blame=guilty.id, now=store.at))])
+    assert store.abandon().left == 0
+    assert store.counters(guilty.id).strikes == 1
+    assert {store.counters(run.id).strikes for run in innocent} == {0}

@@ -1,0 +1,117 @@
+"""A cancel and another call at the same moment, in every order: one ending, the one that the design says, and one place.
+
+The cancel may come before the other call, after it, or twice around it; and what comes late afterwards changes nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import permutations
+
+import pytest
+
+from coordinator.store.plans import Claimed
+from tests.lua.store import LEASE, Store
+
+Deed = Callable[[Store, Claimed], object]
+
+OTHERS: dict[str, Deed] = {
+    "complete": lambda store, run: store.complete(run),
+    "fail": lambda store, run: store.fail(run),
+    "retry": lambda store, run: store.retry(run),
+    "release": lambda store, run: store.release(run),
+    "unasked": lambda store, run: store.release(run, mode="unasked"),
+    "reject": lambda store, run: store.reject(run),
+    "abandon": lambda store, run: store.crash(run),
+    "recover": lambda store, run: store.recover(),
+    "due": lambda store, run: store.due(),
+}
+# complete and fail win if they are there first; all else ends a requested run as cancelled, or gives back what the cancel ends
+WINS = {"complete": "completed", "fail": "failed"}
+
+
+def running(store: Store, other: str) -> Claimed:
+    run = store.running()
+    if other == "recover":  # its lease is over, and so is the hold that the first judgement begins
+        store.tick_for(3 * LEASE)
+    return run
+
+
+def settle(store: Store, run: Claimed) -> None:
+    """The grace is over, and a coordinator has done its work."""
+    store.later(20_000)
+    store.due()
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize(
+    "order", ["cancel first", "cancel second", "cancel around", "cancel twice first", "other twice"]
+)
+def test_there_is_one_ending_and_it_is_the_one_of_the_design(store: Store, other: str, order: str) -> None:
+    run = running(store, other)
+
+    def cancel(operation: str = "o1") -> None:
+        store.cancel(run.id, operation, life=1)
+
+    def act() -> None:
+        OTHERS[other](store, run)
+
+    match order:
+        case "cancel first":
+            deeds = [cancel, act]
+        case "cancel second":
+            deeds = [act, cancel]
+        case "cancel around":
+            deeds = [cancel, act, lambda: cancel("o2")]
+        case "cancel twice first":
+            deeds = [cancel, lambda: cancel("o2"), act]
+        case _:
+            deeds = [act, cancel, act]
+    endings = []
+    for deed in deeds:
+        deed()
+        endings.append(store.status(run.id))
+    settle(store, run)
+    expected = WINS.get(other, "cancelled")
+    assert (store.status(run.id), store.places(run.id)) == (expected, [f"ended:{expected}"])
+    ended = [status for status in endings if status in ("completed", "failed", "cancelled", "dead")]
+    assert set(ended) <= {expected}, "an ending is never replaced by another"
+    assert store.line(store.keys.deadlines()) == []
+    assert store.members(store.keys.owned("w1")) == store.members(store.keys.live()) == set()
+
+
+@pytest.mark.parametrize("other", [name for name in OTHERS if name != "due"])
+def test_what_comes_late_changes_nothing(store: Store, other: str) -> None:
+    run = running(store, other)
+    store.cancel(run.id, life=1)
+    OTHERS[other](store, run)
+    settle(store, run)
+    with store.unchanged():
+        for late in ("complete", "fail", "retry", "release", "reject"):
+            OTHERS[late](store, run)
+        store.cancel(run.id, "o9", life=1)
+
+
+TRIOS = [trio for pair in (("complete", "recover"), ("release", "abandon"), ("retry", "abandon"), ("complete", "due"),
+         ("fail", "release")) for trio in permutations(("cancel", *pair))]  # fmt: skip
+
+
+@pytest.mark.parametrize("trio", TRIOS, ids=" ".join)
+def test_of_three_at_once_the_first_that_ends_it_wins(store: Store, trio: tuple[str, ...]) -> None:
+    run = running(store, "recover" if "recover" in trio else "")
+    for deed in trio:
+        if deed == "cancel":
+            store.cancel(run.id, life=1)
+        else:
+            if deed == "due":
+                store.later(10_001)
+            OTHERS[deed](store, run)
+    settle(store, run)
+    expected = "cancelled"
+    for winner in ("complete", "fail"):  # its owner was still its owner
+        if winner in trio and not {"recover", "abandon", "release", "retry"} & set(trio[: trio.index(winner)]):
+            forced = (
+                "due" in trio and "cancel" in trio and trio.index("cancel") < trio.index("due") < trio.index(winner)
+            )
+            expected = expected if forced else WINS[winner]
+    assert (store.status(run.id), store.places(run.id)) == (expected, [f"ended:{expected}"])

@@ -1,0 +1,104 @@
+"""complete: only the owner ends a run, once; the same call again gets the same answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.store import plans
+from coordinator.store.plans import Claimed
+from tests.lua.store import NOW, ROUTES, Store, delta
+
+DAY = 86_400_000
+
+
+def test_the_run_ends_and_its_checkpoint_goes(store: Store) -> None:
+    run = store.running()
+    store.save(run, delta(1, count=1, state=b"s"))
+    store.later(5)
+    assert store.complete(run, b"\x00result") == "ok"
+    fields = store.client.hgetall(store.keys.run(run.id))
+    assert (fields[b"status"], fields[b"result"], fields[b"ended"]) == (b"completed", b"\x00result", b"%d" % (NOW + 5))
+    assert b"token" not in fields
+    assert store.places(run.id) == ["ended:completed"]
+    assert store.score(store.keys.ended("completed"), run.id) == NOW + 5 + DAY
+    assert not store.client.exists(
+        store.keys.ckpt(run.id), store.keys.messages(run.id, "1"), store.keys.live(), store.keys.owned("w1")
+    )
+    assert 0 < store.client.pttl(store.keys.run(run.id)) <= DAY
+
+
+def test_sent_twice_it_ends_once(store: Store) -> None:
+    run = store.running(once="key", digest="d")
+    store.complete(run)
+    store.later(10)
+    with store.unchanged():
+        assert store.complete(run, b"other result") == "ok"
+
+
+def test_only_the_owner_completes(store: Store, stranger: Claimed) -> None:
+    with store.unchanged():
+        assert store.complete(stranger) == "fenced"
+
+
+@pytest.mark.parametrize("other", ["fail", "retry", "release", "reject"])
+def test_after_another_end_of_the_attempt_it_is_refused(store: Store, other: str) -> None:
+    run = store.running()
+    getattr(store, other)(run)
+    with store.unchanged():
+        assert store.complete(run) == "fenced"
+
+
+def test_one_refused_item_does_not_spoil_its_neighbours(store: Store) -> None:
+    first, second, third = (store.running() for _ in range(3))
+    store.spoil(store.keys.run(second.id))
+    calls = [
+        plans.COMPLETE.each(store.keys.at, run.id, {"now": store.at}, id=run.id, token=run.token, result=b"r")
+        for run in (first, second, third)
+    ]
+    assert [plans.word(reply) for reply in store.wire.ask(calls)] == ["ok", "fenced", "ok"]
+    assert store.line(store.keys.ended("completed")) == [first.id, third.id]
+
+
+def test_a_completion_wins_over_a_cancel_that_was_asked_for(store: Store) -> None:
+    run = store.running()
+    store.cancel(run.id)
+    assert store.complete(run) == "ok"
+    assert store.status(run.id) == "completed"
+    assert not store.client.hexists(store.keys.worker("w1"), f"cancel:{run.id}")
+    assert store.line(store.keys.deadlines()) == []
+    store.later(60_000)
+    store.due()
+    assert store.status(run.id) == "completed"
+
+
+def test_who_waits_is_woken(store: Store) -> None:
+    run = store.running()
+    store.wait(run.id, "c1")
+    store.wait(run.id, "c2")
+    store.complete(run)
+    for client in ("c1", "c2"):
+        assert store.client.lrange(store.keys.wake(client), 0, -1) == [run.id.encode()]
+        assert store.client.pttl(store.keys.wake(client)) > 0
+    assert not store.client.exists(store.keys.waiters(run.id))
+
+
+def test_with_retention_0_only_a_bare_tombstone_is_left(store: Store) -> None:
+    founded = store.dump()
+    run = store.running(retention="0", once="key", digest="d", expires="9000")
+    store.save(run, delta(1, count=1, state=b"s", note=b"n"))
+    store.complete(run)
+    store.leave()
+    store.client.delete(
+        store.keys.worker("w1"), store.keys.bell(ROUTES[0]), store.keys.coordinator_bell(), store.keys.routes()
+    )
+    left = store.dump()
+    assert left.keys() - founded.keys() == {store.keys.run(run.id)}
+    assert not left[store.keys.run(run.id)][1].keys() & {"spec", "result", "error", "note", "prev", "token"}
+    assert 50_000 < store.client.pttl(store.keys.run(run.id)) <= 60_000
+    assert store.complete(run) == "ok", "and the tombstone still answers"
+
+
+def test_a_short_retention_still_knows_the_run_while_calls_may_be_repeated(store: Store) -> None:
+    run = store.running(retention="1000")
+    store.complete(run)
+    assert 50_000 < store.client.pttl(store.keys.run(run.id)) <= 60_000

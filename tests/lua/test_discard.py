@@ -1,0 +1,89 @@
+"""discard: an ended run goes at once, with all that was kept of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator import doctor
+from coordinator.store import plans
+from coordinator.store.plans import NewRun
+from tests.lua.store import ROUTES, Store, delta
+
+
+def discard(store: Store, id: str, life: int | None = None) -> list[str]:
+    return store.do(plans.discard(store.keys, id, life))
+
+
+@pytest.mark.parametrize("ending", ["completed", "failed", "cancelled", "dead"])
+def test_nothing_but_a_bare_tombstone_is_left(store: Store, ending: str) -> None:
+    founded = set(store.dump())
+    run = store.running(once="a", digest="d")
+    store.save(run, delta(1, count=2, state=b"s", note=b"n"))
+    match ending:
+        case "completed":
+            store.complete(run)
+        case "failed":
+            store.fail(run)
+        case "cancelled":
+            store.cancel(run.id)
+            store.release(run)
+        case _:
+            store.client.hset(store.keys.run(run.id), "counters", "1 1 1 0 99 2 0 0 9 0 1 1")
+            store.abandon()
+    store.leave()
+    assert discard(store, run.id) == ["discarded", ending]
+    left = {
+        key
+        for key in set(store.dump()) - founded
+        if ":bell:" not in key and not key.endswith((":worker:w1", ":routes"))
+    }
+    assert left == {store.keys.run(run.id)}
+    assert 0 < store.client.pttl(store.keys.run(run.id)) <= 60_000
+    assert "spec" not in store.run(run.id)
+    assert store.do(doctor.examine(store.ns, now=store.at)).found == 0
+
+
+@pytest.mark.parametrize("status", ["queued", "delayed", "running"])
+def test_a_run_that_has_not_ended_stays(store: Store, status: str) -> None:
+    id = store.running().id if status == "running" else store.enqueue(due="+1000" if status == "delayed" else "")
+    with store.unchanged():
+        assert discard(store, id) == ["open", status]
+
+
+def test_one_that_was_revived_meanwhile_stays(store: Store) -> None:
+    run = store.running()
+    store.fail(run)
+    store.revive(run.id)
+    store.cancel(run.id)
+    with store.unchanged():
+        assert discard(store, run.id, life=1) == ["changed"]
+    assert discard(store, run.id, life=2) == ["discarded", "cancelled"]
+
+
+def test_what_is_not_there_is_missing(store: Store) -> None:
+    with store.unchanged():
+        assert discard(store, store.id()) == ["missing"]
+
+
+def test_a_late_repetition_of_its_enqueue_does_not_bring_it_back(store: Store) -> None:
+    run = store.running()
+    store.complete(run)
+    discard(store, run.id)
+    assert store.ask_enqueue(NewRun(run.id, ROUTES[0], b"spec")) == ("created", run.id)
+    assert store.line(store.keys.ready(ROUTES[0])) == []
+
+
+def test_its_key_is_free_and_another_runs_is_not_touched(store: Store) -> None:
+    run = store.running(once="a", digest="d", key_ttl="100000")
+    store.complete(run)
+    discard(store, run.id)
+    other = store.enqueue(once="a", digest="d")
+    discard(store, run.id)
+    assert store.client.get(store.keys.once("k", "a")) == f"{other} d".encode()
+
+
+def test_it_can_be_revived_no_more(store: Store) -> None:
+    run = store.running()
+    store.fail(run)
+    discard(store, run.id)
+    assert store.revive(run.id) == "missing"

@@ -1,0 +1,725 @@
+"""doctor: each kind of damage is planted, found, said in words and mended; what is sound is left alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+
+from coordinator import doctor
+from coordinator.doctor import Report
+from coordinator.finding import Finding
+from coordinator.store import doctor_plans, plans
+from coordinator.store.script import Call
+from tests.lua.store import LEASE, NOW, ROUTES, Store, delta
+
+LINE = ROUTES[0]
+DAY = 86_400_000
+
+
+def look(store: Store, repair: bool = False) -> Report:
+    return store.do(doctor.examine(store.ns, repair=repair, now=store.at))
+
+
+def words(report: Report) -> list[str]:
+    return sorted(f"{finding.subject} {finding.fault}" for finding in report.findings)
+
+
+def busy(store: Store) -> dict[str, str]:
+    """A run in each place that a sound namespace has."""
+    store.join("w9")
+    ended = {}
+    for status in ("completed", "failed", "cancelled", "dead"):
+        run = store.running(once=f"key-{status}", digest="d")
+        store.save(run, delta(1, count=2, state=b"s"))
+        ended[status] = run.id
+        match status:
+            case "completed":
+                store.complete(run)
+            case "failed":
+                store.fail(run)
+            case "cancelled":
+                store.cancel(run.id)
+                store.release(run)
+            case _:
+                store.client.hset(store.keys.run(run.id), "counters", f"1 1 {NOW} 0 99 2 0 0 9 0 {NOW} {NOW}")
+                store.abandon()
+                assert store.status(run.id) == "dead"
+                store.client.delete(store.keys.worker("w1"))
+    tombstone = store.running("w2", retention="0")
+    store.complete(tombstone)
+    running = store.running("w3", once="key-running", digest="d")
+    store.save(running, delta(1, count=1, state=b"s"))
+    store.cancel(running.id)
+    retried = store.running("w2")
+    store.save(retried, delta(1, count=1))
+    store.retry(retried, delay=5)
+    suspect = store.running("w2")
+    store.client.hset(store.keys.run(suspect.id), "counters", f"1 1 {NOW} 0 1 2 0 0 9 0 {NOW} {NOW}")
+    store.release(suspect)
+    return {
+        **ended,
+        "tombstone": tombstone.id,
+        "running": running.id,
+        "delayed": retried.id,
+        "suspect": suspect.id,
+        "later": store.enqueue(due="+9000", expires="20000"),
+        "queued": store.enqueue(expires="20000"),
+    }
+
+
+def test_nothing_is_said_of_a_sound_namespace(store: Store) -> None:
+    busy(store)
+    with store.unchanged():
+        report = look(store)
+        assert [finding.sentence for finding in report.findings] == []
+        assert report.healthy
+        assert (report.runs, report.found) == (10, 0)
+    with store.unchanged():
+        assert look(store, repair=True).healthy
+
+
+# ---- damage --------------------------------------------------------------------------------------------------------------
+
+
+Plant = Callable[[Store, dict[str, str]], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Damage:
+    """What is broken, what is said of it, and where the run is afterwards."""
+
+    plant: Plant
+    said: tuple[str, ...]
+    sentence: str
+    run: str = ""
+    places: Callable[[Store], list[str]] | list[str] | None = None
+    status: str = ""
+
+
+def spoil_counters(which: str) -> Plant:
+    return lambda s, at: s.client.hset(s.keys.run(at[which]), "counters", "garbage")
+
+
+DAMAGE: dict[str, Damage] = {
+    "orphan in live": Damage(
+        lambda s, at: s.client.sadd(s.keys.live(), "00000000000000000001-00"),
+        ("entry runless",),
+        "'live' has an entry '00000000000000000001-00', and there is no such run",
+    ),
+    "missing hash of a running run": Damage(
+        lambda s, at: s.client.delete(s.keys.run(at["running"])),
+        ("entry runless",) * 3 + ("key leaked",) * 3,
+        "and there is no such run",
+    ),
+    "missing hash of a queued run": Damage(
+        lambda s, at: s.client.delete(s.keys.run(at["queued"])), ("entry runless",) * 2, "there is no such run"
+    ),
+    "missing hash of a delayed run": Damage(
+        lambda s, at: s.client.delete(s.keys.run(at["later"])), ("entry runless",) * 2, "'delayed' has an entry"
+    ),
+    "missing hash of an ended run": Damage(
+        lambda s, at: s.client.delete(s.keys.run(at["completed"])), ("entry runless",), "'ended:completed' has an entry"
+    ),
+    "queue entry without a run": Damage(
+        lambda s, at: s.client.zadd(s.keys.ready(LINE), {"00000000000000000001-00": 1}),
+        ("entry runless",),
+        f"'ready:{LINE}' has an entry '00000000000000000001-00', and there is no such run",
+    ),
+    "entry that is no id": Damage(
+        lambda s, at: s.client.zadd(s.keys.ready(LINE), {"no id": 1}), ("entry runless",), "'no id', and there is no such run"
+    ),
+    "queued run in another line": Damage(
+        lambda s, at: s.client.zadd(s.keys.suspect("other:k@0"), {at["queued"]: 1}),
+        ("entry elsewhere",),
+        f"that run belongs elsewhere ({LINE})",
+        "queued",
+        [f"ready:{LINE}"],
+        "queued",
+    ),
+    "queued run missing from its queue": Damage(
+        lambda s, at: s.client.zrem(s.keys.ready(LINE), at["queued"]),
+        ("run lineless",),
+        "is queued and not in its line: it would wait for ever",
+        "queued",
+        [f"ready:{LINE}"],
+        "queued",
+    ),
+    "suspect missing from its queue": Damage(
+        lambda s, at: s.client.zrem(s.keys.suspect(LINE), at["suspect"]),
+        ("run lineless",),
+        "is queued and not in the line of suspects",
+        "suspect",
+        [f"suspect:{LINE}"],
+        "queued",
+    ),
+    "suspect in the ordinary line": Damage(
+        lambda s, at: s.client.zadd(s.keys.ready(LINE), {at["suspect"]: 1}),
+        ("run twice",),
+        "is also in its line, where it does not belong",
+        "suspect",
+        [f"suspect:{LINE}"],
+        "queued",
+    ),
+    "line that nobody rings": Damage(
+        lambda s, at: s.client.srem(s.keys.routes(), LINE), ("run unrouted",) * 2, "which nobody rings", "queued"
+    ),
+    "owner without a lease": Damage(
+        lambda s, at: s.client.zrem(s.keys.workers(), "w3"),
+        ("key leaked", "run ownerless"),
+        "is running on worker w3, which has no lease",
+        "running",
+        ["ended:cancelled"],  # it was asked to stop
+        "cancelled",
+    ),
+    "owner of which nothing is known": Damage(
+        lambda s, at: s.client.delete(s.keys.worker("w3")), ("entry stranger",), "worker w3 has a lease, and nothing is known"
+    ),
+    "running and not owned": Damage(
+        lambda s, at: s.client.srem(s.keys.owned("w3"), at["running"]),
+        ("run unowned",),
+        "is running on worker w3, and not among the runs that this worker owns",
+        "running",
+        ["owned:w3"],
+        "running",
+    ),
+    "running and not live": Damage(
+        lambda s, at: s.client.srem(s.keys.live(), at["running"]), ("run unlive",), "not in the set of live runs", "running"
+    ),
+    "running without a token": Damage(
+        lambda s, at: s.client.hdel(s.keys.run(at["running"]), "token"),
+        ("entry elsewhere", "run tokenless"),
+        "is running and has no owner that can be read",
+        "running",
+        ["ended:cancelled"],
+        "cancelled",
+    ),
+    "owned by two": Damage(
+        lambda s, at: s.client.sadd(s.keys.owned("w2"), at["running"]),
+        ("entry elsewhere",),
+        "'owned:w2' has an entry",
+        "running",
+        ["owned:w3"],
+        "running",
+    ),
+    "running and queued": Damage(
+        lambda s, at: s.client.zadd(s.keys.ready("default:k@1"), {at["running"]: 1}),
+        ("run twice",),
+        "is also in its line, where it does not belong",
+        "running",
+        ["owned:w3"],
+        "running",
+    ),
+    "queued and owned": Damage(
+        lambda s, at: (
+            s.client.hset(s.keys.run(at["queued"]), "token", f"{NOW}-9-w3"),
+            s.client.sadd(s.keys.owned("w3"), at["queued"]),
+        ),
+        ("run held",),
+        "is not running, and still held by worker w3",
+        "queued",
+        [f"ready:{LINE}"],
+        "queued",
+    ),
+    "delayed run missing from delayed": Damage(
+        lambda s, at: s.client.zrem(s.keys.delayed(), at["later"]),
+        ("run lineless",),
+        "is delayed and not in the list of delayed runs",
+        "later",
+        ["delayed"],
+        "delayed",
+    ),
+    "delayed and queued": Damage(
+        lambda s, at: s.client.zadd(s.keys.ready(LINE), {at["later"]: 1}),
+        ("run twice",),
+        "is also in its line",
+        "later",
+        ["delayed"],
+        "delayed",
+    ),
+    "ended and live": Damage(
+        lambda s, at: s.client.sadd(s.keys.live(), at["failed"]), ("run live",), "is still in the set of live runs", "failed"
+    ),
+    "ended and owned": Damage(
+        lambda s, at: (
+            s.client.hset(s.keys.run(at["failed"]), "token", f"{NOW}-9-w3"),
+            s.client.sadd(s.keys.owned("w3"), at["failed"]),
+        ),
+        ("run held",),
+        "still held by worker w3",
+        "failed",
+        ["ended:failed"],
+        "failed",
+    ),
+    "ended and in a list of the owner": Damage(
+        lambda s, at: s.client.sadd(s.keys.owned("w3"), at["failed"]), ("entry elsewhere",), "'owned:w3'", "failed"
+    ),
+    "ended without a TTL": Damage(
+        lambda s, at: s.client.persist(s.keys.run(at["dead"])),
+        ("run endless",),
+        "has ended, and its hash has no TTL",
+        "dead",
+        ["ended:dead"],
+        "dead",
+    ),
+    "ended without a TTL of its checkpoint": Damage(
+        lambda s, at: s.client.persist(s.keys.ckpt(at["failed"])),
+        ("run endless",),
+        "has ended, and its checkpoint has no TTL",
+        "failed",
+    ),
+    "messages of an ended run without a TTL": Damage(
+        lambda s, at: s.client.persist(s.keys.messages(at["failed"], "1")), ("key endless",), "of an ended run have no TTL"
+    ),
+    "ended and in no list": Damage(
+        lambda s, at: s.client.zrem(s.keys.ended("failed"), at["failed"]),
+        ("run unlisted",),
+        "is not in the list of failed runs",
+        "failed",
+        ["ended:failed"],
+        "failed",
+    ),
+    "listed under another ending": Damage(
+        lambda s, at: s.client.zadd(s.keys.ended("completed"), {at["failed"]: NOW + DAY}),
+        ("entry elsewhere",),
+        "belongs elsewhere (failed)",
+        "failed",
+        ["ended:failed"],
+    ),
+    "open run with a TTL": Damage(
+        lambda s, at: s.client.expire(s.keys.run(at["queued"]), 1000), ("run mortal",), "would vanish by a TTL", "queued"
+    ),
+    "checkpoint of an open run with a TTL": Damage(
+        lambda s, at: s.client.expire(s.keys.ckpt(at["running"]), 1000), ("run mortal",), "its checkpoint would vanish"
+    ),
+    "messages of an open run with a TTL": Damage(
+        lambda s, at: s.client.expire(s.keys.messages(at["running"], "1"), 1000), ("key mortal",), "would vanish by a TTL"
+    ),
+    "leaked checkpoint": Damage(
+        lambda s, at: s.client.hset(s.keys.ckpt("00000000000000000001-00"), "head", "x"),
+        ("key leaked",),
+        "the checkpoint '00000000000000000001-00' belongs to no run: left over",
+    ),
+    "leaked messages": Damage(
+        lambda s, at: s.client.hset(s.keys.messages("00000000000000000001-00", "1"), "0", "x"),
+        ("key leaked",),
+        "the messages '00000000000000000001-00:1' belong to no run: left over",
+    ),
+    "leaked generation": Damage(
+        lambda s, at: s.client.hset(s.keys.messages(at["running"], "7"), "0", "x"), ("key leaked",), "left over"
+    ),
+    "leaked record of a worker": Damage(
+        lambda s, at: s.client.hset(s.keys.worker("w77"), "host", "h"), ("key leaked",), "of a worker that is gone has no TTL"
+    ),
+    "key that names a run that is gone": Damage(
+        lambda s, at: s.client.set(s.keys.once("k", "a:b"), "00000000000000000001-00 d"),
+        ("key leaked",),
+        "the idempotency key 'k:a:b' names a run that is gone",
+    ),
+    "key of an ended run without a TTL": Damage(
+        lambda s, at: s.client.persist(s.keys.once("k", "key-failed")), ("key endless",), "of an ended run has no TTL"
+    ),
+    "expiry without a deadline": Damage(
+        lambda s, at: s.client.zrem(s.keys.deadlines(), f"expire:{at['queued']}"), ("run timeless",), "no deadline for its expiry"
+    ),
+    "cancel without a deadline": Damage(
+        lambda s, at: s.client.zrem(s.keys.deadlines(), f"cancel:{at['running']}"),
+        ("run timeless",),
+        "no deadline for the cancel that was asked for",
+    ),
+    "deadline without a run": Damage(
+        lambda s, at: s.client.zadd(s.keys.deadlines(), {"expire:00000000000000000001-00": 1}), ("entry runless",), "'deadlines'"
+    ),
+    "counters of a queued run": Damage(
+        spoil_counters("queued"), ("run unreadable",), "can't be read: its counters make no sense", "queued", ["ended:dead"], "dead"
+    ),
+    "counters of a delayed run": Damage(
+        spoil_counters("later"), ("run unreadable",), "can't be read", "later", ["ended:dead"], "dead"
+    ),
+    "counters of a running run": Damage(
+        spoil_counters("running"), ("run unreadable",), "can't be read", "running", ["ended:dead"], "dead"
+    ),
+    "counters of an ended run": Damage(
+        spoil_counters("failed"), ("run unreadable",), "can't be read", "failed", ["ended:failed"], "failed"
+    ),
+    "status that nobody knows": Damage(
+        lambda s, at: s.client.hset(s.keys.run(at["queued"]), "status", "lost"),
+        ("run unreadable",),
+        "its status makes no sense ('lost')",
+        "queued",
+        ["ended:dead"],
+        "dead",
+    ),
+    "queued run without inputs": Damage(
+        lambda s, at: s.client.hdel(s.keys.run(at["queued"]), "spec"),
+        ("run unreadable",),
+        "its spec is missing",
+        "queued",
+        [],
+        "missing",
+    ),
+    "running run without a route": Damage(
+        lambda s, at: s.client.hset(s.keys.run(at["running"]), "route", "nowhere"),
+        ("key leaked",) * 3 + ("run unreadable",),
+        "its route makes no sense ('nowhere')",
+        "running",
+        [],
+        "missing",
+    ),
+    "set aside by a claim": Damage(
+        lambda s, at: s.client.zadd(s.keys.aside(), {"queued:00000000000000000001-00": NOW}),
+        ("entry aside",),
+        "entry 'queued:00000000000000000001-00' could not be read by a worker or a coordinator, and was set aside",
+    ),
+    "set aside, and still damaged": Damage(
+        lambda s, at: (
+            spoil_counters("queued")(s, at),
+            s.client.zrem(s.keys.ready(LINE), at["queued"]),
+            s.client.zadd(s.keys.aside(), {f"queued:{at['queued']}": NOW}),
+        ),
+        ("entry aside", "run unreadable"),
+        "was set aside",
+        "queued",
+        ["ended:dead"],
+        "dead",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_found_said_and_mended(store: Store, name: str) -> None:
+    damage = DAMAGE[name]
+    at = busy(store)
+    damage.plant(store, at)
+
+    with store.unchanged():
+        report = look(store)
+    assert not report.healthy
+    expected = set(damage.said) - ({"entry runless", "key leaked"} if damage.status == "missing" else set())
+    assert expected <= set(words(report)), words(report)
+    assert any(damage.sentence in finding.sentence for finding in report.findings), [
+        finding.sentence for finding in report.findings
+    ]
+
+    repaired = look(store, repair=True)
+    assert repaired.healthy, [(finding.sentence, finding.outcome) for finding in repaired.findings]
+    assert sorted({*words(repaired)}) == sorted({*damage.said})
+    assert all(finding.mended and finding.remedy for finding in repaired.findings)
+    with store.unchanged():
+        assert look(store).found == 0
+    if damage.run:
+        id = at[damage.run]
+        if damage.status:
+            assert store.status(id) == damage.status
+        if damage.places is not None:
+            assert store.places(id) == damage.places
+
+
+KEYS: dict[str, Callable[[Store, dict[str, str]], str]] = {
+    "a run": lambda s, at: s.keys.run(at["queued"]),
+    "a running run": lambda s, at: s.keys.run(at["running"]),
+    "a line": lambda s, at: s.keys.ready(LINE),
+    "the suspects": lambda s, at: s.keys.suspect(LINE),
+    "live": lambda s, at: s.keys.live(),
+    "owned": lambda s, at: s.keys.owned("w3"),
+    "workers": lambda s, at: s.keys.workers(),
+    "a worker": lambda s, at: s.keys.worker("w3"),
+    "delayed": lambda s, at: s.keys.delayed(),
+    "deadlines": lambda s, at: s.keys.deadlines(),
+    "routes": lambda s, at: s.keys.routes(),
+    "an ended list": lambda s, at: s.keys.ended("failed"),
+    "a checkpoint": lambda s, at: s.keys.ckpt(at["running"]),
+    "messages": lambda s, at: s.keys.messages(at["running"], "1"),
+    "a bell": lambda s, at: s.keys.bell(LINE),
+    "aside": lambda s, at: s.keys.aside(),
+    "paused": lambda s, at: s.keys.paused(),
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_key_of_another_type_is_set_aside_and_what_it_held_is_put_back(store: Store, name: str) -> None:
+    at = busy(store)
+    key = KEYS[name](store, at)
+    store.spoil(key)
+    short = key.split("}:", 1)[1]
+    report = look(store)
+    assert any(f"key {short!r} is a string, and should be a" in finding.sentence for finding in report.findings)
+
+    repaired = look(store, repair=True)
+    assert repaired.healthy, [(finding.sentence, finding.outcome) for finding in repaired.findings]
+    assert any(f"moved to 'set-aside:{short}' for a week" in finding.remedy for finding in repaired.findings)
+    assert store.client.get(store.keys.set_aside(short)) == b"spoilt"
+    assert store.client.pttl(store.keys.set_aside(short)) > 0
+    assert look(store).found == 0
+    for which in ("queued", "later", "suspect", "delayed"):
+        if not (name == "a run" and which == "queued"):
+            assert store.status(at[which]) in ("queued", "delayed"), which
+
+
+def test_an_idempotency_key_of_another_type_is_set_aside(store: Store) -> None:
+    id = store.enqueue(once="a", digest="d")
+    store.client.delete(store.keys.once("k", "a"))
+    store.client.sadd(store.keys.once("k", "a"), "spoilt")
+    assert words(look(store)) == ["type string"]
+    assert look(store, repair=True).healthy
+    assert store.status(id) == "queued"
+
+
+def test_entries_and_names_may_be_any_bytes(store: Store) -> None:
+    store.client.zadd(store.keys.ready(LINE), {b"\xff\x00": 1})
+    store.client.sadd(store.keys.live(), b"\xff\x00")
+    store.client.hset(store.keys.ckpt("").encode() + b"\xff", "head", "x")
+    assert words(look(store)) == ["entry runless", "entry runless", "key leaked"]
+    assert look(store, repair=True).healthy
+
+
+def test_everything_at_once(store: Store) -> None:
+    at = busy(store)
+    for name, damage in DAMAGE.items():
+        if not damage.run or name in ("owner without a lease", "running without a token"):
+            damage.plant(store, at)
+    for key in (store.keys.ready(LINE), store.keys.live(), store.keys.owned("w3")):
+        store.spoil(key)
+    assert not look(store).healthy
+    repaired = look(store, repair=True)
+    assert repaired.healthy, [(finding.sentence, finding.outcome) for finding in repaired.findings]
+    assert look(store).found == 0
+
+
+# ---- what a repair means for the run ---------------------------------------------------------------------------------------
+
+
+def test_a_run_that_was_put_back_is_claimed(store: Store) -> None:
+    id = store.enqueue()
+    store.client.delete(store.keys.ready(LINE), store.keys.bell(LINE), store.keys.routes())
+    look(store, repair=True)
+    assert store.client.llen(store.keys.bell(LINE)) == 1
+    assert store.take().id == id
+
+
+def test_it_keeps_its_place_in_the_line(store: Store) -> None:
+    first = store.enqueue(priority=3)
+    score = store.score(store.keys.ready(LINE), first)
+    store.later(1000)
+    store.enqueue()
+    store.client.zrem(store.keys.ready(LINE), first)
+    look(store, repair=True)
+    assert store.score(store.keys.ready(LINE), first) == score
+
+
+@pytest.mark.parametrize("how", ["enqueue", "retry"])
+def test_a_delayed_run_is_due_when_it_was(store: Store, how: str) -> None:
+    if how == "enqueue":
+        id = store.enqueue(due="+9000", priority=-7)
+    else:
+        run = store.running(priority=50)
+        store.retry(run, delay=9)
+        id = run.id
+    store.client.delete(store.keys.delayed())
+    look(store, repair=True)
+    assert store.score(store.keys.delayed(), id) == NOW + 9000
+
+
+def test_the_owner_of_a_run_that_is_taken_away_is_fenced(store: Store) -> None:
+    run = store.running()
+    store.save(run, delta(1, count=1, state=b"s"))
+    store.client.zrem(store.keys.workers(), "w1")
+    look(store, repair=True)
+    assert store.status(run.id) == "queued"
+    assert store.save(run, delta(2, base=1, count=1)) == "fenced"
+    assert store.complete(run) == "fenced"
+    again = store.take("w2")
+    assert (again.id, again.cause) == (run.id, "recover")
+    assert store.transcript(run.id) == ["m0"]
+    assert store.counters(run.id).strikes == 0, "nobody knows why the entry is gone: no strike"
+
+
+def test_one_that_waits_and_is_held_is_fenced_too(store: Store) -> None:
+    run = store.running()
+    store.client.hset(store.keys.run(run.id), "status", "queued")
+    look(store, repair=True)
+    assert store.places(run.id) == [f"ready:{LINE}"]
+    assert store.complete(run) == "fenced"
+    assert store.take("w2").token != run.token
+
+
+def test_the_owner_of_a_run_that_is_put_back_into_owned_goes_on(store: Store) -> None:
+    run = store.running()
+    store.client.delete(store.keys.owned("w1"), store.keys.live())
+    look(store, repair=True)
+    assert store.save(run, delta(1, count=1)) == "ok"
+    assert store.complete(run) == "ok"
+
+
+def test_one_that_could_not_be_read_can_be_revived(store: Store) -> None:
+    run = store.running(once="a", digest="d")
+    store.save(run, delta(1, count=2, state=b"s"))
+    store.client.hset(store.keys.run(run.id), "counters", "1 2 3")
+    waiting = store.wait(run.id)
+    look(store, repair=True)
+    assert waiting == ["open", "running"]
+    assert store.client.lrange(store.keys.wake("c1"), 0, -1) == [run.id.encode()], "who waits for it is woken"
+    assert store.run(run.id)["reason"] == "it could not be read: counters 1 2 3"
+    assert store.complete(run) == "fenced"
+    assert store.revive(run.id) == "queued"
+    assert look(store).found == 0
+    again = store.take("w2")
+    assert again.id == run.id
+    assert store.transcript(run.id) == ["m0", "m1"]
+
+
+def test_a_key_whose_run_is_gone_can_be_used_again(store: Store) -> None:
+    id = store.enqueue(once="a", digest="d")
+    store.client.delete(store.keys.run(id))
+    look(store, repair=True)
+    assert store.enqueue(once="a", digest="d") != id
+
+
+def test_a_worker_of_which_nothing_is_known_is_recovered(store: Store) -> None:
+    run = store.running()
+    store.client.delete(store.keys.worker("w1"))
+    look(store, repair=True)
+    assert store.judge()[0] == ["w1"]
+    assert store.recover().queued == 1
+    assert store.status(run.id) == "queued"
+    assert look(store).found == 0
+
+
+# ---- a repair checks again what was seen -------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_sound_by_now_is_not_touched(store: Store) -> None:
+    at = busy(store)
+    with store.unchanged():
+        for id in at.values():
+            assert store.do(doctor_plans.mend_runs(store.keys, [(id, "lineless")], now=store.at)) == ["changed"]
+        assert store.do(doctor_plans.mend_runs(store.keys, [(store.id(), "lineless")], now=store.at)) == ["changed"]
+
+
+def test_what_has_another_fault_by_now_is_not_touched(store: Store) -> None:
+    id = store.enqueue()
+    store.client.delete(store.keys.ready(LINE))
+    with store.unchanged():
+        assert store.do(doctor_plans.mend_runs(store.keys, [(id, "ownerless")], now=store.at)) == ["changed"]
+
+
+def test_an_entry_or_a_key_that_is_sound_by_now_is_not_touched(store: Store) -> None:
+    at = busy(store)
+    mends = [
+        doctor_plans.mend_entries(store.keys, "live", "", [(at["running"], "runless")], now=store.at),
+        doctor_plans.mend_entries(store.keys, "owned", "w3", [(at["running"], "elsewhere")], now=store.at),
+        doctor_plans.mend_entries(store.keys, "ready", LINE, [(at["queued"], "runless")], now=store.at),
+        doctor_plans.mend_entries(store.keys, "live", "", [(store.id(), "runless")], now=store.at),
+        doctor_plans.mend_keys(store.keys, "ckpt", "hash", [(at["running"], "leaked")]),
+        doctor_plans.mend_keys(store.keys, "once", "string", [("k:key-running", "leaked")]),
+    ]
+    with store.unchanged():
+        for mend in mends:
+            assert store.do(mend) == ["changed"]
+        for key, name in ((store.keys.live(), "live"), (store.keys.paused(), "paused")):
+            assert store.do(doctor_plans.mend_type(store.keys, key, name, "set")) == "changed"
+
+
+def test_what_needs_another_repair_first_waits_for_it(store: Store) -> None:
+    id = store.enqueue()
+    store.spoil(store.keys.ready(LINE))
+    with store.unchanged():
+        assert store.do(doctor_plans.mend_runs(store.keys, [(id, "lineless")], now=store.at)) == ["blocked"]
+
+
+# ---- what is only passing ----------------------------------------------------------------------------------------------------
+
+
+def test_an_expired_lease_is_the_coordinators_business(store: Store) -> None:
+    store.running()
+    store.later(10 * LEASE)
+    assert look(store).found == 0
+
+
+def test_a_list_of_ended_runs_may_lag_behind(store: Store) -> None:
+    run = store.running()
+    store.complete(run)
+    store.client.delete(store.keys.run(run.id))
+    store.later(DAY)
+    assert look(store).found == 0
+
+
+def test_what_ends_by_itself_is_left_to_do_so(store: Store) -> None:
+    gone = store.id()
+    store.client.hset(store.keys.ckpt(gone), "head", "x")
+    store.client.expire(store.keys.ckpt(gone), 100)
+    store.client.set(store.keys.once("k", "a"), f"{gone} d", ex=100)
+    assert look(store).found == 0
+
+
+def test_what_was_seen_once_and_is_gone_at_the_second_look_is_not_said(store: Store) -> None:
+    id = store.enqueue()
+    store.client.zrem(store.keys.ready(LINE), id)
+    looks = 0
+
+    def meddled(plan: Generator[Any, Any, Report]) -> Generator[Any, Any, Report]:
+        nonlocal looks
+        answer = None
+        while True:
+            try:
+                request = plan.send(answer)
+            except StopIteration as done:
+                report: Report = done.value
+                return report
+            answer = yield request
+            if isinstance(request, list) and any(
+                isinstance(one, Call) and one.script is plans.EXAMINE for one in request
+            ):
+                looks += 1
+                store.client.zadd(store.keys.ready(LINE), {id: NOW})  # it comes back after the first look
+
+    report = store.do(meddled(doctor.examine(store.ns, now=store.at)))
+    assert (report.found, looks) == (0, 2)
+
+
+def test_every_partition_is_looked_at(store_url: str, namespace: str) -> None:
+    store = Store(store_url, namespace, partitions=3)
+    try:
+        for partition in range(3):
+            store.client.sadd(store.ns.keys(partition).live(), f"0000000000000000000{partition}-0{partition}")
+        report = look(store)
+        assert sorted(finding.partition for finding in report.findings) == [0, 1, 2]
+        assert look(store, repair=True).healthy
+    finally:
+        store.close()
+
+
+def test_another_namespace_is_not_touched(store: Store, store_url: str, namespace: str) -> None:
+    other = Store(store_url, f"{namespace}.b")
+    try:
+        store.client.sadd(other.keys.live(), "00000000000000000001-00")
+        assert look(store, repair=True).found == 0
+        assert look(other).found == 1
+    finally:
+        other.close()
+
+
+# ---- words -------------------------------------------------------------------------------------------------------------------
+
+
+def test_every_word_that_a_script_may_answer_is_said_in_a_sentence() -> None:
+    for fault in set(plans.EXAMINE.head["Answers"]) - {"mistaken"}:
+        detail = {"lineless": "ready", "twice": "delayed"}.get(fault, "x y")
+        assert "damaged" not in Finding("run", 0, "id", fault, detail).sentence, fault
+    for fault in plans.EXAMINE_ENTRIES.head["Answers"]:
+        assert Finding("entry", 0, "id", fault, "x", "live").sentence
+    for fault in set(plans.EXAMINE_KEYS.head["Answers"]) - {"mistaken"}:
+        for family in ("ckpt", "messages", "once", "worker", "schedule"):
+            assert Finding("key", 0, "id", fault, "", family).sentence
+
+
+def test_many_findings_are_all_mended_and_the_first_are_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "MOST_TOLD", 5)
+    ids = {store.enqueue() for _ in range(40)}
+    store.client.delete(store.keys.ready(LINE))
+    report = look(store, repair=True)
+    assert (report.found, report.mended, len(report.findings)) == (40, 40, 5)
+    assert report.counts == {"run: lineless": 40}
+    assert set(store.line(store.keys.ready(LINE))) == ids

@@ -1,0 +1,86 @@
+"""Nothing is said of a namespace that only our scripts have written, whatever they did; and damage done to it is mended."""
+
+from __future__ import annotations
+
+import os
+import random
+from contextlib import closing
+
+import pytest
+
+from coordinator import doctor
+from coordinator.doctor import Report
+from tests.lua.calls import PREPARE
+from tests.lua.history import History
+from tests.lua.store import Store
+from tests.servers import Server
+
+DEEPER = int(os.environ.get("RUNS_TEST_DEPTH", "1"))
+
+
+def look(history: History, repair: bool = False) -> Report:
+    return history.store.do(doctor.examine(history.store.ns, repair=repair, now=history.store.at))
+
+
+def said(report: Report) -> list[str]:
+    """A test clock that jumps by days trims lists of runs whose TTL is counted by the real one: that is no damage."""
+    return [finding.sentence for finding in report.findings if finding.fault != "unlisted"]
+
+
+def going_on(history: History, choose: random.Random, steps: int) -> None:
+    actions = [
+        *[history.something_arrives_again_or_late] * 3, history.the_clock_moves, history.time_passes_quietly,
+        *[history.a_producer_calls] * 3, *[history.a_worker_calls] * 4, *[history.an_owner_saves] * 3,
+        history.an_owner_ends_its_attempt, *[history.a_coordinator_calls] * 2,
+    ]  # fmt: skip
+    history.something_is_going_on(choose.choice)
+    for _ in range(steps):
+        choose.choice(actions)(choose.choice)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in PREPARE if not name.startswith(("examine", "mend"))))
+def test_nothing_is_said_of_what_one_script_leaves(valkey_server: Server, namespace: str, name: str) -> None:
+    with closing(Store(valkey_server.url, namespace)) as store:
+        store.do(PREPARE[name](store))
+        assert said(store.do(doctor.examine(store.ns, now=store.at))) == []
+
+
+@pytest.mark.parametrize("seed", range(8 * DEEPER))
+def test_nothing_is_said_of_any_history(valkey_server: Server, seed: int) -> None:
+    choose = random.Random(seed)
+    with closing(History(valkey_server.url)) as history:
+        for _ in range(8):
+            going_on(history, choose, 25)
+            assert said(look(history)) == []
+
+
+@pytest.mark.parametrize("seed", range(8 * DEEPER))
+def test_whatever_is_broken_is_mended_until_nothing_is_wrong(valkey_server: Server, seed: int) -> None:
+    """Keys are deleted, overwritten, emptied by half, given and robbed of their TTL."""
+    choose = random.Random(seed)
+    with closing(History(valkey_server.url)) as history:
+        going_on(history, choose, 150)
+        store = history.store
+        keys = sorted(key for key in store.dump() if not key.endswith((":namespace", ":watch")))
+        for key in choose.sample(keys, min(8, len(keys))):
+            kind = store.client.type(key)
+            match choose.choice(["delete", "spoil", "half", "expire", "persist", "garble"]):
+                case "delete":
+                    store.client.delete(key)
+                case "spoil":
+                    store.spoil(key)
+                case "half" if kind == b"set":
+                    store.client.srem(key, choose.choice(sorted(store.members(key))))
+                case "half" if kind == b"zset":
+                    store.client.zrem(key, choose.choice(store.line(key)))
+                case "expire":
+                    store.client.expire(key, 100_000)
+                case "persist":
+                    store.client.persist(key)
+                case "garble" if kind == b"hash":
+                    store.client.hset(key, choose.choice(sorted(store.client.hkeys(key))), "garbled")
+                case _:
+                    store.client.rename(key, key + "x")
+        repaired = look(history, repair=True)
+        assert repaired.healthy, [(finding.sentence, finding.outcome) for finding in repaired.findings]
+        assert look(history).found == 0

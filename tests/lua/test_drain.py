@@ -1,0 +1,43 @@
+"""drain: a worker is asked to drain by a field of its own and a hint; nothing is written of one that is gone."""
+
+from __future__ import annotations
+
+from coordinator.store import fleet_plans
+from tests.lua.store import NOW, Store
+
+
+def drain(store: Store, worker: str = "w1") -> bool:
+    return store.do(fleet_plans.drain(store.keys, worker, now=store.at))
+
+
+def test_the_worker_is_told_with_every_heartbeat_and_at_once(store: Store) -> None:
+    store.join()
+    assert drain(store)
+    assert store.client.lrange(store.keys.inbox("w1"), 0, -1) == [b"drain"]
+    assert 0 < store.client.pttl(store.keys.inbox("w1")) <= 60_000
+    for _ in range(2):
+        beat = store.beat()
+        assert beat is not None
+        assert beat.drain == str(NOW)
+
+
+def test_asked_again_it_is_since_the_first_time(store: Store) -> None:
+    store.join()
+    drain(store)
+    store.later(10)
+    assert drain(store)
+    beat = store.beat()
+    assert beat is not None
+    assert beat.drain == str(NOW)
+
+
+def test_nothing_is_written_of_a_worker_that_is_gone(store: Store) -> None:
+    store.join()
+    store.leave()
+    with store.unchanged():
+        assert not drain(store)
+        assert not drain(store, "w9")
+    store.running("w2")
+    store.client.hset(store.keys.worker("w2"), "condemned", "struck")
+    with store.unchanged():
+        assert not drain(store, "w2")

@@ -1,0 +1,205 @@
+"""enqueue: a run is created once, however often its enqueue is sent; a key names one run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator.store import plans
+from coordinator.store.plans import NewRun
+from tests.lua.store import NOW, ROUTES, Store
+
+STEP = 2**43
+
+
+def test_a_run_waits_in_its_line(store: Store) -> None:
+    id = store.enqueue()
+    assert (store.status(id), store.places(id)) == ("queued", [f"ready:{ROUTES[0]}"])
+    counters = store.counters(id)
+    assert (counters.life, counters.attempt, counters.epoch, counters.score, counters.created) == (1, 0, 0, NOW, NOW)
+    assert store.client.llen(store.keys.bell(ROUTES[0])) == 1
+    assert store.members(store.keys.routes()) == {ROUTES[0]}
+
+
+def test_sent_twice_it_is_there_once(store: Store) -> None:
+    run = NewRun(store.id(), ROUTES[0], b"spec", expires="5000", once="key", digest="d", parent="p", retention="1000")
+    first = store.ask_enqueue(run)
+    store.later(10)
+    with store.unchanged():
+        assert store.ask_enqueue(run) == first == ("created", run.id)
+
+
+@pytest.mark.parametrize("ending", ["running", "completed", "gone"])
+def test_sent_late_it_is_not_there_again(store: Store, ending: str) -> None:
+    run = NewRun(store.id(), ROUTES[0], b"spec", retention="0" if ending == "gone" else "")
+    store.ask_enqueue(run)
+    claimed = store.take()
+    if ending != "running":
+        store.complete(claimed)
+    with store.unchanged():
+        assert store.ask_enqueue(run) == ("created", run.id)
+
+
+def test_the_lower_score_is_first_and_priority_comes_before_time(store: Store) -> None:
+    ordinary = store.enqueue()
+    store.later(5)
+    later, low, high = store.enqueue(), store.enqueue(priority=-1), store.enqueue(priority=100)
+    assert store.line(store.keys.ready(ROUTES[0])) == [high, ordinary, later, low]
+    assert store.counters(high).score == NOW + 5 - 100 * STEP
+
+
+@pytest.mark.parametrize("due", ["+1500", str(NOW + 1500)])
+def test_a_delayed_run_waits_for_its_time(store: Store, due: str) -> None:
+    id = store.enqueue(due=due)
+    assert (store.status(id), store.places(id)) == ("delayed", ["delayed"])
+    assert store.score(store.keys.delayed(), id) == store.counters(id).score == NOW + 1500
+    assert store.client.llen(store.keys.coordinator_bell()) == 1
+    assert store.client.exists(store.keys.bell(ROUTES[0]), store.keys.routes()) == 0
+
+
+@pytest.mark.parametrize("due", ["+0", str(NOW), str(NOW - 5000)])
+def test_a_time_that_is_past_is_now(store: Store, due: str) -> None:
+    id = store.enqueue(due=due)
+    assert (store.status(id), store.counters(id).score) == ("queued", NOW)
+
+
+def test_only_an_earlier_delayed_run_rings_the_coordinator(store: Store) -> None:
+    store.enqueue(due="+1000")
+    store.client.delete(store.keys.coordinator_bell())
+    store.enqueue(due="+1000")
+    assert not store.client.exists(store.keys.coordinator_bell())
+    store.enqueue(due="+999")
+    assert store.client.exists(store.keys.coordinator_bell())
+
+
+def test_a_key_finds_its_run(store: Store) -> None:
+    id = store.enqueue(once="a key", digest="d1")
+    assert store.client.pttl(store.keys.once("k", "a key")) == -1
+    with store.unchanged():
+        assert store.ask_enqueue(NewRun(store.id(), ROUTES[0], b"other", once="a key", digest="d1")) == ("found", id)
+        assert store.ask_enqueue(NewRun(store.id(), ROUTES[0], b"other", once="a key", digest="d2")) == ("conflict", id)
+
+
+def test_a_key_counts_within_its_kind(store: Store) -> None:
+    store.enqueue(once="key", digest="d1")
+    store.enqueue(once="key", digest="d2", route="default:other@0")
+
+
+def test_finding_a_run_keeps_its_keys_end(store: Store) -> None:
+    id = store.enqueue(once="key", digest="d", retention="70000")
+    store.complete(store.take())
+    assert store.ask_enqueue(NewRun(store.id(), ROUTES[0], b"", once="key", digest="d")) == ("found", id)
+    assert 0 < store.client.pttl(store.keys.once("k", "key")) <= 70_000
+
+
+def test_with_key_ttl_0_the_key_is_free_at_the_ending(store: Store) -> None:
+    store.enqueue(once="key", digest="d", key_ttl="0")
+    store.complete(store.take())
+    store.enqueue(once="key", digest="other", key_ttl="0")
+
+
+def test_a_key_of_its_own_time_ends_then(store: Store) -> None:
+    store.enqueue(once="key", digest="d", key_ttl="5000")
+    assert store.client.pttl(store.keys.once("k", "key")) == -1, "while the run lives the key does"
+    store.complete(store.take())
+    assert 0 < store.client.pttl(store.keys.once("k", "key")) <= 5000
+
+
+def test_a_late_enqueue_whose_key_outlived_its_run_creates_nothing(store: Store) -> None:
+    run = NewRun(store.id(), ROUTES[0], b"spec", once="key", digest="d", key_ttl="900000", retention="0")
+    store.ask_enqueue(run)
+    store.complete(store.take())
+    store.client.delete(store.keys.run(run.id))  # its 60 s are over
+    with store.unchanged():
+        assert store.ask_enqueue(run) == ("created", run.id)
+
+
+def test_an_ending_leaves_a_key_that_names_another_run(store: Store) -> None:
+    store.enqueue(once="key", digest="d")
+    run = store.take()
+    store.client.set(store.keys.once("k", "key"), f"{store.id()} d")
+    store.complete(run)
+    assert store.client.pttl(store.keys.once("k", "key")) == -1
+
+
+def test_a_child_is_found_at_its_parent(store: Store) -> None:
+    parent, child = store.enqueue(), store.enqueue(parent="parent")
+    assert parent != child
+    assert store.members(store.keys.children("parent")) == {child}
+    assert store.client.pttl(store.keys.children("parent")) > 0
+
+
+def test_another_birth_is_a_stranger(store: Store) -> None:
+    store.client.hset(store.keys.namespace(), "birth", "b2")  # flushed, and founded by somebody else
+    with store.unchanged():
+        assert store.ask_enqueue(NewRun(store.id(), ROUTES[0], b"")) == ("stranger", "")
+        assert (
+            store.do(plans.enqueue(store.ns, [NewRun(store.id(), ROUTES[0], b"") for _ in "ab"]))
+            == [("stranger", "")] * 2
+        )
+
+
+BAD = [
+    {"route": "nowhere"},
+    {"priority": "high"},
+    {"due": "soon"},
+    {"expires": "-1"},
+    {"key_ttl": ""},
+    {"retention": "1e3"},
+]
+
+
+@pytest.mark.parametrize("wrong", BAD, ids=lambda wrong: next(iter(wrong)))
+def test_one_bad_item_does_not_spoil_its_neighbours(store: Store, wrong: dict[str, Any]) -> None:
+    before, bad, after = (NewRun(store.id(), ROUTES[0], b"") for _ in range(3))
+    answers = store.do(plans.enqueue(store.ns, [before, bad._replace(**wrong), after], now=store.at))
+    assert answers == [("created", before.id), ("bad", bad.id), ("created", after.id)]
+    assert store.line(store.keys.ready(ROUTES[0])) == [before.id, after.id]
+    assert store.status(bad.id) == "missing"
+
+
+@pytest.mark.parametrize("what", ["run", "key", "line"])
+def test_a_key_of_another_type_is_said_and_spares_the_neighbours(store: Store, what: str) -> None:
+    good = NewRun(store.id(), "default:good@0", b"")
+    spoilt = NewRun(store.id(), ROUTES[0], b"", once="key", digest="d")
+    store.client.lpush(
+        {"run": store.keys.run(spoilt.id), "key": store.keys.once("k", "key"), "line": store.keys.ready(ROUTES[0])}[
+            what
+        ],
+        "x",
+    )
+    answers = store.do(plans.enqueue(store.ns, [good, spoilt, NewRun(good.id, *good[1:])], now=store.at))
+    assert answers == [("created", good.id), ("unreadable", spoilt.id), ("created", good.id)]
+    assert store.places(good.id) == ["ready:default:good@0"]
+
+
+def test_many_at_once_are_all_there_in_order(store: Store) -> None:
+    runs = [NewRun(store.id(), ROUTES[i % 2], b"", due="+5" if i % 3 == 2 else "") for i in range(1201)]
+    answers = store.do(plans.enqueue(store.ns, runs, now=store.at))
+    assert answers == [("created", run.id) for run in runs]
+    now = [run for run in runs if not run.due]
+    assert store.line(store.keys.ready(ROUTES[0])) == [run.id for run in now if run.route == ROUTES[0]]
+    assert store.line(store.keys.ready(ROUTES[1])) == [run.id for run in now if run.route == ROUTES[1]]
+    assert set(store.line(store.keys.delayed())) == {run.id for run in runs if run.due}
+
+
+def test_two_with_one_key_in_one_call_are_one_run(store: Store) -> None:
+    first, second = (NewRun(store.id(), ROUTES[0], b"", once="key", digest="d") for _ in range(2))
+    assert store.do(plans.enqueue(store.ns, [first, second], now=store.at)) == [
+        ("created", first.id),
+        ("found", first.id),
+    ]
+
+
+def test_four_partitions_each_hold_their_runs(store_url: str, namespace: str) -> None:
+    store = Store(store_url, namespace, partitions=4)
+    runs = [NewRun(store.id(i % 4), ROUTES[0], b"") for i in range(12)]
+    assert store.do(plans.enqueue(store.ns, runs, now=store.at)) == [("created", run.id) for run in runs]
+    for partition, keys in enumerate(store.ns.everywhere()):
+        store.keys = keys
+        assert store.join(f"w{partition}") == "ok"
+        word, claimed = store.claim(f"w{partition}")
+        assert (word, [run.id for run in claimed]) == ("ok", [run.id for run in runs[partition::4]])
+        assert store.complete(claimed[0]) == "ok"
+    store.close()

@@ -1,0 +1,138 @@
+"""extend, and the time that a run has used: its own over all attempts, not the waiting, and nothing twice."""
+
+from __future__ import annotations
+
+from tests.lua.store import LEASE, Store, delta
+
+
+def spent(store: Store, id: str) -> dict[str, int]:
+    names = ("used", "idle", "progress", "extensions", "extended")
+    return dict(zip(names, map(int, store.run(id)["spent"].split()), strict=True))
+
+
+def test_an_extension_counts_once_however_often_it_is_sent(store: Store) -> None:
+    run = store.running()
+    assert store.extend(run, 1, 60) == "ok"
+    with store.unchanged():
+        assert store.extend(run, 1, 60) == "ok"
+    assert store.extend(run, 2, 30) == "ok"
+    with store.unchanged():
+        assert store.extend(run, 1, 60) == "ok", "a late one that was overtaken"
+    assert spent(store, run.id) == {"used": 0, "idle": 0, "progress": 0, "extensions": 2, "extended": 90_000}
+
+
+def test_only_the_owner_extends(store: Store) -> None:
+    run = store.running()
+    store.release(run)
+    with store.unchanged():
+        assert store.extend(run) == "fenced"
+    again = store.take("w2")
+    with store.unchanged():
+        assert store.extend(run) == "fenced"
+    assert store.extend(again) == "ok"
+
+
+def test_a_field_that_cant_be_read_counts_as_nothing_yet(store: Store) -> None:
+    run = store.running()
+    store.client.hset(store.keys.run(run.id), "spent", "spoilt")
+    assert store.extend(run, 1, 60) == "ok"
+    store.later(1000)
+    assert store.release(run) == "ok"
+    assert spent(store, run.id)["used"] == 1000
+
+
+def test_the_next_owner_is_told_what_was_used_and_given(store: Store) -> None:
+    run = store.running()
+    assert (run.spent, run.killed) == ("", b"")
+    store.extend(run, 1, 60)
+    store.later(4000)
+    store.release(run)
+    store.later(3000)  # waiting: does not count
+    store.join("w2")
+    _, (again,) = store.claim("w2", number=1)
+    assert again.spent == "4000 0 0 1 60000"
+    assert store.claim("w2", number=1)[1][0].spent == again.spent, "the repeated answer too"
+
+
+def test_each_way_back_adds_the_time_of_the_attempt_once(store: Store) -> None:
+    run = store.running()
+    store.later(1000)
+    assert store.release(run) == "ok"
+    assert store.release(run) == "ok"
+    run = store.take()
+    store.later(200)
+    assert [store.retry(run, 1), store.retry(run, 1)] == ["ok", "ok"]
+    store.later(1000)
+    store.due()
+    run = store.take()
+    store.later(30)
+    assert [store.reject(run), store.reject(run)] == ["delayed", "delayed"]
+    assert spent(store, run.id)["used"] == 1230
+
+
+def test_a_crashed_attempt_counts_until_its_workers_last_heartbeat(store: Store) -> None:
+    run = store.running()
+    store.tick_for(4000)
+    store.beat()
+    store.tick_for(LEASE + 1000)
+    assert store.recover().queued == 1
+    assert spent(store, run.id)["used"] == 4000
+
+
+def test_a_child_that_is_given_up_counts_until_its_last_heartbeat_in_every_batch(store: Store) -> None:
+    runs = [store.running() for _ in range(5)]
+    store.later(4000)
+    store.beat()
+    store.later(2000)
+    assert store.abandon(batch=2).queued == 5
+    assert {spent(store, run.id)["used"] for run in runs} == {4000}
+
+
+def test_an_attempt_that_was_begun_after_the_last_heartbeat_counts_nothing(store: Store) -> None:
+    store.join()
+    store.later(2000)
+    id = store.enqueue()
+    store.claim()
+    store.later(1000)
+    store.abandon()
+    assert spent(store, id)["used"] == 0
+
+
+def test_progress_begins_the_idle_time_anew(store: Store) -> None:
+    run = store.running()
+    store.later(5000)
+    store.release(run)
+    run = store.take()
+    store.later(1000)
+    store.save(run, delta(1, state=b"s"))
+    store.later(300)
+    store.retry(run, 0)
+    assert spent(store, run.id) == {"used": 6300, "idle": 300, "progress": 1, "extensions": 0, "extended": 0}
+    store.due()
+    run = store.take()
+    store.later(50)
+    store.save(run, delta(2))  # nothing new
+    store.later(50)
+    store.retry(run, 0)
+    assert spent(store, run.id)["idle"] == 400
+
+
+def test_a_hand_over_costs_nothing_of_the_time_that_a_run_may_be_without_progress(store: Store) -> None:
+    """What was not saved is done again from its beginning: with less time for it than before a deploy would kill the run."""
+    run = store.running()
+    store.later(5000)
+    assert store.release(run) == "ok"
+    assert spent(store, run.id) == {"used": 5000, "idle": 0, "progress": 0, "extensions": 0, "extended": 0}
+    run = store.take()
+    store.later(5000)
+    assert store.release(run, mode="unasked") == "delayed"
+    assert spent(store, run.id)["idle"] == 5000, "nobody asked it to stop"
+
+
+def test_a_revived_run_begins_with_nothing_used(store: Store) -> None:
+    run = store.running()
+    store.extend(run)
+    store.later(1000)
+    store.fail(run)
+    store.revive(run.id)
+    assert store.take().spent == ""

@@ -1,0 +1,95 @@
+"""heartbeat: a swept or condemned worker is never renewed; what a worker holds is compared with what it owns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinator.store.plans import Beat
+from tests.lua.store import LEASE, NOW, Store
+
+
+def test_it_renews_the_lease(store: Store) -> None:
+    store.join()
+    store.later(4000)
+    assert store.beat() == Beat()
+    assert store.score(store.keys.workers(), "w1") == NOW + 4000 + LEASE
+
+
+def test_an_expired_lease_that_nobody_condemned_is_renewed(store: Store) -> None:
+    run = store.running()
+    store.later(10 * LEASE)
+    assert store.beat() == Beat()
+    assert store.complete(run) == "ok"
+
+
+def test_who_is_gone_is_not_renewed(store: Store) -> None:
+    with store.unchanged():
+        assert store.beat("never-joined") is None
+    store.running()
+    store.running()
+    store.do_abandon_batch(1)
+    with store.unchanged():
+        assert store.beat() is None, "condemned"
+    store.abandon()
+    with store.unchanged():
+        assert store.beat() is None, "swept"
+
+
+def test_the_floor_only_rises(store: Store) -> None:
+    store.join()
+    for floor, kept in ((3, b"3"), (1, b"3"), (12, b"12")):
+        store.beat(floor=floor)
+        assert store.client.hget(store.keys.worker("w1"), "floor") == kept
+
+
+def test_it_tells_cancels_and_the_wish_to_drain(store: Store) -> None:
+    first, second = store.running(), store.running()
+    store.running()
+    store.cancel(first.id)
+    store.cancel(second.id)
+    store.client.hset(store.keys.worker("w1"), "drain", "roll")
+    beat = store.beat()
+    assert beat is not None
+    assert (set(beat.cancels), beat.drain) == ({first.id, second.id}, "roll")
+    store.complete(first)
+    assert store.beat() == Beat(cancels=(second.id,), drain="roll")
+
+
+def test_what_is_held_and_not_owned_is_lost(store: Store) -> None:
+    kept, recovered, retaken, gone, spoilt = (store.running() for _ in range(5))
+    store.release(recovered)
+    store.release(retaken)
+    store.join("w2")
+    store.claim("w2")
+    store.client.delete(store.keys.run(gone.id))
+    store.spoil(store.keys.run(spoilt.id))
+    stale = replace(kept, token="1-1-w1")
+    beat = store.beat(held=[kept, recovered, retaken, gone, spoilt])
+    assert beat is not None
+    assert beat.lost == tuple((run.id, run.token) for run in (recovered, retaken, gone, spoilt))
+    assert beat.strays == ()
+    beat = store.beat(held=[stale])
+    assert beat is not None
+    assert beat.lost == ((stale.id, stale.token),)
+
+
+def test_what_is_owned_and_not_held_is_a_stray(store: Store) -> None:
+    held, stray = store.running(), store.running()
+    beat = store.beat(held=[held])
+    assert beat is not None
+    assert (beat.lost, beat.strays) == ((), ((stray.id, stray.token),))
+    beat = store.beat(held=[])
+    assert beat is not None
+    assert set(beat.strays) == {(held.id, held.token), (stray.id, stray.token)}
+
+
+def test_without_a_comparison_nothing_is_compared(store: Store) -> None:
+    store.running()
+    assert store.beat() == Beat()
+
+
+def test_sent_twice_it_changes_nothing_more(store: Store) -> None:
+    run = store.running()
+    store.beat(floor=2, held=[run])
+    with store.unchanged():
+        store.beat(floor=2, held=[run])

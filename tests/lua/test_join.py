@@ -1,0 +1,65 @@
+"""join: only join creates an entry, and never one that was swept."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.store import plans
+from tests.lua.store import LEASE, NOW, ROUTES, Store
+
+
+def test_a_worker_is_registered(store: Store) -> None:
+    assert store.join() == "ok"
+    assert store.score(store.keys.workers(), "w1") == NOW + LEASE
+    entry = {field.decode(): value.decode() for field, value in store.client.hgetall(store.keys.worker("w1")).items()}
+    assert entry == {
+        "lease": str(LEASE), "host": "host", "pid": "1", "started": "s", "fleet": "fleet", "code": "c1", "slots": "10",
+        "routes": " ".join(ROUTES), "joined": str(NOW), "claim": "0", "floor": "0", "mark": "",
+    }  # fmt: skip
+    assert store.client.pttl(store.keys.worker("w1")) == -1
+
+
+def test_sent_twice_it_is_one_entry_and_forgets_nothing(store: Store) -> None:
+    store.join()
+    with store.unchanged():
+        assert store.join() == "ok"
+    store.running()
+    before = store.client.hgetall(store.keys.worker("w1"))
+    store.later(10)
+    assert store.join() == "ok"
+    assert store.client.hgetall(store.keys.worker("w1")) == before
+
+
+@pytest.mark.parametrize(
+    "how", ["left", "abandoned", "abandoned before it joined", "condemned", "left before it joined"]
+)
+def test_a_late_join_is_gone(store: Store, how: str) -> None:
+    match how:
+        case "left":
+            store.join()
+            store.leave()
+        case "abandoned":
+            store.join()
+            store.abandon()
+        case "abandoned before it joined":
+            store.abandon()
+        case "condemned":
+            store.running()
+            store.running()
+            store.do_abandon_batch(1)
+        case _:
+            store.leave()
+    with store.unchanged():
+        assert store.join() == "gone"
+        assert store.beat() is None
+        assert store.claim() == ("gone", [])
+
+
+def test_another_birth_is_a_stranger(store: Store) -> None:
+    with store.unchanged():
+        assert store.join(birth="b2") == "stranger"
+
+
+def test_a_tombstone_goes_after_a_minute(store: Store) -> None:
+    store.do(plans.abandon(store.keys, "w9", now=store.at))
+    assert 50_000 < store.client.pttl(store.keys.worker("w9")) <= 60_000

@@ -1,0 +1,182 @@
+"""judge: an outage, a failover, a paused server or a clock step is not taken for the death of workers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lua.store import LEASE, NOW, Store
+
+
+def settled(store: Store, *workers: str, lease: int = LEASE) -> None:
+    """A coordinator has been ticking for long, and these workers have just joined."""
+    store.judge()
+    store.tick_for(2 * LEASE)
+    assert store.judge() == ([], 0)
+    for worker in workers:
+        store.join(worker, lease=lease)
+
+
+def hold(store: Store) -> int:
+    return store.judge()[1]
+
+
+def test_one_that_expired_is_told(store: Store) -> None:
+    settled(store, "w1", "w2", "w3")
+    store.tick_for(LEASE - 1000)
+    store.beat("w2")
+    store.beat("w3")
+    store.later(999)
+    assert store.judge() == ([], 0)
+    store.later(1)
+    assert store.judge() == (["w1"], 0)
+
+
+def test_it_notes_that_a_coordinator_is_there(store: Store) -> None:
+    store.judge()
+    assert store.score(store.keys.coordinators(), "c1") == NOW
+    store.client.zadd(store.keys.coordinators(), {"old": NOW - 60_000})
+    store.judge()
+    assert store.line(store.keys.coordinators()) == ["c1"]
+
+
+def test_a_fresh_coordinator_holds_for_one_lease(store: Store) -> None:
+    store.join()
+    store.later(10 * LEASE)
+    assert store.judge() == ([], LEASE)
+    store.tick_for(LEASE - 1000)
+    store.later(999)
+    assert store.judge() == ([], 1)
+    store.later(1)
+    assert store.judge() == (["w1"], 0), "and the hold ends"
+
+
+@pytest.mark.parametrize(
+    ("gap", "held"), [(3000, False), (3001, True), (3_600_000, True), (0, False), (-1, True), (-3_600_000, True)]
+)
+def test_a_gap_or_a_step_back_holds(store: Store, gap: int, held: bool) -> None:
+    settled(store, "w1")
+    store.later(gap)
+    assert hold(store) == (LEASE if held else 0)
+
+
+def test_a_hold_of_a_clock_that_was_ahead_ends(store: Store) -> None:
+    settled(store, "w1")
+    store.later(3_600_000)
+    assert hold(store) == LEASE
+    store.later(-3_600_000)
+    assert hold(store) == LEASE
+    store.tick_for(LEASE)
+    assert hold(store) == 0
+
+
+def test_most_of_the_fleet_at_once_holds(store: Store) -> None:
+    settled(store, "w1", "w2", "w3")
+    store.join("w4")
+    store.join("w5")
+    store.tick_for(LEASE - 1000)
+    store.beat("w4")
+    store.beat("w5")
+    store.later(1000)
+    assert store.judge() == ([], LEASE), "three of five"
+
+
+@pytest.mark.parametrize(("expired", "alive"), [(2, 0), (3, 3), (3, 9)])
+def test_few_or_less_than_half_do_not_hold(store: Store, expired: int, alive: int) -> None:
+    settled(store, *(f"w{n}" for n in range(expired)), *(f"a{n}" for n in range(alive)))
+    store.tick_for(LEASE - 1000)
+    for n in range(alive):
+        store.beat(f"a{n}")
+    store.later(1000)
+    assert len(store.judge()[0]) == expired
+
+
+def test_condemned_workers_do_not_count_for_the_fleet(store: Store) -> None:
+    settled(store, "w1", "w2", "w3")
+    for n in range(10):
+        store.client.zadd(store.keys.workers(), {f"condemned{n}": 0})
+    store.tick_for(LEASE)
+    assert hold(store) == LEASE
+
+
+def test_those_that_expired_before_the_last_judgement_do_not_count(store: Store) -> None:
+    settled(store, "w1", "w2")
+    store.join("w3")
+    store.join("w4")
+    store.tick_for(LEASE - 1000)
+    store.beat("w3")
+    store.beat("w4")
+    store.tick_for(1000)
+    assert hold(store) == 0
+    store.tick_for(LEASE - 1000)
+    assert hold(store) == 0, "two and two, one after the other"
+
+
+def test_only_condemned_workers_are_told_during_a_hold(store: Store) -> None:
+    store.running("w1")
+    store.running("w1")
+    store.join("w2")
+    store.later(2 * LEASE)
+    store.do_abandon_batch(1)
+    assert store.judge() == (["w1"], LEASE)
+
+
+def test_a_hold_lasts_the_longest_lease(store: Store) -> None:
+    store.join("w1", lease=5000)
+    store.join("w2", lease=40_000)
+    store.join("w3", lease=15_000)
+    assert hold(store) == 40_000
+
+
+@pytest.mark.parametrize("other_lease", [1000, LEASE, 60_000])
+def test_a_deadline_that_is_too_far_away_is_clamped_to_the_workers_own_lease(store: Store, other_lease: int) -> None:
+    store.later(30_000)
+    store.join("w1")
+    store.later(-30_000)
+    store.join("w2", lease=other_lease)
+    store.judge()
+    assert store.score(store.keys.workers(), "w1") == NOW + LEASE
+    assert store.score(store.keys.workers(), "w2") == NOW + other_lease
+
+
+def test_an_entry_that_cannot_be_read_does_not_stop_the_judgement(store: Store) -> None:
+    settled(store, "w1", "w2")
+    store.spoil(store.keys.worker("w1"))
+    store.beat("w2")
+    store.later(500)
+    assert store.judge() == (["w1"], 0), "its lease is as good as over"
+
+
+def test_deadlines_are_clamped_also_while_judgements_follow_close_upon_each_other(store: Store) -> None:
+    settled(store)
+    store.later(30_000)
+    store.join("w1")
+    store.later(-30_000)
+    for _ in range(5):
+        store.later(100)
+        store.judge()
+    assert store.score(store.keys.workers(), "w1") == store.now + LEASE
+
+
+def test_most_of_the_fleet_at_once_holds_also_just_after_a_judgement(store: Store) -> None:
+    settled(store, "w1", "w2", "w3")
+    store.tick_for(LEASE - 1000)
+    store.later(999)
+    assert store.judge() == ([], 0)
+    store.later(1)
+    assert store.judge() == ([], LEASE)
+
+
+def test_sent_twice_it_says_the_same(store: Store) -> None:
+    store.join()
+    first = store.judge()
+    with store.unchanged():
+        assert store.judge() == first
+
+
+def test_it_tells_so_many_at_most(store: Store) -> None:
+    from coordinator.store import plans
+
+    settled(store, "w1", "w2")
+    store.tick_for(LEASE)
+    workers, _ = store.do(plans.judge(store.keys, "c1", tick=1, most=1, now=store.at))
+    assert len(workers) == 1

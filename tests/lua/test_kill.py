@@ -1,0 +1,122 @@
+"""kill: a run that the critic ended never goes back into a line, whoever takes it from its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from coordinator.store.plans import Claimed
+from tests.lua.store import LEASE, Store
+
+TAKES: dict[str, Callable[[Store, Claimed], object]] = {
+    "release": lambda store, run: store.release(run),
+    "release that nobody asked for": lambda store, run: store.release(run, mode="unasked"),
+    "retry": lambda store, run: store.retry(run),
+    "reject": lambda store, run: store.reject(run),
+    "abandon": lambda store, run: store.abandon(),
+    "recover": lambda store, run: recover(store),
+}
+
+
+def recover(store: Store) -> None:
+    store.tick_for(2 * LEASE)
+    assert store.recover().failed == 1
+
+
+@pytest.mark.parametrize("take", TAKES.values(), ids=TAKES)
+def test_whoever_takes_a_killed_run_fails_it(store: Store, take: Callable[[Store, Claimed], object]) -> None:
+    run = store.running()
+    assert store.kill(run, b"too slow") == "ok"
+    take(store, run)
+    assert store.status(run.id) == "failed"
+    assert store.run(run.id)["error"] == "too slow"
+    assert store.wait(run.id)[:2] == ["ended", "failed"]
+    assert store.places(run.id) == ["ended:failed"]
+
+
+@pytest.mark.parametrize("call", ["release", "retry", "reject"])
+def test_sent_twice_it_is_answered_the_same(store: Store, call: str) -> None:
+    run = store.running()
+    store.kill(run)
+    assert getattr(store, call)(run) == "failed"
+    with store.unchanged():
+        assert getattr(store, call)(run) == "failed"
+
+
+def test_it_fails_without_a_strike_to_its_neighbours(store: Store) -> None:
+    slow, other = store.running(), store.running()
+    store.kill(slow)
+    assert (store.abandon(blame="nobody").failed, store.status(other.id)) == (1, "queued")
+    assert store.counters(other.id).strikes == 0
+
+
+def test_the_first_reason_stays(store: Store) -> None:
+    run = store.running()
+    store.kill(run, b"first")
+    with store.unchanged():
+        assert store.kill(run, b"second") == "ok"
+
+
+def test_who_is_first_wins(store: Store) -> None:
+    run = store.running()
+    store.kill(run)
+    assert store.complete(run) == "ok"
+    assert store.status(run.id) == "completed"
+    with store.unchanged():
+        assert store.kill(run) == "fenced"
+
+
+def test_a_cancel_that_a_user_asked_for_is_what_it_ends_as(store: Store) -> None:
+    run = store.running()
+    store.kill(run)
+    store.cancel(run.id)
+    assert store.release(run) == "cancelled"
+
+
+def test_only_the_owner_kills(store: Store) -> None:
+    run = store.running()
+    store.release(run)
+    again = store.take("w2")
+    with store.unchanged():
+        assert store.kill(run) == "fenced"
+    assert store.release(again) == "ok"
+
+
+def test_a_revived_run_is_not_killed_and_sees_why_it_was(store: Store) -> None:
+    run = store.running()
+    store.kill(run, b"too slow")
+    store.fail(run)
+    store.revive(run.id)
+    again = store.take()
+    assert again.killed == b"too slow"
+    assert store.release(again) == "ok"
+    assert store.take().killed == b"too slow", "for the whole of its life"
+
+
+def test_a_life_that_ended_otherwise_forgets_it(store: Store) -> None:
+    run = store.running()
+    store.kill(run)
+    store.fail(run)
+    store.revive(run.id)
+    store.fail(store.take())
+    store.revive(run.id, operation="r2")
+    assert store.take().killed == b""
+
+
+def test_nothing_of_it_stays_in_a_bare_tombstone(store: Store) -> None:
+    run = store.running(retention="0")
+    store.kill(run)
+    store.release(run)
+    assert store.run(run.id).keys().isdisjoint({"kill", "killed", "error", "spec"})
+
+
+def test_the_doctor_ends_a_killed_run_without_an_owner(store: Store) -> None:
+    from coordinator.store import doctor_plans
+
+    run = store.running()
+    store.kill(run)
+    store.client.hdel(store.keys.run(run.id), "token")
+    store.client.srem(store.keys.owned("w1"), run.id)
+    store.do(doctor_plans.mend_runs(store.keys, [(run.id, "tokenless")], now=store.at))
+    assert store.status(run.id) == "failed"

@@ -1,0 +1,20 @@
+"""note: only the owner's note is shown."""
+
+from __future__ import annotations
+
+from coordinator.store import plans
+from coordinator.store.plans import Claimed
+from tests.lua.store import Store
+
+
+def test_the_owners_note_is_kept(store: Store) -> None:
+    run = store.running()
+    assert store.do(plans.note(store.keys, run.id, run.token, b"half")) == "ok"
+    assert store.run(run.id)["note"] == "half"
+    with store.unchanged():
+        assert store.do(plans.note(store.keys, run.id, run.token, b"half")) == "ok"
+
+
+def test_nobody_elses_is(store: Store, stranger: Claimed) -> None:
+    with store.unchanged():
+        assert store.do(plans.note(store.keys, stranger.id, stranger.token, b"stale")) == "fenced"

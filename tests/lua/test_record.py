@@ -1,0 +1,208 @@
+"""The scripts of the checkpoint battery: who may write, and what a call that comes late or twice can do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator.checkpoint import Checkpoint, Fenced, Meta
+from coordinator.store import checkpoint_plans as plans
+from coordinator.store.checkpoint_plans import NOTHING, Known
+from tests.lua.store import Store
+
+LEASE = 30_000
+A, B, C = (f"{name}-{LEASE}" for name in "abc")
+
+
+class Records:
+    """The plans by name, for one run."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.keys = store, store.keys
+
+    def save(self, owner: str, *messages: Any, seq: int = 1, known: Known = NOTHING, id: str = "r1") -> Known:
+        packed = plans.pack(Checkpoint(Meta(id), messages))
+        return self.store.do(plans.save(self.keys, owner, packed, known, seq=seq, ttl=3600, now=self.store.at))
+
+    def explicit(self, owner: str, *messages: Any, seq: int) -> None:
+        packed = plans.pack(Checkpoint(Meta("r1"), messages, seq=seq))
+        self.store.do(plans.save(self.keys, owner, packed, NOTHING, seq=0, ttl=3600, now=self.store.at))
+
+    def delete(self, owner: str, seq: int = 1) -> None:
+        self.store.do(plans.delete(self.keys, owner, "r1", seq=seq, now=self.store.at))
+
+    def claim(self, owner: str, seen: str, nonce: str = "n") -> bool:
+        return self.store.do(plans.claim(self.keys, owner, "r1", seen=seen, nonce=nonce, now=self.store.at))
+
+    def keep(self, owner: str, mode: str = "renew") -> None:
+        self.store.do(plans.keep(self.keys, owner, mode, now=self.store.at))
+
+    def interrupted(self, owner: str) -> dict[str, str]:
+        return self.store.do(plans.interrupted(self.keys, owner, now=self.store.at))
+
+    def messages(self) -> list[Any] | None:
+        found = self.store.do(plans.load(self.keys, "r1"))
+        return None if found is None else list(found.checkpoint.messages)
+
+    def lapse(self) -> None:
+        """Every lease runs out."""
+        self.store.later(LEASE)
+
+
+@pytest.fixture
+def records(store: Store) -> Records:
+    return Records(store)
+
+
+def test_a_lease_lasts_from_the_last_save_or_renewal(records: Records, store: Store) -> None:
+    records.save(A, "a")
+    store.later(LEASE - 1)
+    assert records.interrupted(B) == {}
+    records.keep(A)
+    store.later(LEASE - 1)
+    assert records.interrupted(B) == {}
+    store.later(1)
+    assert records.interrupted(B) == {"r1": A}
+
+
+def test_whom_a_run_was_taken_from_stays_fenced_when_its_new_owner_is_gone(records: Records) -> None:
+    records.save(A, "a")
+    records.lapse()
+    assert records.claim(B, seen=A)
+    records.lapse()
+    with pytest.raises(Fenced):
+        records.save(A, "stale", seq=9)
+    with pytest.raises(Fenced):
+        records.delete(A, seq=9)
+    assert records.messages() == ["a"]
+
+
+def test_whose_record_was_taken_by_a_save_stays_fenced(records: Records) -> None:
+    records.save(A, "a")
+    records.lapse()
+    known = records.save(B, "b", seq=2)
+    records.save(B, "b", "c", seq=3, known=known)
+    records.save(B, "whole again", seq=4)
+    records.lapse()
+    with pytest.raises(Fenced):
+        records.save(A, "stale", seq=9)
+
+
+def test_whom_a_run_was_taken_from_does_not_bring_it_back_after_its_end(records: Records) -> None:
+    records.save(A, "a")
+    records.lapse()
+    assert records.claim(B, seen=A)
+    records.delete(B, seq=2)
+    with pytest.raises(Fenced):
+        records.save(A, "late", seq=9)
+    assert records.messages() is None
+    records.save(C, "a new life", seq=10)
+    assert records.messages() == ["a new life"]
+
+
+def test_whose_record_was_deleted_by_another_does_not_bring_it_back(records: Records) -> None:
+    records.save(A, "a")
+    records.lapse()
+    records.delete(B, seq=2)
+    with pytest.raises(Fenced):
+        records.save(A, "late", seq=9)
+
+
+def test_a_run_can_be_claimed_back(records: Records) -> None:
+    records.save(A, "a")
+    records.lapse()
+    assert records.claim(B, seen=A)
+    records.lapse()
+    assert records.claim(A, seen=B, nonce="m")
+    records.save(A, "a", "b", seq=2)
+    assert records.messages() == ["a", "b"]
+    records.delete(A, seq=3)
+    records.save(A, "a new life", seq=4)
+    assert records.messages() == ["a new life"]
+
+
+def test_a_claim_of_what_changed_since_it_was_seen_gets_nothing(records: Records) -> None:
+    records.save(A, "a")
+    records.lapse()
+    assert records.claim(B, seen=A)
+    records.lapse()
+    assert not records.claim(C, seen=A), "another had it meanwhile"
+    assert records.claim(C, seen=B)
+
+
+def test_a_claim_of_what_is_gone_gets_nothing(records: Records) -> None:
+    assert not records.claim(B, seen=A)
+    records.save(A, "a")
+    records.delete(A, seq=2)
+    records.lapse()
+    assert not records.claim(B, seen=A)
+
+
+def test_a_delta_is_only_applied_to_what_it_was_made_for(records: Records) -> None:
+    one = records.save(A, "a", seq=1)
+    two = records.save(A, "a", "b", seq=2, known=one)
+    records.save(A, "a", "b", "c", seq=3, known=one)  # its base is that of `one`: another chunk in the same place
+    records.save(A, "a", "b", "c", "d", seq=4, known=two)
+    assert records.messages() == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("late", [1, 2])
+def test_a_save_from_before_the_end_changes_nothing_after_it(records: Records, late: int) -> None:
+    records.save(A, "a", seq=1)
+    records.delete(A, seq=2)
+    records.explicit(A, "late", seq=late)
+    assert records.messages() is None
+
+
+def test_an_end_before_its_late_first_save_is_an_end(records: Records) -> None:
+    records.delete(A, seq=2)
+    records.explicit(A, "late", seq=1)
+    assert records.messages() is None
+
+
+def test_a_late_end_does_not_shorten_the_memory_of_another(records: Records) -> None:
+    records.save(A, "a", seq=1)
+    records.delete(A, seq=5)
+    records.delete(A, seq=2)
+    records.explicit(A, "late", seq=4)
+    assert records.messages() is None
+
+
+def test_a_tombstone_fences_nobody_who_never_had_the_run(records: Records) -> None:
+    records.save(A, "a", seq=1)
+    records.delete(A, seq=2)
+    records.save(B, "b", seq=3)
+    assert records.messages() == ["b"]
+    assert "gone" not in records.store.dump()[records.keys.record("r1")][1]
+
+
+def test_the_index_holds_what_is_there_and_nothing_else(records: Records, store: Store) -> None:
+    records.save(A, "a")
+    records.save(A, "a", id="r2")
+    assert store.line(records.keys.records()) == ["r1", "r2"]
+    records.delete(A, seq=2)
+    assert store.line(records.keys.records()) == ["r2"]
+    store.later(3_600_000)
+    records.save(A, "a", id="r3")
+    assert store.line(records.keys.records()) == ["r3"], "a save forgets those whose time is over"
+
+
+def test_owners_that_are_long_gone_are_forgotten(records: Records, store: Store) -> None:
+    records.keep(A)
+    store.later(LEASE + 60_000)
+    records.keep(B)
+    assert store.line(records.keys.record_owners()) == [B]
+    records.keep(B, "leave")
+    assert store.line(records.keys.record_owners()) == []
+
+
+def test_only_the_last_few_owners_are_remembered(records: Records) -> None:
+    records.save(A, "a")
+    before = A
+    for number in range(20):
+        records.lapse()
+        owner = f"x{number}-{LEASE}"
+        assert records.claim(owner, seen=before, nonce=str(number))
+        before = owner
+    assert len(records.store.dump()[records.keys.record("r1")][1]["past"].split()) == 8

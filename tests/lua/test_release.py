@@ -1,0 +1,153 @@
+"""release: a stopping worker's release costs the run nothing; any other is backed off; a cancel that was asked for wins."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.store.plans import Claimed
+from tests.lua.store import LEASE, NOW, ROUTES, Store, delta, messages
+
+
+def test_a_stopping_release_keeps_the_place_and_costs_nothing(store: Store) -> None:
+    run = store.running()
+    younger = store.enqueue()
+    store.later(10)
+    assert store.release(run, last=delta(1, count=2, state=b"s").wire()) == "ok"
+    assert (store.status(run.id), store.places(run.id)) == ("queued", [f"ready:{ROUTES[1]}"])
+    counters = store.counters(run.id)
+    assert (counters.releases, counters.strikes, counters.recoveries, counters.failures) == (1, 0, 0, 0)
+    assert (counters.score, counters.epoch) == (NOW, NOW + 10)
+    assert store.transcript(run.id) == messages(2)
+    assert "token" not in store.run(run.id)
+    assert store.client.llen(store.keys.bell(ROUTES[1])) == 1
+    store.join("w2")
+    _, runs = store.claim("w2")
+    assert [again.id for again in runs] == [run.id, younger]
+    assert (runs[0].cause, runs[0].prev) == ("release", "w1 c1")
+
+
+def test_a_hundred_deploys_are_no_strike(store: Store) -> None:
+    run = store.running()
+    for _ in range(120):
+        assert store.release(run) == "ok"
+        run = store.take()
+    assert store.counters(run.id).strikes == 0
+
+
+def test_an_unasked_release_is_backed_off_and_a_strike(store: Store) -> None:
+    run = store.running()
+    waits = []
+    for strikes in (1, 2):
+        assert store.release(run, mode="unasked") == "delayed"
+        counters = store.counters(run.id)
+        assert (counters.strikes, counters.score, counters.recoveries) == (strikes, NOW, strikes)
+        waits.append((store.score(store.keys.delayed(), run.id) or 0) - store.now)
+        store.later(LEASE)
+        store.beat()
+        store.due()
+        run = store.take(alone=True)
+    assert waits == [2000, 4000]
+    assert store.release(run, mode="unasked") == "dead"
+    assert store.run(run.id)["reason"].startswith("3 strikes")
+    with store.unchanged():
+        assert store.release(run, mode="unasked") == "dead"
+
+
+def test_an_unasked_release_with_progress_is_no_strike(store: Store) -> None:
+    run = store.running()
+    for seq in range(1, 6):
+        assert store.release(run, mode="unasked", last=delta(seq, base=seq - 1, count=1).wire()) == "delayed"
+        assert (store.counters(run.id).strikes, store.counters(run.id).backoffs) == (0, 1)
+        store.later(LEASE)
+        store.beat()
+        store.due()
+        run = store.take()
+
+
+def test_a_suspect_that_stops_stays_a_suspect_until_it_progresses(store: Store) -> None:
+    run = store.running()
+    for _ in range(2):
+        store.release(run, mode="unasked")
+        store.later(LEASE)
+        store.beat()
+        store.due()
+        run = store.take(alone=True)
+    store.release(run)
+    assert store.places(run.id) == [f"suspect:{ROUTES[0]}"]
+    assert store.client.llen(store.keys.suspect_bell(ROUTES[0])) == 1
+    run = store.take(alone=True)
+    store.release(run, last=delta(1, count=1).wire())
+    assert store.places(run.id) == [f"ready:{ROUTES[1]}"]
+
+
+def test_sent_twice_it_comes_back_once(store: Store) -> None:
+    run = store.running()
+    save = delta(1, count=1).wire()
+    store.release(run, last=save)
+    store.later(10)
+    with store.unchanged():
+        assert store.release(run, last=save) == "ok"
+
+
+def test_sent_late_it_takes_nothing_from_the_next_owner(store: Store) -> None:
+    run = store.running()
+    store.release(run)
+    again = store.take("w2")
+    with store.unchanged():
+        assert store.release(run, last=delta(1, count=1).wire()) == "ok", "the answer that it got"
+    store.release(again)
+    with store.unchanged():
+        assert store.release(run) == "fenced"
+
+
+def test_only_the_owner_releases(store: Store, stranger: Claimed) -> None:
+    with store.unchanged():
+        assert store.release(stranger, last=delta(1, count=1).wire()) == "fenced"
+        assert store.release(stranger, mode="unasked") == "fenced"
+
+
+def test_unreadable_counters_refuse_it(store: Store) -> None:
+    run = store.running()
+    store.client.hset(store.keys.run(run.id), "counters", "1 2 3")
+    with store.unchanged():
+        assert store.release(run) == "fenced"
+
+
+def test_a_gap_is_said_before_anything_is_written(store: Store) -> None:
+    run = store.running()
+    store.save(run, delta(1, count=1))
+    with store.unchanged():
+        assert store.release(run, last=delta(5, base=3, count=1).wire()) == "gap"
+    assert store.release(run, last=delta(6, acked=0, generation=2, count=4, state=b"s").wire()) == "ok"
+    assert store.transcript(run.id) == messages(4)
+
+
+@pytest.mark.parametrize("last", [b"nonsense", delta(1, count=9).wire()])
+def test_a_delta_that_cannot_be_kept_does_not_hinder_the_release(store: Store, last: bytes) -> None:
+    run = store.running()
+    store.save(run, delta(2, acked=0, count=2))
+    assert store.release(run, last=last) == "ok"
+    assert store.transcript(run.id) == messages(2)
+
+
+@pytest.mark.parametrize("mode", ["stopping", "unasked"])
+def test_a_cancel_that_was_asked_for_wins(store: Store, mode: str) -> None:
+    run = store.running()
+    store.cancel(run.id)
+    assert store.release(run, mode=mode, last=delta(1, count=1).wire()) == "cancelled"
+    assert (store.places(run.id), store.run(run.id)["reason"]) == (["ended:cancelled"], "cancelled")
+    assert store.transcript(run.id) == messages(1)
+    assert store.client.pttl(store.keys.ckpt(run.id)) > 0
+    assert store.line(store.keys.deadlines()) == []
+    assert not store.client.hexists(store.keys.worker("w1"), f"cancel:{run.id}")
+    with store.unchanged():
+        assert store.release(run, mode=mode) == "cancelled"
+
+
+def test_a_condemned_workers_release_counts_while_its_token_holds(store: Store) -> None:
+    run, other = store.running(), store.running()
+    store.do_abandon_batch(1)
+    held = run if store.status(run.id) == "running" else other
+    taken = other if held is run else run
+    assert store.release(held) == "ok"
+    assert store.release(taken) == "fenced"

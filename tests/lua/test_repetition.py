@@ -1,0 +1,45 @@
+"""A call that is sent twice writes a field the second time too: a WAIT after it then means something."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from coordinator.store.plans import NewRun
+from tests.lua.calls import ONE, PREPARE, TWO
+from tests.lua.store import ROUTES, Store
+from tests.servers import Server
+
+IDENTIFIED = [
+    "enqueue", "claim", "checkpoint", "complete", "fail", "retry", "release", "reject", "cancel", "revive", "schedule", "fire",
+    "extend", "kill",
+]  # fmt: skip
+
+
+@pytest.fixture
+def real_store(real_server: Server, namespace: str) -> Iterator[Store]:
+    store = Store(real_server.url, namespace)
+    yield store
+    store.close()
+
+
+def writes(server: Server) -> int:
+    return int(server.admin.info("persistence")["rdb_changes_since_last_save"])
+
+
+@pytest.mark.parametrize("name", IDENTIFIED)
+def test_a_repetition_is_replicated(real_server: Server, real_store: Store, name: str) -> None:
+    request = next(PREPARE[name](real_store))
+    requests = request if isinstance(request, list) else [request]
+    first = real_store.wire.ask(requests)
+    before = writes(real_server)
+    assert real_store.wire.ask(requests) == first
+    assert writes(real_server) > before
+
+
+def test_finding_a_run_by_its_key_is_replicated(real_server: Server, real_store: Store) -> None:
+    real_store.enqueue(ONE, once="key", digest="d")
+    before = writes(real_server)
+    assert real_store.ask_enqueue(NewRun(TWO, ROUTES[0], b"", once="key", digest="d")) == ("found", ONE)
+    assert writes(real_server) > before

@@ -1,0 +1,93 @@
+"""retry: the run comes back after a delay, with a new score; a cancel that was asked for wins."""
+
+from __future__ import annotations
+
+from coordinator.store.plans import Claimed
+from tests.lua.store import NOW, ROUTES, Store, delta, messages
+
+STEP = 2**43
+
+
+def test_the_run_comes_back_after_the_delay(store: Store) -> None:
+    run = store.running(priority=3)
+    store.later(10)
+    assert store.retry(run, delay=2.5, last=delta(1, count=1).wire()) == "ok"
+    assert (store.status(run.id), store.places(run.id)) == ("delayed", ["delayed"])
+    assert store.score(store.keys.delayed(), run.id) == NOW + 2510
+    counters = store.counters(run.id)
+    assert counters.score == NOW + 2510 - 3 * STEP, "a new time and the same priority"
+    assert (counters.failures, counters.strikes, counters.recoveries, counters.epoch) == (1, 0, 0, NOW + 10)
+    fields = store.run(run.id)
+    assert (fields["error"], fields["cause"], fields["prev"]) == ("error", "retry", "w1 c1")
+    assert "token" not in fields
+    assert store.transcript(run.id) == messages(1)
+    assert store.members(store.keys.live()) == {run.id}
+
+
+def test_sent_twice_it_comes_back_once(store: Store) -> None:
+    run = store.running()
+    store.retry(run)
+    store.later(10)
+    with store.unchanged():
+        assert store.retry(run) == "ok"
+
+
+def test_sent_late_it_takes_nothing_from_the_next_owner(store: Store) -> None:
+    run = store.running()
+    store.retry(run, delay=0)
+    store.due()
+    again = store.take()
+    with store.unchanged():
+        assert store.retry(run) == "ok", "the answer that it got"
+    assert store.complete(again) == "ok"
+    with store.unchanged():
+        assert store.retry(run) == "fenced", "by now somebody else was the last owner"
+
+
+def test_only_the_owner_retries(store: Store, stranger: Claimed) -> None:
+    with store.unchanged():
+        assert store.retry(stranger, last=delta(1, count=1).wire()) == "fenced"
+
+
+def test_unreadable_counters_refuse_it(store: Store) -> None:
+    run = store.running()
+    store.client.hset(store.keys.run(run.id), "counters", "1 2 3")
+    with store.unchanged():
+        assert store.retry(run) == "fenced"
+
+
+def test_a_gap_is_said_before_anything_is_written(store: Store) -> None:
+    run = store.running()
+    with store.unchanged():
+        assert store.retry(run, last=delta(5, base=3, count=1).wire()) == "gap"
+
+
+def test_failures_count_in_a_row_and_progress_starts_anew(store: Store) -> None:
+    store.enqueue()
+    seen = []
+    for seq in (0, 0, 1, 0, 2):
+        run = store.take()
+        if seq:
+            store.save(run, delta(seq, base=seq - 1, count=1))
+        store.retry(run, delay=0)
+        store.due()
+        seen.append(store.counters(run.id).failures)
+    assert seen == [1, 2, 1, 2, 1]
+
+
+def test_a_cancel_that_was_asked_for_wins(store: Store) -> None:
+    run = store.running()
+    store.cancel(run.id)
+    assert store.retry(run, last=delta(1, count=1).wire()) == "cancelled"
+    assert (store.status(run.id), store.places(run.id)) == ("cancelled", ["ended:cancelled"])
+    assert store.transcript(run.id) == messages(1)
+    assert store.line(store.keys.deadlines()) == []
+    with store.unchanged():
+        assert store.retry(run) == "cancelled"
+
+
+def test_it_waits_where_its_last_delta_can_be_read(store: Store) -> None:
+    run = store.running()
+    store.retry(run, delay=0, last=delta(1, schema=2).wire())
+    store.due()
+    assert store.places(run.id) == [f"ready:{ROUTES[2]}"]

@@ -1,0 +1,428 @@
+"""The scripts of schedules: each fire time once, and never one of a schedule that was replaced, paused or removed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator.schedule import rules_for, run_id
+from coordinator.store import schedule_plans as plans
+from coordinator.store.plans import PAUSE_SCHEDULE, SCHEDULE, UNSCHEDULE, word
+from coordinator.store.schedule_plans import Entry
+from tests.lua.schedule_calls import FIRST, HOURLY, SECOND, fire_all, new, planned, put, step
+from tests.lua.store import NOW, ROUTES, Store
+
+THIRD = SECOND + 3_600_000
+RUN, NEXT_RUN = run_id("s", FIRST, 0), run_id("s", SECOND, 0)
+NEVER = 2**53 - 1
+OTHER = rules_for("30 * * * *").packed()
+
+
+def fields(store: Store, name: str = "s") -> dict[str, str]:
+    stored = store.client.hgetall(store.keys.schedule(name))
+    return {field.decode(): value.decode(errors="replace") for field, value in stored.items()}
+
+
+def entries(store: Store) -> tuple[Entry, ...]:
+    return store.do(plans.upcoming(store.keys, batch=10, now=store.at)).entries
+
+
+def first(store: Store, **changed: Any) -> list[tuple[str, str]]:
+    """Fires FIRST."""
+    return fire_all(store, step(expected=FIRST, at=FIRST, next=SECOND)._replace(**changed))
+
+
+def second(store: Store) -> list[tuple[str, str]]:
+    store.now = SECOND
+    return fire_all(store, step(expected=SECOND, at=SECOND, next=THIRD))
+
+
+def pause(store: Store, generation: str, paused: bool = True) -> str:
+    return store.do(plans.pause(store.keys, "s", generation, paused=paused, now=store.at))
+
+
+def remove(store: Store, generation: str = "r") -> str:
+    return store.do(plans.remove(store.keys, "s", generation, now=store.at))
+
+
+# ---- firing ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_schedule_is_looked_at_at_once(store: Store) -> None:
+    assert put(store) == "ok"
+    assert entries(store) == (Entry("s", "g1", NOW, None, 0, HOURLY),)
+    assert fire_all(store, step(next=FIRST, due=FIRST + 5)) == [("moved", "")]
+    found = store.do(plans.upcoming(store.keys, batch=10, now=store.at))
+    assert (found.entries, found.next_ms, found.now) == ((), FIRST + 5 - NOW, NOW)
+
+
+def test_a_fire_time_enqueues_the_run_that_its_id_names(store: Store) -> None:
+    planned(store)
+    assert first(store) == [("fired", RUN)]
+    assert (store.status(RUN), store.places(RUN)) == ("queued", [f"ready:{ROUTES[0]}"])
+    assert store.client.llen(store.keys.bell(ROUTES[0])) == 1
+    assert store.take().spec == b"spec"
+    kept = fields(store)
+    assert (kept["last"], kept["fired"], kept["next"]) == (RUN, "1", str(SECOND))
+    assert store.score(store.keys.schedules(), "s") == SECOND
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"priority": -7}, {"expires": "5000", "retention": "1000"}, {"route": "q:k@2"}]
+)
+def test_a_fired_run_is_as_one_that_was_enqueued(store: Store, options: dict[str, Any]) -> None:
+    planned(store, **options)
+    first(store)
+    other = store.enqueue(**options)
+    assert store.run(RUN) == store.run(other)
+    assert [place for place in store.places(RUN) if "expire" not in place] == store.places(other)
+    for id in (RUN, other):
+        assert (store.score(store.keys.deadlines(), f"expire:{id}") is not None) == ("expires" in options)
+
+
+def test_sent_twice_it_enqueues_once(store: Store) -> None:
+    planned(store)
+    first(store)
+    with store.unchanged():
+        assert first(store) == [("fired", RUN)]
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["kept", "its retention is over"])
+def test_sent_late_it_enqueues_nothing(store: Store, gone: bool) -> None:
+    planned(store, overlap="allow")
+    first(store)
+    second(store)
+    store.complete(store.take(want=1))
+    if gone:
+        store.client.delete(store.keys.run(RUN))
+    with store.unchanged():
+        assert first(store) == [("changed", "") if gone else ("fired", RUN)]
+
+
+def test_of_two_coordinators_that_disagree_about_the_next_time_one_is_heard(store: Store) -> None:
+    planned(store)
+    assert first(store) == [("fired", RUN)]
+    with store.unchanged():
+        assert first(store, next=str(THIRD)) == [("fired", RUN)]
+        assert first(store, at=str(FIRST - 1000), id=run_id("s", FIRST - 1000, 0)) == [("changed", "")]
+    assert len(store.line(store.keys.ready(ROUTES[0]))) == 1
+
+
+def test_steps_of_one_schedule_follow_each_other_in_one_call(store: Store) -> None:
+    planned(store, overlap="allow")
+    store.now = SECOND
+    steps = [step(expected=FIRST, at=FIRST, next=SECOND), step(expected=SECOND, at=SECOND, next=THIRD)]
+    assert fire_all(store, *steps) == [("fired", RUN), ("fired", NEXT_RUN)]
+    with store.unchanged():
+        assert fire_all(store, *steps) == [("fired", RUN), ("fired", NEXT_RUN)]
+
+
+def test_time_is_the_servers_and_nothing_fires_early(store: Store) -> None:
+    planned(store)
+    store.now = FIRST - 1
+    with store.unchanged():
+        assert first(store) == [("early", "")]
+
+
+def test_a_jitter_that_is_not_over_is_early(store: Store) -> None:
+    put(store)
+    fire_all(store, step(next=FIRST, due=FIRST + 500))
+    store.now = FIRST + 499
+    with store.unchanged():
+        assert first(store) == [("early", "")]
+    store.later(1)
+    assert first(store) == [("fired", RUN)]
+
+
+def test_a_fire_time_in_the_future_is_not_made_up_by_a_coordinator(store: Store) -> None:
+    planned(store)
+    with store.unchanged():
+        assert first(store, at=str(SECOND)) == [("early", "")]
+
+
+@pytest.mark.parametrize("wrong", [{"next": "soon"}, {"next": str(FIRST)}, {"due": ""}, {"at": "now"}])
+def test_a_step_that_leads_nowhere_is_refused(store: Store, wrong: dict[str, str]) -> None:
+    planned(store)
+    with store.unchanged():
+        assert first(store, **wrong) == [("bad", "")]
+
+
+def test_a_run_that_is_there_already_is_not_enqueued_again(store: Store) -> None:
+    """After a failover that lost the schedule's step and kept its run."""
+    planned(store)
+    store.enqueue(RUN)
+    store.complete(store.take())
+    assert first(store) == [("fired", RUN)]
+    assert (store.status(RUN), fields(store)["next"]) == ("completed", str(SECOND))
+
+
+def test_missed_times_are_passed_over_without_a_run(store: Store) -> None:
+    planned(store)
+    store.now = SECOND + 1
+    assert fire_all(store, step(expected=FIRST, next=THIRD)) == [("moved", "")]
+    assert fields(store)["next"] == str(THIRD)
+    assert store.line(store.keys.ready(ROUTES[0])) == []
+
+
+# ---- overlap ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("running", [False, True], ids=["queued", "running"])
+def test_with_skip_a_run_that_has_not_ended_keeps_the_next_one_away(store: Store, running: bool) -> None:
+    planned(store, overlap="skip")
+    first(store)
+    claimed = store.take() if running else None
+    assert second(store) == [("skipped", RUN)]
+    assert store.status(NEXT_RUN) == "missing"
+    assert (fields(store)["skipped"], fields(store)["next"]) == ("1", str(THIRD))
+    if claimed:
+        store.complete(claimed)
+        store.now = THIRD
+        assert fire_all(store, step(expected=THIRD, at=THIRD, next=THIRD + 1)) == [("fired", run_id("s", THIRD, 0))]
+
+
+def test_with_allow_both_are_there(store: Store) -> None:
+    planned(store, overlap="allow")
+    first(store)
+    assert second(store) == [("fired", NEXT_RUN)]
+    assert store.line(store.keys.ready(ROUTES[0])) == [RUN, NEXT_RUN]
+
+
+def test_with_cancel_a_waiting_one_is_cancelled(store: Store) -> None:
+    planned(store, overlap="cancel")
+    first(store)
+    assert second(store) == [("fired", NEXT_RUN)]
+    assert (store.status(RUN), store.places(RUN)) == ("cancelled", ["ended:cancelled"])
+    assert store.run(RUN)["reason"] == "cancelled: the next run of its schedule began"
+    assert store.line(store.keys.ready(ROUTES[0])) == [NEXT_RUN]
+
+
+def test_with_cancel_the_owner_of_a_running_one_is_told_and_then_it_is_ended_by_force(store: Store) -> None:
+    planned(store, overlap="cancel")
+    first(store)
+    store.take()
+    assert second(store) == [("fired", NEXT_RUN)]
+    assert store.status(RUN) == "running"
+    beat = store.beat()
+    assert beat is not None
+    assert beat.cancels == (RUN,)
+    store.later(10_000)
+    assert store.due().passed == 1
+    assert store.status(RUN) == "cancelled"
+
+
+def test_with_cancel_a_running_one_that_is_told_can_still_complete(store: Store) -> None:
+    planned(store, overlap="cancel")
+    first(store)
+    claimed = store.take()
+    second(store)
+    assert store.complete(claimed) == "ok"
+    store.later(10_000)
+    store.due()
+    assert store.status(RUN) == "completed"
+
+
+@pytest.mark.parametrize("overlap", ["skip", "cancel"])
+def test_a_run_that_has_ended_or_is_gone_is_no_overlap(store: Store, overlap: str) -> None:
+    planned(store, overlap=overlap)
+    first(store)
+    store.complete(store.take())
+    assert second(store) == [("fired", NEXT_RUN)]
+    store.client.delete(store.keys.run(NEXT_RUN))
+    store.now = THIRD
+    assert fire_all(store, step(expected=THIRD, at=THIRD, next=THIRD + 1))[0][0] == "fired"
+
+
+def test_a_run_before_that_cannot_be_read_is_no_overlap(store: Store) -> None:
+    planned(store, overlap="cancel")
+    first(store)
+    store.spoil(store.keys.run(RUN))
+    assert second(store) == [("fired", NEXT_RUN)]
+
+
+# ---- what users change -----------------------------------------------------------------------------------------------
+
+
+def test_a_replaced_schedule_never_fires_late(store: Store) -> None:
+    planned(store)
+    assert put(store, generation="g2", rules=OTHER) == "ok"
+    with store.unchanged():
+        assert first(store) == [("changed", "")]
+    assert entries(store) == (Entry("s", "g2", FIRST, None, 0, OTHER),)
+
+
+def test_a_late_step_of_a_replaced_schedule_counts_for_nothing_where_the_new_one_waits_for_the_same_time(
+    store: Store,
+) -> None:
+    planned(store)
+    put(store, generation="g2", rules=rules_for("0 */2 * * *").packed())
+    store.now = NOW
+    fire_all(store, step(generation="g2", next=FIRST))
+    store.now = FIRST
+    with store.unchanged():
+        assert first(store) == [("changed", "")]
+
+
+def test_a_paused_schedule_is_not_planned(store: Store) -> None:
+    put(store)
+    pause(store, "p1")
+    with store.unchanged():
+        assert fire_all(store, step(generation="p1", next=FIRST)) == [("changed", "")]
+
+
+def test_a_removed_schedule_never_fires_late(store: Store) -> None:
+    planned(store)
+    assert remove(store) == "ok"
+    with store.unchanged():
+        assert first(store) == [("changed", "")]
+        assert entries(store) == ()
+
+
+def test_a_paused_schedule_does_not_fire_and_misses_nothing(store: Store) -> None:
+    planned(store)
+    assert pause(store, "p1") == "ok"
+    assert first(store, generation="p1") == first(store) == [("changed", "")]
+    assert store.score(store.keys.schedules(), "s") == NEVER
+    store.now = THIRD
+    assert pause(store, "p2", paused=False) == "ok"
+    assert entries(store) == (Entry("s", "p2", THIRD, None, 0, HOURLY),), "its times are counted from now on"
+
+
+def test_the_same_rules_again_keep_the_next_fire_time(store: Store) -> None:
+    planned(store)
+    store.now = FIRST - 10
+    assert put(store, generation="g2", spec=b"other") == "ok"
+    assert (fields(store)["next"], store.score(store.keys.schedules(), "s")) == (str(FIRST), FIRST)
+    store.now = FIRST
+    assert first(store, generation="g2") == [("fired", RUN)]
+    assert store.take().spec == b"other"
+
+
+def test_a_replaced_schedule_stays_paused(store: Store) -> None:
+    planned(store)
+    pause(store, "p1")
+    assert put(store, generation="g2", rules=OTHER) == "ok"
+    assert (fields(store)["state"], store.score(store.keys.schedules(), "s")) == ("paused", NEVER)
+
+
+@pytest.mark.parametrize("what", ["set", "pause", "unpause", "remove"])
+def test_a_change_that_is_sent_twice_is_made_once(store: Store, what: str) -> None:
+    planned(store)
+    if what == "unpause":
+        pause(store, "p0")
+    makers = {
+        "set": lambda: put(store, generation="x", rules=OTHER), "pause": lambda: pause(store, "x"),
+        "unpause": lambda: pause(store, "x", paused=False), "remove": lambda: remove(store, "x"),
+    }  # fmt: skip
+    assert makers[what]() == "ok"
+    store.later(5)
+    with store.unchanged():
+        assert makers[what]() == "ok"
+
+
+@pytest.mark.parametrize("then", ["set", "pause", "remove", "remove and set"])
+def test_a_change_that_arrives_late_does_not_undo_a_later_one(store: Store, then: str) -> None:
+    planned(store)
+    late = [
+        SCHEDULE.call(store.keys.at, now=store.at, birth="b1", seen=seen, generation="late", **new()._asdict())
+        for seen in ("", "g1")
+    ]
+    late.append(PAUSE_SCHEDULE.call(store.keys.at, now=store.at, name="s", seen="g1", generation="late", paused=0))
+    late.append(UNSCHEDULE.call(store.keys.at, now=store.at, name="s", seen="g1", generation="late"))
+    if then == "set":
+        put(store, generation="g2")
+    elif then == "pause":
+        pause(store, "p1")
+    else:
+        remove(store)
+        if "set" in then:
+            put(store, generation="g2")
+    with store.unchanged():
+        assert {word(reply) for reply in store.wire.ask(late)} <= {"changed", "missing"}
+
+
+def test_what_is_not_there_can_be_neither_paused_nor_removed(store: Store) -> None:
+    with store.unchanged():
+        assert (pause(store, "p"), remove(store)) == ("missing", "missing")
+    put(store)
+    remove(store)
+    with store.unchanged():
+        assert (pause(store, "p"), remove(store, "again")) == ("missing", "missing")
+
+
+def test_nothing_is_left_of_a_removed_schedule_after_ten_minutes(store: Store) -> None:
+    planned(store)
+    remove(store)
+    store.later(599_999)
+    entries(store)
+    assert store.client.exists(store.keys.schedule("s"))
+    store.later(1)
+    assert entries(store) == ()
+    assert not store.client.exists(store.keys.schedule("s"), store.keys.schedules())
+
+
+def test_another_birth_is_a_stranger(store: Store) -> None:
+    store.client.hset(store.keys.namespace(), "birth", "b2")
+    with store.unchanged():
+        assert put(store) == "stranger"
+
+
+# ---- bad entries -----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_no_schedule_holds_up_no_other(store: Store) -> None:
+    for name in ("a", "b", "c"):
+        put(store, name)
+    store.spoil(store.keys.schedule("a"))
+    store.client.delete(store.keys.schedule("b"))
+    assert [entry.name for entry in entries(store)] == ["c"]
+    assert store.score(store.keys.schedules(), "a") == NOW + 60_000
+    assert store.line(store.keys.schedules()) == ["c", "a"]
+
+
+def test_a_schedule_in_the_place_of_something_else_can_be_set_and_removed(store: Store) -> None:
+    put(store)
+    store.spoil(store.keys.schedule("s"))
+    assert put(store, generation="g2") == "ok"
+    assert [entry.generation for entry in entries(store)] == ["g2"]
+    store.spoil(store.keys.schedule("s"))
+    assert remove(store) == "ok"
+    assert entries(store) == ()
+
+
+@pytest.mark.parametrize("what", ["run", "ready", "route", "priority", "spec"])
+def test_a_run_that_cannot_be_made_changes_nothing_and_holds_up_no_neighbour(store: Store, what: str) -> None:
+    planned(store)
+    put(store, "t", "g1", route="default:other@0")
+    fire_all(store, step("t", next=FIRST + 1, due=FIRST))
+    if what in ("run", "ready"):
+        store.spoil(store.keys.run(RUN) if what == "run" else store.keys.ready(ROUTES[0]))
+    elif what == "spec":
+        store.client.hdel(store.keys.schedule("s"), "spec")
+    else:
+        store.client.hset(store.keys.schedule("s"), what, "?")
+    before = fields(store)
+    neighbour = step("t", expected=FIRST + 1, at=FIRST, next=SECOND)
+    mine = step(expected=FIRST, at=FIRST, next=SECOND)
+    assert fire_all(store, mine, neighbour) == [("unreadable", ""), ("fired", neighbour.id)]
+    assert fields(store) == before
+
+
+def test_trouble_is_said_and_the_schedule_looked_at_later(store: Store) -> None:
+    put(store)
+    entry = entries(store)[0]
+    assert store.do(plans.postpone(store.keys, entry, "no such zone", 30, now=store.at)) == "ok"
+    assert (fields(store)["why"], entries(store)) == ("no such zone", ())
+    store.later(30_000)
+    assert [found.name for found in entries(store)] == ["s"]
+    assert fire_all(store, step(next=FIRST)) == [("moved", "")]
+    assert "why" not in fields(store), "somebody knew"
+
+
+def test_trouble_with_a_schedule_that_another_has_moved_is_not_said(store: Store) -> None:
+    put(store)
+    entry = entries(store)[0]
+    fire_all(store, step(next=FIRST))
+    with store.unchanged():
+        assert store.do(plans.postpone(store.keys, entry, "why", 30, now=store.at)) == "changed"

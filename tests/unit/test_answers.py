@@ -1,0 +1,49 @@
+"""Answers over several tries: what is asked again, and what a caller is told in the end. No server."""
+
+from __future__ import annotations
+
+from coordinator.errors import ServerFull, Unconfirmed, Unreachable
+from coordinator.store import plans
+from coordinator.store.answers import Answers
+from coordinator.store.script import Call, hasty, read
+from coordinator.store.trouble import Trouble
+
+SENT, NOT_SENT = Trouble("no answer", sent=True), Trouble("nobody there", sent=False)
+
+
+def enqueue() -> Call:
+    return Call(plans.ENQUEUE, "{x:0}", ("", "b"), (("id",),), "id")
+
+
+def test_a_refusal_after_a_try_that_was_sent_is_no_proof_that_nothing_was_written() -> None:
+    gathered = Answers([enqueue()])
+    assert gathered.take([SENT])
+    assert not gathered.take([ServerFull("full")])
+    (answer,) = gathered.result()
+    assert isinstance(answer, Unconfirmed)
+    first = Answers([enqueue()])
+    first.take([ServerFull("full")])
+    assert isinstance(first.result()[0], ServerFull)
+
+
+def test_once_sent_it_stays_in_doubt() -> None:
+    gathered = Answers([enqueue()])
+    gathered.take([SENT])
+    gathered.take([NOT_SENT])
+    assert isinstance(gathered.result()[0], Unconfirmed)
+
+
+def test_in_haste_it_is_given_up_only_where_it_was_surely_not_sent() -> None:
+    assert not Answers([hasty(enqueue())]).take([NOT_SENT])
+    assert Answers([hasty(enqueue())]).take([SENT])
+
+
+def test_a_question_can_be_given_up_though_it_was_sent() -> None:
+    """Nothing was to be carried out: one node that hangs keeps nobody from what others say."""
+    question = read("{x:0}", "INFO")
+    gathered = Answers([type(question)(question.at, question.arguments, hasty=True)])
+    assert not gathered.take([SENT])
+    assert isinstance(gathered.result()[0], Unreachable)
+    looking = Answers([Call(plans.VIEW, "{x:0}", ())])
+    looking.take([SENT])
+    assert isinstance(looking.result()[0], Unreachable)

@@ -1,0 +1,160 @@
+"""One attempt without a server: how a stop reaches a handler that waits, and what a lost token does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from coordinator.clock import SystemClock
+from coordinator.run import Counters
+from coordinator.store.keys import Keys
+from coordinator.store.plans import Claimed, Delta
+from workers import AsyncRun, Registry
+from workers.attempt import Attempt
+from workers.context import Stopped
+from workers.draft import Draft, Head
+from workers.lease import Lease
+from workers.saver import Saver
+from workers.throttle import Throttle
+
+runs = Registry()
+
+
+@runs.handler
+async def kind(run: AsyncRun) -> None: ...
+
+
+COUNTERS = " ".join(["0"] * len(Counters.__dataclass_fields__))
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.lease = Lease(Keys("n", 0), 15.0, SystemClock())
+        claimed = Claimed("id", "1-1-w", "default:kind@0", b"", "", COUNTERS, "", None, False)
+        self.attempt = Attempt(claimed, self.lease, kind, ThreadPoolExecutor(1))
+        self.draft, self.words, self.open, self.sent = Draft(), ["ok"], asyncio.Event(), 0
+        self.saver = Saver(Head(), 1, self.draft.cut(), Throttle(0.0), SystemClock(), self.send)
+        self.attempt.saver = self.saver
+        self.saver.on_fenced = self.attempt.lose
+
+    async def send(self, delta: Delta) -> tuple[str, int]:
+        self.sent += 1
+        await self.open.wait()
+        return self.words[0], 1
+
+    def flush(self) -> asyncio.Future[None]:
+        return asyncio.ensure_future(self.attempt.flush(self.draft.cut()))
+
+
+@pytest.fixture
+async def bench() -> Bench:
+    return Bench()
+
+
+async def settled() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def ended(waiting: asyncio.Future[None]) -> BaseException | None:
+    await asyncio.wait({waiting}, timeout=30)
+    return waiting.exception()
+
+
+async def test_a_stop_is_raised_where_a_flush_waits_and_its_cut_goes_with_the_ending(bench):
+    bench.draft.state["x"] = 1
+    waiting = bench.flush()
+    await settled()
+    bench.attempt.stop("drain")
+    error = await ended(waiting)
+    assert isinstance(error, Stopped)
+    assert bench.attempt.delivered
+    assert bench.draft.cut().state in bench.saver.last_delta()
+
+
+async def test_a_flush_after_the_stop_was_asked_for_still_offers_its_cut(bench):
+    bench.attempt.stop("drain")
+    bench.draft.state["x"] = 1
+    assert isinstance(await ended(bench.flush()), Stopped)
+    assert bench.draft.cut().state in bench.saver.last_delta()
+
+
+async def test_once_delivered_a_flush_waits_until_it_is_saved(bench):
+    bench.attempt.stop("drain")
+    bench.attempt.delivered = True
+    waiting = bench.flush()
+    await settled()
+    assert not waiting.done()
+    bench.open.set()
+    assert await ended(waiting) is None
+
+
+async def test_a_flush_that_is_fenced_raises_lost_and_stops_the_handler(bench):
+    bench.words[0] = "fenced"
+    bench.open.set()
+    error = await ended(bench.flush())
+    assert isinstance(error, Stopped)
+    assert error.why == "lost"
+    assert bench.attempt.lost
+    for _ in range(2):  # each time: there is nothing that it could do any more
+        assert isinstance(await ended(bench.flush()), Stopped)
+
+
+async def test_a_flush_while_the_ending_is_recorded_does_not_take_the_token_for_lost(bench):
+    bench.attempt.stop("drain")
+    bench.attempt.delivered = True
+    waiting = bench.flush()
+    await settled()
+    bench.attempt.ended = True
+    bench.saver.close()
+    assert isinstance(await ended(waiting), Stopped)
+    assert not bench.attempt.lost, "the release that is under way may be repeated"
+
+
+async def test_a_wait_for_the_lease_ends_with_a_stop(bench):
+    bench.lease._doubted = True
+    bench.lease._sure.clear()
+    waiting = asyncio.ensure_future(bench.attempt.sure())
+    await settled()
+    assert not waiting.done()
+    bench.attempt.stop("cancel")
+    error = await ended(waiting)
+    assert isinstance(error, Stopped)
+    assert error.why == "cancel"
+
+
+async def test_the_first_stop_counts_and_a_lost_token_overrides_it(bench):
+    bench.attempt.stop("drain")
+    first = bench.attempt.stopping
+    bench.attempt.stop("cancel")
+    assert bench.attempt.stopping is first
+    bench.attempt.stop("lost")
+    assert bench.attempt.lost
+
+
+async def test_a_cancel_reaches_only_a_handler_that_performs(bench):
+    async def handler() -> None:
+        await asyncio.Event().wait()
+
+    bench.attempt.task = asyncio.get_running_loop().create_task(handler())
+    await settled()
+    bench.attempt.cancel()
+    assert not bench.attempt.delivered
+    bench.attempt.performing = True
+    bench.attempt.cancel()
+    assert bench.attempt.delivered
+    with contextlib.suppress(asyncio.CancelledError):
+        await bench.attempt.task
+    assert bench.attempt.task.cancelled()
+
+
+async def test_what_ended_offers_nothing_any_more(bench):
+    bench.attempt.ended = True
+    bench.draft.state["x"] = 1
+    bench.attempt.offer(bench.draft.cut())
+    await settled()
+    assert bench.sent == 0
+    assert bench.saver.last_delta() == b""

@@ -1,0 +1,112 @@
+"""When an event loop that stands still is said, and when it is too long; and whose task it is that blocks it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from coordinator.clock import SystemClock
+from coordinator.logs import about
+from tests.waiting import eventually
+from workers import blocked
+from workers.blocked import NOBODY, TICK, Blocked, Stillness, run_of
+
+
+def ticks(stillness: Stillness, seconds: float, *, moved: bool = False) -> list[str]:
+    marks = (stillness.tick(TICK, moved=moved) for _ in range(round(seconds / TICK)))
+    return [mark for mark in marks if mark]
+
+
+def test_each_mark_is_passed_once():
+    stillness = Stillness(15)
+    assert ticks(stillness, 0.75) == []
+    assert ticks(stillness, 0.25) == ["said"]
+    assert ticks(stillness, 13.75) == []
+    assert ticks(stillness, 30) == ["limit"]
+
+
+def test_a_loop_that_moves_begins_anew():
+    stillness = Stillness(15)
+    for _ in range(100):
+        assert ticks(stillness, 0.75) == []
+        assert ticks(stillness, TICK, moved=True) == []
+    assert ticks(stillness, 1) == ["said"]
+
+
+def test_a_process_that_was_stopped_as_a_whole_did_not_block():
+    stillness = Stillness(15)
+    assert stillness.tick(3600, moved=False) is None
+    assert stillness.seconds <= 2 * TICK
+
+
+def test_a_busy_machine_is_not_taken_for_less_than_it_is():
+    """Ticks that come late by as much again still count in full."""
+    stillness = Stillness(15)
+    assert [stillness.tick(2 * TICK, moved=False) for _ in range(2)] == [None, "said"]
+
+
+def seen_from_a_thread(loop: asyncio.AbstractEventLoop) -> str:
+    """Blocks the loop, and looks at it meanwhile."""
+    found: list[str] = []
+    looking = threading.Thread(target=lambda: found.append(run_of(asyncio.current_task(loop))))
+    looking.start()
+    looking.join(60)
+    return found[0]
+
+
+async def test_the_run_is_known_from_its_own_task_and_from_its_groups():
+    loop = asyncio.get_running_loop()
+
+    async def handler(run: str) -> list[str]:
+        about.set({"run": run})
+        found = [seen_from_a_thread(loop)]
+
+        async def part() -> None:
+            found.append(seen_from_a_thread(loop))
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(part())
+        return found
+
+    assert list(await asyncio.gather(handler("one"), handler("two"))) == [["one", "one"], ["two", "two"]]
+
+
+async def test_nobody_is_to_blame_for_what_no_run_does():
+    loop = asyncio.get_running_loop()
+    assert seen_from_a_thread(loop) == NOBODY
+    found: asyncio.Future[Any] = loop.create_future()
+    loop.call_soon(lambda: found.set_result(seen_from_a_thread(loop)))
+    assert await found == NOBODY
+
+
+@pytest.mark.parametrize("supervised", [True, False])
+async def test_a_blocked_loop_is_said_with_its_stack_and_then_given_up(monkeypatch, caplog, supervised: bool):
+    monkeypatch.setattr(blocked, "LEAST_LIMIT", 1.5)
+    asked: list[str] = []
+    watched = Blocked(SystemClock(), 1.0, asked.append if supervised else None)
+    watching = threading.Thread(target=lambda: asyncio.run(until_it_moves_again(watched)))
+
+    async def blocks_the_loop_for_too_long() -> None:
+        about.set({"run": "r1"})
+        watching.start()
+        gave_up = threading.Event()
+        while not watched.too_long:
+            assert not gave_up.wait(0.01)
+
+    async with asyncio.timeout(60):
+        await asyncio.create_task(blocks_the_loop_for_too_long())
+        await eventually(lambda: not watching.is_alive(), "it to be seen that the loop moves again")
+    assert asked == (["r1"] if supervised else [])
+    assert "blocks_the_loop_for_too_long" in caplog.text
+    assert "blocked by: r1" in caplog.text
+    assert ("nobody replaces this process" in caplog.text) != supervised
+
+
+async def until_it_moves_again(watched: Blocked) -> None:
+    watching = asyncio.create_task(watched.watch())
+    await eventually(lambda: watched.too_long, "the limit")
+    await eventually(lambda: not watched.too_long, "it to move")
+    watching.cancel()

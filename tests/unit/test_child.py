@@ -1,0 +1,33 @@
+"""What a worker process tells its supervisor never holds it up."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from workers.child import Supervisor
+
+
+def test_a_supervisor_that_hears_nothing_does_not_hold_up_a_process_that_says_that_it_moves() -> None:
+    """One that was stopped (SIGSTOP, a debugger) reads nothing; its pipe is full after an hour of such words."""
+    tells, its_tells = os.pipe()
+    lifeline = os.open(os.devnull, os.O_RDONLY)
+    supervisor = Supervisor(lifeline, its_tells, b"")
+
+    def for_hours() -> None:
+        for second in range(10_000):
+            supervisor.tell_in_passing(f"moves {second}.000")
+        supervisor.tell("left")  # there is room for what counts
+
+    speaking = threading.Thread(target=for_hours, daemon=True)
+    speaking.start()
+    speaking.join(30)
+    held_up = speaking.is_alive()
+    os.set_blocking(tells, False)
+    heard = os.read(tells, 1 << 20).split(b"\n")
+    speaking.join(30)
+    for end in (tells, its_tells, lifeline):
+        os.close(end)
+    assert not held_up
+    assert heard[0] == b"moves 0.000"
+    assert heard[-2:] == [b"left", b""]

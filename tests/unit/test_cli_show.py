@@ -1,0 +1,125 @@
+"""How runs and workers look."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from coordinator import show
+from coordinator.run import Counters, Failure, Note, RunView, Status
+from coordinator.views import CoordinatorView, Overview, WorkerView
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+RUN = RunView(
+    id="0123456789abcdefghjk-00", kind="research", queue="default", status=Status.RUNNING, inputs={"topic": "tides"},
+    meta={}, cancelling=False, why="attempt 1 on worker w-1", counters=Counters(attempt=1), schema=1, iteration=3,
+    phases=(), note=Note("reading", 3, 10), error=None, owner="w-1", cause=None, created=NOW, due=None, started=NOW,
+    ended=None, checkpointed=NOW, parent=None, key=None,
+)  # fmt: skip
+WORKER = WorkerView("w-1", "host", 7, "default", "v1", 5, 2, 15.0, 1.0, False, False, ("default:research@0",))
+
+
+def shown(*parts: Any, width: int = 100) -> str:
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, highlight=False)
+    for part in parts:
+        console.print(part)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 60, 45])
+def test_ids_are_never_cut(width: int) -> None:
+    long = replace(RUN, why="x" * 300, note=None)
+    assert RUN.id in shown(show.runs_table([long, RUN], NOW.timestamp()), width=width)
+
+
+def test_a_run_is_one_line_in_a_table() -> None:
+    long = replace(RUN, status=Status.FAILED, why="ValueError: first\nsecond " + "x" * 300)
+    assert len(shown(show.runs_table([long], NOW.timestamp())).splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({}, "reading (3 of 10)"),
+        ({"status": Status.QUEUED}, "attempt 1 on worker w-1"),
+        ({"status": Status.COMPLETED, "ended": NOW.replace(minute=5)}, "took 5 min"),
+        ({"status": Status.DELAYED, "due": NOW.replace(second=30), "why": "delayed until x, after ValueError: y"},
+         "due in 30 s, after ValueError: y"),
+    ],
+)  # fmt: skip
+def test_a_table_says_in_short_what_a_run_is_about(changed: dict[str, Any], text: str) -> None:
+    assert text in shown(show.runs_table([replace(RUN, **changed)], NOW.timestamp()), width=120)
+
+
+def test_an_error_is_shown_with_its_traceback_and_without_control_characters() -> None:
+    error = Failure("ValueError", "no \x1b[2J[red]tides[/red]", "Traceback:\n  line\x07")
+    view = replace(RUN, status=Status.DEAD, error=error, why="struck out")
+    text = shown(show.run_details(view, NOW.timestamp()))
+    assert "no \\x1b[2J[red]tides[/red]" in text
+    assert text.endswith("Traceback:\n  line\\x07\n")
+
+
+def test_the_time_that_a_run_has_used_is_shown_with_its_extensions() -> None:
+    view = replace(RUN, used=30.0, extensions=1, extended=12.0)
+    text = shown(show.run_details(view, NOW.timestamp() + 20))
+    assert "50 s of its own; its deadline was extended once, by 12 s" in text
+    assert "time used" not in shown(show.run_details(RUN, NOW.timestamp()))
+
+
+def test_everything_becomes_json() -> None:
+    value = {"run": RUN, "worker": WORKER, "odd": (b"\xff", NOW, {Status.DEAD: 1}, None)}
+    plain = json.loads(json.dumps(show.as_plain(value)))
+    assert plain["odd"] == ["/w==", "2026-01-01T00:00:00+00:00", {"dead": 1}, None]
+    assert (plain["run"]["attempt"], plain["run"]["status"], "ended" in plain["run"]) == (1, "running", False)
+
+
+def test_a_process_is_one_row_whatever_its_partitions() -> None:
+    others = [replace(WORKER, id=f"w-{n}", running=1) for n in (2, 3)]
+    lost = replace(WORKER, id="w-4", lease_age=20.0)
+    _, first, second = shown(show.workers_table([WORKER, *others, lost])).splitlines()
+    assert "w-1 and 2 more" in first
+    assert " 4/5 " in first
+    assert "lease expired" in second
+
+
+OVERVIEW = Overview("runs", 1, "local", {Status.QUEUED: 2}, {"default:research@0": 2}, (), 0, (WORKER,), ())
+
+
+def test_the_status_says_what_needs_somebody() -> None:
+    assert "no coordinator is running" in shown(show.status_shown(OVERVIEW, "redis://h"))
+    well = replace(OVERVIEW, coordinators=(CoordinatorView("c-1", 0.5),))
+    assert shown(show.status_shown(well, "redis://h")).endswith("1 worker with 5 slots, 1 coordinator\n")
+    badly = replace(
+        well, counts={Status.DEAD: 3}, workers=(replace(WORKER, lease_age=99.0),), aside=1, paused=("kind:x",)
+    )
+    text = shown(show.status_shown(badly, "redis://h"))
+    for sentence in (
+        "3 runs set aside as dead",
+        "1 worker with an expired lease, holding 2 runs",
+        "paused: kind x",
+        "none knows",
+    ):
+        assert sentence in text
+
+
+def test_a_kind_that_nobody_knows_may_be_a_typo() -> None:
+    typo = replace(RUN, status=Status.QUEUED, kind="reserch")
+    assert show.advice(typo, [WORKER]).startswith("did you mean 'research'?")
+    assert show.advice(replace(typo, kind="research"), [WORKER]) == ""
+    assert show.advice(replace(typo, kind="zzz"), [WORKER]) == ""
+    assert show.advice(typo, [replace(WORKER, lease_age=99.0)]) == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-5, "0.0 s"), (9.94, "9.9 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (172_800, "2 d")],
+)
+def test_a_length_of_time_has_few_digits(seconds: float, text: str) -> None:
+    assert show.span(seconds) == text

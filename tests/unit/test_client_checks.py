@@ -1,0 +1,116 @@
+"""What is found about a server, and what is said of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.config import address
+from coordinator.errors import NotConfigured
+from coordinator.store.checks import Wanted, findings, of_address, refuse
+
+GOOD = {
+    "redis_version": "7.2.4",
+    "valkey_version": "9.1.2",
+    "role": "master",
+    "maxmemory_policy": "noeviction",
+    "aof_enabled": "1",
+    "aof_last_write_status": "ok",
+    "connected_slaves": "0",
+}
+
+
+def test_a_good_server_is_not_talked_about():
+    assert findings(GOOD, "everysec", Wanted("local")) == []
+    assert findings(GOOD, "always", Wanted("synced")) == []
+    assert findings(GOOD | {"aof_enabled": "0"}, None, Wanted("none")) == []
+    assert findings(GOOD | {"connected_slaves": "2"}, None, Wanted("replicated(2)")) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "fsync", "durability", "mends"),
+    [
+        ({"role": "slave"}, None, "local", "REPLICAOF NO ONE"),
+        ({"maxmemory_policy": "allkeys-lru"}, None, "local", "CONFIG SET maxmemory-policy noeviction"),
+        ({"aof_enabled": "0"}, None, "local", "CONFIG SET appendonly yes"),
+        ({"aof_enabled": "0", "connected_slaves": "1"}, None, "replicated(1)", "CONFIG SET appendonly yes"),
+        ({}, "everysec", "synced", "CONFIG SET appendfsync always"),
+        ({"valkey_version": "7.0.1"}, None, "local", "7.2 or newer"),
+    ],
+)
+def test_a_refusal_names_what_mends_it(changed, fsync, durability, mends):
+    found = findings(GOOD | changed, fsync, Wanted(durability))
+    assert [finding.refused for finding in found] == [True]
+    with pytest.raises(NotConfigured, match=mends):
+        refuse(found)
+
+
+def test_an_old_redis_is_refused():
+    (found,) = findings({"redis_version": "6.2.14"}, None, Wanted("local"))
+    assert found.refused
+
+
+@pytest.mark.parametrize(
+    ("info", "fsync", "durability", "said"),
+    [
+        (None, None, "local", "INFO"),
+        (GOOD, None, "synced", "CONFIG"),
+        (GOOD | {"aof_last_write_status": "err"}, None, "local", "disk"),
+        (GOOD, None, "replicated(2)", "2 replicas"),
+    ],
+)
+def test_what_is_hidden_or_doubtful_is_a_warning(info, fsync, durability, said):
+    (found,) = findings(info, fsync, Wanted(durability))
+    assert not found.refused
+    assert said in found.sentence
+    refuse([found])
+
+
+def test_too_few_replicas_are_refused_only_when_a_namespace_is_founded():
+    (found,) = findings(GOOD, None, Wanted("replicated(1)", founding=True))
+    assert found.refused
+    assert "REPLICAOF" in found.sentence
+    (later,) = findings(GOOD, None, Wanted("replicated(1)"))
+    assert not later.refused
+
+
+@pytest.mark.parametrize(
+    ("memory", "said"),
+    [
+        ({"used_memory": "90", "maxmemory": "100"}, "90% of the server's memory"),
+        ({"used_memory": "90", "maxmemory": "0", "total_system_memory": "100"}, "90% of its machine's memory"),
+    ],
+)
+def test_little_memory_is_a_warning(memory, said):
+    (found,) = findings(GOOD | memory, None, Wanted())
+    assert not found.refused
+    assert said in found.sentence
+    assert findings(GOOD | memory | {"used_memory": "70"}, None, Wanted()) == []
+
+
+def test_clocks_that_differ_are_a_warning():
+    assert findings(GOOD, None, Wanted(now=1000.0), clock=1001.0) == []
+    (ahead,) = findings(GOOD, None, Wanted(now=1000.0), clock=1010.0)
+    (behind,) = findings(GOOD, None, Wanted(now=1000.0), clock=990.0)
+    assert "10 s ahead of" in ahead.sentence
+    assert "10 s behind" in behind.sentence
+
+
+@pytest.mark.parametrize(
+    ("url", "warned"),
+    [
+        ("redis://localhost", False),
+        ("redis://127.0.0.1", False),
+        ("redis://[::1]:7000", False),
+        ("rediss://far.example", False),
+        ("unix:///run/x.sock", False),
+        ("redis://far.example", True),
+        ("redis+cluster://127.0.0.1,far.example", True),
+        ("redis+sentinel://10.0.0.1/m", True),
+    ],
+)
+def test_no_tls_to_another_host_is_a_warning(url, warned):
+    found = of_address(address(url))
+    assert bool(found) == warned
+    if warned:
+        assert "rediss" in found[0].sentence
+        assert not found[0].refused

@@ -1,0 +1,133 @@
+"""From inputs and options to new runs: pure."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from datetime import UTC, datetime, timedelta, timezone
+from types import MappingProxyType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.errors import BadOption
+from coordinator.inherit import Parent
+from coordinator.producing import BATCH_BYTES, BATCH_RUNS, Draft, Drafting, batches, digest, read_spec
+from coordinator.run import RunIds, partition_for, partition_of
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3) | st.tuples(inner)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(max_size=5), plain, max_size=4))
+def test_a_digest_knows_no_order_of_names(inputs):
+    turned = dict(reversed(inputs.items()))
+    assert digest(inputs) == digest(turned) == digest(MappingProxyType(inputs))
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ({"x": 1}, {"x": 2}),
+        ({"x": 1}, {"x": 1.0}),
+        ({"x": [1]}, {"x": (1,)}),
+        ({"x": {}}, {"x": []}),
+        ({"x": True}, {"x": 1}),
+    ],
+)
+def test_a_digest_tells_different_inputs_apart(a, b):
+    assert digest(a) != digest(b)
+
+
+def test_a_digest_is_the_same_for_what_comes_back_from_the_server():
+    zone = timezone(timedelta(hours=2))
+    inputs = {"when": datetime(2030, 1, 1, tzinfo=zone), "pair": (1, [2, {"b": 1, "a": b"x"}])}
+    kept, _, _ = read_spec(Drafting({}).draft("work", inputs).spec)
+    assert digest(kept) == digest(inputs)
+
+
+def test_the_spec_holds_only_what_is_set():
+    parent = RunIds().make(1, 0)
+    assert read_spec(Drafting({}).draft("work", {"a": 1}).spec) == ({"a": 1}, {}, {})
+    drafting = Drafting({"parent": parent, "priority": 3, "meta": {"m": 1}})
+    assert read_spec(drafting.draft("work", {}, "k").spec) == (
+        {},
+        {"m": 1},
+        {"parent": parent, "priority": 3, "key": "k"},
+    )
+
+
+def test_times_are_sent_in_ms():
+    drafting = Drafting({"delay": 1.5, "expires": 2, "key_ttl": 0, "retention": 0.25})
+    (run,) = drafting.runs([drafting.draft("work", {}, "k")], RunIds(), 1.0, 1)
+    assert (run.due, run.expires, run.key_ttl, run.retention, run.once) == ("+1500", "2000", "0", "250", "k")
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    drafting = Drafting({"at": at})
+    (run,) = drafting.runs([drafting.draft("work", {})], RunIds(), 1.0, 1)
+    assert (run.due, run.key_ttl, run.expires, run.retention) == (str(round(at.timestamp() * 1000)), "-", "", "")
+
+
+def test_runs_are_spread_over_partitions_and_a_key_fixes_its_own():
+    drafting = Drafting({})
+    free = drafting.runs([drafting.draft("work", {})] * 1000, RunIds(), 1.0, 4)
+    assert min(Counter(partition_of(run.id, 4) for run in free).values()) > 150
+    keyed = drafting.runs([drafting.draft("work", {}, key) for key in "abcdef"], RunIds(), 1.0, 4)
+    assert [partition_of(run.id, 4) for run in keyed] == [partition_for(run.once, 4) for run in keyed]
+
+
+def test_a_parent_hands_on_what_is_not_given():
+    parent = RunIds().make(1, 0)
+    around = Parent(parent, {"a": 1, "b": 1})
+    (run,) = (drafting := Drafting({"meta": {"b": 2}}, around)).runs([drafting.draft("work", {})], RunIds(), 1.0, 1)
+    assert (run.parent, read_spec(run.spec)[1]) == (parent, {"a": 1, "b": 2})
+    other = RunIds().make(2, 0)
+    assert read_spec(Drafting({"parent": other}, around).draft("work", {}).spec)[1:] == ({}, {"parent": other})
+
+
+def test_an_empty_meta_may_be_none():
+    assert read_spec(Drafting({"meta": None}).draft("work", {}).spec)[1] == {}
+
+
+def test_an_unknown_option_is_a_type_error():
+    with pytest.raises(TypeError, match="colour"):
+        Drafting({"colour": "red"})
+
+
+def test_a_key_of_513_characters_is_refused():
+    Drafting({}).draft("work", {}, "x" * 512)
+    with pytest.raises(BadOption):
+        Drafting({}).draft("work", {}, "x" * 513)
+
+
+def test_batches_are_bounded_by_number_and_by_size():
+    small = [Draft("r", b"x", "", "")] * (2 * BATCH_RUNS + 1)
+    assert [len(batch) for batch in batches(small)] == [BATCH_RUNS, BATCH_RUNS, 1]
+    large = [Draft("r", b"x" * (BATCH_BYTES // 2), "", ""), Draft("r", b"x" * (BATCH_BYTES + 1), "", "")] * 2
+    assert [len(batch) for batch in batches(large)] == [1, 1, 1, 1]
+    assert list(batches([])) == []
+
+
+def test_ids_of_a_forked_child_are_its_own():
+    """Within one millisecond both would count on from the same number."""
+    ids = RunIds()
+    ids.make(1.0, 0)
+    ours, theirs = os.pipe()
+    if (child := os.fork()) == 0:
+        os.write(theirs, ids.make(1.0, 0).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(ours, 100).decode() != ids.make(1.0, 0)
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_ids_sort_by_time_and_by_order_of_making():
+    ids = RunIds()
+    made = [ids.make(now, 0) for now in (1.0, 1.0, 1.0, 2.0, 1.5, 1.7e9, 1.7e9)]
+    assert made == sorted(set(made))

@@ -1,0 +1,58 @@
+"""Client and AsyncClient are one surface: the same methods, the same parameters."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, get_overloads
+
+import pytest
+
+import coordinator
+from coordinator import AsyncClient, AsyncHandle, Client, Handle
+from coordinator.store import plans
+
+PAIRS = [(Client, AsyncClient), (Handle, AsyncHandle)]
+
+
+def public(kind: type) -> dict[str, Any]:
+    return {name: member for name, member in vars(kind).items() if not name.startswith("_") and callable(member)}
+
+
+def parameters(function: Any) -> list[tuple[str, Any, Any, str]]:
+    found = inspect.signature(function).parameters.values()
+    return [(p.name, p.kind, p.default, str(p.annotation).replace("AsyncHandle", "Handle")) for p in found]
+
+
+@pytest.mark.parametrize(("plain", "other"), PAIRS)
+def test_both_have_the_same_methods_with_the_same_parameters(plain, other):
+    assert public(plain).keys() == public(other).keys()
+    for name, method in public(plain).items():
+        twin = public(other)[name]
+        assert parameters(method) == parameters(twin), name
+        assert method.__doc__ == twin.__doc__, name
+        assert [parameters(one) for one in get_overloads(method)] == [parameters(one) for one in get_overloads(twin)], (
+            name
+        )
+        awaited = inspect.iscoroutinefunction(twin) or inspect.isasyncgenfunction(twin)
+        assert awaited == (name != "handle"), name
+
+
+def test_both_are_made_alike():
+    assert parameters(Client.__init__) == parameters(AsyncClient.__init__)
+
+
+def test_making_a_client_connects_to_nothing():
+    client = Client("redis://127.0.0.1:1/0")
+    handle = client.handle(f"{'0' * 20}-00")
+    assert repr(handle) == f"<run {'0' * 20}-00>"
+    client.close()
+
+
+def test_what_is_public_is_listed_and_there():
+    assert sorted(coordinator.__all__) == coordinator.__all__
+    assert all(hasattr(coordinator, name) for name in coordinator.__all__)
+
+
+def test_new_runs_have_the_order_of_the_script():
+    assert plans.ENQUEUE.item_fields == plans.NewRun._fields
+    assert plans.ENQUEUE.arguments == ("now", "birth")

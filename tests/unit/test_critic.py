@@ -1,0 +1,182 @@
+"""What is due for a run with deadlines, decided without a clock; and what becomes of an escalator's answer."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from coordinator.deadline import Deadline, Extend, Kill, Leave, Spent, Verdict, Watched, extend_once
+from coordinator.errors import BadOption
+from workers.critic import AGAIN, LOOK, Watch, _verdict
+
+ALL = Deadline(soft=10, hard=100, progress=30)
+SHOWN = Watched("id", "kind", {}, {}, 1, 10.0, 10.0, 0, (), (), None, 0, 0.0, ALL)
+
+
+def watch(deadline: Deadline = ALL, spent: Spent | None = None) -> Watch:
+    """Begun at 1000."""
+    return Watch(deadline, spent or Spent(), 1000.0)
+
+
+def reason(found: object) -> str:
+    assert isinstance(found, Kill)
+    return found.reason
+
+
+def test_the_nearest_of_the_three_is_waited_for():
+    assert watch().due(1000) == 10
+    assert watch(Deadline(hard=100, progress=30)).due(1000) == 30
+    assert watch(Deadline(hard=100)).due(1001) == 99
+    assert watch(Deadline(soft=10)).due(1009.5) == 0.5
+
+
+def test_at_the_soft_deadline_the_escalator_is_asked_once_at_a_time():
+    found = watch()
+    assert found.due(1010) == "ask"
+    found.asked()
+    assert found.due(1010) == 20, "while it thinks the others are watched"
+    found.asked()
+    assert "progress" in reason(found.due(1030))
+
+
+def test_the_hard_deadline_kills_even_while_the_escalator_thinks():
+    found = watch(Deadline(soft=10, hard=100))
+    found.asked()
+    assert found.due(1099) == 1
+    assert reason(found.due(1100)) == "its hard deadline of 100 s has passed"
+
+
+def test_an_extension_counts_from_now_and_does_not_move_the_hard_one():
+    found = watch(Deadline(soft=10, hard=100))
+    found.asked()
+    found.answered(Extend(60), 1015)
+    assert found.due(1015) == 60
+    assert found.due(1075) == "ask"
+    found.asked()
+    found.answered(Extend(60), 1075)
+    assert found.due(1075) == 25
+
+
+def test_what_is_kept_of_an_extension_gives_the_next_attempt_the_same_moment():
+    found = watch(Deadline(soft=10))
+    more = found.extension(60, 1015)
+    assert more == 65
+    resumed = Watch(Deadline(soft=10), Spent(used=20, extensions=1, extended=more), 5000.0)
+    assert resumed.due(5000) == 55
+
+
+def test_leave_is_not_asked_again():
+    found = watch(Deadline(soft=10, hard=100))
+    found.asked()
+    found.answered(Leave(), 1010)
+    assert found.due(1099) == 1
+    found = watch(Deadline(soft=10))
+    found.asked()
+    found.answered(Leave(), 1010)
+    assert found.due(99_999) == LOOK
+
+
+def test_without_a_verdict_it_is_asked_again_later():
+    found = watch(Deadline(soft=10))
+    found.asked()
+    found.answered(None, 1010)
+    assert found.due(1010) == 10
+    found = watch(Deadline(soft=1000))
+    found.asked()
+    found.answered(None, 3000)
+    assert found.due(3000) == AGAIN
+
+
+def test_progress_begins_its_time_anew():
+    found = watch(Deadline(progress=30))
+    found.progressed(1025)
+    assert found.due(1030) == 25
+    assert "no progress for 30 s" in reason(found.due(1055))
+
+
+def test_the_time_of_earlier_attempts_counts():
+    spent = Spent(used=95, idle=29)
+    assert watch(spent=spent).due(1000) == "ask"
+    assert watch(Deadline(hard=100), spent).due(1000) == 5
+    assert "hard" in reason(watch(Deadline(hard=100), spent).due(1005))
+    assert watch(Deadline(progress=30), spent).due(1000) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "spent"),
+    [
+        ("", Spent()),
+        ("1500 500 3 2 61000", Spent(1.5, 0.5, 2, 61.0)),
+        ("1 2 3 4", Spent()),
+        ("1 2 x 4 5", Spent()),
+        ("spoilt", Spent()),
+    ],
+)
+def test_what_was_spent_is_read_or_nothing_yet(text: str, spent: Spent):
+    assert Spent.parse(text) == spent
+
+
+def test_the_default_extends_once_and_then_kills():
+    assert extend_once(SHOWN) == Extend(10)
+    assert "soft deadline of 10 s" in reason(extend_once(replace(SHOWN, extensions=1, extended=10.0)))
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), "60", None])
+def test_an_extension_is_a_time(seconds: Any):
+    with pytest.raises(BadOption, match="more than 0"):
+        Extend(seconds)
+
+
+# ---- what comes of asking
+
+
+async def asked(escalator: Any) -> Verdict | BaseException:
+    async with asyncio.timeout(60):
+        return await _verdict(escalator, SHOWN)
+
+
+async def test_plain_and_async_escalators_are_asked():
+    async def soon(run: Watched) -> Verdict:
+        return Kill(run.id)
+
+    class Called:
+        async def __call__(self, run: Watched) -> Verdict:
+            return Leave()
+
+    assert await asked(lambda run: Extend(run.age)) == Extend(10)
+    assert await asked(soon) == Kill("id")
+    assert await asked(Called()) == Leave()
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt, asyncio.CancelledError, StopIteration])
+async def test_whatever_an_escalator_raises_is_caught(error: type[BaseException]):
+    def plain(run: Watched) -> Verdict:
+        raise error
+
+    async def soon(run: Watched) -> Verdict:
+        raise error
+
+    assert isinstance(await asked(plain), BaseException)
+    assert isinstance(await asked(soon), BaseException)
+
+
+@pytest.mark.parametrize("answer", [None, 60, "kill", Extend])
+async def test_an_answer_that_is_no_verdict_is_none(answer: Any):
+    found = await asked(lambda run: answer)
+    assert isinstance(found, TypeError)
+    assert "Extend(seconds)" in str(found)
+
+
+async def test_cancelling_who_asks_is_not_taken_for_an_answer():
+    async def never(run: Watched) -> Verdict:
+        await asyncio.Event().wait()
+        return Leave()
+
+    task = asyncio.create_task(_verdict(never, SHOWN))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

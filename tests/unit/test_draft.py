@@ -1,0 +1,150 @@
+"""A checkpoint in the making, and what is made of a stored one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator.codec import encode
+from coordinator.errors import NotPlain, Refused, TooLarge, Unreadable
+from workers.draft import Draft, Head, loaded
+from workers.messages import chunk
+
+
+def stored(**changes: Any) -> list[list[bytes]]:
+    """The parts of a checkpoint as the server gives them: two messages, a state, a phase."""
+    fields: dict[str, Any] = {
+        "head": b"4 1 2 1 1 3 1 1000 2 20",
+        "state": encode({"x": 1}, "s"),
+        "phase:-:a#0": encode("out", "p"),
+        "unfinished": chunk([encode({"n": 2}, "m")]),
+    } | changes.pop("fields", {})
+    chunks: dict[bytes, bytes] = changes.pop(
+        "chunks", {b"1": chunk([encode({"n": 1}, "m")]), b"0": chunk([encode({"n": 0}, "m")])}
+    )
+    flat = [part for name, value in fields.items() if value is not None for part in (name.encode(), value)]
+    return [flat, [part for pair in chunks.items() for part in pair]]
+
+
+def test_a_stored_checkpoint_is_loaded_in_order():
+    draft, head, unfinished = loaded(stored())
+    assert list(draft.messages) == [{"n": 0}, {"n": 1}]
+    assert (draft.state, draft.iteration, list(draft.phases)) == ({"x": 1}, 1, ["phase:-:a#0"])
+    assert head == Head(4, 1, 2, 1, 1, 3, 1, 1000, 2, 20)
+    assert unfinished == [{"n": 2}]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"fields": {"head": None}},
+        {"fields": {"head": b"x"}},
+        {"fields": {"head": b"1 2"}},
+        {"fields": {"head": b"1 2 3 4 5 6 7 8 9 10 11"}},
+        {"fields": {"state": b"\xc1"}},
+        {"fields": {"state": encode([1], "s")}},
+        {"fields": {"unfinished": b"\xc1"}},
+        {"chunks": {b"0": chunk([encode({"n": 0}, "m")])}},
+        {"chunks": {b"0": chunk([encode({"n": 0}, "m")]), b"2": chunk([encode({"n": 1}, "m")])}},
+        {"chunks": {b"0": b"\xc1"}},
+        {"chunks": {}},
+    ],
+)
+def test_a_checkpoint_that_is_not_what_was_written_is_unreadable(broken):
+    with pytest.raises(Unreadable):
+        loaded(stored(**broken))
+
+
+def test_phases_are_told_apart_by_name_and_equal_names_by_order():
+    draft = Draft()
+    names = []
+    for name in ("a", "b", "a"):
+        names.append(draft.begin_phase(name))
+        draft.end_phase(names[-1], b"\x01")
+    assert names == ["phase:-:a#0", "phase:-:b#0", "phase:-:a#1"]
+
+
+def test_inside_a_turn_they_belong_to_the_turn():
+    draft = Draft()
+    draft.turn = 3
+    field = draft.begin_phase("tool")
+    draft.end_phase(field, b"\x01")
+    assert field == "phase:3:tool#0"
+    outer = Draft(phases={"phase:-:kept#0": b"\x01", field: b"\x02"}, turn=3)
+    outer.end_turn(3)
+    assert list(outer.phases) == ["phase:-:kept#0"]
+    assert (outer.iteration, outer.turn) == (4, None)
+
+
+def test_a_phase_that_outlives_its_turn_goes_with_the_next_one():
+    draft = Draft(turn=0)
+    field = draft.begin_phase("late")
+    draft.end_turn(0)
+    draft.end_phase(field, b"\x01")
+    failed = Draft(turn=0)
+    again = failed.begin_phase("late")
+    failed.end_turn(0)
+    failed.end_phase(again, None)
+    draft.turn = 1
+    draft.end_turn(1)
+    assert draft.phases == {}
+    assert not draft._seen
+
+
+def test_equal_names_at_once_are_refused():
+    draft = Draft()
+    draft.begin_phase("a")
+    draft.begin_phase("b")
+    with pytest.raises(Refused, match="under way already"):
+        draft.begin_phase("a")
+
+
+def test_equal_names_with_the_state_changed_in_between_are_refused():
+    draft = Draft()
+    draft.end_phase(draft.begin_phase("a"), b"\x01")
+    draft.end_phase(draft.begin_phase("a"), b"\x01")
+    draft.state["step"] = 1
+    draft.end_phase(draft.begin_phase("b"), b"\x01")
+    with pytest.raises(Refused, match=r"'a' was there before run.state changed"):
+        draft.begin_phase("a")
+
+
+def test_a_phase_that_failed_may_be_called_again():
+    draft = Draft()
+    field = draft.begin_phase("a")
+    draft.end_phase(field, None)
+    draft.state["tries"] = 1
+    assert draft.begin_phase("a") == field
+
+
+@pytest.mark.parametrize("name", ["", "x" * 201, "a\nb", "\udc80"])
+def test_a_phase_has_a_name_that_can_be_kept(name):
+    with pytest.raises(Refused, match="1 to 200"):
+        Draft().begin_phase(name)
+
+
+def test_a_cut_refuses_what_can_not_be_kept_with_its_place():
+    draft = Draft(state={"a": [{1, 2}]})
+    with pytest.raises(NotPlain, match=r"state.*a.*\[0\] is a set"):
+        draft.cut()
+
+
+def test_messages_may_stand_in_the_state():
+    draft = Draft()
+    draft.messages.append({"n": [1]})
+    draft.state["last"] = draft.messages[0]
+    assert draft.cut().state == encode({"last": {"n": [1]}}, "s")
+
+
+def test_a_checkpoint_that_is_too_large_is_refused_at_its_cut_and_a_shorter_transcript_mends_it(monkeypatch):
+    monkeypatch.setattr("workers.draft.CHECKPOINT_LIMIT", 1000)
+    draft = Draft()
+    for _ in range(4):
+        draft.messages.append({"text": "x" * 200})
+    draft.cut()
+    draft.messages.append({"text": "x" * 200})
+    with pytest.raises(TooLarge, match=r"1,0\d\d bytes, and the limit is 1,000"):
+        draft.cut()
+    draft.messages.replace(draft.messages[-2:])
+    assert draft.cut().length == 2

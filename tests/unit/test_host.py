@@ -1,0 +1,88 @@
+"""A process is given up only where it is provably gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.waiting import wait_until
+from workers.host import Mark, own_mark, provably_gone, resident_bytes
+
+HERE = own_mark()
+MARK = "from workers.host import own_mark; print(own_mark(), flush=True); input()"
+
+
+@pytest.fixture
+def other() -> Iterator[tuple[subprocess.Popen[str], Mark]]:
+    """Another process, and its mark."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", MARK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )  # fmt: skip
+    assert process.stdout is not None
+    mark = Mark.read(process.stdout.readline())
+    assert mark is not None
+    yield process, mark
+    process.kill()
+    process.communicate()
+
+
+def test_a_mark_is_read_as_it_was_written() -> None:
+    assert HERE is not None
+    assert Mark.read(str(HERE)) == HERE
+    assert HERE.pid == os.getpid()
+    assert [Mark.read(text) for text in ("", "a b c", "a b c d", "a b 1 2 3")] == [None] * 4
+
+
+def test_a_process_that_runs_is_not_gone(other: tuple[subprocess.Popen[str], Mark]) -> None:
+    assert not provably_gone(other[1], HERE)
+
+
+def test_one_that_was_killed_is_gone_also_while_nobody_has_waited_for_it(
+    other: tuple[subprocess.Popen[str], Mark],
+) -> None:
+    process, mark = other
+    process.kill()
+    wait_until(lambda: provably_gone(mark, HERE), "the zombie is seen to have ended")
+    process.wait()
+    assert provably_gone(mark, HERE)
+
+
+def test_another_process_with_its_pid_is_not_taken_for_it(other: tuple[subprocess.Popen[str], Mark]) -> None:
+    assert provably_gone(replace(other[1], started="1"), HERE)
+
+
+@pytest.mark.parametrize("change", [{"boot": "another"}, {"namespace": "pid:[1]"}])
+def test_another_boot_and_another_pid_namespace_prove_nothing(
+    other: tuple[subprocess.Popen[str], Mark], change: dict[str, str]
+) -> None:
+    process, mark = other
+    process.kill()
+    process.wait()
+    assert not provably_gone(replace(mark, **change), HERE)  # type: ignore[arg-type]
+
+
+def test_who_has_no_mark_can_prove_nothing(other: tuple[subprocess.Popen[str], Mark]) -> None:
+    process, mark = other
+    process.kill()
+    process.wait()
+    assert not provably_gone(mark, None)
+
+
+def test_a_process_of_somebody_else_is_there() -> None:
+    """The first process of the machine: it can't be signalled by most, and it runs."""
+    assert HERE is not None
+    assert not provably_gone(replace(HERE, pid=1, started=_started(1)), HERE)
+
+
+def _started(pid: int) -> str:
+    with open(f"/proc/{pid}/stat") as stat:
+        return stat.read().rpartition(")")[2].split()[19]
+
+
+def test_memory_is_told() -> None:
+    assert resident_bytes() > 2**20

@@ -1,0 +1,66 @@
+"""Keys: one class, and a Lua function for each of its methods."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+from coordinator.errors import BadName
+from coordinator.store.keys import Keys, Namespace, lua_functions
+
+METHODS = {name: method for name, method in inspect.getmembers(Keys, inspect.isfunction) if not name.startswith("_")}
+
+
+def in_lua(function: str, at: str, arguments: list[str]) -> str:
+    """The value of a Lua function that only concatenates."""
+    found = re.fullmatch(r"local function \w+\(([^)]*)\) return (.*) end", function)
+    assert found is not None
+    names = [name for name in found[1].split(", ") if name]
+    values = {"at": at, **dict(zip(names, arguments, strict=True))}
+    return "".join(part[1:-1] if part.startswith("'") else values[part] for part in found[2].split(" .. "))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_lua_builds_the_same_key(name: str) -> None:
+    keys = Keys("runs", 3)
+    arguments = [f"<{parameter}>" for parameter in list(inspect.signature(METHODS[name]).parameters)[1:]]
+    assert in_lua(lua_functions()[f"{name}_key"], keys.at, arguments) == METHODS[name](keys, *arguments)
+
+
+def test_there_is_a_function_for_each_method_and_no_other() -> None:
+    assert set(lua_functions()) == {f"{name}_key" for name in METHODS}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_key_says_its_type_and_its_end(name: str) -> None:
+    assert re.match(r"(hash|set|zset|list|string): .+", METHODS[name].__doc__ or "")
+
+
+def test_all_keys_of_a_partition_share_one_tag_and_no_two_are_the_same() -> None:
+    keys = Keys("runs", 3)
+    built = [method(keys, *["x"] * (len(inspect.signature(method).parameters) - 1)) for method in METHODS.values()]
+    assert all(key.startswith("{runs:3}:") for key in built)
+    assert len(set(built)) == len(built)
+
+
+def test_the_bells_of_lines_of_any_name_are_told_apart() -> None:
+    keys = Keys("runs", 0)
+    routes = ["coordinator:k@0", "suspect:k@0", "q:suspect@0", "q:k@1"]
+    bells = [keys.coordinator_bell(), *map(keys.bell, routes), *map(keys.suspect_bell, routes)]
+    assert len(set(bells)) == len(bells)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a{b", "a:b", "x" * 101, "ä"])
+def test_a_namespace_has_a_name(name: str) -> None:
+    with pytest.raises(BadName):
+        Keys(name, 0)
+
+
+def test_a_run_is_found_in_its_partition() -> None:
+    namespace = Namespace("runs", partitions=4)
+    assert namespace.keys_of("00000000000000000001-03").at == "{runs:3}"
+    assert [keys.partition for keys in namespace.everywhere()] == [0, 1, 2, 3]
+    with pytest.raises(BadName, match="names partition 4, and the namespace has 4"):
+        namespace.keys_of("00000000000000000001-04")

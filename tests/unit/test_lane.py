@@ -1,0 +1,71 @@
+"""One trip as commands and replies: what was carried out and what was not, whatever the node says in the middle. No server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis.exceptions as foreign
+
+from coordinator.address import Node, address
+from coordinator.store import plans
+from coordinator.store.keys import Keys
+from coordinator.store.lane import Lane, Trip
+from coordinator.store.trouble import Moved, Trouble
+
+NODE = Node("a", 1)
+HERE = address("redis+cluster://a:1")
+
+
+def answers(partitions: list[int], replies: list[Any]) -> list[Any]:
+    """What becomes of one call for each partition, under replicated(1), with these replies of the node."""
+    calls = [plans.CANCEL.call(Keys("x", p, "replicated(1)").at, **CANCEL) for p in partitions]
+    steps = Trip(HERE, Lane(NODE, 1), calls, 5.0).exchange()
+    commands, _ = next(steps)
+    assert [command[0] for command in commands] == ["EVALSHA"] * len(calls) + ["EVAL"] * len(calls) + ["WAIT"]
+    try:
+        steps.send(replies)
+    except StopIteration as done:
+        return list(done.value)
+    raise AssertionError("it goes on")
+
+
+CANCEL: dict[str, Any] = dict.fromkeys(plans.CANCEL.arguments, 1)
+OK = [b"ok"]
+
+
+def test_what_replicas_have_is_done() -> None:
+    assert answers([0], [OK, OK, 1]) == [OK]
+    (short,) = answers([0], [OK, OK, 0])
+    assert (type(short), short.sent) == (Trouble, True)
+
+
+def test_a_node_that_is_demoted_after_the_call_leaves_it_unconfirmed() -> None:
+    """What it says of the mark says nothing of the call, which was carried out: `not sent` would let a caller do it elsewhere."""
+    said = [
+        foreign.ReadOnlyError("You can't write against a read only replica."),
+        foreign.MovedError("5 127.0.0.1:7000"),
+        foreign.AskError("5 127.0.0.1:7000"),
+        foreign.ClusterDownError("The cluster is down"),
+        foreign.ResponseError("UNBLOCKED"),
+    ]
+    for error in said:
+        (answer,) = answers([0], [OK, error, 0])
+        assert (type(answer), answer.sent, answer.elsewhere) == (Trouble, True, True), error
+    refused = foreign.ResponseError("WAIT cannot be used with replica instances.")
+    (answer,) = answers([0], [OK, OK, refused])
+    assert (type(answer), answer.sent) == (Trouble, True), "no refusal of the call: that would cost its run a strike"
+
+
+def test_a_call_that_was_not_carried_out_may_be_sent_elsewhere() -> None:
+    moved, demoted = foreign.MovedError("5 127.0.0.1:7000"), foreign.ReadOnlyError("read only")
+    (answer,) = answers([0], [moved, moved, 0])
+    assert isinstance(answer, Moved)
+    (answer,) = answers([0], [demoted, demoted, 0])
+    assert (type(answer), answer.sent, answer.elsewhere) == (Trouble, False, True)
+
+
+def test_a_partition_on_its_way_to_another_node_spoils_none_of_its_neighbours() -> None:
+    asked = foreign.AskError("5 127.0.0.1:7000")
+    away, here = answers([0, 1], [asked, OK, asked, OK, 1])
+    assert (type(away), away.sent) == (Trouble, False)
+    assert here == OK

@@ -1,0 +1,82 @@
+"""When a lease is in doubt, and when no more."""
+
+from __future__ import annotations
+
+import asyncio
+
+from coordinator.store.keys import Keys
+from workers.lease import Lease, claim_number, new_worker_id
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    time = 100.0
+
+    def now(self) -> float:
+        return self.time
+
+    def monotonic(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None: ...
+
+    async def asleep(self, seconds: float) -> None: ...
+
+
+def made() -> tuple[Lease, Clock]:
+    clock = Clock()
+    return Lease(Keys("n", 0), 15.0, clock), clock
+
+
+def test_its_time_counts_from_the_sending_of_the_last_good_beat():
+    lease, clock = made()
+    clock.time += 10.0
+    lease.renewed(105.0, compared=False)
+    clock.time = 120.0
+    assert not lease.in_doubt
+    clock.time = 120.1
+    assert lease.in_doubt
+
+
+def test_a_doubt_ends_only_with_a_beat_that_compared():
+    lease, clock = made()
+    clock.time += 20.0
+    assert lease.in_doubt
+    lease.renewed(119.0, compared=False)
+    assert lease.in_doubt
+    lease.renewed(119.5, compared=True)
+    assert not lease.in_doubt
+
+
+def test_a_good_beat_that_is_told_too_late_ends_no_doubt():
+    lease, clock = made()
+    clock.time += 40.0
+    assert lease.in_doubt
+    lease.renewed(110.0, compared=True)
+    assert lease.in_doubt
+
+
+def test_a_beat_that_is_told_out_of_order_does_not_set_it_back():
+    lease, clock = made()
+    lease.renewed(110.0, compared=False)
+    lease.renewed(101.0, compared=False)
+    clock.time = 124.0
+    assert not lease.in_doubt
+
+
+async def test_who_waits_goes_on_when_the_doubt_is_over_or_the_lease_is_gone():
+    for over in (lambda lease: lease.renewed(120.0, compared=True), lambda lease: lease.lose()):
+        lease, clock = made()
+        await lease.sure()
+        clock.time += 20.0
+        waiting = asyncio.ensure_future(lease.sure())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        over(lease)
+        await waiting
+
+
+def test_tokens_name_their_claim():
+    assert claim_number("1700000000000-17-w1-2") == 17
+    assert new_worker_id() != new_worker_id()

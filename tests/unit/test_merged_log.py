@@ -1,0 +1,84 @@
+"""Lines of several processes are shown whole, named, once."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import os
+
+import pytest
+
+from tests.waiting import eventually
+from workers.merged_log import LONGEST_LINE, MergedLog
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def record(name: str, message: str) -> logging.LogRecord:
+    return logging.LogRecord(name, logging.INFO, "", 0, message, (), None)
+
+
+async def test_a_line_that_comes_in_pieces_is_shown_whole() -> None:
+    shown = io.StringIO()
+    log = MergedLog(shown)
+    first, second = log.outlet(), log.outlet()
+    os.write(first, b"one ")
+    os.write(second, b"other\n")
+    await eventually(lambda: "other" in shown.getvalue(), "the other's line")
+    os.write(first, b"line\nand the last")
+    await eventually(lambda: "line" in shown.getvalue(), "the first's line")
+    os.close(first)
+    await eventually(lambda: "last" in shown.getvalue(), "what had no end")
+    assert shown.getvalue().splitlines() == [
+        "worker 2    | other",
+        "worker 1    | one line",
+        "worker 1    | and the last",
+    ]
+    os.close(second)
+
+
+async def test_at_the_end_nothing_is_kept_back() -> None:
+    shown = io.StringIO()
+    log = MergedLog(shown)
+    outlet = log.outlet()
+    os.write(outlet, b"one\ntwo")
+    log.read_all()
+    assert shown.getvalue().splitlines() == ["worker 1    | one", "worker 1    | two"]
+    os.close(outlet)
+    await asyncio.sleep(0)
+
+
+async def test_a_line_without_end_is_bounded() -> None:
+    shown = io.StringIO()
+    log = MergedLog(shown)
+    outlet = log.outlet()
+    for _ in range(3 * LONGEST_LINE // 4096):
+        await asyncio.to_thread(os.write, outlet, b"x" * 4096)
+    await eventually(lambda: shown.getvalue().count("x") >= LONGEST_LINE, "a piece of it")
+    os.close(outlet)
+
+
+def test_who_said_it_is_known_by_the_logger() -> None:
+    shown = io.StringIO()
+    log = MergedLog(shown)
+    log.emit(record("coordinator.daemon", "here"))
+    log.emit(record("workers.fleet", "there\nand on"))
+    assert [line.split(" | ")[0].strip() for line in shown.getvalue().splitlines()] == ["coordinator", "dev", "dev"]
+
+
+@pytest.mark.parametrize(("stream", "coloured"), [(Terminal(), True), (io.StringIO(), False)])
+def test_colours_are_for_terminals(stream: io.StringIO, coloured: bool) -> None:
+    MergedLog(stream).emit(record("workers.fleet", "hello"))
+    assert ("\x1b" in stream.getvalue()) == coloured
+
+
+def test_a_line_of_json_stays_one() -> None:
+    shown = Terminal()
+    log = MergedLog(shown, as_json=True)
+    log.emit(record("workers.fleet", "hello"))
+    assert json.loads(shown.getvalue())["message"] == "hello"

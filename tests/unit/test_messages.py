@@ -1,0 +1,280 @@
+"""The transcript: a list to json and SDKs, append-only, its items read-only and plain."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from datetime import UTC, datetime
+from typing import Any
+
+import pydantic
+import pytest
+
+from coordinator.errors import NotPlain, Refused, TooLarge
+from workers.messages import FrozenDict, Messages, ReadOnly, chunk, kept, unchunk
+
+MESSAGE = {"role": "user", "content": [{"type": "text", "text": "hi", "tags": ["a", {"b": 1}]}]}
+
+
+def filled(*items: Any) -> Messages:
+    messages = Messages()
+    messages.extend(items)
+    return messages
+
+
+# ---- a list
+
+
+def test_it_is_a_list_that_json_takes():
+    messages = filled(MESSAGE, "text", 3)
+    assert isinstance(messages, list)
+    assert json.loads(json.dumps(messages)) == [MESSAGE, "text", 3]
+    assert json.dumps({"messages": messages, "last": messages[-2:]})
+    assert messages == [MESSAGE, "text", 3]
+    assert [*messages, 1] == [MESSAGE, "text", 3, 1]
+    assert isinstance(messages[0], dict)
+
+
+def test_what_is_appended_is_copied_in():
+    item = copy.deepcopy(MESSAGE)
+    messages = filled(item)
+    item["role"] = "changed"
+    item["content"][0]["tags"].append("changed")  # type: ignore[index]
+    assert messages == [MESSAGE]
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda m: m[0].update(a=1),
+        lambda m: m[0].__setitem__("role", "x"),
+        lambda m: m[0].pop("role"),
+        lambda m: m[0].setdefault("x", 1),
+        lambda m: m[0].__ior__({"x": 1}),
+        lambda m: m[0].clear(),
+        lambda m: m[0]["content"].append(1),
+        lambda m: m[0]["content"][0].__delitem__("text"),
+        lambda m: m[0]["content"][0]["tags"].insert(0, 1),
+        lambda m: m[0]["content"][0]["tags"][1].update(b=2),
+        lambda m: m[0]["content"].__iadd__([1]),
+        lambda m: m[0]["content"].sort(),
+        lambda m: m.__setitem__(0, 1),
+        lambda m: m.__delitem__(0),
+        lambda m: m.pop(),
+        lambda m: m.insert(0, 1),
+        lambda m: m.clear(),
+        lambda m: m.sort(),
+        lambda m: m.reverse(),
+        lambda m: m.remove(m[0]),
+        lambda m: m.__imul__(2),
+    ],
+)
+def test_an_edit_raises_and_names_replace(edit):
+    messages = filled(MESSAGE)
+    with pytest.raises(ReadOnly, match="replace"):
+        edit(messages)
+    assert messages == [MESSAGE]
+    with pytest.raises(TypeError):
+        edit(messages)
+
+
+def test_a_copy_may_be_edited_and_does_not_reach_back():
+    messages = filled(MESSAGE)
+    plain = messages.copy()
+    plain[0]["content"][0]["tags"][1]["b"] = 2
+    plain[0]["content"].append("more")
+    plain.pop()
+    assert messages == [MESSAGE]
+
+
+def pickled(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))  # noqa: S301  # our own
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, pickled])
+def test_what_copies_a_message_gets_a_plain_one(copied):
+    messages = filled(MESSAGE)
+    for value in (copied(messages), [copied(messages[0])]):
+        assert value == [MESSAGE]
+        value[0]["content"].append(1)
+        value[0]["role"] = "x"
+    assert messages == [MESSAGE]
+
+
+def test_messages_can_be_appended_again_and_kept_elsewhere():
+    messages = filled(MESSAGE)
+    messages.append(messages[0])
+    messages.append({"quoted": messages[0]["content"]})
+    assert messages[2] == {"quoted": MESSAGE["content"]}
+    messages += messages[:1]
+    assert len(messages) == 4
+    assert kept({"last": messages[-1], "all": messages[:2]}, "state", 1 << 20)
+
+
+def test_an_own_compaction_replaces_with_some_of_its_own():
+    messages = filled({"n": 0}, {"n": 1}, {"n": 2})
+    messages.replace([{"summary": "0, 1"}, *messages[-1:]])
+    assert messages == [{"summary": "0, 1"}, {"n": 2}]
+    assert messages.generation == 2
+    assert len(messages.packed) == 2
+    messages.append({"n": 3})
+    assert [value for _, value in unchunk(chunk(messages.packed), "c")] == messages
+
+
+def test_a_replacement_that_is_refused_changes_nothing():
+    messages = filled({"n": 0})
+    with pytest.raises(NotPlain):
+        messages.replace([{"n": 1}, object()])
+    assert messages == [{"n": 0}]
+    assert messages.generation == 1
+
+
+# ---- plain data
+
+
+def test_what_is_kept_comes_back_equal_and_of_its_type():
+    item = {"t": (1, (2,)), "b": b"\x00", "when": datetime(2020, 1, 1, tzinfo=UTC), "none": None, "f": 1.5}
+    messages = filled(item)
+    assert messages == [item]
+    assert type(messages[0]["t"]) is tuple
+    [(_, value)] = unchunk(chunk(messages.packed), "c")
+    assert value == item
+    assert type(value["t"][1]) is tuple
+
+
+@pytest.mark.parametrize(
+    ("item", "place"),
+    [
+        ({"a": [1, {2}]}, r"messages\[1\].*a.*\[1\] is a set"),
+        (object(), r"messages\[1\]"),
+        ({"n": 2**70}, r"messages\[1\].*n"),
+    ],
+)
+def test_what_can_not_be_kept_is_refused_with_its_place(item, place):
+    messages = filled({"n": 0})
+    with pytest.raises(NotPlain, match=place):
+        messages.append(item)
+    assert messages == [{"n": 0}]
+    assert len(messages.packed) == 1
+
+
+def test_a_message_has_a_limit(monkeypatch):
+    monkeypatch.setattr("workers.messages.MESSAGE_LIMIT", 100)
+    with pytest.raises(TooLarge, match=r"messages\[0\]"):
+        filled({"text": "x" * 200})
+
+
+class Function(pydantic.BaseModel):
+    name: str
+    arguments: str
+
+
+class Call(pydantic.BaseModel):
+    id: str
+    function: Function
+    type: str = "function"
+
+
+class Reply(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="allow")
+    role: str = "assistant"
+    content: str | None = None
+    tool_calls: list[Call] | None = None
+    refusal: str | None = None
+
+
+def test_a_pydantic_object_is_kept_as_its_sdk_sends_it():
+    reply = Reply(role="assistant", tool_calls=[Call(id="c1", function=Function(name="f", arguments="{}"))], extra=1)  # type: ignore[call-arg]
+    messages = filled(reply)
+    assert messages == [
+        {"role": "assistant", "tool_calls": [{"id": "c1", "function": {"name": "f", "arguments": "{}"}}], "extra": 1}
+    ]
+    assert "refusal" not in messages[0], "what was never set is not sent"
+    assert [call.id for call in messages.open_calls()] == ["c1"]
+
+
+def test_pydantic_objects_within_a_message_are_kept_too():
+    class Block(pydantic.BaseModel):
+        type: str
+        text: str | None = None
+
+    messages = filled({"role": "assistant", "content": [Block(type="text", text="hi"), Block(type="x")]})
+    assert messages == [{"role": "assistant", "content": [{"type": "text", "text": "hi"}, {"type": "x"}]}]
+
+
+def test_a_class_is_not_taken_for_an_object():
+    with pytest.raises(NotPlain):
+        filled(Reply)
+
+
+# ---- tool calls
+
+
+CHAT = [
+    {"role": "assistant", "tool_calls": [
+        {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}},
+        {"id": "c2", "type": "function", "function": {"name": "go", "arguments": "{}"}},
+    ]},
+    {"role": "tool", "tool_call_id": "c1", "content": "seen"},
+]  # fmt: skip
+RESPONSES = [
+    {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{"at": 1}'},
+    {"type": "function_call", "call_id": "c2", "name": "go", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c1", "output": "seen"},
+]
+ANTHROPIC = [
+    {"role": "assistant", "content": [
+        {"type": "text", "text": "well"},
+        {"type": "tool_use", "id": "c1", "name": "look", "input": {"at": 1}},
+        {"type": "tool_use", "id": "c2", "name": "go", "input": {}},
+    ]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "seen"}]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("items", "style", "answer"),
+    [
+        (CHAT, "chat", {"role": "tool", "tool_call_id": "c2", "content": "interrupted, outcome unknown"}),
+        (RESPONSES, "responses", {"type": "function_call_output", "call_id": "c2", "output": "interrupted, outcome unknown"}),
+        (ANTHROPIC, "anthropic", {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "c2", "content": "interrupted, outcome unknown", "is_error": True}
+        ]}),
+    ],
+    ids=["chat", "responses", "anthropic"],
+)  # fmt: skip
+def test_open_calls_are_those_without_a_result_and_close_calls_answers_them(items, style, answer):
+    messages = filled(*items)
+    assert [(call.id, call.name, call.style) for call in messages.open_calls()] == [("c2", "go", style)]
+    assert filled(items[0]).open_calls()[0].id == "c1"
+    messages.close_calls()
+    assert messages[-1] == answer
+    assert messages.open_calls() == []
+    length = len(messages)
+    messages.close_calls()
+    assert len(messages) == length
+
+
+def test_the_arguments_are_as_the_model_gave_them():
+    assert filled(*CHAT[:1]).open_calls()[0].arguments == '{"at": 1}'
+    assert filled(*ANTHROPIC[:1]).open_calls()[0].arguments == {"at": 1}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    ["text", 3, None, {"tool_calls": "?"}, {"tool_calls": [1, None]}, {"role": "assistant", "content": [1, "x"]},
+     {"role": "assistant", "content": None, "tool_calls": None}],
+)  # fmt: skip
+def test_messages_of_any_shape_have_no_open_calls(odd):
+    assert filled(odd).open_calls() == []
+
+
+def test_a_loaded_transcript_is_read_only_too():
+    messages = filled(MESSAGE)
+    loaded = Messages(unchunk(chunk(messages.packed), "c"), 3)
+    assert loaded == messages
+    assert loaded.packed == messages.packed
+    assert type(loaded[0]) is FrozenDict
+    with pytest.raises(Refused):
+        loaded[0]["x"] = 1

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import pytest
+from tenacity import wait_exponential, wait_fixed
+from tenacity.wait import wait_exception
+
+from coordinator.deadline import Deadline, extend_once
+from coordinator.errors import BadOption
+from coordinator.retry import LONGEST, Retry, RetryLater
+
+
+def test_by_default_nothing_is_tried_again():
+    assert Retry().next_delay(1, ValueError()) is None
+
+
+def test_a_failure_is_tried_again_up_to_the_limit():
+    policy = Retry(limit=2, wait=3)
+    assert [policy.next_delay(failures, ValueError()) for failures in (1, 2, 3)] == [3.0, 3.0, None]
+
+
+def test_only_the_errors_named_are_tried_again():
+    policy = Retry(limit=2, wait=3, on=(OSError,))
+    assert policy.next_delay(1, ConnectionError()) == 3.0
+    assert policy.next_delay(1, ValueError()) is None
+    assert Retry(limit=2).next_delay(1, KeyboardInterrupt()) is None
+
+
+def test_the_default_wait_grows_with_jitter_and_is_bounded():
+    policy = Retry(limit=100)
+    for failures, least in [(1, 1), (2, 2), (5, 16)]:
+        delay = policy.next_delay(failures, ValueError())
+        assert delay is not None
+        assert least <= delay <= least + 1
+    assert 299 <= (policy.next_delay(100, ValueError()) or 0) <= 300
+    assert len({policy.next_delay(3, ValueError()) for _ in range(20)}) > 1
+
+
+@pytest.mark.parametrize(
+    ("wait", "delay"),
+    [
+        (wait_fixed(7), 7),
+        (wait_exponential(multiplier=2), 8),
+        (wait_exception(lambda error: len(str(error))), 4),
+        (wait_fixed(-1), 0),
+        (wait_fixed(1e300), LONGEST),
+    ],
+)
+def test_a_wait_of_tenacity_is_asked_with_the_count_and_the_error(wait, delay):
+    assert Retry(limit=5, wait=wait).next_delay(3, ValueError("four")) == delay
+
+
+def test_retry_later_asks_whatever_the_policy_is():
+    assert Retry().next_delay(50, RetryLater(after=30)) == 30.0
+    assert Retry(limit=9, wait=1, on=()).next_delay(1, RetryLater("quota", after=0)) == 0.0
+
+
+def test_out_of_a_task_group_an_error_counts_as_what_is_in_it():
+    later = BaseExceptionGroup("", [RetryLater(after=5), ExceptionGroup("", [RetryLater(after=9)])])
+    assert Retry().next_delay(1, later) == 9.0
+    mixed = ExceptionGroup("", [RetryLater(after=5), ValueError()])
+    assert Retry().next_delay(1, mixed) is None
+    policy = Retry(limit=1, wait=2, on=(OSError,))
+    assert policy.next_delay(1, ExceptionGroup("", [OSError(), ConnectionError()])) == 2.0
+    assert policy.next_delay(1, ExceptionGroup("", [OSError(), ValueError()])) is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"limit": -1},
+        {"limit": 1.5},
+        {"wait": -1},
+        {"wait": "long"},
+        {"wait": float("nan")},
+        {"on": OSError},
+        {"on": (3,)},
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused_when_built(options):
+    with pytest.raises(BadOption, match=f"Retry\\({next(iter(options))}="):
+        Retry(**options)
+
+
+@pytest.mark.parametrize("after", [-1, float("inf"), float("nan"), "soon"])
+def test_retry_later_needs_a_time(after):
+    with pytest.raises(BadOption, match="after"):
+        RetryLater(after=after)
+
+
+def test_a_deadline_has_its_times_in_order():
+    assert Deadline(soft=600, hard=900, progress=60, escalator=extend_once).soft == 600
+    assert Deadline() == Deadline(None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"soft": 0}, "soft"),
+        ({"hard": -1}, "hard"),
+        ({"progress": float("nan")}, "progress"),
+        ({"soft": "600"}, "soft"),
+        ({"soft": 9, "hard": 9}, "before"),
+        ({"soft": 9, "escalator": 3}, "callable"),
+        ({"hard": 9, "escalator": print}, "needs soft"),
+    ],
+)
+def test_a_deadline_that_makes_no_sense_is_refused_when_built(options, word):
+    with pytest.raises(BadOption, match=word):
+        Deadline(**options)

@@ -1,0 +1,461 @@
+"""Saving with a clock and a server that are given: throttled, one at a time, only what is new, again after a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from coordinator.errors import Unconfirmed
+from coordinator.run import Note
+from coordinator.store.plans import Delta
+from workers.draft import Cut, Draft, Head
+from workers.messages import unchunk
+from workers.saver import Fenced, Saver
+from workers.throttle import Throttle
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+        self.slept: list[float] = []
+
+    def now(self) -> float:
+        return self.time
+
+    def monotonic(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError("nothing here waits in a thread")
+
+    async def asleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.time += seconds
+        await asyncio.sleep(0)
+
+
+@dataclass
+class Server:
+    """Answers saves with the words that it was given, else ok; waits where it is told to."""
+
+    words: list[Any] = field(default_factory=list)
+    sent: list[Delta] = field(default_factory=list)
+    open: asyncio.Event = field(default_factory=asyncio.Event)
+    progress: int = 0
+    at_once: int = 0
+    most_at_once: int = 0
+
+    async def __call__(self, delta: Delta) -> tuple[str, int]:
+        self.sent.append(delta)
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await self.open.wait()
+        finally:
+            self.at_once -= 1
+        word = self.words.pop(0) if self.words else "ok"
+        if isinstance(word, Exception):
+            raise word
+        self.progress += word == "ok"
+        return word, self.progress
+
+
+@dataclass
+class Bench:
+    draft: Draft
+    server: Server
+    clock: Clock
+    saver: Saver
+
+    def save(self, **state: Any) -> None:
+        self.draft.state.update(state)
+        self.saver.offer(self.draft.cut())
+
+    @property
+    def sent(self) -> list[Delta]:
+        return self.server.sent
+
+
+def made(window: float = 10.0, head: Head | None = None, draft: Draft | None = None) -> Bench:
+    draft, server, clock = draft or Draft(), Server(), Clock()
+    server.open.set()
+    saver = Saver(head or Head(), 1, draft.cut(), Throttle(window), clock, server)
+    return Bench(draft, server, clock, saver)
+
+
+async def settled() -> None:
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+def messages(delta: Delta) -> list[Any]:
+    return [value for _, value in unchunk(delta.chunk, "chunk")] if delta.chunk else []
+
+
+@pytest.fixture
+def no_wait(monkeypatch: pytest.MonkeyPatch) -> Callable[[Bench], None]:
+    """Lets a held save go: the end of a window is a matter of the throttle's own tests."""
+
+    def over(bench: Bench) -> None:
+        bench.clock.time += 100.0
+        bench.saver._hurry.set()
+
+    return over
+
+
+async def test_the_first_goes_at_once_and_inside_the_window_only_the_newest(no_wait):
+    bench = made()
+    bench.save(n=1)
+    await settled()
+    assert len(bench.sent) == 1
+    for n in (2, 3, 4):
+        bench.save(n=n)
+        await settled()
+    assert len(bench.sent) == 1, "held, and not sent"
+    no_wait(bench)
+    await settled()
+    assert len(bench.sent) == 2
+    assert bench.sent[1].state == bench.draft.cut().state
+    assert [delta.seq for delta in bench.sent] == [1, 2]
+
+
+async def test_the_end_of_the_window_is_the_clocks(monkeypatch):
+    bench, waits = made(), []
+
+    async def pause(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr(bench.saver, "_pause", pause)
+    bench.save(n=1)
+    await settled()
+    bench.clock.time += 4.0
+    bench.save(n=2)
+    await settled()
+    assert waits == [0.0, 6.0]
+
+
+async def test_a_window_of_zero_saves_each():
+    bench = made(window=0.0)
+    for n in range(4):
+        bench.save(n=n)
+        await settled()
+    assert len(bench.sent) == 4
+
+
+async def test_one_is_in_flight_and_what_comes_meanwhile_goes_as_one():
+    bench = made(window=0.0)
+    bench.server.open.clear()
+    for n in range(5):
+        bench.save(n=n)
+        await settled()
+    assert len(bench.sent) == 1
+    bench.server.open.set()
+    await settled()
+    assert len(bench.sent) == 2
+    assert bench.server.most_at_once == 1
+    assert bench.sent[1].state == bench.draft.cut().state
+
+
+async def test_a_failed_save_is_tried_again_by_itself_with_the_newest_and_a_new_seq():
+    bench = made()
+    bench.server.words = [Unconfirmed("no answer"), Unconfirmed("no answer")]
+    bench.server.open.clear()
+    bench.draft.messages.append({"n": 1})
+    bench.save(n=1)
+    await settled()
+    bench.draft.messages.append({"n": 2})
+    bench.save(n=2)
+    bench.server.open.set()
+    await settled()
+    assert [delta.seq for delta in bench.sent] == [1, 2, 3]
+    assert [delta.acked for delta in bench.sent] == [0, 0, 0]
+    assert messages(bench.sent[2]) == [{"n": 1}, {"n": 2}]
+    assert bench.sent[2].state == bench.draft.cut().state
+    assert bench.clock.slept == [0.2, 0.4], "with back-off, and not only when the window ends"
+
+
+async def test_an_outage_of_hours_ends_neither_the_saving_nor_a_flush():
+    bench = made()
+    bench.server.words = [Unconfirmed("no answer")] * 2000
+    logging.getLogger("workers.saver").setLevel(logging.CRITICAL)
+    try:
+        async with asyncio.timeout(60):
+            await bench.saver.flush(bench.draft.cut())
+    finally:
+        logging.getLogger("workers.saver").setLevel(logging.NOTSET)
+    assert len(bench.sent) == 2001
+    assert max(bench.clock.slept) == 5.0
+
+
+async def test_only_what_is_new_is_sent(no_wait):
+    bench = made(window=0.0)
+    bench.draft.messages.extend([{"n": 0}, {"n": 1}])
+    bench.draft.phases["phase:-:a#0"] = b"\x01"
+    bench.save(x=1)
+    await settled()
+    bench.draft.messages.append({"n": 2})
+    bench.draft.phases["phase:-:b#0"] = b"\x02"
+    bench.saver.offer(bench.draft.cut())
+    await settled()
+    first, second = bench.sent
+    assert (first.base, messages(first), first.state) == (0, [{"n": 0}, {"n": 1}], bench.draft.cut().state)
+    assert (second.base, second.acked, messages(second)) == (2, 1, [{"n": 2}])
+    assert second.state is None, "its bytes are those of the last acknowledged save"
+    assert second.phases == (("phase:-:b#0", b"\x02"),)
+
+
+async def test_after_an_unconfirmed_save_the_state_is_sent_again_though_it_is_as_before():
+    bench = made(window=0.0)
+    bench.save(x=1)
+    await settled()
+    bench.server.words = [Unconfirmed("lost")]
+    bench.save(x=2)
+    bench.draft.state["x"] = 1
+    bench.saver.offer(bench.draft.cut())
+    await settled()
+    assert bench.sent[-1].state == bench.draft.cut().state
+
+
+async def test_a_gap_sends_everything_in_a_generation_of_its_own():
+    bench = made(window=0.0)
+    bench.draft.messages.append({"n": 0})
+    bench.draft.phases["phase:-:a#0"] = b"\x01"
+    bench.save(x=1)
+    await settled()
+    bench.server.words = ["gap"]
+    bench.draft.messages.append({"n": 1})
+    bench.saver.offer(bench.draft.cut())
+    await settled()
+    again = bench.sent[-1]
+    assert (again.acked, again.base, again.generation) == (0, 0, bench.sent[0].generation + 1)
+    assert messages(again) == [{"n": 0}, {"n": 1}]
+    assert again.state == bench.draft.cut().state
+    assert again.phases == (("phase:-:a#0", b"\x01"),)
+    bench.draft.messages.append({"n": 2})
+    bench.saver.offer(bench.draft.cut())
+    await settled()
+    assert (bench.sent[-1].base, bench.sent[-1].generation) == (2, again.generation)
+
+
+async def test_a_replaced_transcript_starts_a_generation():
+    bench = made(window=0.0)
+    bench.draft.messages.extend([{"n": 0}, {"n": 1}])
+    bench.saver.offer(bench.draft.cut())
+    await settled()
+    bench.draft.messages.replace([{"sum": 1}])
+    bench.saver.offer(bench.draft.cut())
+    await settled()
+    assert (bench.sent[1].generation, bench.sent[1].base) == (2, 0)
+    assert messages(bench.sent[1]) == [{"sum": 1}]
+
+
+async def test_the_phases_of_a_turn_are_dropped_with_it():
+    bench = made(window=0.0)
+    bench.draft.turn = 0
+    bench.draft.phases["phase:0:tool#0"] = b"\x01"
+    bench.saver.offer(bench.draft.cut())
+    await settled()
+    bench.draft.end_turn(0)
+    bench.saver.offer(bench.draft.cut())
+    await settled()
+    assert bench.sent[1].drop == ("phase:0:tool#0",)
+    bench.save(x=1)
+    await settled()
+    assert bench.sent[2].drop == ()
+
+
+async def test_a_phase_of_an_unconfirmed_save_is_dropped_too():
+    bench = made(window=0.0)
+    bench.server.words = [Unconfirmed("lost")]
+    bench.server.open.clear()
+    bench.draft.turn = 0
+    bench.draft.phases["phase:0:tool#0"] = b"\x01"
+    bench.saver.offer(bench.draft.cut())
+    await settled()
+    bench.draft.end_turn(0)
+    bench.saver.offer(bench.draft.cut())
+    bench.server.open.set()
+    await settled()
+    assert bench.sent[-1].drop == ("phase:0:tool#0",), "it may be there"
+
+
+async def test_a_flush_does_not_wait_for_the_window_and_returns_when_it_is_saved():
+    bench = made()
+    bench.save(n=1)
+    await settled()
+    bench.server.open.clear()
+    bench.draft.state["n"] = 2
+    flush = asyncio.ensure_future(bench.saver.flush(bench.draft.cut()))
+    await settled()
+    assert len(bench.sent) == 2
+    assert not flush.done()
+    bench.server.open.set()
+    await flush
+
+
+async def test_a_flush_waits_for_a_save_that_has_its_own_content():
+    bench = made(window=0.0)
+    bench.server.open.clear()
+    bench.save(n=1)
+    await settled()
+    bench.draft.state["n"] = 2
+    flush = asyncio.ensure_future(bench.saver.flush(bench.draft.cut()))
+    await settled()
+    assert len(bench.sent) == 1
+    bench.server.open.set()
+    await flush
+    assert bench.sent[1].state == bench.draft.cut().state
+
+
+async def test_a_flush_that_nobody_waits_for_any_more_is_still_saved():
+    bench = made(window=0.0)
+    bench.server.open.clear()
+    flush = asyncio.ensure_future(bench.saver.flush(bench.draft.cut()))
+    await settled()
+    flush.cancel()
+    await settled()
+    bench.server.open.set()
+    await settled()
+    assert bench.saver.last_delta() == b""
+
+
+async def test_a_fenced_save_ends_all_saving_and_tells():
+    bench, told = made(window=0.0), []
+    bench.saver.on_fenced = lambda: told.append(True)
+    bench.server.words = ["fenced"]
+    with pytest.raises(Fenced):
+        await bench.saver.flush(bench.draft.cut())
+    assert told == [True]
+    bench.save(n=9)
+    await settled()
+    assert len(bench.sent) == 1
+    with pytest.raises(Fenced):
+        await bench.saver.flush(bench.draft.cut())
+
+
+async def test_what_is_in_flight_when_it_is_closed_goes_along_with_the_ending():
+    bench = made(window=0.0)
+    bench.save(n=1)
+    await settled()
+    bench.server.open.clear()
+    bench.draft.messages.append({"n": 0})
+    bench.save(n=2)
+    await settled()
+    bench.saver.close()
+    await settled()
+    last = bench.saver.last_delta()
+    assert last, "nobody knows whether the save arrived"
+    assert bench.draft.cut().state in last
+    assert bench.draft.messages.packed[0] in last
+    assert last.startswith(b"1:3"), "a new seq"
+    bench.server.open.set()
+    await settled()
+    assert len(bench.sent) == 2, "nothing is sent after it"
+
+
+async def test_the_ending_carries_nothing_where_all_is_saved():
+    bench = made(window=0.0)
+    assert bench.saver.last_delta() == b""
+    bench.save(n=1)
+    await settled()
+    assert bench.saver.last_delta() == b""
+
+
+async def test_what_was_appended_after_the_last_cut_is_unfinished_and_not_in_the_transcript():
+    bench = made(window=0.0)
+    bench.draft.messages.append({"n": 0})
+    bench.saver.offer(bench.draft.cut())
+    await settled()
+    bench.draft.messages.append({"n": 1})
+    unfinished = bench.saver.unfinished(bench.draft.messages)
+    assert [value for _, value in unchunk(unfinished, "u")] == [{"n": 1}]
+    last = bench.saver.last_delta(unfinished)
+    assert unfinished in last
+    assert last.startswith(b"1:21:1"), "seq 2, acknowledged 1"
+    bench.draft.messages.replace([{"sum": 1}])
+    assert bench.saver.unfinished(bench.draft.messages) == b"", "those of another transcript belong to no saved one"
+
+
+async def test_after_a_gap_the_ending_carries_everything():
+    bench = made(window=0.0)
+    bench.draft.messages.append({"n": 0})
+    bench.save(n=1)
+    await settled()
+    whole = bench.saver.whole_delta()
+    assert bench.draft.messages.packed[0] in whole
+    assert bench.draft.cut().state in whole
+    assert whole.startswith(b"1:21:01:21:01:1"), "seq 2, nothing acknowledged, generation 2, base 0, one message"
+
+
+async def test_the_count_goes_on_over_attempts():
+    draft = Draft()
+    draft.messages.append({"n": 0})
+    draft.state = {"x": 1}
+    head = Head(seq=7, generation=3, length=1, iteration=2, peak=2, progress=4, schema=1)
+    draft.messages.generation = 3
+    bench = made(window=0.0, head=head, draft=draft)
+    bench.draft.messages.append({"n": 1})
+    bench.saver.offer(bench.draft.cut())
+    await settled()
+    delta = bench.sent[0]
+    assert (delta.seq, delta.acked, delta.generation, delta.base) == (8, 7, 3, 1)
+    assert delta.state is None
+
+
+async def test_a_note_travels_once():
+    bench = made(window=0.0)
+    bench.saver.note = Note("half way", 1, 2)
+    bench.save(n=1)
+    await settled()
+    bench.save(n=2)
+    await settled()
+    assert b"half way" in bench.sent[0].note
+    assert bench.sent[1].note == b""
+
+
+@pytest.mark.parametrize("what", ["turn", "phase", "state", "message"])
+async def test_progress_counts_though_no_save_has_taken_it_along(what):
+    bench = made()
+    bench.save(n=1)
+    await settled()
+    mark = bench.saver.progress
+    assert not bench.saver.progress_since(mark)
+    if what == "turn":
+        bench.draft.end_turn(0)
+    elif what == "phase":
+        bench.draft.phases["phase:-:a#0"] = b"\x01"
+    elif what == "state":
+        bench.draft.state["n"] = 2
+    else:
+        bench.draft.messages.append({"n": 1})
+    bench.saver.offer(bench.draft.cut())
+    await settled()
+    assert len(bench.sent) == 1
+    assert bench.saver.progress_since(mark)
+
+
+async def test_a_replaced_transcript_is_no_progress():
+    bench = made()
+    bench.draft.messages.append({"n": 1})
+    bench.save(n=1)
+    await settled()
+    bench.draft.messages.replace([{"a": 1}, {"b": 2}])
+    bench.saver.offer(bench.draft.cut())
+    assert not bench.saver.progress_since(bench.saver.progress)
+
+
+def test_a_cut_keeps_what_it_had():
+    draft = Draft()
+    draft.messages.append({"n": 0})
+    cut = draft.cut()
+    draft.messages.append({"n": 1})
+    draft.phases["phase:-:a#0"] = b"\x01"
+    assert isinstance(cut, Cut)
+    assert (cut.length, cut.phases) == (1, {})

@@ -1,0 +1,82 @@
+"""stuck: who waits for somebody who is not there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from coordinator import stuck
+from coordinator.run import Counters, RunView, Status
+from coordinator.views import CoordinatorView, Overview, WorkerView
+
+NOW = 1_700_000_000.0
+
+
+def view(status: Status, **more: Any) -> RunView:
+    plain = RunView(
+        id="r", kind="k", queue="q", status=status, inputs={}, meta={}, cancelling=False, why="why", counters=Counters(), schema=0,
+        iteration=0, phases=(), note=None, error=None, owner=None, cause=None, created=datetime.fromtimestamp(NOW, UTC), due=None,
+        started=None, ended=None, checkpointed=None, parent=None, key=None,
+    )  # fmt: skip
+    return replace(plain, **more)
+
+
+WORKER = WorkerView("w1", "h", 1, "f", "c", 1, 1, 15.0, 1.0, False, False, ("q:k@0",))
+WELL = Overview("n", 1, "local", {}, {"q:k@0": 3}, (), 0, (WORKER,), (CoordinatorView("c1", 0.5),))
+ALONE = replace(WELL, workers=(), coordinators=())
+
+
+def whys(views: RunView, overview: Overview) -> list[str]:
+    return [one.why for one in stuck.of([views], overview, NOW)]
+
+
+def at(ago: float) -> datetime:
+    return datetime.fromtimestamp(NOW - ago, UTC)
+
+
+@pytest.mark.parametrize(
+    "sound",
+    [
+        view(Status.QUEUED),
+        view(Status.DELAYED, due=at(-100)),
+        view(Status.DELAYED, due=at(1)),
+        view(Status.RUNNING, owner="w1"),
+        view(Status.COMPLETED),
+        view(Status.DEAD),
+    ],
+)
+def test_what_waits_for_its_turn_is_not_stuck(sound: RunView) -> None:
+    assert whys(sound, WELL) == []
+
+
+def test_a_run_that_nobody_takes_is() -> None:
+    for overview in (ALONE, replace(WELL, workers=(replace(WORKER, routes=("q:other@0",)),))):
+        assert whys(view(Status.QUEUED), overview) == ["why"]
+        assert stuck.lines(overview) == [("q", "k")]
+
+
+@pytest.mark.parametrize("paused", ["queue:q", "kind:k"])
+def test_one_that_is_paused_is(paused: str) -> None:
+    overview = replace(WELL, paused=(paused,))
+    assert whys(view(Status.QUEUED), overview) == ["why"]
+    assert stuck.lines(overview) == [("q", "k")]
+
+
+def test_a_line_that_is_served_is_not_looked_at() -> None:
+    assert stuck.lines(WELL) == []
+
+
+def test_one_that_is_overdue_is_and_the_missing_coordinator_is_named() -> None:
+    late = view(Status.DELAYED, due=at(60))
+    assert whys(late, WELL) == ["it was due 60 s ago, and was not moved"]
+    assert whys(late, ALONE) == ["it was due 60 s ago, and was not moved: no coordinator is running to do it"]
+
+
+def test_one_whose_worker_is_gone_is() -> None:
+    running = view(Status.RUNNING, owner="w1")
+    silent = replace(WELL, workers=(replace(WORKER, lease_age=30.0),))
+    assert whys(running, silent) == ["its worker was last heard of 30 s ago, and the run was not taken back yet"]
+    assert whys(running, ALONE) == ["its worker w1 has no lease: 'coordinator doctor' says more"]

@@ -1,0 +1,63 @@
+"""Many plans side by side: each sees what it would see alone, and they share their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from coordinator.errors import NotFound, Unconfirmed
+from coordinator.store.script import Request, read
+from coordinator.store.together import together
+
+
+def asks(name: str, steps: int) -> Generator[Request | list[Request], Any, str]:
+    """One request, then a pair for each further step; what it was answered is what it comes to."""
+    heard = [(yield read("{n:0}", "GET", name))]
+    for _ in range(steps - 1):
+        heard += yield [read("{n:0}", "GET", f"{name}{side}") for side in ("l", "r")]
+    if heard == ["nothing"]:
+        raise NotFound(name)
+    return " ".join(heard)
+
+
+def keys(requests: list[Request]) -> list[str]:
+    return [str(request.arguments[1]) for request in requests]  # type: ignore[union-attr]  # no scripts here
+
+
+def test_what_is_asked_in_the_same_step_goes_together() -> None:
+    plan = together([asks("a", 2), asks("b", 1), asks("c", 3)])
+    assert keys(next(plan)) == ["a", "b", "c"]
+    assert keys(plan.send(["1", "2", "3"])) == ["al", "ar", "cl", "cr"]
+    assert keys(plan.send(["4", "5", "6", "7"])) == ["cl", "cr"]
+    with pytest.raises(StopIteration) as done:
+        plan.send(["8", "9"])
+    assert done.value.value == ["1 4 5", "2", "3 6 7 8 9"]
+
+
+def test_one_that_fails_keeps_none_of_the_others() -> None:
+    plan = together([asks("a", 1), asks("b", 1), asks("c", 1)])
+    next(plan)
+    doubt = Unconfirmed("no answer", [])
+    with pytest.raises(StopIteration) as done:
+        plan.send(["nothing", doubt, "3"])
+    refused, unconfirmed, came = done.value.value
+    assert (type(refused), unconfirmed, came) == (NotFound, doubt, "3")
+
+
+def test_a_mistake_of_ours_is_not_taken_for_an_answer() -> None:
+    def broken() -> Generator[Request | list[Request], Any, str]:
+        yield read("{n:0}", "GET", "a")
+        raise ZeroDivisionError
+
+    plan = together([broken()])
+    next(plan)
+    with pytest.raises(ZeroDivisionError):
+        plan.send(["1"])
+
+
+def test_none_at_all_asks_nothing() -> None:
+    with pytest.raises(StopIteration) as done:
+        next(together([]))
+    assert done.value.value == []

@@ -1,0 +1,127 @@
+"""Where partitions are: what a search learns, and what is done where nobody answers. No server: questions are answered by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator.address import HERE, Node, address
+from coordinator.errors import NotConfigured
+from coordinator.store.slots import SLOTS, masters, slot_of, tag_of
+from coordinator.store.topology import Question, Topology, topology
+from coordinator.store.trouble import Trouble
+
+A, B, C = Node("a", 1), Node("b", 2), Node("c", 3)
+AWAY = Trouble("away", sent=False)
+
+
+def searched(found: Topology, answers: dict[tuple[Node, str], Any]) -> list[Question]:
+    """The questions of a search; what is not answered is away."""
+    asked, steps, reply = [], found.search(), None
+    try:
+        question = next(steps)
+        while True:
+            asked.append(question)
+            reply = answers.get((question.node, str(question.command[0])), AWAY)
+            question = steps.send(reply)
+    except StopIteration:
+        return asked
+
+
+def test_slots_are_those_of_redis():
+    # from CLUSTER KEYSLOT
+    assert (slot_of("foo"), slot_of("{runs:0}"), slot_of("{runs:0}:run:x")) == (
+        12182,
+        slot_of("runs:0"),
+        slot_of("runs:0"),
+    )
+    assert slot_of("{}x") != slot_of("{}y")
+    assert tag_of("{runs:0}:bell:a") == "{runs:0}"
+
+
+def test_a_cluster_is_learned_from_the_first_node_that_answers():
+    cluster = topology(address("redis+cluster://a:1,b:2"))
+    assert cluster.where("{x:0}") is None
+    slots = [[0, 99, [b"b", 2, b"id"]], [100, SLOTS - 1, [b"", 3, b"id"]]]
+    assert [question.node for question in searched(cluster, {(B, "CLUSTER"): slots})] == [A, B]
+    assert cluster.where("{x:0}") in (B, Node("b", 3)), "a node that does not know its name is the one that was asked"
+    assert not cluster.stale
+
+
+def test_a_slot_that_moved_is_known_at_once_and_asked_for_anew():
+    cluster = topology(address("redis+cluster://a:1"))
+    searched(cluster, {(A, "CLUSTER"): [[0, SLOTS - 1, [b"a", 1]]]})
+    cluster.moved(slot_of("{x:0}"), C)
+    assert (cluster.where("{x:0}"), cluster.where("{x:1}"), cluster.stale) == (C, A, True)
+
+
+def test_what_is_known_of_a_cluster_stays_in_use_while_nobody_answers():
+    cluster = topology(address("redis+cluster://a:1"))
+    searched(cluster, {(A, "CLUSTER"): [[0, SLOTS - 1, [b"a", 1]]]})
+    cluster.doubt(A)
+    with pytest.raises(Trouble, match="no node of"):
+        searched(cluster, {})
+    assert cluster.where("{x:0}") == A
+
+
+def test_a_master_that_sentinels_name_must_be_one():
+    group = topology(address("redis+sentinel://a:1,b:2/main"))
+    answers = {
+        (A, "SENTINEL"): [b"c", b"3"], (B, "SENTINEL"): [b"c", b"4"], (C, "ROLE"): [b"slave"], (Node("c", 4), "ROLE"): [b"master"],
+    }  # fmt: skip
+    searched(group, answers)
+    assert group.where("{x:0}") == Node("c", 4)
+    group.doubt(Node("c", 4))
+    assert group.where("{x:0}") is None, "after trouble with it the master is asked for before anything is sent"
+    assert searched(group, answers)[0].node == B, "the sentinel that answered is asked first"
+
+
+def test_a_group_without_a_master_is_trouble_and_a_refusal_is_said():
+    group = topology(address("redis+sentinel://a:1,b:2/main"))
+    with pytest.raises(Trouble, match="no master now"):
+        searched(group, {(A, "SENTINEL"): None})
+    with pytest.raises(NotConfigured, match="password"):
+        searched(group, {(B, "SENTINEL"): NotConfigured("the password")})
+
+
+def test_a_server_that_stands_alone_is_where_it_is():
+    assert topology(address("redis://a")).where("{x:0}") is HERE
+    assert masters([], A) == [None] * SLOTS
+
+
+def served(*masters: Node) -> list[list[Any]]:
+    """What CLUSTER SLOTS answers where these share the slots."""
+    width = SLOTS // len(masters)
+    return [[n * width, (n + 1) * width - 1, [m.host.encode(), m.port]] for n, m in enumerate(masters)]
+
+
+def test_a_node_that_is_cut_off_is_not_believed_for_ever():
+    """It answers, and names a master that is gone: whoever knows the successor is asked, too."""
+    cluster = topology(address("redis+cluster://b:2,c:3"))
+    searched(cluster, {(B, "CLUSTER"): served(A, B), (C, "CLUSTER"): served(A, B)})
+    cluster.doubt(A)
+    asked = searched(cluster, {(B, "CLUSTER"): served(A, B), (C, "CLUSTER"): served(C, B)})
+    assert [question.node for question in asked] == [B, C]
+    assert C in {cluster.where(f"{{x:{n}}}") for n in range(20)}
+    assert A not in {cluster.where(f"{{x:{n}}}") for n in range(20)}
+
+
+def test_where_nobody_knows_a_successor_the_master_stays_what_it_was():
+    cluster = topology(address("redis+cluster://b:2,c:3"))
+    known = {(B, "CLUSTER"): served(A, B), (C, "CLUSTER"): served(A, B)}
+    searched(cluster, known)
+    cluster.doubt(A)
+    assert [question.node for question in searched(cluster, known)] == [B, C], "and it is not waited for itself"
+    assert A in {cluster.where(f"{{x:{n}}}") for n in range(20)}
+    assert not cluster.stale
+
+
+def test_who_was_named_by_a_node_that_moved_a_slot_is_asked_first():
+    """Others may not have heard of it, and would send us back to where we were sent away."""
+    cluster = topology(address("redis+cluster://a:1,b:2"))
+    old = {(A, "CLUSTER"): served(A), (B, "CLUSTER"): served(A)}
+    searched(cluster, old)
+    cluster.moved(slot_of("{x:0}"), C)
+    assert searched(cluster, {**old, (C, "CLUSTER"): served(C)})[0].node == C
+    assert cluster.where("{x:0}") == C

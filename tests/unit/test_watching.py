@@ -1,0 +1,94 @@
+"""A change of the code is noticed once, when it is whole."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from workers import watching
+from workers.watching import Watch, differing, look
+
+
+class Turns:
+    """A clock without time: each wait lets the next thing be done."""
+
+    def __init__(self, *steps: object) -> None:
+        self._steps = list(steps)
+        self.waits: list[float] = []
+
+    def now(self) -> float:
+        return 0.0
+
+    monotonic = now
+
+    def sleep(self, seconds: float) -> None:
+        raise NotImplementedError
+
+    async def asleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        step = self._steps.pop(0)
+        if callable(step):
+            step()
+
+
+def test_python_files_are_looked_at_and_what_is_installed_or_hidden_is_not(tmp_path: Path) -> None:
+    seen = ("app.py", "deep/er/more.py")
+    unseen = ("notes.txt", ".hidden/a.py", "__pycache__/a.py", "node_modules/a.py", "env/lib/a.py", ".a.py")
+    for name in (*seen, *unseen, "env/pyvenv.cfg"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert sorted(look(tmp_path)) == sorted(str(tmp_path / name) for name in seen)
+
+
+def test_a_file_of_the_same_size_and_second_has_changed(tmp_path: Path) -> None:
+    file = tmp_path / "app.py"
+    file.write_text("1")
+    before = look(tmp_path)
+    facts = file.stat()
+    file.write_text("2")
+    os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns + 1))
+    assert differing(before, look(tmp_path)) == [str(file)]
+
+
+def test_a_file_that_was_replaced_with_its_times_has_changed(tmp_path: Path) -> None:
+    file, new = tmp_path / "app.py", tmp_path / "new"
+    file.write_text("1")
+    facts, before = file.stat(), look(tmp_path)
+    new.write_text("2")
+    os.utime(new, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    new.rename(file)
+    assert differing(before, look(tmp_path)) == [str(file)]
+
+
+def test_a_link_that_leads_round_in_a_circle_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "round").symlink_to(tmp_path)
+    (tmp_path / "app.py").touch()
+    assert list(look(tmp_path)) == [str(tmp_path / "app.py")]
+
+
+async def test_a_change_is_told_when_it_has_come_to_rest(tmp_path: Path) -> None:
+    app, more = tmp_path / "app.py", tmp_path / "more.py"
+    app.write_text("one")
+    clock = Turns(lambda: app.write_text("two and"), lambda: more.write_text("three"), None)
+    watch = Watch(tmp_path, clock)
+    assert await watch.changed() == [str(app), str(more)]
+    assert clock.waits == [watching.EVERY, watching.SETTLED, watching.SETTLED]
+
+
+async def test_what_changes_while_nobody_waits_is_told_too(tmp_path: Path) -> None:
+    app = tmp_path / "app.py"
+    watch = Watch(tmp_path, Turns(None, None))
+    app.write_text("one")
+    assert await watch.changed() == [str(app)]
+    app.unlink()
+    assert await watch.changed() == [str(app)]
+
+
+async def test_handlers_that_lie_elsewhere_are_watched(tmp_path: Path) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere.py"
+    here.mkdir()
+    elsewhere.write_text("one")
+    watch = Watch(here, Turns(lambda: elsewhere.write_text("two and"), None))
+    watch.also([str(elsewhere)])
+    assert await asyncio.wait_for(watch.changed(), 10) == [str(elsewhere)]

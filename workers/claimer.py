@@ -1,0 +1,153 @@
+"""Claims runs of one partition: while there are free slots it asks, and where nothing waits it listens for a bell."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from coordinator.clock import Clock
+from coordinator.config import Address
+from coordinator.errors import CoordinatorError
+from coordinator.store import plans
+from coordinator.store.wire import AsyncBell, AsyncWire, drive_async
+from workers.lease import Lease
+from workers.slots import SlotTable
+
+logger = logging.getLogger(__name__)
+ROUND = 5.0
+CLAIM_SECONDS = 5.0
+MOST = 200
+LEFT_SECONDS = 0.1  # how soon an outdated worker asks again where it left something to newer ones
+
+
+class Claimer:
+    """One partition's claims, one in flight at a time."""
+
+    def __init__(
+        self,
+        address: Address,
+        wire: AsyncWire,
+        slots: SlotTable,
+        clock: Clock,
+        lease: Callable[[], Lease],
+        routes: Callable[[], Sequence[str]],
+        outdated: Callable[[], bool],
+        take: Callable[[Lease, list[plans.Claimed]], None],
+        lost: Callable[[Lease], None],
+        renew: Callable[[Lease], None],
+    ) -> None:
+        self._bell = AsyncBell(address)
+        self._wire, self._slots, self._clock = wire, slots, clock
+        self._lease, self._routes, self._outdated = lease, routes, outdated
+        self._take, self._lost, self._renew = take, lost, renew
+        self.first_answer = asyncio.Event()
+        self.asking: asyncio.Task[tuple[str, list[plans.Claimed]]] | None = None
+        self.draining = False
+        self._ringing: asyncio.Task[Any] | None = None
+
+    async def run(self) -> None:
+        """Until it is cancelled. A claim that is under way then goes on: `asking` is to be waited for."""
+        failing = False
+        while not self.draining:
+            try:
+                taken = await self._claim(probing=failing)
+                failing = False
+                if taken == 0:
+                    await self._listen()
+            except CoordinatorError as error:
+                if not failing:
+                    logger.warning("can't claim: %s", error)
+                failing = True
+                await self._clock.asleep(0.5)
+            except Exception:
+                # one answer that can't be read must not end the others' claims; what came with it goes back by reconcile
+                logger.exception("a claim broke")
+                await self._clock.asleep(0.5)
+
+    async def _claim(self, *, probing: bool) -> int:
+        """How many runs it took; -1 where it should ask again at once. After a failure it first asks for nothing: the places that a
+        claim reserves are of use in other partitions while this one can't be reached."""
+        await self._lease().sure()
+        count, alone = (0, False) if probing else await self._slots.reserve(MOST)
+        lease = self._lease()
+        self.asking = asyncio.get_running_loop().create_task(self._ask(lease, count, alone))
+        answer, runs = await asyncio.shield(self.asking)
+        self.first_answer.set()
+        if answer == "gone":
+            self._lost(lease)
+            await self._clock.asleep(0.05)  # until it has joined anew
+        elif answer == "expired":
+            self._renew(lease)
+            await self._clock.asleep(0.1)
+        elif answer == "left":  # not by a bell: the token is for those to whom it was left
+            await self._clock.asleep(LEFT_SECONDS)
+        return len(runs) if answer in ("ok", "suspect") and not probing else -1
+
+    async def _ask(self, lease: Lease, count: int, alone: bool) -> tuple[str, list[plans.Claimed]]:
+        """One numbered claim. Unanswered in its time it is given up: by the floor it takes nothing when it arrives later."""
+        lease.number += 1
+        number, routes = lease.number, self._routes()
+        plan = plans.claim(
+            lease.keys, lease.worker, number=number, want=count if routes else 0, routes=routes, alone=alone,
+            outdated=self._outdated(),
+        )  # fmt: skip
+        try:
+            answer, runs = await drive_async(self._wire, plan, timeout=CLAIM_SECONDS)
+            self._take(lease, runs)
+            return answer, runs
+        finally:
+            lease.floor = number
+            if count:  # what was taken fills places; the rest is free again
+                self._slots.give_back(count, alone=alone)
+
+    async def _listen(self) -> None:
+        """Until a bell rings, a round is over, or the process is empty: then it may take what only an empty one may."""
+        if self._ringing is None:
+            keys, routes = self._lease().keys, self._routes()
+            bells = [keys.bell(route) for route in routes]
+            if not self._slots.held:  # else it would take a token that an empty process waits for
+                bells += [keys.suspect_bell(route) for route in routes]
+            wait = self._bell.wait(bells, ROUND) if bells else self._clock.asleep(1.0)
+            self._ringing = asyncio.get_running_loop().create_task(wait)
+        # it is not given up when the process is empty: a token that is on its way to it would be lost
+        waiting: set[asyncio.Task[Any]] = {self._ringing}
+        emptied = asyncio.get_running_loop().create_task(self._slots.empty.wait())
+        if self._slots.held:
+            waiting.add(emptied)
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            emptied.cancel()
+        if self._ringing.done():
+            rung, self._ringing = self._ringing, None
+            rung.result()
+
+    async def close(self) -> None:
+        if self._ringing is not None:
+            self._ringing.cancel()
+            await asyncio.gather(self._ringing, return_exceptions=True)
+        await self._bell.close()
+
+
+class Inbox:
+    """Hears what a worker is asked for, at once: to cancel a run, to drain. Heartbeats tell the same, later."""
+
+    def __init__(
+        self, address: Address, clock: Clock, lease: Callable[[], Lease], heard: Callable[[str], None]
+    ) -> None:
+        self._bell, self._clock, self._lease, self._heard = AsyncBell(address), clock, lease, heard
+
+    async def run(self) -> None:
+        while True:
+            try:
+                lease = self._lease()
+                found = await self._bell.wait([lease.keys.inbox(lease.worker)], ROUND)
+                if found is not None:
+                    self._heard(found[1].decode(errors="replace"))
+            except CoordinatorError:
+                await self._clock.asleep(0.5)
+
+    async def close(self) -> None:
+        await self._bell.close()
