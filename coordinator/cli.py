@@ -61,7 +61,7 @@ def init(
         durable(durability)
     wire = Wire(settings.address, settings.timeout)
     try:
-        found = drive(wire, checks.examine(settings.namespace, durability, partitions=partitions))
+        found = drive(wire, checks.examine(settings.address, settings.namespace, durability, partitions=partitions))
         checks.refuse(found)
         birth = uuid4().hex
         space = drive(wire, plans.found(settings.namespace, birth=birth, partitions=partitions, durability=durability))

@@ -20,7 +20,7 @@ def check(here: Here) -> int:
     settings = here.settings
     wire = Wire(settings.address, settings.timeout)
     try:
-        found = drive(wire, checks.examine(settings.namespace, now=SystemClock().now))
+        found = drive(wire, checks.examine(settings.address, settings.namespace, now=SystemClock().now))
     finally:
         wire.close()
     found = [*checks.of_address(settings.address), *found]

@@ -90,7 +90,8 @@ class _Session:
         self.pid = os.getpid()
         self.wire = Wire(settings.address, settings.timeout)
         self.hints = Hints(settings.address, self.wire, clock)
-        self.operations = Operations(settings.namespace, clock, examine=settings.address.scheme != "memory")
+        looked_at = None if settings.address.scheme == "memory" else settings.address
+        self.operations = Operations(settings.namespace, clock, examine=looked_at)
 
     def close(self) -> None:
         self.hints.close()
@@ -324,7 +325,8 @@ class _AsyncSession:
         self.loop = asyncio.get_running_loop()
         self.wire = AsyncWire(settings.address, settings.timeout)
         self.hints = AsyncHints(settings.address, self.wire, clock)
-        self.operations = Operations(settings.namespace, clock, examine=settings.address.scheme != "memory")
+        looked_at = None if settings.address.scheme == "memory" else settings.address
+        self.operations = Operations(settings.namespace, clock, examine=looked_at)
 
     async def close(self) -> None:
         await self.hints.close()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from coordinator import overview, scheduling
+from coordinator.address import Address
 from coordinator.clock import Clock
 from coordinator.errors import (
     BadCall,
@@ -54,7 +55,8 @@ LOOK_AT_ONCE = 500
 class Operations:
     """The plans of one client. Shared by its threads: nothing here changes but the facts of the namespace, once."""
 
-    def __init__(self, namespace: str, clock: Clock, *, examine: bool) -> None:
+    def __init__(self, namespace: str, clock: Clock, *, examine: Address | None) -> None:
+        """`examine`: the server to look at before it is trusted, where it is one to look at."""
         self._name, self._clock, self._examine = namespace, clock, examine
         self._ids = RunIds()
         self._space: Namespace | None = None
@@ -63,8 +65,8 @@ class Operations:
     def space(self) -> Steps[Namespace]:
         """The facts of the namespace."""
         if self._space is None:
-            if self._examine:
-                found = yield from checks.examine(self._name)
+            if self._examine is not None:
+                found = yield from checks.examine(self._examine, self._name)
                 checks.refuse(found)
                 for finding in found:
                     log.warning("%s", finding.sentence)

@@ -7,7 +7,6 @@ and the first one that brings a token is answered; the others stay, so that no t
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -172,39 +171,45 @@ class Bell:
 
 
 class _Loop:
-    """An event loop in a thread that waits: one thread can't wait for several connections at once."""
+    """An event loop for threads that wait, one at a time: one thread can't wait for several connections at once.
+
+    Who leaves it last ends it: the thread that waits where there is one, else the one that closes. A loop that nobody ends would
+    keep the waits of the other partitions, and their connections, until the garbage collector finds them.
+    """
 
     def __init__(self, address: Address) -> None:
         self._loop, self._bell = asyncio.new_event_loop(), AsyncBell(address)
-        self._owner = threading.get_ident()
+        self._lock = threading.Lock()
         self._waiting: asyncio.Task[Token | None] | None = None
-        self._closing = False
+        self._closed = False
 
     def wait(self, keys: Sequence[str], seconds: float) -> Token | None:
-        if self._loop.is_closed():
-            raise Unreachable("the bell was closed")
-        self._waiting = self._loop.create_task(self._bell.wait(keys, seconds))
-        if self._closing:
-            self._waiting.cancel()
+        with self._lock:
+            if self._closed:
+                raise Unreachable("the bell was closed")
+            waiting = self._waiting = self._loop.create_task(self._bell.wait(keys, seconds))
         try:
-            return self._loop.run_until_complete(self._waiting)
+            return self._loop.run_until_complete(waiting)
         except asyncio.CancelledError:
-            self._shut()
             raise Unreachable("the bell was closed") from None
+        finally:
+            with self._lock:
+                self._waiting, closed = None, self._closed
+            if closed:
+                self._end()
 
     def close(self) -> None:
-        """By another thread: the one that waits ends its wait, and the loop, which is its own."""
-        self._closing = True
-        if threading.get_ident() == self._owner:
-            self._shut()
-        elif (waiting := self._waiting) is not None:
-            with contextlib.suppress(RuntimeError):  # it was closed just now
+        with self._lock:
+            closed, self._closed = self._closed, True
+            waiting = self._waiting
+            if waiting is not None:
                 self._loop.call_soon_threadsafe(waiting.cancel)
+        if waiting is None and not closed:
+            self._end()
 
-    def _shut(self) -> None:
-        if not self._loop.is_closed():
-            self._loop.run_until_complete(self._bell.close())
-            self._loop.close()
+    def _end(self) -> None:
+        self._loop.run_until_complete(self._bell.close())
+        self._loop.close()
 
 
 def _token(reply: Any) -> Token | None:

@@ -118,7 +118,7 @@ class Records:
 
     def _trust(self) -> Steps[None]:
         if not self._trusted:
-            found = yield from checks.examine(self._settings.namespace)
+            found = yield from checks.examine(self._settings.address, self._settings.namespace)
             checks.refuse(found)
             for finding in found:
                 logger.warning("%s", finding.sentence)

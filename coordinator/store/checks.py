@@ -45,11 +45,16 @@ class Wanted:
 
     durability: str = "local"
     founding: bool = False
+    followed: bool = False  # a Sentinel group or a Cluster: where the master is now is found out anew
     now: float | None = None  # of this machine, to compare clocks
 
 
 def examine(
-    namespace: str, durability: str | None = None, now: Callable[[], float] | None = None, partitions: int | None = None
+    address: Address,
+    namespace: str,
+    durability: str | None = None,
+    now: Callable[[], float] | None = None,
+    partitions: int | None = None,
 ) -> Generator[Request | list[Request], Any, list[Finding]]:
     """What is found; nothing is written. The namespace's own facts count, else those that it would be founded with."""
     keys = Keys(namespace, 0)
@@ -61,7 +66,8 @@ def examine(
         raise facts
     known = {field: text(value) for field, value in pairs(facts).items()}
     level = known.get("durability") or durability or "local"
-    wanted = Wanted(level, founding=not known, now=None if now is None else now())
+    followed = address.kind != "one"
+    wanted = Wanted(level, founding=not known, followed=followed, now=None if now is None else now())
     lines = _lines(info)
     found = findings(lines, _setting(fsync), wanted, _time(clock))
     if lines is not None and lines.get("cluster_enabled") == "1":
@@ -130,7 +136,7 @@ def findings(
             *found,
         ]
     return [
-        *_version(info), *_role(info), *_eviction(info), *_memory(info),
+        *_version(info), *_role(info, wanted), *_eviction(info), *_memory(info),
         *_persistence(info, appendfsync, wanted.durability), *_replicas(info, wanted), *found,
     ]  # fmt: skip
 
@@ -149,12 +155,16 @@ def _version(info: Mapping[str, str]) -> list[Finding]:
     return []
 
 
-def _role(info: Mapping[str, str]) -> list[Finding]:
+def _role(info: Mapping[str, str], wanted: Wanted) -> list[Finding]:
+    """In a failover the node that is asked may have been made a replica a moment ago: what is sent to it then is sent on."""
     if info.get("role", "master") == "master":
         return []
+    master = f"{info.get('master_host', '?')}:{info.get('master_port', '?')}"
+    if wanted.followed:
+        return [Finding(f"the node that was asked is a replica of {master} by now: a failover is followed")]
     return [
         Finding(
-            f"the server is a replica of {info.get('master_host', '?')}:{info.get('master_port', '?')} and takes no writes: use "
+            f"the server is a replica of {master} and takes no writes: use "
             "the address of its primary, or promote it with REPLICAOF NO ONE",
             refused=True,
         )
@@ -282,7 +292,7 @@ def _is_local(host: str) -> bool:
 def enter(settings: Settings) -> Generator[Request | list[Request], Any, Namespace]:
     """The namespace, on a server that can be trusted with it. What is worth a warning is logged."""
     if settings.address.scheme != "memory":
-        found = yield from examine(settings.namespace, now=SystemClock().now)
+        found = yield from examine(settings.address, settings.namespace, now=SystemClock().now)
         refuse(found)
         for finding in [*of_address(settings.address), *found]:
             logger.warning("%s", finding.sentence)

@@ -88,7 +88,7 @@ def test_no_child_escapes_whenever_it_is_enqueued(shop: Shop) -> None:
     while number < steps:
         root = shop.client.enqueue("work")
         shop.start(root)
-        plan = Operations(shop.name, shop.client._clock, examine=False).cancel_tree(root.id, 30.0)
+        plan = Operations(shop.name, shop.client._clock, examine=None).cancel_tree(root.id, 30.0)
         steps, request = 0, next(plan)
         while True:
             if steps == number:
@@ -164,7 +164,7 @@ def test_a_mark_that_comes_late_does_not_count_for_the_next_life(shop: Shop) -> 
     """Who cancels the tree stands still before its mark, and meanwhile the run has ended and was revived."""
     root = shop.client.enqueue("work")
     shop.start(root)
-    plan = Operations(shop.name, shop.client._clock, examine=False).cancel_tree(root.id, 30.0)
+    plan = Operations(shop.name, shop.client._clock, examine=None).cancel_tree(root.id, 30.0)
     request = next(plan)
     while not (
         isinstance(request, list) and any(isinstance(one, Call) and one.script is plans.FELL for one in request)

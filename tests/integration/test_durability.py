@@ -154,9 +154,10 @@ def test_a_namespace_without_replicas_waits_for_none(start_server: StartServer, 
 
 
 def test_a_level_is_founded_only_where_it_can_be_kept(start_server: StartServer, namespace: str) -> None:
-    made = Wire(address(start_server().url), timeout=1)
+    where = address(start_server().url)
+    made = Wire(where, timeout=1)
     try:
-        found = drive(made, checks.examine(namespace, LEVEL))
+        found = drive(made, checks.examine(where, namespace, LEVEL))
         with pytest.raises(NotConfigured, match="REPLICAOF"):
             checks.refuse(found)
     finally:

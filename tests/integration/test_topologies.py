@@ -111,6 +111,28 @@ def test_closing_a_bell_ends_its_wait(url: str, namespace: str, sync_wires: Any)
     assert ended.is_set()
 
 
+def test_a_bell_that_is_closed_while_nobody_waits_keeps_no_connection(
+    shared_topologies: Callable[[str, Kind], Cluster | Group], namespace: str, sync_wires: Any
+) -> None:
+    """By another thread than the one that waited: the waits of the other partitions are still under way on its loop."""
+    url = shared_topologies("cluster", "redis").url
+    wire = sync_wires(url)
+    space = founded(wire, namespace)
+    bell = Bell(address(url))
+    wire.ask([read(space.keys(3).at, "RPUSH", space.keys(3).wake("c1"), "run-3")])
+    waits = threading.Thread(target=lambda: bell.wait([keys.wake("c1") for keys in space.everywhere()], 60.0))
+    waits.start()
+    waits.join(10)
+    assert _connected(bell), "the other partitions are waited for all the time"
+    bell.close()
+    loop = bell._loop
+    assert loop is not None
+    assert not loop._bell._pending or all(task.done() for task in loop._bell._pending.values())
+    assert loop._loop.is_closed()
+    with pytest.raises(Unreachable):
+        bell.wait([space.keys(3).wake("c1")], 1.0)
+
+
 def _connected(bell: Bell) -> bool:
     return bool(bell._pools) or (bell._loop is not None and bool(bell._loop._bell._pending))
 

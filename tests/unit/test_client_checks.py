@@ -65,6 +65,17 @@ def test_what_is_hidden_or_doubtful_is_a_warning(info, fsync, durability, said):
     refuse([found])
 
 
+def test_a_replica_is_refused_only_where_nobody_could_be_sent_on():
+    """A process that starts in the middle of a failover may ask a node that was the master a moment ago."""
+    replica = GOOD | {"role": "slave", "master_host": "10.0.0.7", "master_port": "7001"}
+    (alone,) = findings(replica, "everysec", Wanted("local"))
+    assert alone.refused
+    assert "10.0.0.7:7001" in alone.sentence
+    (followed,) = findings(replica, "everysec", Wanted("local", followed=True))
+    assert not followed.refused
+    assert "10.0.0.7:7001" in followed.sentence
+
+
 def test_too_few_replicas_are_refused_only_when_a_namespace_is_founded():
     (found,) = findings(GOOD, None, Wanted("replicated(1)", founding=True))
     assert found.refused
