@@ -116,7 +116,7 @@ class Cluster:
         """The master that serves a key, as the masters themselves say."""
         slot = slot_of(key)
         for node in self.nodes:
-            if not node.running or not node.is_master():
+            if not node.answers or not node.is_master():
                 continue
             for first, last, master, *_ in node.admin.execute_command("CLUSTER", "SLOTS"):
                 if first <= slot <= last:
@@ -125,7 +125,7 @@ class Cluster:
 
     def replica_of(self, master: ClusterNode) -> ClusterNode:
         for node in self.nodes:
-            role = node.admin.execute_command("ROLE") if node.running else [b""]
+            role = node.admin.execute_command("ROLE") if node.answers else [b""]
             if role[0] == b"slave" and role[2] == master.port:
                 return node
         raise AssertionError("the master has no replica")

@@ -12,6 +12,7 @@ A missing redis-server skips the redis variants, and fails in CI.
 from __future__ import annotations
 
 import os
+import signal
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -26,6 +27,12 @@ from tests.servers import DURABLE, Kind, Server, binary
 SHELVES = Path(__file__).parent
 
 StartServer = Callable[..., Server]
+
+
+def pytest_configure() -> None:
+    """A shell's background jobs have Ctrl-C switched off, and hand that on: tests that send it need what a terminal gives."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -46,6 +46,7 @@ class Server:
         self.users: list[list[str]] = []  # words of ACL SETUSER: those who are there from a start on
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
+        self._paused = False
         self.start()
 
     @property
@@ -53,8 +54,9 @@ class Server:
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property
-    def running(self) -> bool:
-        return self._process is not None
+    def answers(self) -> bool:
+        """Whether it can be asked: neither dead nor paused."""
+        return self._process is not None and not self._paused
 
     @property
     def pid(self) -> int:
@@ -102,9 +104,11 @@ class Server:
     def pause(self) -> None:
         """SIGSTOP: connections stay open, answers stop."""
         self._signal(signal.SIGSTOP)
+        self._paused = True
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
+        self._paused = False
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None:
@@ -114,7 +118,7 @@ class Server:
         self._signal(number)
         if self._process is not None:
             self._process.wait(timeout=30)
-            self._process = None
+            self._process, self._paused = None, False
         if "admin" in self.__dict__:
             self.admin.connection_pool.disconnect()  # what it is connected to is gone
 

@@ -51,7 +51,7 @@ class Place:
     def admin(self) -> Any:
         """For looking inside, wherever a key is now."""
         if isinstance(self._made, Cluster):
-            node = next(node for node in self._made.nodes if node.running)
+            node = next(node for node in self._made.nodes if node.answers)
             return redis.cluster.RedisCluster("127.0.0.1", node.port, protocol=2)
         return self._made.master.admin if isinstance(self._made, Group) else self._made.admin
 
