@@ -17,7 +17,7 @@ from coordinator.config import Settings
 from coordinator.errors import CoordinatorError
 from workers.code import code_version
 from workers.printed import speak_on
-from workers.program import fast_runner, leave, load_all
+from workers.program import fast_runner, leave, load_all, settle
 from workers.registry import Registry
 from workers.worker import Worker, WorkerOptions
 
@@ -42,6 +42,7 @@ def main() -> None:
         supervisor.tell(f"grace {max((handler.grace or 0.0 for handler in registry.handlers.values()), default=0.0)}")
         if not worker_options.code:
             worker_options = replace(worker_options, code=code_version(order["places"], registry))
+        settle()
         code = fast_runner()(_work(registry, worker_options, supervisor))
     except CoordinatorError as error:
         supervisor.tell(f"fails {error}")

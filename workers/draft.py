@@ -42,6 +42,9 @@ class Head:
             raise Unreadable(f"the head of the checkpoint can't be read: {text!r:.80}") from None
 
 
+NO_HEAD = Head()  # of a run that has no checkpoint yet
+
+
 @dataclass(frozen=True, slots=True)
 class Cut:
     """What was held at a cut. `packed` is shared with the transcript, which only grows: `length` says how much of it counts."""

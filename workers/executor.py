@@ -36,7 +36,7 @@ from coordinator.store.wire import AsyncWire, drive_async
 from coordinator.views import read_failure
 from workers.attempt import Attempt
 from workers.context import AsyncRun, Facts, Resumed, Run, Stopped
-from workers.draft import INPUTS, RESULT_LIMIT, Draft, Head, loaded
+from workers.draft import INPUTS, NO_HEAD, RESULT_LIMIT, Draft, Head, loaded
 from workers.messages import kept
 from workers.migration import migrated
 from workers.proof import Proof
@@ -66,8 +66,12 @@ class Executor:
         if attempt.ended:
             return  # left behind: its run was released without it
         attempt.ended = True
-        await self._absorb_cancels()
-        failures = 0 if self._progress_since_failure(attempt) else attempt.counters.failures
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            await self._absorb_cancels(task)
+        failures = attempt.counters.failures
+        if failures and self._progress_since_failure(attempt):
+            failures = 0
         outcome = classify(ending, attempt.stop_asked, attempt.handler.retry, failures)
         await self.finalise(attempt, outcome)
 
@@ -127,7 +131,7 @@ class Executor:
         """The checkpoint: along with the claim, or page by page where it is large."""
         parts = attempt.claimed.checkpoint
         if parts is None:
-            return Draft(), Head(), []
+            return Draft(), NO_HEAD, []
         if parts == "paged":
             plan = plans.load(attempt.lease.keys, attempt.id, attempt.token)
             parts = await drive_async(self.wire, plan, give_up=lambda: attempt.stopping is not None)
@@ -161,11 +165,8 @@ class Executor:
         except BaseException as error:  # noqa: BLE001  # every way out of a handler is an ending
             return _judged(Raised(error))
 
-    async def _absorb_cancels(self) -> None:
+    async def _absorb_cancels(self, task: asyncio.Task[Any]) -> None:
         """What was cancelled into the handler is over with it: recording its ending is not to be cancelled."""
-        task = asyncio.current_task()
-        if task is None or not task.cancelling():
-            return
         while task.cancelling():
             task.uncancel()
         try:

@@ -6,6 +6,7 @@ Little is imported here: a new worker process is waited for, after a crash and i
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import logging
 import os
@@ -56,6 +57,13 @@ def load_all(places: Sequence[str]) -> Registry[Any]:
         name = places[0].rpartition(":")[2]
         raise BadOption(f"{', '.join(places)} has no handlers: decorate functions with @{name}.handler")
     return registry
+
+
+def settle() -> None:
+    """What is loaded by now stays for good: the garbage collector need not look through it again and again, which was a tenth of
+    what a short run cost."""
+    gc.collect()
+    gc.freeze()
 
 
 def leave(code: int) -> None:

@@ -241,7 +241,10 @@ class Worker:
         self._stop.set()
 
     def _spawn(self, work: Any) -> asyncio.Task[Any]:
-        task = asyncio.get_running_loop().create_task(work)
+        return self._hold(asyncio.get_running_loop().create_task(work))
+
+    def _hold(self, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
+        """Until it has ended: an event loop does not."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -328,6 +331,7 @@ class Worker:
 
     def _take(self, lease: Lease, runs: list[plans.Claimed]) -> None:
         """Starts what was claimed. What comes while the worker stops goes back at once: no strike."""
+        loop = asyncio.get_running_loop()
         for claimed in runs:
             handler = self.registry.handlers.get(kind_of(claimed.route))
             if handler is None or lease.gone:
@@ -342,7 +346,7 @@ class Worker:
             self._empty.clear()
             if self._stop.is_set():
                 attempt.stop("drain")
-            attempt.task = self._spawn(self._execute(attempt))
+            attempt.task = loop.create_task(self._execute(attempt))  # held by its attempt, and that by `attempts`
             self._critic.watch(attempt)
 
     def _on_lost(self, attempt: Attempt) -> None:
@@ -482,6 +486,8 @@ class Worker:
 
     async def _end_without_its_handler(self, attempt: Attempt, outcome: Outcome) -> None:
         attempt.ended = True
+        if attempt.task is not None:
+            self._hold(attempt.task)  # `attempts` will not any more, and the handler still goes on
         await self._executor.finalise(attempt, outcome)
         self._ended(attempt)
 

@@ -154,10 +154,14 @@ class Script:
         return Call(self, at, self._in_order(self.arguments, fixed), (item,), run)
 
     def _in_order(self, names: tuple[str, ...], given: Mapping[str, Argument]) -> tuple[Argument, ...]:
-        # len first: keys() against a tuple costs a set for every call, and this is called for every run
-        if len(given) != len(names) or any(name not in given for name in names):
+        # a look-up tells whether a name is missing, the length whether one is too many: this is called for every run
+        try:
+            values = tuple([given[name] for name in names])
+        except KeyError:
+            values = ()
+        if len(given) != len(names) or len(values) != len(names):
             raise BadCall(f"{self.name} wants {', '.join(names)}; it was given {', '.join(given)}")
-        return tuple([given[name] for name in names])
+        return values
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -232,8 +232,11 @@ class AsyncWire(_Wire):
         self, requests: Sequence[Request], timeout: float | None = None, give_up: Callable[[], bool] | None = None
     ) -> list[Any]:
         """The answers, each a reply or an error. What is in trouble is sent again until the time is over, or `give_up` says so."""
+        answers = [await future for future in [self.submit(request) for request in requests]]
+        if not any([isinstance(answer, Exception) for answer in answers]):
+            return answers  # as nearly always: there is nothing to keep track of
         gathered = Answers(requests)
-        gathered.take([await future for future in [self.submit(request) for request in requests]])
+        gathered.take(answers)
         if gathered.open:
 
             async def again() -> bool:

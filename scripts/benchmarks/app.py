@@ -9,6 +9,7 @@ import time
 
 from coordinator.config import Settings
 from workers import AsyncRun, Registry
+from workers.program import settle
 from workers.worker import Worker, WorkerOptions
 
 runs = Registry()
@@ -32,6 +33,7 @@ async def main(url: str, namespace: str) -> int:
 
 
 if __name__ == "__main__":
+    settle()  # as every worker process does
     if sys.argv[3] == "uvloop":
         import uvloop
 
