@@ -30,7 +30,18 @@ from coordinator.errors import (
 )
 from coordinator.inherit import current
 from coordinator.listing import Listing
-from coordinator.producing import Draft, Drafting, batches, digest, given_ids, kind_and_values, read_spec, without
+from coordinator.producing import (
+    SPEC,
+    Draft,
+    Drafting,
+    batches,
+    digest,
+    given_ids,
+    kind_and_values,
+    read_spec,
+    spec_of,
+    without,
+)
 from coordinator.run import Inputs, RunIds, RunView, Status, name, partition_for, partition_of
 from coordinator.schedule import ScheduleView
 from coordinator.store import checks, plans, schedule_plans, tree_plans
@@ -203,8 +214,10 @@ class Operations:
 
     def revive(self, id: str, from_start: bool) -> Steps[None]:
         keys = yield from self._keys(id)
-        fields = yield from self._fields(keys, id, "counters", "spec", "once", "cancel", "ended")
-        counters, spec, once, cancel, ended = fields
+        names = ("counters", "once", "cancel", "ended")
+        fields = yield from self._fields(keys, id, *names, *SPEC)
+        counters, once, cancel, ended = fields[: len(names)]
+        spec = spec_of(dict(zip(SPEC, fields[len(names) :], strict=True)))
         if not spec:
             raise NotFound(f"run {id} can't be revived: nothing was kept of it (retention=0)")
         its = digest(read_spec(spec)[0]) if once else ""

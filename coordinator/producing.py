@@ -159,6 +159,16 @@ def _spec(inputs: Mapping[str, Any], meta: Mapping[str, Any], extra: Mapping[str
     return sealed(spec)
 
 
+SPEC = ("spec", *(f"spec{number}" for number in range(1, 8)))  # where it lies in a run's hash (see lua/_run.lua)
+
+
+def spec_of(fields: Mapping[str, bytes | None]) -> bytes | None:
+    """The spec among the fields of a run; None where nothing was kept of it."""
+    if fields.get("spec") is None:
+        return None
+    return b"".join(fields.get(name) or b"" for name in SPEC)
+
+
 def read_spec(spec: bytes) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Inputs, meta, and what is set among parent, key, priority."""
     found = decode(spec, "spec")

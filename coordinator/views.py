@@ -10,7 +10,7 @@ from typing import Any
 from coordinator.codec import decode
 from coordinator.deadline import DeadlineExceeded, Spent
 from coordinator.errors import NotFound, RunCancelled, RunDead, RunFailed, Unreadable
-from coordinator.producing import read_spec
+from coordinator.producing import read_spec, spec_of
 from coordinator.run import Counters, Failure, Note, RunView, Status, parse_route
 from coordinator.store.plans import pairs, text
 from coordinator.story import told
@@ -104,7 +104,8 @@ def _run_view(id: str, reply: Sequence[Any]) -> RunView:
     flat, head, phases, before, able, paused, due = reply
     of: dict[str, Any] = pairs(flat)
     queue, kind, schema = parse_route(text(of.get("route", b"?:?@0")))
-    inputs, meta, extra = read_spec(of["spec"]) if "spec" in of else ({}, {}, {})
+    spec = spec_of(of)
+    inputs, meta, extra = ({}, {}, {}) if spec is None else read_spec(spec)
     head_numbers = [int(number) for number in text(head).split()] or [0] * 10
     spent = Spent.parse(text(of.get("spent", b"")))
     line = Line(queue, kind, schema, int(before), int(able), text(paused), bool(head))

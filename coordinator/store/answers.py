@@ -21,6 +21,14 @@ def retrying(kind: Any, stop: Any) -> Any:
     )
 
 
+def all_good(answers: Sequence[Any]) -> bool:
+    """Whether none of them is an error."""
+    for answer in answers:  # noqa: SIM110  # a generator would cost more than what it looks at
+        if isinstance(answer, Exception):
+            return False
+    return True
+
+
 class Answers:
     """The answers to a list of requests, over the tries that it takes to get them all."""
 

@@ -39,7 +39,7 @@ class Keys:
         return f"{self.at}:namespace"
 
     def run(self, id: str) -> str:
-        """hash: spec, status, route, counters, token, last, times, ending; by enqueue. TTL from the ending on."""
+        """hash: spec (in pieces), status, route, counters, token, last, times, ending; by enqueue. TTL from the ending on."""
         return f"{self.at}:run:{id}"
 
     def ckpt(self, id: str) -> str:

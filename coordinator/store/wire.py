@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import tenacity
 
 from coordinator.address import HERE, Address, Node
-from coordinator.store.answers import Answers, retrying
+from coordinator.store.answers import Answers, all_good, retrying
 from coordinator.store.bells import AsyncBell, Bell
 from coordinator.store.connections import async_pool, detach, exchange, exchange_async, search, search_async, sync_pool
 from coordinator.store.lane import Lane, Trip
@@ -83,8 +83,11 @@ class Wire(_Wire):
         """The answers, each a reply or an error. What is in trouble is sent again until the time is over."""
         if self._pid != os.getpid():
             self._begin()
+        answers = self._trips(requests)
+        if all_good(answers):
+            return answers  # as nearly always: there is nothing to keep track of
         gathered = Answers(requests)
-        gathered.take(self._trips(requests))
+        gathered.take(answers)
         if gathered.open:
             patience = self.timeout if timeout is None else timeout
             retrying(tenacity.Retrying, tenacity.stop_after_delay(patience))(
@@ -233,7 +236,7 @@ class AsyncWire(_Wire):
     ) -> list[Any]:
         """The answers, each a reply or an error. What is in trouble is sent again until the time is over, or `give_up` says so."""
         answers = [await future for future in [self.submit(request) for request in requests]]
-        if not any([isinstance(answer, Exception) for answer in answers]):
+        if all_good(answers):
             return answers  # as nearly always: there is nothing to keep track of
         gathered = Answers(requests)
         gathered.take(answers)

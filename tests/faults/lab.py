@@ -20,7 +20,7 @@ from typing import Any
 from coordinator.codec import decode
 from coordinator.config import Settings
 from coordinator.doctor import examine
-from coordinator.producing import read_spec
+from coordinator.producing import read_spec, spec_of
 from coordinator.run import Counters, parse_route
 from coordinator.store.checks import enter
 from coordinator.store.keys import Keys
@@ -214,7 +214,7 @@ class Lab(Stage):
 def final_run(fields: Any) -> FinalRun:
     """A run as it is stored, with what it should have come to."""
     _, kind, _ = parse_route(fields[b"route"].decode())
-    inputs = read_spec(fields[b"spec"])[0]
+    inputs = read_spec(spec_of({name.decode(): value for name, value in fields.items()}) or b"")[0]
     result = fields.get(b"result")
     return FinalRun(
         status=fields[b"status"].decode(),

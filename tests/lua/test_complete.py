@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator.producing import SPEC
 from coordinator.store import plans
 from coordinator.store.plans import Claimed
 from tests.lua.store import NOW, ROUTES, Store, delta
@@ -84,7 +85,7 @@ def test_who_waits_is_woken(store: Store) -> None:
 
 def test_with_retention_0_only_a_bare_tombstone_is_left(store: Store) -> None:
     founded = store.dump()
-    run = store.running(retention="0", once="key", digest="d", expires="9000")
+    run = store.running(retention="0", once="key", digest="d", expires="9000", spec=b"s" * 200)
     store.save(run, delta(1, count=1, state=b"s", note=b"n"))
     store.complete(run)
     store.leave()
@@ -93,7 +94,7 @@ def test_with_retention_0_only_a_bare_tombstone_is_left(store: Store) -> None:
     )
     left = store.dump()
     assert left.keys() - founded.keys() == {store.keys.run(run.id)}
-    assert not left[store.keys.run(run.id)][1].keys() & {"spec", "result", "error", "note", "prev", "token"}
+    assert not left[store.keys.run(run.id)][1].keys() & {*SPEC, "result", "error", "note", "prev", "token"}
     assert 50_000 < store.client.pttl(store.keys.run(run.id)) <= 60_000
     assert store.complete(run) == "ok", "and the tombstone still answers"
 

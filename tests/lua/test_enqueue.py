@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.producing import spec_of
 from coordinator.store import plans
 from coordinator.store.plans import NewRun
 from tests.lua.store import NOW, ROUTES, Store
@@ -20,6 +21,35 @@ def test_a_run_waits_in_its_line(store: Store) -> None:
     assert (counters.life, counters.attempt, counters.epoch, counters.score, counters.created) == (1, 0, 0, NOW, NOW)
     assert store.client.llen(store.keys.bell(ROUTES[0])) == 1
     assert store.members(store.keys.routes()) == {ROUTES[0]}
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 127, 128, 129, 511, 512, 513, 5000])
+def test_a_spec_of_any_size_comes_back_as_it_was(store: Store, size: int) -> None:
+    """It lies in pieces of 64 bytes, or whole where it is long."""
+    spec = bytes(i % 251 for i in range(size))
+    id = store.enqueue(spec=spec)
+    fields = store.client.hgetall(store.keys.run(id))
+    assert spec_of({name.decode(): value for name, value in fields.items()}) == spec
+    run = store.take()
+    assert (run.id, run.spec) == (id, spec)
+    _, again = store.claim(number=1)
+    assert [one.spec for one in again] == [spec], "and where the claim is answered again"
+
+
+def test_a_run_takes_little_memory_while_it_waits_runs_and_when_it_has_ended(real_url: str, namespace: str) -> None:
+    """One value of more than 64 bytes, and the server gives each field a place of its own."""
+    store = Store(real_url, namespace)
+    id = store.enqueue(spec=b"x" * 300)
+
+    def in_one_piece() -> bool:
+        return bool(store.client.object("encoding", store.keys.run(id)) == b"listpack")
+
+    assert in_one_piece()
+    run = store.take("w" + "f" * 16)
+    assert in_one_piece()
+    store.complete(run)
+    assert in_one_piece()
+    store.close()
 
 
 def test_sent_twice_it_is_there_once(store: Store) -> None:

@@ -104,7 +104,7 @@ local function finish(id, run, status, now, ...)
   if run.once then free_once(id, run, kept) end
   if kept <= 0 then
     -- A bare tombstone, longer than any client repeats its call.
-    redis.call('HDEL', key, 'spec', 'result', 'error', 'note', 'prev', 'story', 'kill', 'killed')
+    redis.call('HDEL', key, 'result', 'error', 'note', 'prev', 'story', 'kill', 'killed', unpack(SPEC))
     redis.call('PEXPIRE', key, TOMBSTONE)
   else
     redis.call('PEXPIRE', key, int(kept))

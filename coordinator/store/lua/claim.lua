@@ -35,7 +35,7 @@ local function checkpoint_of(id, route)
 end
 
 local function told(id, token, v)
-  return { id, token, v[3], v[4], v[5] or '', v[2], v[6] or '', v[7] or '', v[8] or '', checkpoint_of(id, v[3]) }
+  return { id, token, v[3], whole_spec(id, v[4]), v[5] or '', v[2], v[6] or '', v[7] or '', v[8] or '', checkpoint_of(id, v[3]) }
 end
 
 if number == known[2] then

@@ -3,7 +3,7 @@
 -- tree was felled.
 -- ARGV: now, birth
 -- EACH: id, route, spec, priority, due, expires, once, digest, key_ttl, retention, parent
--- Uses: time, queue
+-- Uses: time, run, queue
 -- Moves: none -> queued, none -> delayed
 -- Answers: created, found, conflict, stranger, bad, unreadable, felled
 if birth ~= '' and redis.call('HGET', namespace_key(), 'birth') ~= birth then
@@ -59,8 +59,8 @@ local function create(id, route, spec, priority, due, expires, once, digest, key
   if due ~= '' and string.sub(due, 1, 1) == '+' then start = clock + tonumber(string.sub(due, 2)) end
   local score = start - tonumber(priority) * 8796093022208
   local delayed = start > clock
-  redis.call('HSET', run_key(id), 'spec', spec, 'status', delayed and 'delayed' or 'queued', 'route', route, 'counters',
-    string.format('1 0 0 0 0 0 0 0 0 0 %.0f %.0f', score, clock))
+  redis.call('HSET', run_key(id), 'status', delayed and 'delayed' or 'queued', 'route', route, 'counters',
+    string.format('1 0 0 0 0 0 0 0 0 0 %.0f %.0f', score, clock), in_pieces(spec))
   if not string.find(route, '@0', -2, true) then redis.call('HSET', run_key(id), 'asked', string.match(route, '%d+$')) end
   if retention ~= '' then redis.call('HSET', run_key(id), 'retention', retention) end
   if once ~= '' then

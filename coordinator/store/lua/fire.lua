@@ -35,8 +35,8 @@ end
 -- As enqueue.lua does.
 local function create(id, s)
   local score = clock - tonumber(s.priority) * 8796093022208
-  redis.call('HSET', run_key(id), 'spec', s.spec, 'status', 'queued', 'route', s.route, 'counters',
-    string.format('1 0 0 0 0 0 0 0 0 0 %.0f %.0f', score, clock))
+  redis.call('HSET', run_key(id), 'status', 'queued', 'route', s.route, 'counters',
+    string.format('1 0 0 0 0 0 0 0 0 0 %.0f %.0f', score, clock), in_pieces(s.spec))
   if not string.find(s.route, '@0', -2, true) then redis.call('HSET', run_key(id), 'asked', string.match(s.route, '%d+$')) end
   if s.retention ~= '' then redis.call('HSET', run_key(id), 'retention', s.retention) end
   if s.expires ~= '' then
