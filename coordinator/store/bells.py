@@ -181,11 +181,11 @@ class _Loop:
         self._loop, self._bell = asyncio.new_event_loop(), AsyncBell(address)
         self._lock = threading.Lock()
         self._waiting: asyncio.Task[Token | None] | None = None
-        self._closed = False
+        self._closed = threading.Event()
 
     def wait(self, keys: Sequence[str], seconds: float) -> Token | None:
         with self._lock:
-            if self._closed:
+            if self._closed.is_set():
                 raise Unreachable("the bell was closed")
             waiting = self._waiting = self._loop.create_task(self._bell.wait(keys, seconds))
         try:
@@ -194,14 +194,14 @@ class _Loop:
             raise Unreachable("the bell was closed") from None
         finally:
             with self._lock:
-                self._waiting, closed = None, self._closed
+                self._waiting, closed = None, self._closed.is_set()
             if closed:
                 self._end()
 
     def close(self) -> None:
         with self._lock:
-            closed, self._closed = self._closed, True
-            waiting = self._waiting
+            closed, waiting = self._closed.is_set(), self._waiting
+            self._closed.set()
             if waiting is not None:
                 self._loop.call_soon_threadsafe(waiting.cancel)
         if waiting is None and not closed:
