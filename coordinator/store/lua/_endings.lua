@@ -15,10 +15,30 @@ local function read_run(id)
   }
 end
 
+-- A script that ends many runs sets this to {}: what their endings write to the same keys is then written together, by
+-- `write_together`, which must be called at its end.
+local together
+
+local function write(command, key, ...)
+  if not together then return redis.call(command, key, ...) end
+  local line = together[key]
+  if not line then
+    line = { command = command }
+    together[key] = line
+  end
+  for i = 1, select('#', ...) do line[#line + 1] = (select(i, ...)) end
+end
+
+local function write_together()
+  for key, line in pairs(together) do
+    for from = 1, #line, 1000 do redis.call(line.command, key, unpack(line, from, math.min(from + 999, #line))) end
+  end
+end
+
 -- The run is no longer held by the owner of its token.
 local function let_go(id, run)
   local worker = worker_of(run.token)
-  redis.call('SREM', owned_key(worker), id)
+  write('SREM', owned_key(worker), id)
   redis.call('HDEL', run_key(id), 'token')
   if run.cancel then
     redis.call('HDEL', worker_key(worker), 'cancel:' .. id)
@@ -99,7 +119,7 @@ local function finish(id, run, status, now, ...)
   -- While a client may still repeat its enqueue or its ending, the run is known.
   if kept > 0 and kept < TOMBSTONE then kept = TOMBSTONE end
   redis.call('HSET', key, 'status', status, 'ended', int(now), ...)
-  redis.call('SREM', live_key(), id)
+  write('SREM', live_key(), id)
   if not string.find(run.route, '@0', -2, true) then keep_checkpoint(id, status, kept) end
   if run.once then free_once(id, run, kept) end
   if kept <= 0 then
@@ -108,7 +128,7 @@ local function finish(id, run, status, now, ...)
     redis.call('PEXPIRE', key, TOMBSTONE)
   else
     redis.call('PEXPIRE', key, int(kept))
-    redis.call('ZADD', ended_key(status), int(now + kept), id)
+    write('ZADD', ended_key(status), int(now + kept), id)
   end
   wake_waiters(id)
 end

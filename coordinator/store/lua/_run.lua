@@ -22,12 +22,14 @@ local function in_pieces(spec)
   return unpack(pieces)
 end
 
-local function whole_spec(id, first)
-  if #first ~= PIECE then return first end
-  local pieces = { first }
-  for i, piece in ipairs(redis.call('HMGET', run_key(id), unpack(SPEC, 2))) do
-    if not piece then break end
-    pieces[i + 1] = piece
+-- The spec from its first pieces, which most have no more of.
+local function whole_spec(id, ...)
+  local pieces, asked = {}, { ... }
+  for i = 1, #SPEC do
+    if i > 1 and #pieces[i - 1] ~= PIECE then break end
+    if i > #asked then asked = redis.call('HMGET', run_key(id), unpack(SPEC)) end
+    if not asked[i] then break end
+    pieces[i] = asked[i]
   end
   return table.concat(pieces)
 end

@@ -35,13 +35,15 @@ local function checkpoint_of(id, route)
 end
 
 local function told(id, token, v)
-  return { id, token, v[3], whole_spec(id, v[4]), v[5] or '', v[2], v[6] or '', v[7] or '', v[8] or '', checkpoint_of(id, v[3]) }
+  local spec = whole_spec(id, v[4], v[10], v[11])
+  return { id, token, v[3], spec, v[5] or '', v[2], v[6] or '', v[7] or '', v[8] or '', checkpoint_of(id, v[3]) }
 end
 
 if number == known[2] then
   local again = {}
   for _, id in ipairs(redis.call('SMEMBERS', owned_key(worker))) do
-    local v = fields(run_key(id), 'status', 'counters', 'route', 'spec', 'cause', 'prev', 'spent', 'killed', 'token')
+    local v = fields(run_key(id), 'status', 'counters', 'route', 'spec', 'cause', 'prev', 'spent', 'killed', 'token', 'spec1',
+      'spec2')
     local token = v and v[9]
     if token and v[2] and v[3] and v[4] and string.sub(token, -#nonce) == nonce then again[#again + 1] = told(id, token, v) end
   end
@@ -100,7 +102,8 @@ local taken, aside, ids = {}, 0, {}
 
 local function take(entry)
   local id = entry.id
-  local v = fields(run_key(id), 'status', 'counters', 'route', 'spec', 'cause', 'prev', 'spent', 'killed', 'expires')
+  local v = fields(run_key(id), 'status', 'counters', 'route', 'spec', 'cause', 'prev', 'spent', 'killed', 'expires', 'spec1',
+    'spec2')
   local life, attempt, epoch, rest
   if v and v[1] == 'queued' and v[2] and v[3] and v[4] then
     life, attempt, epoch, rest = string.match(v[2], '^(%d+) (%d+) (%d+) (.*)$')

@@ -8,6 +8,7 @@
 -- Answers: ok, fenced
 local clock = server_ms(now)
 local answers = {}
+together = {}
 for i = 1, items do
   local id, token, result = item(i)
   local run = read_run(id)
@@ -25,4 +26,5 @@ for i = 1, items do
   end
   answers[i] = call == 'fenced' and 'fenced' or 'ok'
 end
+write_together()
 return answers
