@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from functools import cached_property
 from typing import Any
 
 from coordinator.deadline import DeadlineExceeded
@@ -27,7 +28,6 @@ class Attempt:
         self.loop = asyncio.get_running_loop()
         self.id, self.token = claimed.id, claimed.token
         self.key = (claimed.id, claimed.token)
-        self.counters = Counters.parse(claimed.counters)
         self.stopping: Stopped | None = None
         self.delivered = False
         self.performing = False
@@ -47,6 +47,15 @@ class Attempt:
         self.on_progress: Callable[[Attempt], None] = lambda attempt: None
         self._stop_asked = asyncio.Event()
         self._thread = threading.get_ident()
+
+    @cached_property
+    def counters(self) -> Counters:
+        return Counters.parse(self.claimed.counters)
+
+    @cached_property
+    def number(self) -> int:
+        """Which attempt at the run this is. Asked of every one: all its counters are asked of few."""
+        return int(self.claimed.counters.split(" ", 2)[1])
 
     # -- what the handler's Run asks for
 

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Protocol, overload
 
 from coordinator.codec import decode
 from coordinator.errors import Refused
@@ -55,8 +55,7 @@ class Resumed:
     killed: Failure | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """What does not change during an attempt."""
 
     id: str

@@ -132,7 +132,7 @@ class Critic:
             self._kill(attempt, DeadlineExceeded(f"killed by its critic: {str(verdict.reason)[:LONGEST_REASON]}"))
 
     async def _watch(self, attempt: Attempt, watch: Watch) -> None:
-        about.set({"run": attempt.id, "kind": attempt.handler.kind, "attempt": attempt.counters.attempt})
+        about.set({"run": attempt.id, "kind": attempt.handler.kind, "attempt": attempt.number})
         asking: asyncio.Task[Verdict | None] | None = None
         try:
             while not attempt.ended and attempt.may_be_killed:
@@ -198,7 +198,7 @@ class Critic:
             kind=attempt.handler.kind,
             inputs=facts.inputs if facts else {},
             meta=facts.meta if facts else {},
-            attempt=attempt.counters.attempt,
+            attempt=attempt.number,
             age=watch.age(now),
             idle=watch.idle(now),
             iteration=draft.iteration if draft else 0,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from coordinator.codec import decode
 from coordinator.errors import Refused, TooLarge, Unreadable
@@ -45,11 +45,10 @@ class Head:
 NO_HEAD = Head()  # of a run that has no checkpoint yet
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """What was held at a cut. `packed` is shared with the transcript, which only grows: `length` says how much of it counts."""
 
-    packed: list[bytes] = field(repr=False)
+    packed: list[bytes]
     length: int
     generation: int
     state: bytes

@@ -61,7 +61,7 @@ class Executor:
     async def execute(self, attempt: Attempt) -> None:
         """An attempt from its claim to its recorded ending."""
         kind = attempt.handler.kind
-        about.set({"run": attempt.id, "kind": kind, "attempt": attempt.counters.attempt})
+        about.set({"run": attempt.id, "kind": kind, "attempt": attempt.number})
         ending = await self._run(attempt)
         if attempt.ended:
             return  # left behind: its run was released without it
@@ -69,9 +69,7 @@ class Executor:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             await self._absorb_cancels(task)
-        failures = attempt.counters.failures
-        if failures and self._progress_since_failure(attempt):
-            failures = 0
+        failures = self._failures_in_a_row(attempt) if isinstance(ending, Raised) else 0
         outcome = classify(ending, attempt.stop_asked, attempt.handler.retry, failures)
         await self.finalise(attempt, outcome)
 
@@ -119,7 +117,7 @@ class Executor:
             handler.kind,
             inputs,
             meta,
-            attempt.counters.attempt,
+            attempt.number,
             claimed.token,
             self._resumed(attempt, head, unfinished),
         )
@@ -176,8 +174,10 @@ class Executor:
 
     # -- finalise, report
 
-    def _progress_since_failure(self, attempt: Attempt) -> bool:
-        return attempt.saver is not None and attempt.saver.progress_since(attempt.counters.failed)
+    def _failures_in_a_row(self, attempt: Attempt) -> int:
+        """Before this one; progress since the last one starts the count anew."""
+        progressed = attempt.saver is not None and attempt.saver.progress_since(attempt.counters.failed)
+        return 0 if progressed else attempt.counters.failures
 
     async def finalise(self, attempt: Attempt, outcome: Outcome) -> None:
         """Records the outcome. Its own errors are said, never swallowed: the run is then left to recovery."""

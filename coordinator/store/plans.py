@@ -331,8 +331,7 @@ def heartbeat(
     return Beat(tuple(map(text, cancels)), tuple(_id_tokens(lost)), tuple(_id_tokens(strays)), text(drain))
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(NamedTuple):
     """A run as it was claimed. `checkpoint` is None, its parts (ckpt fields, message chunks), or 'paged'; `spent` is
     what it has used up of its deadlines, `killed` the failure that a critic ended its life before with."""
 

@@ -164,7 +164,7 @@ class Script:
         return values
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # nobody changes one; frozen, it would take six times as long to make, for every run
 class Call:
     """A script with what it is called with. `run` is the run it is about, where it is about one. A hasty one is given up as soon
     as it is sure that it was not sent: its caller has something better to do than to wait for that node."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -35,13 +34,13 @@ def stranger(request: pytest.FixtureRequest, store: Store) -> Claimed:
     run = store.running()
     match request.param:
         case "wrong token":
-            return replace(run, token=run.token.replace("-1-w1", "-2-w1"))
+            return run._replace(token=run.token.replace("-1-w1", "-2-w1"))
         case "older token":
             store.crash(run)
             again = store.take("w2")
-            return replace(again, token=run.token)
+            return again._replace(token=run.token)
         case "missing run":
-            return replace(run, id=store.id())
+            return run._replace(id=store.id())
         case "wrong type":
             store.spoil(store.keys.run(run.id))
         case "ended by force":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from coordinator.store import plans
@@ -248,7 +246,7 @@ def test_a_checkpoint_that_cannot_be_read_is_said_and_left_alone(store: Store, w
 
 def test_many_saves_in_one_call_are_answered_one_by_one(store: Store) -> None:
     runs = [store.running() for _ in range(4)]
-    stale = replace(runs[1], token="1-1-w1")
+    stale = runs[1]._replace(token="1-1-w1")
     calls = [
         plans.CHECKPOINT.each(
             store.keys.at,

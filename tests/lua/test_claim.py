@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from coordinator.run import Counters
@@ -346,4 +344,4 @@ def test_a_recovered_run_tells_its_cause_and_its_last_owner(store: Store) -> Non
     store.crash(run)
     again = store.take("w2")
     assert (again.cause, again.prev) == ("recover", "w1 c1")
-    assert again == replace(again, id=run.id)
+    assert again == again._replace(id=run.id)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from coordinator.store.plans import Beat
 from tests.lua.store import LEASE, NOW, Store
 
@@ -63,7 +61,7 @@ def test_what_is_held_and_not_owned_is_lost(store: Store) -> None:
     store.claim("w2")
     store.client.delete(store.keys.run(gone.id))
     store.spoil(store.keys.run(spoilt.id))
-    stale = replace(kept, token="1-1-w1")
+    stale = kept._replace(token="1-1-w1")
     beat = store.beat(held=[kept, recovered, retaken, gone, spoilt])
     assert beat is not None
     assert beat.lost == tuple((run.id, run.token) for run in (recovered, retaken, gone, spoilt))

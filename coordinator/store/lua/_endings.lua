@@ -15,9 +15,10 @@ local function read_run(id)
   }
 end
 
--- A script that ends many runs sets this to {}: what their endings write to the same keys is then written together, by
--- `write_together`, which must be called at its end.
+-- A script that ends many runs calls `write_later` first, and `write_together` at its end: what their endings write to the same
+-- keys is one command then.
 local together
+local function write_later() together = {} end
 
 local function write(command, key, ...)
   if not together then return redis.call(command, key, ...) end
@@ -26,7 +27,7 @@ local function write(command, key, ...)
     line = { command = command }
     together[key] = line
   end
-  for i = 1, select('#', ...) do line[#line + 1] = (select(i, ...)) end
+  for _, value in ipairs({ ... }) do line[#line + 1] = value end
 end
 
 local function write_together()

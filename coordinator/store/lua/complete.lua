@@ -8,7 +8,7 @@
 -- Answers: ok, fenced
 local clock = server_ms(now)
 local answers = {}
-together = {}
+write_later()
 for i = 1, items do
   local id, token, result = item(i)
   local run = read_run(id)
