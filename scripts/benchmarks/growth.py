@@ -1,7 +1,8 @@
-"""What grows with size, and what must not: drain over waiting runs, an idle fleet, start-up recovery.
+"""What grows with size, and what must not: drain over waiting runs, an idle fleet, start-up recovery, partitions on a Cluster.
 
 scripts/bench growth [--waiting 10000,100000,1000000] [--fleets 10,100,1000] [--interrupted 1000,10000,100000]
-                     [--rounds N] [--only drain,idle,recovery] [--out docs/benchmarks/growth.json]
+                     [--partitions 1,4,8] [--rounds N] [--only drain,idle,recovery,partitions]
+                     [--out docs/benchmarks/growth.json]
 """
 
 from __future__ import annotations
@@ -24,9 +25,19 @@ from contenders import CONTENDERS, MARK_BYTES, OURS
 from figures import collected
 from server import BenchServer, server, where
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the Cluster is that of the tests
+
+from coordinator import Client, Status
+from coordinator.address import address
+from coordinator.store import plans
+from coordinator.store.wire import Wire, drive
+from tests.clusters import Cluster
+
 IDLERS = Path(__file__).with_name("idlers.py")
 IN_ONE_PROCESS = 50
 DRAINED = 10_000  # the first of them, however many wait
+ON_CLUSTER = 10_000
+TEXT = "x" * 100
 PATIENCE = 900.0
 HELD = 100
 LEASE_MS = 2000
@@ -67,13 +78,18 @@ def drain(server: BenchServer, waiting: int, directory: Path) -> dict[str, float
         lambda: not server.admin.info("persistence")["aof_rewrite_in_progress"], "the end of the rewriting of the file"
     )
     memory = (server.memory() - before) / waiting
-    marks, wanted = directory / "marks", min(waiting, DRAINED)
+    return {"rate": drained(server.url, min(waiting, DRAINED), directory), "waiting_bytes": memory}
+
+
+def drained(url: str, wanted: int, directory: Path) -> float:
+    """Runs a second through one worker process, from first line to first line."""
+    marks = directory / "marks"
     marks.write_bytes(b"")
-    with CONTENDERS[0].working(server.url, marks):
+    with CONTENDERS[0].working(url, marks):
         until(lambda: marks.stat().st_size >= wanted * MARK_BYTES, f"{wanted} runs")
     content = marks.read_bytes()[: wanted * MARK_BYTES]
     times = sorted(at for at, _ in struct.iter_unpack("<qq", content))
-    return {"rate": (wanted - 1) / ((times[-1] - times[0]) / 1e9), "waiting_bytes": memory}
+    return (wanted - 1) / ((times[-1] - times[0]) / 1e9)
 
 
 def idle(server: BenchServer, fleet: int, seconds: float) -> dict[str, float]:
@@ -134,15 +150,41 @@ def recovery(server: BenchServer, interrupted: int) -> dict[str, float]:
     }
 
 
+def partitions(cluster: Cluster, count: int, directory: Path) -> dict[str, float]:
+    """The same runs over so many partitions of three masters. All must come to their end."""
+    nodes = [BenchServer(node.port, node.pid) for node in cluster.nodes]
+    for node in nodes:
+        node.empty()
+    wire = Wire(address(cluster.url))
+    drive(wire, plans.found("runs", birth="b", partitions=count))
+    wire.close()
+    before = [node.usage() for node in nodes]
+    with Client(cluster.url) as client:
+        began = time.perf_counter()
+        client.enqueue_many([("nothing", {"began": 0, "text": TEXT})] * ON_CLUSTER)
+        seconds = time.perf_counter() - began
+        rate = drained(cluster.url, ON_CLUSTER, directory)
+        counts = client.status().counts
+    if counts[Status.COMPLETED] != ON_CLUSTER:
+        raise SystemExit(f"growth: of {ON_CLUSTER} runs over {count} partitions, {dict(counts)}")
+    spent = sum((node.usage() - earlier).cpu for node, earlier in zip(nodes, before, strict=True))
+    for node in nodes:
+        node.admin.close()
+    return {"enqueue_rate": ON_CLUSTER / seconds, "rate": rate, "redis_us": spent / ON_CLUSTER * 1e6}
+
+
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Sizes are interleaved within a round."""
     found: dict[str, dict[str, list[dict[str, float]]]] = {}
     parts = options.only.split(",")
-    with server(options.server) as host, tempfile.TemporaryDirectory() as directory:
+    with contextlib.ExitStack() as stack:
+        host, directory = stack.enter_context(server(options.server)), stack.enter_context(_directory())
+        cluster = _cluster(stack, options.server) if "partitions" in parts else None
         plan: list[tuple[str, int, Callable[[int], dict[str, float]]]] = [
-            *(("drain", size, lambda size: drain(host, size, Path(directory))) for size in options.waiting),
+            *(("drain", size, lambda size: drain(host, size, directory)) for size in options.waiting),
             *(("idle", size, lambda size: idle(host, size, options.seconds)) for size in options.fleets),
             *(("recovery", size, lambda size: recovery(host, size)) for size in options.interrupted),
+            *(("partitions", size, lambda size: partitions(cluster, size, directory)) for size in options.partitions),
         ]
         place = where(host)
         for number in range(options.rounds):
@@ -158,6 +200,18 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+@contextlib.contextmanager
+def _directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
+
+
+def _cluster(stack: contextlib.ExitStack, kind: str) -> Cluster:
+    cluster = Cluster(kind, stack.enter_context(_directory()), replicas=0)
+    stack.callback(cluster.close)
+    return cluster
+
+
 def sizes(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
@@ -168,9 +222,10 @@ def main() -> None:
     parser.add_argument("--waiting", type=sizes, default="10000,100000,1000000")
     parser.add_argument("--fleets", type=sizes, default="10,100,1000")
     parser.add_argument("--interrupted", type=sizes, default="1000,10000,100000")
+    parser.add_argument("--partitions", type=sizes, default="1,4,8")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="drain,idle,recovery")
+    parser.add_argument("--only", default="drain,idle,recovery,partitions")
     parser.add_argument("--server", choices=("valkey", "redis"), default="valkey")
     parser.add_argument("--out", type=Path, default=report.FOLDER / "growth.json")
     options = parser.parse_args()
