@@ -64,15 +64,20 @@ def _shown(report: Report, repair: bool) -> Iterator[Text]:
     if not report.found:
         yield Text(f"namespace {report.namespace}, {where}: nothing is wrong", "green")
     elif not repair:
-        yield Text(f"{where}, {_things(report.found)} wrong: 'coordinator doctor --repair' mends what it can", "yellow")
+        yield Text(
+            f"{where}, {_things(report.found, 'is', 'are')} wrong: 'coordinator doctor --repair' mends what it can",
+            "yellow",
+        )
     elif report.healthy:
-        yield Text(f"{where}, {_things(report.found)} wrong before: nothing is any more", "green")
+        yield Text(f"{where}, {_things(report.found, 'was', 'were')} wrong: nothing is any more", "green")
     else:
-        yield Text(f"{where}, {_things(report.found)} wrong, {report.mended:,} mended: run it again", "red")
+        yield Text(
+            f"{where}, {_things(report.found, 'was', 'were')} wrong, {report.mended:,} mended: run it again", "red"
+        )
 
 
-def _things(count: int) -> str:
-    return "1 thing is" if count == 1 else f"{count:,} things are"
+def _things(count: int, one: str, many: str) -> str:
+    return f"1 thing {one}" if count == 1 else f"{count:,} things {many}"
 
 
 def _line(finding: Finding) -> Text:

@@ -6,13 +6,13 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.errors import BadOption
+from coordinator.errors import BadCall, BadOption, Unreadable
 from coordinator.run import ENDED, RunView, Status, name, parse_route
 from coordinator.store import plans
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.plans import text
 from coordinator.store.script import Request, read
-from coordinator.views import run_view
+from coordinator.views import damaged_view, run_view
 
 MOST = 10_000  # entries that are looked at in one index of one partition, however few of them match
 ROUTES = 10_000
@@ -21,6 +21,20 @@ PAGE = 1000
 
 Steps = Generator[list[Request], Any, Any]
 Entry = tuple[float, Keys, str]
+
+
+def routes_of(replies: Sequence[Any]) -> Sequence[str]:
+    """The routes of runs, as the server has them; nothing where a run's key holds something else, or no route is in it."""
+    return [_route(reply) for reply in all_of([None if isinstance(reply, BadCall) else reply for reply in replies])]
+
+
+def _route(reply: Any) -> str:
+    try:
+        route = text(reply or b"")
+        parse_route(route)
+    except ValueError:
+        return ""
+    return route
 
 
 def all_of(replies: Sequence[Any]) -> Sequence[Any]:
@@ -56,7 +70,7 @@ class Listing:
         found: list[RunView] = []
         for status in [self.status] if self.status else Status:
             entries: list[Entry] = yield from self._entries(status, parts)
-            views: list[RunView] = yield from _views(entries)
+            views: list[RunView] = yield from _views(entries, status)
             found += [view for view in views if view.status is status]  # the others have moved on meanwhile
         if self.status is None:
             found.sort(key=lambda view: view.id[:20], reverse=True)
@@ -137,9 +151,7 @@ class Listing:
         for start in range(0, len(rows), PAGE):
             part = rows[start : start + PAGE]
             routes = yield [read(keys.at, "HGET", keys.run(id), "route") for _, keys, id in part]
-            found += [
-                row for row, route in zip(part, all_of(routes), strict=True) if route and self.matches(text(route))
-            ]
+            found += [row for row, route in zip(part, routes_of(routes), strict=True) if route and self.matches(route)]
         return found
 
 
@@ -157,12 +169,16 @@ def _scored(keys: Keys, flat: Sequence[Any]) -> list[Entry]:
     return [(float(flat[i + 1]), keys, text(flat[i])) for i in range(0, len(flat), 2)]
 
 
-def _views(entries: Sequence[Entry]) -> Steps:
+def _views(entries: Sequence[Entry], status: Status) -> Steps:
+    """What can't be read is listed as that, where it was found: one damaged run hides no other."""
     views = []
     for start in range(0, len(entries), VIEWS_AT_ONCE):
         part = entries[start : start + VIEWS_AT_ONCE]
         replies = yield [plans.VIEW.call(keys.at, id=id) for _, keys, id in part]
         for (_, _, id), reply in zip(part, all_of(replies), strict=True):
             if plans.word(reply) == "ok":
-                views.append(run_view(id, reply[1:]))
+                try:
+                    views.append(run_view(id, reply[1:]))
+                except Unreadable as error:
+                    views.append(damaged_view(id, status, error))
     return views

@@ -220,7 +220,7 @@ class Operations:
         spec = spec_of(dict(zip(SPEC, fields[len(names) :], strict=True)))
         if not spec:
             raise NotFound(f"run {id} can't be revived: nothing was kept of it (retention=0)")
-        its = digest(read_spec(spec)[0]) if once else ""
+        its = digest(read_spec(spec, f"the spec of run {id}")[0]) if once else ""
         life = counters_of(id, counters).life
         if cancel and ended:  # before it can run again: what it enqueues is wanted then
             space = yield from self.space()

@@ -169,9 +169,9 @@ def spec_of(fields: Mapping[str, bytes | None]) -> bytes | None:
     return b"".join(fields.get(name) or b"" for name in SPEC)
 
 
-def read_spec(spec: bytes) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def read_spec(spec: bytes, place: str = "spec") -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Inputs, meta, and what is set among parent, key, priority."""
-    found = decode(spec, "spec")
+    found = decode(spec, place)
     if not isinstance(found, list) or len(found) != 3 or not all(isinstance(part, dict) for part in found):
         raise Unreadable("the run's spec is not what an enqueue wrote")
     inputs, meta, extra = found

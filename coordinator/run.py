@@ -117,6 +117,16 @@ def id_from(ms: int, tail: int, partition: int) -> str:
     return f"{_base32(ms)}{_base32(tail)}-{partition:02d}"
 
 
+def made_at(run_id: str) -> int:
+    """When the id was made (Unix time in ms), by its maker's clock; 0 where it is none."""
+    if not is_run_id(run_id):
+        return 0
+    ms = 0
+    for digit in run_id[:10]:
+        ms = ms * 32 + _DIGITS.index(digit)
+    return ms
+
+
 def is_run_id(text: str) -> bool:
     return _RUN_ID.fullmatch(text) is not None
 
@@ -294,6 +304,7 @@ class RunView:
     used: float = 0.0  # seconds of its own time, in the attempts that are over
     extensions: int = 0
     extended: float = 0.0
+    unreadable: str = ""  # what of it is damaged, in words; the rest is as it is kept
 
     @property
     def attempt(self) -> int:

@@ -186,6 +186,7 @@ def _details(view: RunView, now: float, advice: str) -> Iterable[tuple[str, Rend
     yield "kind", f"{view.kind} (queue {view.queue}" + (f", schema {view.schema})" if view.schema else ")")
     yield "status", _status(view.status).append(f"  {clean(view.why)}" if view.why else "", "default")
     yield "", Text(advice, "yellow") if advice else ""
+    yield "damaged", Text(clean(view.unreadable), "red") if view.unreadable and view.unreadable != view.why else ""
     yield "attempt", _counts(view)
     for name, moment in (
         ("created", view.created),

@@ -11,7 +11,7 @@ from coordinator.codec import decode
 from coordinator.deadline import DeadlineExceeded, Spent
 from coordinator.errors import NotFound, RunCancelled, RunDead, RunFailed, Unreadable
 from coordinator.producing import read_spec, spec_of
-from coordinator.run import Counters, Failure, Note, RunView, Status, parse_route
+from coordinator.run import Counters, Failure, Note, RunView, Status, made_at, parse_route
 from coordinator.store.plans import pairs, text
 from coordinator.story import told
 
@@ -75,6 +75,9 @@ def read_note(data: bytes | None) -> Note | None:
         return None
 
 
+_HEAD = 10  # numbers in the head of a checkpoint
+
+
 # ---- a run -----------------------------------------------------------------------------------------------------------
 
 
@@ -84,6 +87,15 @@ def run_view(id: str, reply: Sequence[Any]) -> RunView:
         return _run_view(id, reply)
     except (ValueError, LookupError, TypeError, OverflowError, OSError) as error:
         raise _corrupt(id, error) from error
+
+
+def damaged_view(id: str, status: Status, error: Unreadable) -> RunView:
+    """What a list shows where a run can't be read: that it is there, since when, and what is wrong. Its neighbours are shown."""
+    return RunView(
+        id=id, kind="?", queue="?", status=status, inputs={}, meta={}, cancelling=False, why=str(error), counters=Counters(),
+        schema=0, iteration=0, phases=(), note=None, error=None, owner=None, cause=None, created=_moment(made_at(id)),
+        due=None, started=None, ended=None, checkpointed=None, parent=None, key=None, unreadable=str(error),
+    )  # fmt: skip
 
 
 def _corrupt(id: str, error: Exception) -> Unreadable:
@@ -104,9 +116,8 @@ def _run_view(id: str, reply: Sequence[Any]) -> RunView:
     flat, head, phases, before, able, paused, due = reply
     of: dict[str, Any] = pairs(flat)
     queue, kind, schema = parse_route(text(of.get("route", b"?:?@0")))
-    spec = spec_of(of)
-    inputs, meta, extra = ({}, {}, {}) if spec is None else read_spec(spec)
-    head_numbers = [int(number) for number in text(head).split()] or [0] * 10
+    inputs, meta, extra, no_spec = _spec(spec_of(of))
+    head_numbers, no_head = _head(head)
     spent = Spent.parse(text(of.get("spent", b"")))
     line = Line(queue, kind, schema, int(before), int(able), text(paused), bool(head))
     view = RunView(
@@ -141,8 +152,32 @@ def _run_view(id: str, reply: Sequence[Any]) -> RunView:
         used=spent.used,
         extensions=spent.extensions,
         extended=spent.extended,
+        unreadable=" and ".join(filter(None, (no_spec, no_head))),
     )
-    return replace(view, why=why(view, line, text(of.get("reason", b"")), killing="kill" in of))
+    return replace(view, why=why(view, line, _prose(of.get("reason")), killing="kill" in of))
+
+
+def _spec(data: bytes | None) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]:
+    """Inputs, meta, the rest; and what is wrong with them. The run is shown without them: why it is dead is not in them."""
+    try:
+        return (*read_spec(data), "") if data is not None else ({}, {}, {}, "")
+    except Unreadable as error:
+        return {}, {}, {}, f"its inputs are damaged ({error})"
+
+
+def _head(head: Any) -> tuple[list[int], str]:
+    """The numbers of its checkpoint; and what is wrong with them."""
+    try:
+        numbers = [int(number) for number in text(head).split()] or [0] * _HEAD
+        _moment(numbers[7])
+        return numbers, ""
+    except (ValueError, LookupError, OverflowError, OSError):
+        return [0] * _HEAD, f"its checkpoint is damaged (its head is {_prose(head)[:80]!r})"
+
+
+def _prose(data: Any) -> str:
+    """For people: what is not UTF-8 is shown as what it is."""
+    return data.decode(errors="backslashreplace") if isinstance(data, bytes) else str(data or "")
 
 
 def _word(value: bytes | None) -> str | None:

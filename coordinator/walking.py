@@ -9,7 +9,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.listing import all_of, waiting_lines
+from coordinator.listing import all_of, routes_of, waiting_lines
 from coordinator.run import Status, parse_route
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.plans import text
@@ -71,8 +71,8 @@ class Walk:
         return self.kind in (None, kind) and self.queue in (None, queue)
 
     def _matching(self, keys: Keys, ids: Sequence[str]) -> Steps:
-        routes = all_of((yield [read(keys.at, "HGET", keys.run(id), "route") for id in ids]))
-        return [id for id, route in zip(ids, routes, strict=True) if route and self._meant(text(route))]
+        routes = routes_of((yield [read(keys.at, "HGET", keys.run(id), "route") for id in ids]))
+        return [id for id, route in zip(ids, routes, strict=True) if route and self._meant(route)]
 
 
 def _page(keys: Keys, command: str, key: str, start: int) -> Steps:

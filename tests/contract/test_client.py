@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ from coordinator import (
     RunFailed,
     Status,
     TooLarge,
+    Unreadable,
 )
 from coordinator.codec import encode
 from coordinator.config import address
@@ -42,6 +44,7 @@ from coordinator.store.keys import Namespace
 from coordinator.store.plans import Claimed, Delta, Membership
 from coordinator.store.script import read
 from coordinator.store.wire import Plan, Wire, drive
+from coordinator.walking import Walk
 from tests.waiting import eventually, wait_until
 
 T = TypeVar("T")
@@ -719,6 +722,87 @@ def test_runs_are_listed_by_status_kind_and_queue(client, shop):
     everything = [done, failed, running, *queued, delayed, gone]
     assert ids() == [handle.id for handle in sorted(everything, key=lambda h: h.id[:20], reverse=True)]
     assert ids(limit=2) == ids()[:2]
+
+
+SPOILT: dict[str, tuple[Any, ...]] = {
+    "spec": ("HSET", "run", "spec", b"\xc1\xff\x00"),
+    "spec of another shape": ("HSET", "run", "spec", b"\x93\x01\x02\x03"),
+    "counters": ("HSET", "run", "counters", b"\xff\xff"),
+    "route": ("HSET", "run", "route", b"nowhere"),
+    "times": ("HSET", "run", "started", b"9" * 30),
+    "head": ("HSET", "ckpt", "head", b"\xc1\xc1"),
+    "a number in the head": ("HSET", "ckpt", "head", b"1 1 1 0 0 1 1 " + b"9" * 30 + b" 1 40"),
+    "a checkpoint of another type": ("SET", "ckpt", b"text"),
+    "a run of another type": ("SET", "run", b"text"),
+}
+
+
+def spoil(shop, id, how):
+    command, which, *values = SPOILT[how]
+    keys = shop.space.keys_of(id)
+    key = getattr(keys, which)(id)
+    shop.wire.ask([read(keys.at, "DEL", key)] if command == "SET" else [])
+    shop.wire.ask([read(keys.at, command, key, *values)])
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_one_damaged_run_hides_no_other_in_a_list(client, shop, how):
+    ended = client.enqueue_many([("work", {})] * 3)
+    for run in shop.start(*ended).values():
+        shop.complete(run)
+    running = client.enqueue_many([("work", {})] * 3)
+    shop.claim("default:work@0")
+    queued = client.enqueue_many([("work", {})] * 3)
+    damaged = {handles[1].id for handles in (ended, running, queued)}
+    for id in damaged:
+        spoil(shop, id, how)
+    for status, handles in ((Status.COMPLETED, ended), (Status.RUNNING, running), (Status.QUEUED, queued)):
+        sound = {handle.id for handle in handles} - damaged
+        for kind in (None, "work"):
+            seen = {view.id: view for view in client.list(status, kind)}
+            assert sound <= seen.keys(), "the others are there"
+            assert not any(seen[id].unreadable for id in sound)
+            assert all(seen[id].unreadable for id in seen.keys() - sound) or how == "a checkpoint of another type"
+            # where there is no hash there is no run; one whose kind is not known is only found by it where it waits in its line
+            lost = how == "a run of another type" or (how == "route" and kind and status is not Status.QUEUED)
+            assert len(seen) == (2 if lost else 3)
+            walk = Walk(status, kind)
+            assert sound <= set(client._do(lambda do, walk=walk: do.walk(walk)))
+
+
+@pytest.mark.parametrize(("how", "said"), [("spec", "its inputs are damaged"), ("head", "its checkpoint is damaged")])
+def test_a_run_of_which_a_part_is_damaged_is_shown_without_it(client, shop, how, said):
+    """Why it is dead, or how it ended, does not stand in what can't be read."""
+    handle = client.enqueue("work", {"n": 1})
+    (run,) = shop.start(handle).values()
+    spoil(shop, handle.id, how)
+    shop.fail(run, "Unreadable", "the run can't be read", "")
+    view = handle.view()
+    assert (view.status, view.why) == (Status.FAILED, "Unreadable: the run can't be read")
+    assert said in view.unreadable
+    assert view.inputs == ({} if how == "spec" else {"n": 1})
+    assert view.iteration == view.messages == 0
+
+
+def test_a_damaged_run_is_listed_with_its_age_and_what_to_do(client, shop):
+    handle = client.enqueue("work")
+    sound = handle.view()
+    spoil(shop, handle.id, "counters")
+    (view,) = client.list("queued")
+    assert (view.id, view.status) == (handle.id, Status.QUEUED)
+    assert abs((view.created - sound.created).total_seconds()) < 60, "by its id"
+    assert view.why == view.unreadable
+    assert re.search(f"run {handle.id} can't be read .*'coordinator doctor' says what is wrong", view.why)
+    with pytest.raises(Unreadable, match=f"run {handle.id}"):
+        handle.view()
+
+
+def test_a_run_with_a_key_and_damaged_inputs_says_which_it_is_when_it_can_not_be_revived(client, shop):
+    handle = client.enqueue("work", key="k")
+    handle.cancel()
+    spoil(shop, handle.id, "spec")
+    with pytest.raises(Unreadable, match=f"the spec of run {handle.id} can't be read"):
+        handle.revive()
 
 
 def test_a_list_is_bounded_and_exact_under_its_limit(client, shop):

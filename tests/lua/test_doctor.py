@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from coordinator import doctor
+from coordinator import Status, doctor
 from coordinator.doctor import Report
 from coordinator.finding import Finding
 from coordinator.store import doctor_plans, plans
 from coordinator.store.script import Call
+from coordinator.views import run_view
 from tests.lua.store import LEASE, NOW, ROUTES, Store, delta
 
 LINE = ROUTES[0]
@@ -568,6 +569,19 @@ def test_one_that_could_not_be_read_can_be_revived(store: Store) -> None:
     again = store.take("w2")
     assert again.id == run.id
     assert store.transcript(run.id) == ["m0", "m1"]
+
+
+@pytest.mark.parametrize("field", ["counters", "status"])
+def test_one_that_could_not_be_read_is_shown_after_its_repair_whatever_bytes_were_there(
+    store: Store, field: str
+) -> None:
+    id = store.enqueue()
+    store.client.hset(store.keys.run(id), field, b"\xff\x00\x1b[31m" + b"x" * 5000)
+    look(store, repair=True)
+    shown = run_view(id, store.do(plans.view(store.keys, id)))
+    assert shown.status == Status.DEAD
+    assert shown.why.startswith(rf"it could not be read: {field} \xff\x00\x1b[31mxxx")
+    assert len(shown.why) < 200
 
 
 def test_a_key_whose_run_is_gone_can_be_used_again(store: Store) -> None:

@@ -64,7 +64,9 @@ local function give_up()
       string.format('1 0 %.0f 0 0 0 0 0 0 0 %.0f %.0f', math.max(epoch + 1, clock), clock, clock))
   end
   if not OVER[run.status] then
-    redis.call('HSET', run_key(id), 'reason', 'it could not be read: ' .. unreadable(run))
+    -- what was there instead may be any bytes, and a reason is text
+    local instead = string.gsub(string.sub(unreadable(run), 1, 100), '[^ -~]', function(c) return string.format('\\x%02x', string.byte(c)) end)
+    redis.call('HSET', run_key(id), 'reason', 'it could not be read: ' .. instead)
     finish(id, run, 'dead', clock)
   end
   return { 'mended' }
