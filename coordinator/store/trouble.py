@@ -62,8 +62,9 @@ def _refused(error: Exception, text: str, where: str, sentinel: bool) -> Coordin
     if isinstance(
         error, (foreign.AuthenticationError, foreign.AuthenticationWrongNumberOfArgsError)
     ) or text.startswith(("NOAUTH", "WRONGPASS")):
-        place = "?sentinel_password=…, and &sentinel_username=…" if sentinel else "redis://user:password@host"
-        return NotConfigured(f"{where} refused the user or password: put the right ones into the URL ({place})")
+        # no example of a whole URL: the commands mask what stands where a password does
+        place = "as ?sentinel_password=…, and &sentinel_username=…" if sentinel else "as user:password@ before the host"
+        return NotConfigured(f"{where} refused the user or password: put the right ones into the URL, {place}")
     # inside a script the servers say it in words of their own
     if isinstance(error, foreign.NoPermissionError) or re.search(
         r"^NOPERM|ACL failure in script|The user executing the script", text

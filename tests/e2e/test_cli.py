@@ -416,7 +416,8 @@ def test_a_wrong_password_is_refused_and_never_printed(shell: Shell, start_serve
     server = start_server()
     server.admin.config_set("requirepass", "right")
     said = shell("status", "--url", f"redis://:s3cret@127.0.0.1:{server.port}/0")
-    assert "refused the user or password" in said.failed_with(3)
+    told = "refused the user or password: put the right ones into the URL, as user:password@ before the host"
+    assert told in said.failed_with(3)
     assert "s3cret" not in said.err
     assert shell("status", "--url", f"redis://:right@127.0.0.1:{server.port}/0").code == 0
 
