@@ -4,6 +4,7 @@ from coordinator.deadline import Deadline, Extend, Kill, Leave, Watched
 from coordinator.retry import Retry, RetryLater
 from workers.context import AsyncRun, Run, Stopped
 from workers.handler import Handler
+from workers.messages import ToolCall
 from workers.migration import Left
 from workers.registry import Registry
 
@@ -20,5 +21,6 @@ __all__ = [
     "RetryLater",
     "Run",
     "Stopped",
+    "ToolCall",
     "Watched",
 ]

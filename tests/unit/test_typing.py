@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TYPING = ROOT / "tests" / "typing"
-FILES = ("good_calls.py", "producer.py", "wrong_calls.py")
+FILES = ("agent.py", "good_calls.py", "producer.py", "wrong_calls.py")
 
 Errors = set[tuple[str, int]]
 
