@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from coordinator.store import plans
+from coordinator.store import fleet_plans, plans
 from coordinator.store.plans import Beat, Claimed, Delta, Membership, NewRun
 from tests.lua.model import ENDED, Model, Save
 from tests.lua.store import HEAD, LEASE, ROUTES, Store
@@ -104,14 +104,17 @@ class History:
         choose([action for action, weight in weighted for _ in range(weight)])(choose)
 
     def a_producer_calls(self, choose: Choose) -> None:
-        self.one_of(choose, (self.enqueue, 3), (self.cancel, 2), (self.revive, 3), (self.wait, 1))
+        self.one_of(
+            choose, (self.enqueue, 12), (self.cancel, 8), (self.revive, 12), (self.wait, 4), (self.discard, 2),
+            (self.pause, 1), (self.unpause, 4),
+        )  # fmt: skip
 
     def a_worker_calls(self, choose: Choose) -> None:
-        self.one_of(choose, (self.join, 2), (self.beat, 3), (self.claim, 8), (self.leave, 1))
+        self.one_of(choose, (self.join, 4), (self.beat, 6), (self.claim, 16), (self.leave, 2), (self.drain, 1))
 
     def an_owner_saves(self, choose: Choose) -> None:
         if self.owners:
-            self.one_of(choose, (self.save, 5), (self.load, 1), (self.extend, 1), (self.kill, 1))
+            self.one_of(choose, (self.save, 10), (self.load, 2), (self.extend, 2), (self.kill, 2), (self.note, 1))
 
     def an_owner_ends_its_attempt(self, choose: Choose) -> None:
         if self.owners:
@@ -121,8 +124,9 @@ class History:
 
     def a_coordinator_calls(self, choose: Choose) -> None:
         self.one_of(
-            choose, (self.due, 4), (self.recover, 3), (self.abandon, 2), (self.judge, 2), (self.trim, 1), (self.lock, 1)
-        )
+            choose, (self.due, 12), (self.recover, 9), (self.abandon, 6), (self.judge, 6), (self.trim, 3), (self.lock, 3),
+            (self.ring, 2), (self.cap, 1),
+        )  # fmt: skip
 
     def time_passes_quietly(self, choose: Choose) -> None:
         self.a_coordinator_ticks_for_a_lease(choose)
@@ -176,7 +180,35 @@ class History:
         run = choose(list(self.model.runs.values()))
         self.make("wait", lambda: self.store.wait(run.id)[:2], lambda: ["ended" if run.ended else "open", run.status])
 
+    def discard(self, choose: Choose) -> None:
+        aware = choose([False, True])
+        run = choose(list(self.model.runs.values()))
+        life = run.life if aware else None
+        self.make(
+            "discard",
+            lambda: self.store.do(plans.discard(self.store.keys, run.id, life)),
+            lambda: self.model.discard(run.id, life),
+        )
+
+    def pause(self, choose: Choose) -> None:
+        name = choose(["queue:default", "kind:k"])
+        self.make("pause", lambda: self.store.do(plans.pause(self.store.keys, name)), lambda: self.model.pause(name))
+
+    def unpause(self, choose: Choose) -> None:
+        name = choose(["queue:default", "kind:k"])
+        self.make(
+            "unpause", lambda: self.store.do(plans.unpause(self.store.keys, name)), lambda: self.model.unpause(name)
+        )
+
     # -- workers
+
+    def drain(self, choose: Choose) -> None:
+        name = self.some_worker(choose)
+        self.make(
+            "drain",
+            lambda: self.store.do(fleet_plans.drain(self.store.keys, name, now=self.store.at)),
+            lambda: self.model.drain(name),
+        )
 
     def join(self, choose: Choose) -> None:
         lease = choose([LEASE, LEASE, 40_000])
@@ -324,6 +356,14 @@ class History:
             lambda: self.model.extend(run.id, run.token, number, 60_000),
         )
 
+    def note(self, choose: Choose) -> None:
+        run, note = self.some_owner(choose).run, self.fresh().encode()
+        self.make(
+            "note",
+            lambda: self.store.do(plans.note(self.store.keys, run.id, run.token, note)),
+            lambda: self.model.note(run.id, run.token, note),
+        )
+
     def kill(self, choose: Choose) -> None:
         run, why = self.some_owner(choose).run, self.fresh()
         self.make(
@@ -437,6 +477,22 @@ class History:
 
         self.make("due", really, lambda: self.model.due(self.now))
 
+    def ring(self, choose: Choose) -> None:
+        """It changes nothing but bells."""
+
+        def really() -> None:
+            self.store.do(plans.ring(self.store.keys))
+
+        self.make("ring", really, lambda: None)
+
+    def cap(self, choose: Choose) -> None:
+        status, keep = choose(ENDED), choose([0, 1, 3])
+        self.make(
+            "cap",
+            lambda: self.store.do(plans.cap(self.store.keys, status, keep=keep, batch=2)),
+            lambda: self.model.cap(status, keep, 2),
+        )
+
     def trim(self, choose: Choose) -> None:
         self.make("trim", self.store.trim, lambda: self.model.trim(self.now))
 
@@ -459,6 +515,8 @@ class History:
             used, _, _, extensions, extended = map(int, fields.get("spent", "0 0 0 0 0").split())
             assert (used, extensions, extended) == (run.used, run.extensions, run.extended)
             assert fields.get("cause", "") == run.cause
+            assert fields.get("note", "") == run.note.decode()
+            assert ("spec" in fields) == (not run.bare)
             self._checkpoint_of(run, stored)
             if run.due is not None:
                 assert stored["delayed"][run.id] == run.due
@@ -480,6 +538,7 @@ class History:
             if not worker.gone
         }
         assert stored.get("workers", {}) == there
+        assert stored.get("paused", set()) == self.model.paused
         assert "aside" not in stored
 
     def _one_place(self, id: str, place: str, stored: dict[str, Any]) -> None:

@@ -67,6 +67,7 @@ class ARun:
     cancel: bool = False
     kill: str = ""
     killed: str = ""
+    note: bytes = b""
     used: int = 0
     extensions: int = 0
     extended: int = 0
@@ -140,6 +141,7 @@ class Model:
         self.judged_at = 0
         self.clamped_at = 0
         self.hold_until = 0
+        self.paused: set[str] = set()
 
     def owned(self, worker: str) -> list[ARun]:
         return [run for run in self.runs.values() if run.token and run.owner == worker]
@@ -227,7 +229,29 @@ class Model:
         self._rescore(run, now)
         return "queued"
 
+    def discard(self, id: str, life: int | None) -> list[str]:
+        run = self.runs[id]
+        if not run.ended:
+            return ["open", run.status]
+        if life is not None and life != run.life:
+            return ["changed"]
+        self._forget(run)
+        return ["discarded", run.status]
+
+    def pause(self, name: str) -> bool:
+        new = name not in self.paused
+        self.paused.add(name)
+        return new
+
+    def unpause(self, name: str) -> bool:
+        was = name in self.paused
+        self.paused.discard(name)
+        return was
+
     # -- workers
+
+    def drain(self, name: str) -> bool:
+        return self._there(name) is not None
 
     def join(self, now: int, name: str, lease: int) -> str:
         worker = self.workers.get(name)
@@ -272,9 +296,8 @@ class Model:
         if now >= worker.deadline:
             return "expired", []
         worker.claim = number
-        waiting = sorted(
-            (run for run in self.runs.values() if run.status == "queued"), key=lambda run: (run.score, run.id)
-        )
+        queued = [] if self.paused else [run for run in self.runs.values() if run.status == "queued"]
+        waiting = sorted(queued, key=lambda run: (run.score, run.id))
         ready = [run for run in waiting if run.strikes < 2]
         suspects = [run for run in waiting if run.strikes >= 2]
         word, taken = "ok", ready[:want]
@@ -440,6 +463,13 @@ class Model:
             run.extensions, run.extended = number, run.extended + ms
         return "ok"
 
+    def note(self, id: str, token: str, note: bytes) -> str:
+        run = self.runs[id]
+        if run.token != token:
+            return "fenced"
+        run.note = note
+        return "ok"
+
     def kill(self, id: str, token: str, error: str) -> str:
         run = self.runs[id]
         if run.token != token:
@@ -481,7 +511,8 @@ class Model:
                 return "alive"
             if now < self.hold_until:
                 return "held"
-            worker.condemn("excused" if worker.deadline < self.hold_until else "struck")
+            # a beat that was on its way when the server stood still is carried out just after the hold began
+            worker.condemn("excused" if worker.deadline < self.hold_until + tick else "struck")
         self._take(now, worker, taken)
         return "ok"
 
@@ -535,7 +566,23 @@ class Model:
             run.listed = None
         return len(over)
 
+    def cap(self, status: str, keep: int, batch: int) -> int:
+        listed = [run for run in self.runs.values() if run.status == status and run.listed is not None]
+        listed.sort(key=lambda run: (run.listed, run.id))
+        beyond = listed[: max(0, min(len(listed) - keep, batch))]
+        for run in beyond:
+            self._forget(run)
+        return len(beyond)
+
     # -- what all share
+
+    def _forget(self, run: ARun) -> None:
+        """A bare tombstone is left, for clients who repeat their enqueue."""
+        run.bare, run.listed, run.checkpoint = True, None, None
+        run.kill = run.killed = ""
+        run.note = b""
+        if run.once and self.once.get(run.once[0], ("",))[0] == run.id:
+            del self.once[run.once[0]]
 
     def _grow(self, now: int, run: ARun) -> None:
         run.epoch = max(run.epoch + 1, now)
@@ -595,5 +642,6 @@ class Model:
             run.checkpoint = None
         if not kept:
             run.kill = run.killed = ""
+            run.note = b""
         if run.once and self.once.get(run.once[0], ("",))[0] == run.id and (run.once[2] == "0" or not kept):
             del self.once[run.once[0]]
