@@ -48,14 +48,33 @@ async def saved(run: AsyncRun, total: int, seconds: float = 0.0) -> list[int]:
     return list(run.state["done"])
 
 
+async def opened(run: AsyncRun, *gates: object) -> None:
+    """Returns when the test has opened one of the gates."""
+    paths = [Path(f"{os.environ['JOURNAL']}.{gate}") for gate in gates]
+    while not any(path.exists() for path in paths):  # the gate is another process
+        if run.stopping:
+            raise run.stopping
+        await asyncio.sleep(0.02)
+
+
 @runs.handler
 async def owner(run: AsyncRun) -> str:
-    """Returns when the test lets its process, or all: says who it was that returned."""
+    """Returns when the test lets its process, or all: says who it was that returned. It never saves anything."""
     journal(run, "start")
-    gates = [Path(f"{os.environ['JOURNAL']}.{gate}") for gate in (os.getpid(), "all")]
-    while not any(gate.exists() for gate in gates):  # noqa: ASYNC110  # the gate is another process
-        await asyncio.sleep(0.02)
+    await opened(run, os.getpid(), "all")
     journal(run, "returns")
+    return run.token
+
+
+@runs.handler(throttle=0)
+async def marks(run: AsyncRun) -> str:
+    """Offers its mark to be saved when the test lets its process, and returns when it lets all."""
+    journal(run, "start")
+    await opened(run, os.getpid())
+    run.state["by"] = run.token
+    run.checkpoint()
+    journal(run, "offered")
+    await opened(run, "all")
     return run.token
 
 

@@ -12,8 +12,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from coordinator.codec import decode
 from coordinator.rights import ROLES
+from coordinator.store.keys import Keys
 from tests.e2e.places import OPERATOR, Place, role_of
 from tests.waiting import wait_until
 
@@ -104,6 +107,12 @@ class Stage:
         for event in self.events("step"):
             found[event.run].append(event)
         return found
+
+    def saved_state(self, run: str) -> dict[str, Any] | None:
+        """What the server has of a run's state."""
+        keys = Keys(self.namespace, int(run.rpartition("-")[2]))
+        found = self.place.admin.hget(keys.ckpt(run), "state")
+        return None if found is None else decode(found, "state")
 
     def open_gate(self, gate: str) -> None:
         Path(f"{self.journal}.{gate}").touch()

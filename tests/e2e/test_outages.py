@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections import Counter
 from typing import Any
@@ -10,30 +11,39 @@ import pytest
 
 from coordinator import Client, Status
 from tests.e2e.conftest import MakeStage
-from tests.e2e.processes import stop, wait_for_start
+from tests.e2e.processes import children, stop, wait_for_start
 from tests.waiting import wait_until
+
+HELD = "recovery is held for"  # what a coordinator says then
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("how", ["killed", "paused"])
 def test_three_leases_without_a_server_cost_nothing(make_stage: MakeStage, start_server: Any, how: str) -> None:
-    """Workers stay alive, the coordinator is replaced meanwhile: no recovery, no strike, all runs go on."""
+    """Workers stay alive, the coordinator is replaced meanwhile: no recovery, no strike, all runs go on. The new coordinator is the
+    first that the server answers, so that it finds nothing but leases that have run out."""
     server = start_server()
     stage = make_stage(server)
     coordinator = stage.coordinator()
-    stage.fleet(3, lease=2, concurrency=20)
+    fleet = stage.fleet(3, lease=2, concurrency=20)
     with Client(stage.url, stage.namespace) as client:
         handles = client.enqueue_many([("steps", {"total": 60, "seconds": 0.1})] * 50)
         wait_for_start(stage, 50)
-        steps = len(stage.events("step"))
+        steps, holds = len(stage.events("step")), stage.logs().count(HELD)
         server.kill() if how == "killed" else server.pause()
         coordinator.kill()
         coordinator.wait()
         # nothing happens for three leases: that is the point, and so the clock is asked
         began = stage.now()
         wait_until(lambda: stage.now() - began > 6.5, "three leases have passed")
+        workers = children(fleet.pid)
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
         stage.coordinator()
         server.restart() if how == "killed" else server.resume()
+        wait_until(lambda: stage.logs().count(HELD) > holds, "the coordinator has looked at the leases, and holds")
+        for pid in workers:
+            os.kill(pid, signal.SIGCONT)
         assert Counter(handle.wait(90) for handle in handles) == {Status.COMPLETED: 50}
         assert {handle.view().counters.recoveries for handle in handles} == {0}
         assert {handle.view().attempt for handle in handles} == {1}

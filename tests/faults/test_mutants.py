@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.faults.__main__ import commands
 from tests.faults.mutants import ROOT
-from tests.faults.mutants.recipes import MUTANTS, Mutant
+from tests.faults.mutants.recipes import MUTANTS, POISON, PROMISES, Mutant
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -22,6 +24,30 @@ def test_who_has_to_notice_is_there(mutant: Mutant) -> None:
     else:
         path, _, test = mutant.caught_by.partition("::")
         assert f"def {test.partition('[')[0]}(" in (ROOT / path).read_text() if test else (ROOT / path).exists()
+
+
+# what they show is kept by two lines, either of which is enough alone; or by a line that another test of the promise stands on
+UNMARRED = {
+    "test_a_worker_that_wakes_up_after_its_lease_writes_nothing": "a flush waits out the doubt, and the token refuses it",
+    "test_runs_of_four_partitions_survive_a_kill": "promise 1 in four partitions: the line is the same",
+}
+
+
+def test_each_promise_has_a_test_that_fails_without_its_line() -> None:
+    assert {mutant.promise for mutant in MUTANTS} - {0} == set(range(1, 9))
+    caught = {mutant.caught_by.rpartition("::")[2].partition("[")[0] for mutant in MUTANTS if mutant.promise}
+    for path in (PROMISES, POISON):
+        there = re.findall(r"^def (test_\w+)", (ROOT / path).read_text(), re.M)
+        assert there
+        assert set(there) - caught - UNMARRED.keys() == set(), f"nobody has tried what {path} can't do without"
+
+
+def test_the_page_says_which_line_each_promise_stands_on() -> None:
+    page = (ROOT / "docs" / "faults.md").read_text()
+    for mutant in MUTANTS:
+        if mutant.promise:
+            name, line = mutant.caught_by.rpartition("::")[2].partition("[")[0], mutant.old.strip().splitlines()[0]
+            assert f"| {mutant.promise} | {mutant.name} | `{mutant.path}` | `{line}` | `{name}` |" in page
 
 
 def test_there_are_enough_of_them_and_each_has_a_name_of_its_own() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LUA = "coordinator/store/lua/"
+PROMISES, POISON = "tests/e2e/test_promises.py", "tests/e2e/test_poison.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class Mutant:
     old: str
     new: str
     caught_by: str
+    promise: int = 0  # of those in the README: the line that is changed is one that it stands on
 
     def applied(self, text: str) -> str:
         """The source with the bug; ValueError where the recipe does not apply any more."""
@@ -457,5 +459,134 @@ MUTANTS = [
         "self.keys = space.keys(0)",
         "pass",
         "tests/integration/test_durability.py::test_a_checkpoint_that_no_replica_has_is_not_kept",
+    ),
+    # -- the promises: for each test of one, with real processes, a line that it can't do without
+    Mutant(
+        "of a lost worker's runs only the first is back in its line",
+        LUA + "_recover.lua",
+        "    redis.call('ZADD', ready_key(run.route), int(counters.score), id)\n  else\n",
+        "  else\n",
+        f"{PROMISES}::test_nothing_acknowledged_is_lost_through_kills_of_everything",
+        promise=1,
+    ),
+    Mutant(
+        "who claims a run is not given its checkpoint",
+        LUA + "claim.lua",
+        "  return { redis.call('HGETALL', ckpt_key(id)), messages }\n",
+        "  return false\n",
+        f"{PROMISES}::test_a_resumed_run_sees_at_least_the_last_acknowledged_checkpoint",
+        promise=2,
+    ),
+    Mutant(
+        "what a process offers that slept past its lease is saved",
+        LUA + "checkpoint.lua",
+        "if not run or run[1] ~= token then",
+        "if not run then",
+        f"{PROMISES}::test_what_a_worker_offers_when_it_wakes_up_after_its_lease_is_refused",
+        promise=3,
+    ),
+    Mutant(
+        "what a process returns that slept past its lease is a result",
+        LUA + "_run.lua",
+        "if run.token and run.token == token then",
+        "if run.token then",
+        f"{PROMISES}::test_a_worker_that_wakes_up_after_its_lease_ends_nothing",
+        promise=3,
+    ),
+    Mutant(
+        "a deploy is a strike",
+        LUA + "release.lua",
+        "  counters.releases = counters.releases + 1\n",
+        "  counters.releases = counters.releases + 1\n  strike(counters, progress)\n",
+        f"{PROMISES}::test_a_graceful_hand_over_costs_nothing",
+        promise=4,
+    ),
+    Mutant(
+        "a deploy costs the last step",
+        "workers/executor.py",
+        "plan(attempt.saver.last_delta(unfinished))",
+        'plan(b"")',
+        f"{PROMISES}::test_a_graceful_hand_over_costs_nothing",
+        promise=4,
+    ),
+    Mutant(
+        "a supervisor does not give up a dead child's lease",
+        "workers/crew.py",
+        "await asyncio.gather(*(self.abandon(*known, child.blame) for known in child.ids))",
+        "await asyncio.gather()",
+        f"{PROMISES}::test_a_crash_is_noticed_at_once_and_costs_what_was_not_saved",
+        promise=5,
+    ),
+    Mutant(
+        "poison takes its neighbours along",
+        LUA + "due.lua",
+        "  if counters.strikes >= STRIKES - 1 then\n    into_suspect(",
+        "  if false then\n    into_suspect(",
+        f"{POISON}::test_exactly_the_poison_is_dead[12]",
+        promise=6,
+    ),
+    Mutant(
+        "a run that can't be started is never struck",
+        LUA + "reject.lua",
+        "if proven == '1' then strike(counters, progress) end\n",
+        "",
+        f"{POISON}::test_malformed_runs_stop_nobody",
+        promise=6,
+    ),
+    Mutant(
+        "a hold prolongs itself",
+        LUA + "_judge.lua",
+        "if gap < 0 or gap > 3 * tick or most then",
+        "if gap < 0 or gap > 3 * tick or most or now < hold_until then",
+        f"{POISON}::test_most_workers_killed_at_once_are_recovered_after_one_hold",
+        promise=6,
+    ),
+    Mutant(
+        "no process is started for a suspect",
+        "workers/fleet.py",
+        "if waiting > 2 and len(self._extras)",
+        "if waiting > 2 and False and len(self._extras)",
+        f"{POISON}::test_a_suspect_is_judged_although_no_process_is_empty",
+        promise=6,
+    ),
+    Mutant(
+        "each save carries the whole transcript",
+        "workers/saver.py",
+        "base = 0 if whole or generation != self._generation else self._base\n",
+        "base = 0\n",
+        "tests/integration/test_saves_growth.py::test_what_a_save_sends_does_not_grow_with_the_transcript",
+        promise=7,
+    ),
+    Mutant(
+        "each save carries a state that did not change",
+        "workers/saver.py",
+        "state = cut.state if whole or self._unsure or cut.state != self._state else None",
+        "state = cut.state",
+        "tests/integration/test_saves_growth.py::test_what_a_save_sends_does_not_grow_with_the_transcript",
+        promise=7,
+    ),
+    Mutant(
+        "an ended run has no TTL",
+        LUA + "_endings.lua",
+        "    redis.call('PEXPIRE', key, int(kept))\n    redis.call('ZADD', ended_key(status)",
+        "    redis.call('ZADD', ended_key(status)",
+        f"{PROMISES}::test_after_its_retention_an_ended_run_leaves_not_one_byte",
+        promise=8,
+    ),
+    Mutant(
+        "a completed run leaves its checkpoint behind",
+        LUA + "_endings.lua",
+        "if status == 'completed' or kept <= 0 then return drop_checkpoint(id) end",
+        "if status == 'completed' or kept <= 0 then return end",
+        f"{PROMISES}::test_after_its_retention_an_ended_run_leaves_not_one_byte",
+        promise=8,
+    ),
+    Mutant(
+        "an outage of the server is taken for the death of its workers",
+        LUA + "_judge.lua",
+        "if gap < 0 or gap > 3 * tick or most then hold_until = now + longest_lease() end\n",
+        "",
+        "tests/e2e/test_outages.py::test_three_leases_without_a_server_cost_nothing[killed]",
+        promise=5,
     ),
 ]
