@@ -94,7 +94,7 @@ class Draft:
 
     def begin_phase(self, name: str) -> str:
         """The field of the next phase of this name: told apart by name, equal names by order, inside a turn by the turn."""
-        if not 1 <= len(name) <= 200 or not name.isprintable():
+        if str(name) != name or not 1 <= len(name) <= 200 or not name.isprintable():
             raise Refused(f"a phase needs a name of 1 to 200 printable characters, not {name!r:.220}")
         scope = f"phase:{'-' if self.turn is None else self.turn}:{name}"
         if scope in self._at_once:

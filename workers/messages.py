@@ -6,7 +6,7 @@ later, and a save never walks the whole transcript.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn, SupportsIndex
 
@@ -16,6 +16,7 @@ from coordinator.codec import decode, encode
 from coordinator.errors import NotPlain, Refused
 
 MESSAGE_LIMIT = 8 * 1024 * 1024
+NESTED = 200  # levels of a message: some hundreds of frames when it is made read-only, now and when it is loaded
 INTERRUPTED = "interrupted, outcome unknown"
 
 
@@ -52,14 +53,16 @@ class FrozenList(list[Any]):
         return list, (self.copy(),)
 
 
-def frozen(value: Any) -> Any:
-    """The value with every dict and list in it read-only."""
+def frozen(value: Any, room: int = 1_000_000) -> Any:
+    """The value with every dict and list in it read-only; RecursionError where it has more levels than there is room for."""
+    if not room:
+        raise RecursionError
     if type(value) is dict:
-        return FrozenDict({key: frozen(inner) for key, inner in value.items()})
+        return FrozenDict({key: frozen(inner, room - 1) for key, inner in value.items()})
     if type(value) is list:
-        return FrozenList([frozen(inner) for inner in value])
+        return FrozenList([frozen(inner, room - 1) for inner in value])
     if type(value) is tuple:
-        return tuple(frozen(inner) for inner in value)
+        return tuple(frozen(inner, room - 1) for inner in value)
     return value
 
 
@@ -78,8 +81,16 @@ def kept(value: Any, place: str, limit: int) -> bytes:
     """The bytes of plain data in which messages may stand: read-only or not, they are plain data."""
     try:
         return encode(value, place, limit)
-    except NotPlain:
-        return encode(thawed(value), place, limit)
+    except NotPlain as refused:
+        return _encoded(thawed, value, place, limit, refused)
+
+
+def _encoded(made_plain: Callable[[Any], Any], value: Any, place: str, limit: int, refused: NotPlain) -> bytes:
+    """Of what it becomes; one that has no end, or is too deep to walk, stays refused as it was."""
+    try:
+        return encode(made_plain(value), place, limit)
+    except RecursionError:
+        raise refused from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +120,15 @@ class Messages(list[Any]):
         place = f"messages[{len(self)}]"
         try:
             data = encode(item, place, MESSAGE_LIMIT)
-        except NotPlain:
-            data = encode(plain(item), place, MESSAGE_LIMIT)
+        except NotPlain as refused:
+            data = _encoded(plain, item, place, MESSAGE_LIMIT, refused)
+        try:
+            kept_item = frozen(decode(data, place), NESTED)
+        except RecursionError:
+            raise NotPlain(f"{place} is nested deeper than {NESTED} levels, which can't be kept") from None
         self.packed.append(data)
         self.size += len(data)
-        super().append(frozen(decode(data, place)))
+        super().append(kept_item)
 
     def extend(self, items: Iterable[Any]) -> None:
         for item in items:

@@ -118,7 +118,7 @@ def test_a_phase_that_failed_may_be_called_again():
     assert draft.begin_phase("a") == field
 
 
-@pytest.mark.parametrize("name", ["", "x" * 201, "a\nb", "\udc80"])
+@pytest.mark.parametrize("name", ["", "x" * 201, "a\nb", "\udc80", 3, None, b"bytes"])
 def test_a_phase_has_a_name_that_can_be_kept(name):
     with pytest.raises(Refused, match="1 to 200"):
         Draft().begin_phase(name)

@@ -12,7 +12,7 @@ import pydantic
 import pytest
 
 from coordinator.errors import NotPlain, Refused, TooLarge
-from workers.messages import FrozenDict, Messages, ReadOnly, chunk, kept, unchunk
+from workers.messages import NESTED, FrozenDict, Messages, ReadOnly, chunk, kept, unchunk
 
 MESSAGE = {"role": "user", "content": [{"type": "text", "text": "hi", "tags": ["a", {"b": 1}]}]}
 
@@ -157,6 +157,41 @@ def test_what_can_not_be_kept_is_refused_with_its_place(item, place):
         messages.append(item)
     assert messages == [{"n": 0}]
     assert len(messages.packed) == 1
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for level in range(levels):
+        value = [value] if level % 2 else {"a": value}
+    return value
+
+
+def endless() -> list[Any]:
+    wheel: list[Any] = []
+    wheel.append({"again": wheel})
+    return wheel
+
+
+@pytest.mark.parametrize(
+    "item", [nested(NESTED + 1), nested(600), nested(5000), endless()], ids=["one level", "600", "5000", "endless"]
+)
+def test_what_is_nested_too_deep_or_without_end_is_refused_and_not_an_error_of_the_stack(item):
+    messages = filled({"n": 0})
+    with pytest.raises(NotPlain, match=r"messages\[1\].* nested deeper than"):
+        messages.append(item)
+    assert messages == [{"n": 0}]
+    assert len(messages.packed) == 1
+
+
+def test_what_is_nested_as_deep_as_may_be_is_kept_and_loaded():
+    messages = filled(nested(NESTED - 1))
+    assert list(Messages(unchunk(chunk(messages.packed), "c"))) == [nested(NESTED - 1)]
+
+
+@pytest.mark.parametrize("value", [nested(5000), endless(), {"with a message": filled({"n": 0}), "and": endless()}])
+def test_a_state_or_an_output_without_end_is_refused_by_its_name(value):
+    with pytest.raises(NotPlain, match=r"^the output.*(nested deeper than|is a Messages)"):
+        kept(value, "the output", 1000)
 
 
 def test_a_message_has_a_limit(monkeypatch):
