@@ -29,7 +29,7 @@ class Settings:
         name(self.namespace, "namespace")
         # a run that leaves nothing behind is still known for 60 s: no call may be repeated longer than that
         if not 0 < self.timeout <= 50:
-            raise BadOption(f"timeout {self.timeout!r} is not within 0 to 50 seconds")
+            raise BadOption(f"timeout {self.timeout!r} is not more than 0 and up to 50 seconds")
         compress()  # of the process and not of a client; a wrong one is refused before anything is written
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime
 from typing import Any, NamedTuple, TypedDict
 
@@ -214,7 +215,13 @@ def _checked(given: Mapping[str, Any], around: Parent | None) -> Options:
     if around is not None and options.get("parent") is None:
         options["parent"] = around.run
         options["meta"] = {**around.meta, **options.get("meta", {})}
-    checked = Options(**options)
+    try:
+        checked = Options(**options)
+    except TypeError:
+        known = [field.name for field in fields(Options)]
+        if unknown := sorted(options.keys() - known):
+            raise TypeError(f"there is no option {unknown[0]!r}: there are {', '.join(known)}") from None
+        raise
     if checked.parent is not None and not is_run_id(checked.parent):
         raise BadOption(f"parent {checked.parent!r} is not a run id")
     return checked

@@ -66,7 +66,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 def name(text: str, what: str) -> str:
     """The text, if it is a name."""
-    if not _NAME.fullmatch(str(text)):
+    if str(text) != text or not _NAME.fullmatch(text):
         raise BadName(f"{what} {text!r} is not a name: 1 to 100 characters of A-Z a-z 0-9 _ . -")
     return text
 
@@ -189,18 +189,20 @@ class Options:
 
     def __post_init__(self) -> None:
         name(self.queue, "queue")
-        if not -100 <= self.priority <= 100:
-            raise BadOption(f"priority {self.priority} is not within -100..100")
+        if type(self.priority) is not int or not -100 <= self.priority <= 100:
+            raise BadOption(f"priority {self.priority!r} is not a whole number within -100..100")
         if self.at is not None and self.delay is not None:
             raise BadOption("give delay or at, not both")
         for what in ("at", "delay", "expires", "key_ttl", "retention"):
             value = getattr(self, what)
-            if value is not None and not 0 <= value < 1e11:
+            if value is not None and not (isinstance(value, (int, float)) and 0 <= value < 1e11):
                 raise BadOption(f"{what} {value!r} is not a time of 0 seconds or more")
-        if not 0 <= self.schema <= 99:
-            raise BadOption(f"schema {self.schema} is not within 0..99")
+        if type(self.schema) is not int or not 0 <= self.schema <= 99:
+            raise BadOption(f"schema {self.schema!r} is not a whole number within 0..99")
         if self.key is not None and not 1 <= len(self.key) <= 512:
             raise BadOption("key must have 1 to 512 characters")
+        if not isinstance(self.meta, Mapping):
+            raise BadOption(f"meta must be a dict of names and values, not {type(self.meta).__name__}")
         for key, value in self.meta.items():
             if not isinstance(value, (str, int, float, bool, type(None))):
                 raise BadOption(f"meta must be flat: {key!r} is {type(value).__name__}")

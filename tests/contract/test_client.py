@@ -268,8 +268,16 @@ def test_inside_a_handler_parent_and_meta_are_handed_on(client):
 
 
 def test_an_unknown_option_is_a_type_error(client, shop):
-    with pytest.raises(TypeError, match="prio"):
+    with pytest.raises(TypeError, match=r"there is no option 'prio': there are queue, priority, .*parent, meta"):
         client.enqueue("work", prio=1)
+
+
+@pytest.mark.parametrize("kind", [None, 3, b"work", ""])
+def test_a_kind_is_a_name_and_nothing_that_could_be_written_as_one(client, kind):
+    """str(None) is a name, and such a run would wait for ever for a handler called None."""
+    with pytest.raises(BadName, match=r"kind .* is not a name"):
+        client.enqueue(kind)
+    assert client.list() == []
 
 
 # ---- nothing is written of what is refused
@@ -287,6 +295,14 @@ def test_an_unknown_option_is_a_type_error(client, shop):
         ("work", {}, {"meta": {"a": {}}}, BadOption, "flat"),
         ("work", {}, {"queue": "a b"}, BadName, "queue"),
         ("work", {}, {"priority": 101}, BadOption, "priority"),
+        ("work", {}, {"priority": 1.5}, BadOption, "priority 1.5 is not a whole number"),
+        ("work", {}, {"priority": True}, BadOption, "priority True is not a whole number"),
+        ("work", {}, {"priority": "5"}, BadOption, "priority '5' is not a whole number"),
+        ("work", {}, {"schema": 1.5}, BadOption, "schema 1.5 is not a whole number"),
+        ("work", {}, {"delay": "5"}, BadOption, "delay '5' is not a time"),
+        ("work", {}, {"expires": timedelta(hours=1)}, BadOption, "expires .* is not a time of 0 seconds or more"),
+        ("work", {}, {"meta": [1]}, BadOption, "meta must be a dict of names and values, not list"),
+        ("work", {}, {"queue": None}, BadName, "queue None is not a name"),
         ("work", {}, {"delay": 1, "at": 5}, BadOption, "not both"),
         ("work", {}, {"delay": -1}, BadOption, "delay"),
         ("work", {}, {"delay": float("nan")}, BadOption, "delay"),
