@@ -43,6 +43,7 @@ class Attempt:
         self.threads = threads
         self.note: Note | None = None
         self.note_told: Note | None = None
+        self.gate: asyncio.Future[None] | None = None  # it begins when this is done
         self.on_lost: Callable[[Attempt], None] = lambda attempt: None
         self.on_progress: Callable[[Attempt], None] = lambda attempt: None
         self._stop_asked = asyncio.Event()

@@ -58,20 +58,21 @@ class Executor:
     give_up: Callable[[], bool]
     refused: Callable[[str], None]
 
-    async def execute(self, attempt: Attempt) -> None:
-        """An attempt from its claim to its recorded ending."""
+    async def execute(self, attempt: Attempt) -> Outcome | None:
+        """An attempt from its claim to the outcome that is to be recorded; None where that was done without its handler."""
         kind = attempt.handler.kind
         about.set({"run": attempt.id, "kind": kind, "attempt": attempt.number})
+        if attempt.gate is not None:
+            await attempt.gate
         ending = await self._run(attempt)
         if attempt.ended:
-            return  # left behind: its run was released without it
+            return None  # left behind: its run was released without it
         attempt.ended = True
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             await self._absorb_cancels(task)
         failures = self._failures_in_a_row(attempt) if isinstance(ending, Raised) else 0
-        outcome = classify(ending, attempt.stop_asked, attempt.handler.retry, failures)
-        await self.finalise(attempt, outcome)
+        return classify(ending, attempt.stop_asked, attempt.handler.retry, failures)
 
     # -- load, start, perform
 

@@ -1,4 +1,7 @@
-"""The places of a worker process: how many runs it may hold, and when it must hold one alone.
+"""The places of a worker process: how many handlers it may have at work, and when it must hold a run alone.
+
+A place is free when its handler has ended: while the server is told of that ending it is asked for the next run, so that neither
+waits for the other. Until it has been told, the run is held; no more are than twice the places.
 
 A run whose next strike would be its last is only given to a process that holds nothing, and until it has progressed or ended the
 process takes nothing more: so it dies only of a crash in which it was alone.
@@ -10,11 +13,12 @@ import asyncio
 
 
 class SlotTable:
-    """Counts what is held and what is reserved by claims under way."""
+    """Counts handlers at work, runs that are held, and what is reserved by claims under way."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.held = 0
+        self._recording = 0  # of those that are held: the handler has ended, and the server is being told
         self.alone = False  # a suspect is here and has shown nothing yet
         self._reserved = 0
         self._claims = 0
@@ -25,7 +29,10 @@ class SlotTable:
 
     @property
     def free(self) -> int:
-        return 0 if self.alone or self._exclusive else max(0, self.size - self.held - self._reserved)
+        if self.alone or self._exclusive:
+            return 0
+        at_work = self.held - self._recording
+        return max(0, min(self.size - at_work, 2 * self.size - self.held) - self._reserved)
 
     async def reserve(self, most: int) -> tuple[int, bool]:
         """Some places (waits until there are any), and whether the process holds nothing else and asks for nothing else."""
@@ -52,8 +59,15 @@ class SlotTable:
         self.empty.clear()
         self.alone = self.alone or suspect
 
-    def free_one(self, *, suspect: bool) -> None:
+    def handler_ended(self) -> None:
+        """Its place is free; the run is held until `free_one`."""
+        self._recording += 1
+        self._changed.set()
+
+    def free_one(self, *, suspect: bool, recorded: bool = False) -> None:
+        """`recorded`: its place was free already, since its handler had ended."""
         self.held -= 1
+        self._recording -= recorded
         if not self.held:
             self.empty.set()
         if suspect:

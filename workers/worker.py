@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import math
 import os
@@ -41,6 +42,8 @@ CANCEL_EVERY = 2.0
 CLEAN_UP = 5.0
 CANCEL_AFTER = 1.0
 CLAIM_ANSWERED = 1.0
+MANY = 8  # runs of one claim, from which on they let the next claim go first
+TURNS_FOR_A_CLAIM = 10  # of the event loop: from the answer of a claim until the next one is sent
 JOINED = 2.0  # then the partitions that can be reached begin
 
 
@@ -332,6 +335,7 @@ class Worker:
     def _take(self, lease: Lease, runs: list[plans.Claimed]) -> None:
         """Starts what was claimed. What comes while the worker stops goes back at once: no strike."""
         loop = asyncio.get_running_loop()
+        gate = self._gate(loop) if len(runs) >= MANY else None
         for claimed in runs:
             handler = self.registry.handlers.get(kind_of(claimed.route))
             if handler is None or lease.gone:
@@ -339,7 +343,7 @@ class Worker:
                 self._spawn(self._release(lease, claimed.id, claimed.token))
                 continue
             attempt = Attempt(claimed, lease, handler, self._executor.threads)
-            attempt.on_lost, attempt.on_progress = self._on_lost, self._on_progress
+            attempt.on_lost, attempt.on_progress, attempt.gate = self._on_lost, self._on_progress, gate
             self.attempts[attempt.key] = attempt
             self._by_id[attempt.id] = attempt
             self._slots.take(suspect=claimed.suspect)
@@ -348,6 +352,20 @@ class Worker:
                 attempt.stop("drain")
             attempt.task = loop.create_task(self._execute(attempt))  # held by its attempt, and that by `attempts`
             self._critic.watch(attempt)
+
+    def _gate(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        """Many runs begin some turns of the event loop later: the claim of the next ones goes out first, and the server looks for
+        them while these are at work. Begun at once, they would all have their first turn before it."""
+        gate, turns = loop.create_future(), itertools.count(1)
+
+        def pass_by() -> None:
+            if next(turns) < TURNS_FOR_A_CLAIM:
+                loop.call_soon(pass_by)
+            else:
+                gate.set_result(None)
+
+        pass_by()
+        return gate
 
     def _on_lost(self, attempt: Attempt) -> None:
         self._spawn(self._cancel_until_ended(attempt, CANCEL_EVERY, math.inf))
@@ -358,8 +376,15 @@ class Worker:
         self._critic.progressed(attempt)
 
     async def _execute(self, attempt: Attempt) -> None:
+        recording = False
         try:
-            await self._executor.execute(attempt)
+            outcome = await self._executor.execute(attempt)
+            if outcome is not None:
+                # one that ends after so many runs must not take another before it knows
+                recording = self.options.runs is None
+                if recording:
+                    self._slots.handler_ended()
+                await self._executor.finalise(attempt, outcome)
         except Exception:
             logger.exception("the attempt at run %s broke", attempt.id)
             attempt.ended = True
@@ -367,7 +392,7 @@ class Worker:
         finally:
             self._ended(attempt)
             # not in _ended: a handler that was left behind keeps its place, since it keeps its thread
-            self._slots.free_one(suspect=attempt.claimed.suspect)
+            self._slots.free_one(suspect=attempt.claimed.suspect, recorded=recording)
 
     def _ended(self, attempt: Attempt) -> None:
         if self.attempts.pop(attempt.key, None) is None:

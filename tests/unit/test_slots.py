@@ -53,6 +53,49 @@ async def test_a_suspect_that_ends_frees_the_process():
     assert slots.free == 2
 
 
+async def test_a_place_is_free_when_its_handler_has_ended_and_the_run_is_held_until_that_is_recorded():
+    slots = SlotTable(2)
+    slots.take(suspect=False)
+    slots.take(suspect=False)
+    assert slots.free == 0
+    slots.handler_ended()
+    assert (slots.free, slots.held, slots.empty.is_set()) == (1, 2, False)
+    slots.free_one(suspect=False, recorded=True)
+    assert (slots.free, slots.held) == (1, 1), "and is not free twice"
+    slots.free_one(suspect=False)
+    assert (slots.free, slots.held, slots.empty.is_set()) == (2, 0, True)
+
+
+async def test_endings_that_can_not_be_recorded_pile_up_to_as_many_as_there_are_places():
+    slots = SlotTable(3)
+    for _ in range(3):
+        slots.take(suspect=False)
+        slots.handler_ended()
+    for free in (2, 1, 0):
+        assert slots.free == free + 1
+        slots.take(suspect=False)
+        slots.handler_ended()
+    assert (slots.free, slots.held) == (0, 6)
+    slots.free_one(suspect=False, recorded=True)
+    assert slots.free == 1
+
+
+async def test_who_holds_an_ending_that_is_not_recorded_asks_for_no_suspect():
+    slots = SlotTable(2)
+    slots.take(suspect=False)
+    slots.handler_ended()
+    assert await slots.reserve(2) == (1, False)
+
+
+async def test_a_suspect_whose_handler_has_ended_is_alone_until_that_is_recorded():
+    slots = SlotTable(2)
+    slots.take(suspect=True)
+    slots.handler_ended()
+    assert slots.free == 0
+    slots.free_one(suspect=True, recorded=True)
+    assert slots.free == 2
+
+
 async def test_all_who_wait_are_served_in_the_end():
     slots = SlotTable(1)
     slots.take(suspect=False)
