@@ -324,6 +324,28 @@ def test_a_whole_kind_is_changed_only_with_yes(shell: Shell, client: Client) -> 
     assert len(client.list(status="queued")) == 31
 
 
+@pytest.mark.parametrize("verb", ["cancel", "revive", "discard"])
+def test_a_dry_run_changes_nothing_also_of_runs_that_are_named(shell: Shell, client: Client, verb: str) -> None:
+    handle = client.enqueue("greet")
+    if verb != "cancel":
+        handle.cancel()
+    before = handle.view()
+    assert [run["id"] for run in shell(verb, handle.id, "--dry-run", "--json").json()] == [handle.id]
+    said = shell(verb, handle.id, "0123456789abcdefghjk-00", "--dry-run")
+    assert (said.code, handle.id in said.out) == (3, True)
+    assert "there is no run 0123456789abcdefghjk-00" in said.err
+    assert handle.view() == before
+
+
+def test_a_status_that_a_change_is_not_for_is_wrong_use(shell: Shell) -> None:
+    shell("enqueue", "greet")
+    said = shell("discard", "--status", "queued", "--dry-run").failed_with(2)
+    assert "discard is for runs that are cancelled, completed, dead or failed, not queued" in said
+    assert "cancel is for runs that are" in shell("cancel", "--status", "dead", "--yes").failed_with(2)
+    assert "revive is for runs that are" in shell("revive", "--status", "running", "--yes").failed_with(2)
+    assert "1 run matches: --yes to cancel it, --dry-run to see it" in shell("cancel", "--kind", "greet").failed_with(2)
+
+
 def test_which_runs_must_be_said(shell: Shell) -> None:
     assert "say which runs to cancel" in shell("cancel", "--yes").failed_with(2)
     assert "not both" in shell("revive", "0123456789abcdefghjk-00", "--kind", "greet").failed_with(2)
