@@ -53,10 +53,11 @@ def sentence(entry: Told) -> str:
     return ": ".join(part for part in parts if part)
 
 
-def kept(turns: int, phases: int, messages: int) -> str:
-    """What is saved and need not be done again, in words; empty where that is nothing."""
-    counts = {"turn": turns, "phase": phases, "message": messages}
-    return ", ".join(f"{number} {what}{'' if number == 1 else 's'}" for what, number in counts.items() if number)
+def kept(entry: Told) -> str:
+    """What was saved by then and need not be done again, in words; empty where that is nothing."""
+    counts = {"turn": entry.iteration, "phase": entry.phases, "message": entry.messages}
+    said = ", ".join(f"{number} {what}{'' if number == 1 else 's'}" for what, number in counts.items() if number)
+    return said or ("its state" if entry.saved else "")
 
 
 def lines(view: RunView, span: Callable[[float], str]) -> Iterator[str]:
@@ -115,16 +116,15 @@ def _began(entry: Told, before: Told | None, span: Callable[[float], str]) -> st
         return f"attempt {entry.attempt}{on}{code}"
     waited = (entry.started - before.ended).total_seconds()
     from_start = before.how == "revived" and before.why
-    had = "" if from_start else kept(before.iteration, before.phases, before.messages)
+    had = "" if from_start else kept(before)
     return f"attempt {entry.attempt}{on}{code} after {span(waited)}" + (
         f", skipped what was saved: {had}" if had else ", from the start"
     )
 
 
 def _over(entry: Told, span: Callable[[float], str]) -> str:
-    saved = kept(entry.iteration, entry.phases, entry.messages)
-    again = f"; at most {span(lost(entry))} of work to be done again" if lost(entry) else ""
-    return f"{sentence(entry)}, after {span(took(entry))}{again}; saved: {saved or 'nothing'}"
+    again = f"; at most {span(lost(entry))} of work to be done again" if lost(entry) >= NOTHING else ""
+    return f"{sentence(entry)}, after {span(took(entry))}{again}; saved: {kept(entry) or 'nothing'}"
 
 
 def _present(view: RunView) -> Told:
@@ -136,13 +136,15 @@ def _present(view: RunView) -> Told:
 
 
 def _waits(view: RunView) -> Iterator[float]:
-    """How long nobody had the run between two attempts, one number for each."""
-    starts = [entry.started for entry in view.story if entry.how != "revived"]
-    starts.append(view.started if view.story and view.attempt > view.story[-1].attempt else None)
-    ends = [entry.ended for entry in view.story if entry.how != "revived"]
-    for ended, began in zip(ends, starts[1:], strict=True):
-        if began is not None:
-            yield max(0.0, (began - ended).total_seconds())
+    """How long nobody had the run between two attempts, one number for each. A run that has ended waits for nobody: the time until
+    it was revived does not count."""
+    since: datetime | None = None
+    for entry in view.story:
+        if entry.how != "revived" and since is not None and entry.started is not None:
+            yield max(0.0, (entry.started - since).total_seconds())
+        since = entry.ended
+    if since is not None and view.started is not None and view.attempt > view.story[-1].attempt:
+        yield max(0.0, (view.started - since).total_seconds())
 
 
 def _clock(moment: datetime | None) -> str:

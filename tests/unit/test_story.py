@@ -67,6 +67,24 @@ def test_a_revival_is_told_and_what_it_skips(from_start: str) -> None:
     assert lines[4].endswith("from the start" if from_start else "skipped what was saved: 5 turns, 1 phase, 9 messages")
 
 
+def test_a_state_that_was_saved_is_not_nothing() -> None:
+    stated = replace(RETRIED, attempt=1, saved=after(22), iteration=0, messages=0, phases=0)
+    lines = told_of(stated)
+    assert lines[1].endswith("saved: its state")
+    assert lines[2].endswith("skipped what was saved: its state")
+    assert told_of(replace(stated, saved=None))[2].endswith("from the start")
+
+
+def test_work_that_took_no_time_is_not_said_to_be_lost() -> None:
+    lines = told_of(replace(LOST, attempt=1, saved=after(19.97)))
+    assert lines[1].endswith("lost: its process died, after 9.0 s; saved: 5 turns, 1 phase, 9 messages")
+
+
+def test_a_run_that_had_ended_did_not_wait_for_an_owner() -> None:
+    lines = told_of(replace(RETRIED, how="failed"), replace(REVIVED, ended=after(29)))
+    assert lines[-1] == "in all 1.0 s without an owner"
+
+
 def test_what_is_too_long_ago_is_said_to_be() -> None:
     assert told_of(replace(RELEASED, attempt=31))[0] == "attempt 1 to 30: too long ago to be told"
 

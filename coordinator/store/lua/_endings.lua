@@ -58,7 +58,8 @@ local function remember_owner(id, token) redis.call('HSET', run_key(id), 'prev',
 local function saved_so_far(id)
   local head = read_head(id)
   if not head then return '0 0 0 0' end
-  local others = 1 + redis.call('HEXISTS', ckpt_key(id), 'state') + redis.call('HEXISTS', ckpt_key(id), 'unfinished')
+  local others = 1
+  for _, field in ipairs({ 'state', 'unfinished', 'inputs' }) do others = others + redis.call('HEXISTS', ckpt_key(id), field) end
   return string.format('%.0f %.0f %.0f %.0f', head.updated, head.iteration, head.length, redis.call('HLEN', ckpt_key(id)) - others)
 end
 
