@@ -35,7 +35,7 @@ local function recover_one(id, struck, lost)
   settle(counters, progress)
   if struck then strike(counters, progress) end
   if struck_out(counters) then
-    bury(id, run, counters, now, 'its worker was lost')
+    bury(id, run, counters, now, lost.why)
     return 'dead'
   end
   local delayed = counters.strikes >= STRIKES - 1
@@ -61,6 +61,13 @@ local function lost_with(worker, now, jitter, why)
   }
 end
 
+-- Why a run was lost, in words. A run is blamed where it blocked the event loop of its process, and with it all the others.
+local function why_lost(id, blame, why)
+  if blame == id then return 'it blocked the event loop of its process, which was replaced' end
+  if blame ~= '' and blame ~= 'nobody' then return 'its process was replaced: run ' .. blame .. ' had blocked its event loop' end
+  return why
+end
+
 -- A batch of a condemned worker's runs. Answers how many it took, and whether all are taken; then the entry goes too. They leave
 -- the worker's set at the end: where a broken key stops the script in the middle, the rest is found again.
 -- why says in words what became of the worker.
@@ -71,6 +78,7 @@ local function recover_batch(worker, now, batch, excused, blame, jitter, why)
   local lost = lost_with(worker, now, jitter, why)
   for i = 1, #ids do
     local struck = not excused and (blame == '' or blame == ids[i])
+    lost.why = why_lost(ids[i], blame, why)
     local became = recover_one(ids[i], struck, lost)
     counts[became] = counts[became] + 1
   end
