@@ -157,7 +157,7 @@ def test_the_command_says_what_is_wrong_mends_it_and_tells_it_by_its_exit_code(
     code, said = coordinator(stage, "doctor", "--repair")
     assert code == 0, said
     assert "it would wait for ever  (mended)" in said
-    assert said.endswith(f"1 run in {partitions}, 2 things are wrong before: nothing is any more\n")
+    assert said.endswith(f"1 run in {partitions}, 2 things were wrong: nothing is any more\n")
     assert coordinator(stage, "doctor")[0] == 0
 
 
