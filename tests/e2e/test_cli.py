@@ -156,6 +156,13 @@ def test_enqueue_prints_the_id_and_hands_the_inputs_over(shell: Shell, client: C
     assert "no live worker knows kind 'greet'" in said.err
 
 
+def test_who_enqueues_is_told_that_the_queue_is_paused(shell: Shell, client: Client) -> None:
+    client.pause(queue="default")
+    said = shell("enqueue", "greet")
+    assert said.err == "queue 'default' is paused: it waits until that is over\n"
+    assert client.handle(said.out.strip()).view().status == "queued"
+
+
 def test_inputs_come_from_an_option_a_file_or_standard_input(shell: Shell, client: Client) -> None:
     (shell.cwd / "in.json").write_text('{"name": "file", "times": 3}')
     given = {
