@@ -15,6 +15,7 @@ from coordinator.run import Failure, RunView, Told
 MESSAGE_MOST = 500  # characters of an error's message that its entry keeps; the last error is also kept whole
 _NUMBERS = 8
 CANCELLED, KILLED = "a cancel was asked for", "it was killed by its critic"  # as lua/_endings.lua says it
+STATE = "its state"  # where that is all that was saved
 NOTHING = 0.05  # seconds that are not worth a word
 FEW = 4  # attempts in a row that are all told although they ended alike
 
@@ -57,7 +58,7 @@ def kept(entry: Told) -> str:
     """What was saved by then and need not be done again, in words; empty where that is nothing."""
     counts = {"turn": entry.iteration, "phase": entry.phases, "message": entry.messages}
     said = ", ".join(f"{number} {what}{'' if number == 1 else 's'}" for what, number in counts.items() if number)
-    return said or ("its state" if entry.saved else "")
+    return said or (STATE if entry.saved else "")
 
 
 def lines(view: RunView, span: Callable[[float], str]) -> Iterator[str]:
@@ -117,9 +118,8 @@ def _began(entry: Told, before: Told | None, span: Callable[[float], str]) -> st
     waited = (entry.started - before.ended).total_seconds()
     from_start = before.how == "revived" and before.why
     had = "" if from_start else kept(before)
-    return f"attempt {entry.attempt}{on}{code} after {span(waited)}" + (
-        f", skipped what was saved: {had}" if had else ", from the start"
-    )
+    begins = {"": "from the start", STATE: f"with {STATE}"}.get(had, f"skipped what was saved: {had}")
+    return f"attempt {entry.attempt}{on}{code} after {span(waited)}, {begins}"
 
 
 def _over(entry: Told, span: Callable[[float], str]) -> str:

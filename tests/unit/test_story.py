@@ -71,7 +71,7 @@ def test_a_state_that_was_saved_is_not_nothing() -> None:
     stated = replace(RETRIED, attempt=1, saved=after(22), iteration=0, messages=0, phases=0)
     lines = told_of(stated)
     assert lines[1].endswith("saved: its state")
-    assert lines[2].endswith("skipped what was saved: its state")
+    assert lines[2].endswith(", with its state")
     assert told_of(replace(stated, saved=None))[2].endswith("from the start")
 
 
