@@ -80,7 +80,7 @@ def lines(view: RunView, span: Callable[[float], str]) -> Iterator[str]:
         if view.ended_by and view.ended:
             yield f"{_clock(view.ended)} completed after {span((view.ended - view.started).total_seconds())}"
     work, waits = sum(map(lost, view.story)), sum(_waits(view))
-    sums = [f"at most {span(work)} of work to be done again"] if work >= NOTHING else []
+    sums = [f"at most {span(work)} of work lost"] if work >= NOTHING else []
     sums += [f"{span(waits)} without an owner"] if waits >= NOTHING else []
     if sums:
         yield f"in all {', '.join(sums)}"
@@ -123,7 +123,7 @@ def _began(entry: Told, before: Told | None, span: Callable[[float], str]) -> st
 
 
 def _over(entry: Told, span: Callable[[float], str]) -> str:
-    again = f"; at most {span(lost(entry))} of work to be done again" if lost(entry) >= NOTHING else ""
+    again = f"; at most {span(lost(entry))} of work lost" if lost(entry) >= NOTHING else ""
     return f"{sentence(entry)}, after {span(took(entry))}{again}; saved: {kept(entry) or 'nothing'}"
 
 

@@ -43,14 +43,12 @@ def test_it_says_who_had_the_run_how_each_attempt_ended_what_was_skipped_and_los
         "attempt 1 on worker w-1 (code v1)",
         "handed back by a worker that was stopping, after 10 s; saved: 3 turns, 1 phase, 7 messages",
         "attempt 2 on worker w-2 (code v2) after 1.0 s, skipped what was saved: 3 turns, 1 phase, 7 messages",
-        "lost: its process died, after 9.0 s; at most 2.0 s of work to be done again; saved: 5 turns, 1 phase, 9 messages",
+        "lost: its process died, after 9.0 s; at most 2.0 s of work lost; saved: 5 turns, 1 phase, 9 messages",
         "attempt 3 on worker w-1 after 2.0 s, skipped what was saved: 5 turns, 1 phase, 9 messages",
         "raised, and is tried again: ValueError: no tides, after 1.0 s; saved: 5 turns, 1 phase, 9 messages",
         "attempt 4 on worker w-3 (code v3) after 7.0 s, skipped what was saved: 5 turns, 1 phase, 9 messages",
     ]
-    assert (
-        told_of(RELEASED, LOST, RETRIED)[-1] == "in all at most 2.0 s of work to be done again, 10 s without an owner"
-    )
+    assert told_of(RELEASED, LOST, RETRIED)[-1] == "in all at most 2.0 s of work lost, 10 s without an owner"
 
 
 def test_a_completed_one_ends_with_its_completion() -> None:
