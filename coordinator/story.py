@@ -16,6 +16,7 @@ MESSAGE_MOST = 500  # characters of an error's message that its entry keeps; the
 _NUMBERS = 8
 CANCELLED, KILLED = "a cancel was asked for", "it was killed by its critic"  # as lua/_endings.lua says it
 STATE = "its state"  # where that is all that was saved
+FROM_START = "from the start"  # as lua/retry.lua and lua/revive.lua say it
 NOTHING = 0.05  # seconds that are not worth a word
 FEW = 4  # attempts in a row that are all told although they ended alike
 
@@ -116,9 +117,8 @@ def _began(entry: Told, before: Told | None, span: Callable[[float], str]) -> st
     if before is None or entry.started is None:
         return f"attempt {entry.attempt}{on}{code}"
     waited = (entry.started - before.ended).total_seconds()
-    from_start = before.how == "revived" and before.why
-    had = "" if from_start else kept(before)
-    begins = {"": "from the start", STATE: f"with {STATE}"}.get(had, f"skipped what was saved: {had}")
+    had = "" if before.why == FROM_START else kept(before)
+    begins = {"": FROM_START, STATE: f"with {STATE}"}.get(had, f"skipped what was saved: {had}")
     return f"attempt {entry.attempt}{on}{code} after {span(waited)}, {begins}"
 
 

@@ -211,8 +211,8 @@ local function owners_run(id, token, call, delta)
 end
 
 -- The attempt is over: what its delta brought is kept, and nobody holds the run. Answers its progress.
--- How it ended is told: released, retried, …; and what it raised, in short.
-local function end_attempt(id, run, token, now, how, error)
+-- How it ended is told: released, retried, …; what it raised, in short; and what else there is to say.
+local function end_attempt(id, run, token, now, how, error, why)
   if run.plan then
     apply_delta(run.plan, now)
     run.route = redis.call('HGET', run_key(id), 'route')
@@ -220,7 +220,7 @@ local function end_attempt(id, run, token, now, how, error)
   remember_owner(id, token)
   let_go(id, run)
   local asked = run.cancel and 'a cancel was asked for' or run.kill and 'it was killed by its critic' or nil
-  tell(id, run.counters, now, how, asked, error)
+  tell(id, run.counters, now, how, asked or why, error)
   redis.call('HSET', run_key(id), 'spent', spent_until(id, run, now, how == 'released'))
   local progress = progress_of(id)
   settle(run.counters, progress)
