@@ -150,6 +150,8 @@ def _say_enqueued(here: Here, handles: list[Handle[Any]]) -> None:
             here.aside.print(Text(f"the key found this run; it is {view.status}: {show.clean(view.why)}", "yellow"))
         elif view.status is Status.QUEUED and view.why.startswith("no live worker"):
             here.aside.print(Text(f"{show.clean(view.why)} yet: it waits for one", "yellow"))
+        elif view.status is Status.QUEUED and view.why.endswith("is paused"):
+            here.aside.print(Text(f"{show.clean(view.why)}: it waits until that is over", "yellow"))
 
 
 def _await_results(here: Here, client: Client, handles: list[Handle[Any]]) -> int:

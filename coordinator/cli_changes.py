@@ -28,7 +28,7 @@ _clock = SystemClock()
 
 RunIds = Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Ids of runs.", show_default=False)]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it for all that the filters find.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what the filters find.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show which runs are meant.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,13 @@ _APPLIES_TO: dict[Callable[..., Deed], Sequence[Status]] = {
     cancel: (Status.QUEUED, Status.DELAYED, Status.WAITING, Status.RUNNING),
     revive: (Status.FAILED, Status.DEAD),
     discard: tuple(sorted(ENDED)),
+}
+
+# the command -> which statuses can be asked for
+_MAY_BE: dict[str, Sequence[Status]] = {
+    cancel.__name__: _APPLIES_TO[cancel],
+    revive.__name__: (Status.FAILED, Status.DEAD, Status.CANCELLED),
+    discard.__name__: _APPLIES_TO[discard],
 }
 
 
@@ -124,11 +131,14 @@ class Changing:
             raise BadOption("name runs or give filters, not both")
         if not ids and not filters.given:
             raise BadOption(f"say which runs to {self.verb}: their ids, or --kind, --queue, --status, --since")
+        if filters.status and filters.status not in _MAY_BE[self.verb]:
+            *others, last = _MAY_BE[self.verb]
+            raise BadOption(f"{self.verb} is for runs that are {', '.join(others)} or {last}, not {filters.status}")
         settings = self.here.settings
         with Client(settings.url, settings.namespace, settings.timeout) as client:
             if ids:
                 named = [client.handle(id).id for id in ids]
-                return self._carry_out(client, iter([named]))
+                return self._show(client, named, named=True) if dry_run else self._carry_out(client, iter([named]))
             if dry_run or not yes:
                 return self._look(client, filters, dry_run=dry_run)
             return self._carry_out(client, self._rounds(client, filters))
@@ -136,14 +146,23 @@ class Changing:
     def _look(self, client: Client, filters: Filters, *, dry_run: bool) -> int:
         ids = [id for status in self._meant(filters) for id in self._ids(client, filters, status)]
         if not dry_run:
-            raise BadOption(f"{show.count(len(ids), 'run')} match: --yes to {self.verb} them, --dry-run to see them")
+            match, them = ("run matches", "it") if len(ids) == 1 else ("runs match", "them")
+            raise BadOption(f"{len(ids):,} {match}: --yes to {self.verb} {them}, --dry-run to see {them}")
+        return self._show(client, ids)
+
+    def _show(self, client: Client, ids: Sequence[str], *, named: bool = False) -> int:
+        """What a dry run prints. A run that was named and is not there is said; one that a walk found may have gone since."""
         shown = ids if self.here.as_json else ids[:SHOWN]
-        views = [view for part in _parts(shown) for view in _views(client, part)]
+        found = [outcome for part in _parts(shown) for outcome in _views(client, part)]
+        views = [view for view in found if isinstance(view, RunView)]
+        missing = [error for error in found if not isinstance(error, RunView)] if named else []
+        for error in missing:
+            complain(error)
         self.here.answer(views, show.runs_table(views, _clock.now()) if views else Text("no runs match"))
         if len(shown) < len(ids):
             more = f"and {show.count(len(ids) - len(shown), 'run')} more, {len(ids):,} in all; --json has them all"
             self.here.console.print(Text(more, "dim"))
-        return DONE
+        return REFUSED if missing else DONE
 
     def _meant(self, filters: Filters) -> Sequence[Status]:
         return [filters.status] if filters.status else self.statuses
@@ -193,7 +212,10 @@ def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
     return (ids[start : start + AT_ONCE] for start in range(0, len(ids), AT_ONCE))
 
 
-def _views(client: Client, ids: Sequence[str]) -> list[RunView]:
-    """Those that are still there."""
-    found = client._do(lambda do: do.each(ids, lambda do, id: do.view(id)))
-    return [view for view in found if isinstance(view, RunView)]
+def _views(client: Client, ids: Sequence[str]) -> list[RunView | CoordinatorError]:
+    """Each run, or why it can't be shown; a server that is away is raised."""
+    found: list[RunView | CoordinatorError] = client._do(lambda do: do.each(ids, lambda do, id: do.view(id)))
+    for outcome in found:
+        if isinstance(outcome, (Unreachable, Unconfirmed)):
+            raise outcome
+    return found

@@ -64,20 +64,14 @@ def _shown(report: Report, repair: bool) -> Iterator[Text]:
     if not report.found:
         yield Text(f"namespace {report.namespace}, {where}: nothing is wrong", "green")
     elif not repair:
-        yield Text(
-            f"{where}, {_things(report.found, 'is', 'are')} wrong: 'coordinator doctor --repair' mends what it can",
-            "yellow",
-        )
+        found = f"{show.count(report.found, 'thing')} {'is' if report.found == 1 else 'are'} wrong"
+        yield Text(f"{where}, {found}: 'coordinator doctor --repair' mends what it can", "yellow")
     elif report.healthy:
-        yield Text(f"{where}, {_things(report.found, 'was', 'were')} wrong: nothing is any more", "green")
+        were = "was" if report.found == 1 else "were"
+        yield Text(f"{where}, {show.count(report.found, 'thing')} {were} wrong: nothing is any more", "green")
     else:
-        yield Text(
-            f"{where}, {_things(report.found, 'was', 'were')} wrong, {report.mended:,} mended: run it again", "red"
-        )
-
-
-def _things(count: int, one: str, many: str) -> str:
-    return f"1 thing {one}" if count == 1 else f"{count:,} things {many}"
+        found = f"{show.count(report.found, 'thing')} wrong"
+        yield Text(f"{where}, {found}, {report.mended:,} mended: run it again", "red")
 
 
 def _line(finding: Finding) -> Text:

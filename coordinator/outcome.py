@@ -52,6 +52,7 @@ class Fail:
 class TryAgain:
     error: BaseException
     delay: float
+    from_start: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,8 @@ class Stop:
     error: BaseException | None = None
 
 
-def classify(ending: Ending, stop: Stop | None, retry: Retry, failures: int) -> Outcome:
-    """What becomes of the run. `failures` in a row, before this attempt."""
+def classify(ending: Ending, stop: Stop | None, retry: Retry, failures: int, age: float = 0.0) -> Outcome:
+    """What becomes of the run. `failures` in a row, before this attempt; `age` of the run in seconds."""
     if stop is not None and stop.why == "lost":
         return Nothing()
     if isinstance(ending, NotStarted):
@@ -106,10 +107,10 @@ def classify(ending: Ending, stop: Stop | None, retry: Retry, failures: int) -> 
     if isinstance(ending.error, (KeyboardInterrupt, SystemExit)):
         return Fail(ending.error)
     try:
-        delay = retry.next_delay(failures + 1, ending.error)
+        delay = retry.next_delay(failures + 1, ending.error, age)
     except Exception as error:  # noqa: BLE001  # a policy of the user's own that raises: the run must come to an ending
         return Fail(error)
-    return Fail(ending.error) if delay is None else TryAgain(ending.error, delay)
+    return Fail(ending.error) if delay is None else TryAgain(ending.error, delay, retry.from_start)
 
 
 def _stopped(ending: Ending, stop: Stop) -> Outcome:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tenacity import Future, RetryCallState
+from tenacity.stop import StopBaseT
 from tenacity.wait import WaitBaseT, wait_exponential, wait_random
 
 from coordinator.errors import BadOption
@@ -25,37 +26,45 @@ class RetryLater(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Again up to `limit` times in a row for errors of the types in `on`; `wait` is seconds or a wait of tenacity."""
+    """Again up to `limit` times in a row, or until a stop of tenacity says no, for errors of the types in `on`; `wait` is seconds,
+    or a wait of tenacity. `from_start`: without what the attempt before has saved; then no progress starts the count anew."""
 
-    limit: int = 0
+    limit: int | StopBaseT = 0
     wait: WaitBaseT | float = DEFAULT_WAIT
     on: tuple[type[BaseException], ...] = (Exception,)
+    from_start: bool = False
 
     def __post_init__(self) -> None:
-        if not _is_count(self.limit):
-            raise BadOption(f"Retry(limit={self.limit!r}): limit must be an int of 0 or more")
+        if not (callable(self.limit) or _is_count(self.limit)):
+            raise BadOption(f"Retry(limit={self.limit!r}): limit must be an int of 0 or more, or a stop of tenacity")
         if not (callable(self.wait) or _is_delay(self.wait)):
             raise BadOption(f"Retry(wait={self.wait!r}): wait must be seconds of 0 or more, or a wait of tenacity")
         if not _are_error_types(self.on):
             raise BadOption(f"Retry(on={self.on!r}): on must be a tuple of exception types")
+        if not isinstance(self.from_start, bool):
+            raise BadOption(f"Retry(from_start={self.from_start!r}): from_start must be True or False")
 
-    def next_delay(self, failures: int, error: BaseException) -> float | None:
-        """Seconds until the next attempt, or None for no more. `failures` in a row, this one included."""
+    def next_delay(self, failures: int, error: BaseException, age: float = 0.0) -> float | None:
+        """Seconds until the next attempt, or None for no more. `failures` in a row, this one included; `age` of the run."""
         later = _later(error)
         if later is not None:
             return later
-        if failures > self.limit or not _matches(error, self.on):
+        if (not callable(self.limit) and failures > self.limit) or not _matches(error, self.on):
             return None
-        return min(max(float(self._delay(failures, error)), 0.0), LONGEST)
+        state = _state(failures, error, age)
+        delay = min(max(float(self.wait(state) if callable(self.wait) else self.wait), 0.0), LONGEST)
+        state.upcoming_sleep = delay
+        return None if callable(self.limit) and self.limit(state) else delay
 
-    def _delay(self, failures: int, error: BaseException) -> float:
-        if not callable(self.wait):
-            return self.wait
-        state = RetryCallState(retry_object=None, fn=None, args=(), kwargs={})  # type: ignore[arg-type]
-        state.attempt_number = failures
-        state.outcome = Future(failures)
-        state.outcome.set_exception(error)
-        return self.wait(state)
+
+def _state(failures: int, error: BaseException, age: float) -> RetryCallState:
+    """What the strategies of tenacity ask for: which attempt of those in a row has failed, and the time since the run's begin."""
+    state = RetryCallState(retry_object=None, fn=None, args=(), kwargs={})  # type: ignore[arg-type]
+    state.attempt_number = failures
+    state.outcome = Future(failures)
+    state.outcome.set_exception(error)
+    state.start_time, state.outcome_timestamp = 0.0, age
+    return state
 
 
 def _is_count(value: object) -> bool:

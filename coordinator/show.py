@@ -90,6 +90,8 @@ def below(statuses: Iterable[Status]) -> str:
 def span(seconds: float) -> str:
     """A length of time, in two digits or so."""
     seconds = max(0.0, seconds)
+    if seconds < 0.095:
+        return f"{seconds * 1000:.0f} ms"
     if seconds < 10:
         return f"{seconds:.1f} s"
     for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
@@ -159,7 +161,7 @@ def runs_table(views: Iterable[RunView], now: float) -> Table:
 def _in_short(view: RunView, now: float) -> str:
     """One line on what a run is about now."""
     if view.status is Status.COMPLETED and view.started and view.ended:
-        return f"took {span((view.ended - view.started).total_seconds())}"
+        return f"took {span(_used(view, now))}"
     if view.status is Status.DELAYED and view.due:
         _, after, cause = clean(view.why).partition(", after ")
         return f"due in {span(view.due.timestamp() - now)}{after}{cause}".partition("\n")[0]
@@ -214,9 +216,16 @@ def _time_used(view: RunView, now: float) -> str:
     """The run's own time, by which deadlines go; said where it is more than its one attempt tells."""
     if not (view.used or view.extensions):
         return ""
-    present = now - view.started.timestamp() if view.status is Status.RUNNING and view.started else 0.0
     more = f"; its deadline was extended {_times(view.extensions)}, by {span(view.extended)}" if view.extensions else ""
-    return f"{span(view.used + max(0.0, present))} of its own{more}"
+    return f"{span(_used(view, now))} of its own{more}"
+
+
+def _used(view: RunView, now: float) -> float:
+    """Seconds of its own time: a completion adds nothing to what the run's hash has of the attempts before."""
+    if view.started is None or view.status not in (Status.RUNNING, Status.COMPLETED):
+        return view.used
+    until = view.ended.timestamp() if view.ended else now
+    return view.used + max(0.0, until - view.started.timestamp())
 
 
 def _times(number: int) -> str:

@@ -15,6 +15,8 @@ from coordinator.run import Failure, RunView, Told
 MESSAGE_MOST = 500  # characters of an error's message that its entry keeps; the last error is also kept whole
 _NUMBERS = 8
 CANCELLED, KILLED = "a cancel was asked for", "it was killed by its critic"  # as lua/_endings.lua says it
+STATE = "its state"  # where that is all that was saved
+FROM_START = "from the start"  # as lua/retry.lua and lua/revive.lua say it
 NOTHING = 0.05  # seconds that are not worth a word
 FEW = 4  # attempts in a row that are all told although they ended alike
 
@@ -53,10 +55,11 @@ def sentence(entry: Told) -> str:
     return ": ".join(part for part in parts if part)
 
 
-def kept(turns: int, phases: int, messages: int) -> str:
-    """What is saved and need not be done again, in words; empty where that is nothing."""
-    counts = {"turn": turns, "phase": phases, "message": messages}
-    return ", ".join(f"{number} {what}{'' if number == 1 else 's'}" for what, number in counts.items() if number)
+def kept(entry: Told) -> str:
+    """What was saved by then and need not be done again, in words; empty where that is nothing."""
+    counts = {"turn": entry.iteration, "phase": entry.phases, "message": entry.messages}
+    said = ", ".join(f"{number} {what}{'' if number == 1 else 's'}" for what, number in counts.items() if number)
+    return said or (STATE if entry.saved else "")
 
 
 def lines(view: RunView, span: Callable[[float], str]) -> Iterator[str]:
@@ -78,7 +81,7 @@ def lines(view: RunView, span: Callable[[float], str]) -> Iterator[str]:
         if view.ended_by and view.ended:
             yield f"{_clock(view.ended)} completed after {span((view.ended - view.started).total_seconds())}"
     work, waits = sum(map(lost, view.story)), sum(_waits(view))
-    sums = [f"at most {span(work)} of work to be done again"] if work >= NOTHING else []
+    sums = [f"at most {span(work)} of work lost"] if work >= NOTHING else []
     sums += [f"{span(waits)} without an owner"] if waits >= NOTHING else []
     if sums:
         yield f"in all {', '.join(sums)}"
@@ -114,17 +117,14 @@ def _began(entry: Told, before: Told | None, span: Callable[[float], str]) -> st
     if before is None or entry.started is None:
         return f"attempt {entry.attempt}{on}{code}"
     waited = (entry.started - before.ended).total_seconds()
-    from_start = before.how == "revived" and before.why
-    had = "" if from_start else kept(before.iteration, before.phases, before.messages)
-    return f"attempt {entry.attempt}{on}{code} after {span(waited)}" + (
-        f", skipped what was saved: {had}" if had else ", from the start"
-    )
+    had = "" if before.why == FROM_START else kept(before)
+    begins = {"": FROM_START, STATE: f"with {STATE}"}.get(had, f"skipped what was saved: {had}")
+    return f"attempt {entry.attempt}{on}{code} after {span(waited)}, {begins}"
 
 
 def _over(entry: Told, span: Callable[[float], str]) -> str:
-    saved = kept(entry.iteration, entry.phases, entry.messages)
-    again = f"; at most {span(lost(entry))} of work to be done again" if lost(entry) else ""
-    return f"{sentence(entry)}, after {span(took(entry))}{again}; saved: {saved or 'nothing'}"
+    again = f"; at most {span(lost(entry))} of work lost" if lost(entry) >= NOTHING else ""
+    return f"{sentence(entry)}, after {span(took(entry))}{again}; saved: {kept(entry) or 'nothing'}"
 
 
 def _present(view: RunView) -> Told:
@@ -136,13 +136,15 @@ def _present(view: RunView) -> Told:
 
 
 def _waits(view: RunView) -> Iterator[float]:
-    """How long nobody had the run between two attempts, one number for each."""
-    starts = [entry.started for entry in view.story if entry.how != "revived"]
-    starts.append(view.started if view.story and view.attempt > view.story[-1].attempt else None)
-    ends = [entry.ended for entry in view.story if entry.how != "revived"]
-    for ended, began in zip(ends, starts[1:], strict=True):
-        if began is not None:
-            yield max(0.0, (began - ended).total_seconds())
+    """How long nobody had the run between two attempts, one number for each. A run that has ended waits for nobody: the time until
+    it was revived does not count."""
+    since: datetime | None = None
+    for entry in view.story:
+        if entry.how != "revived" and since is not None and entry.started is not None:
+            yield max(0.0, (entry.started - since).total_seconds())
+        since = entry.ended
+    if since is not None and view.started is not None and view.attempt > view.story[-1].attempt:
+        yield max(0.0, (view.started - since).total_seconds())
 
 
 def _clock(moment: datetime | None) -> str:

@@ -113,13 +113,13 @@ def counters_of(id: str, data: bytes | None) -> Counters:
 
 
 def _run_view(id: str, reply: Sequence[Any]) -> RunView:
-    flat, head, phases, before, able, paused, due = reply
+    flat, head, phases, before, able, paused, due, known = reply
     of: dict[str, Any] = pairs(flat)
     queue, kind, schema = parse_route(text(of.get("route", b"?:?@0")))
     inputs, meta, extra, no_spec = _spec(spec_of(of))
     head_numbers, no_head = _head(head)
     spent = Spent.parse(text(of.get("spent", b"")))
-    line = Line(queue, kind, schema, int(before), int(able), text(paused), bool(head))
+    line = Line(queue, kind, schema, int(before), int(able), text(paused), bool(head), int(known))
     view = RunView(
         id=id,
         kind=kind,
@@ -132,7 +132,7 @@ def _run_view(id: str, reply: Sequence[Any]) -> RunView:
         counters=Counters.parse(text(of["counters"])),
         schema=schema,
         iteration=head_numbers[3],
-        phases=tuple(text(phase).removeprefix("phase:") for phase in phases),
+        phases=tuple(phase_named(text(phase)) for phase in phases),
         note=read_note(of.get("note")),
         error=read_failure(of.get("error")),
         owner=_owner(of.get("token")),
@@ -180,6 +180,14 @@ def _prose(data: Any) -> str:
     return data.decode(errors="backslashreplace") if isinstance(data, bytes) else str(data or "")
 
 
+def phase_named(field: str) -> str:
+    """A phase as people call it, from the field that it is kept in: outline, outline#1 for the second of that name, and
+    turn 3: search for one that belongs to a turn."""
+    turn, _, name = field.removeprefix("phase:").partition(":")
+    short = name.removesuffix("#0")
+    return short if turn == "-" else f"turn {turn}: {short}"
+
+
 def _word(value: bytes | None) -> str | None:
     return text(value) if value else None
 
@@ -197,7 +205,8 @@ def _moment(ms: str | int) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The line that a run waits in, as seen from the run: how many are before it, who could take it, what is paused."""
+    """The line that a run waits in, as seen from the run: how many are before it, who could take it, what is paused, who knows its
+    kind at whatever schema."""
 
     queue: str
     kind: str
@@ -206,6 +215,7 @@ class Line:
     able: int
     paused: str
     saved: bool
+    known: int = 0
 
 
 def why(view: RunView, line: Line, reason: str, *, killing: bool = False) -> str:
@@ -241,12 +251,15 @@ def _why_cancelled(reason: str) -> str:
 def _why_queued(line: Line) -> str:
     if line.paused:
         return f"queue {line.queue!r} is paused" if line.paused == "queue" else f"kind {line.kind!r} is paused"
-    if not line.able and line.schema and line.saved:
-        where = f"kind {line.kind!r}, queue {line.queue!r}"
-        return f"its kind's checkpoint has schema {line.schema}, and no live worker reads it ({where})"
+    where = f"kind {line.kind!r} (queue {line.queue!r})"
+    if not line.able and not line.known:
+        return f"no live worker knows {where}"
+    if not line.able and line.saved:
+        return (
+            f"no live worker reads its checkpoint: it has schema {line.schema}, and they know other schemas of {where}"
+        )
     if not line.able:
-        asked = f" with schema {line.schema}" if line.schema else ""
-        return f"no live worker knows kind {line.kind!r}{asked} (queue {line.queue!r})"
+        return f"no live worker knows schema {line.schema} of {where}"
     if line.before < 0:
         return "its next strike would be its last: it waits for a worker that holds nothing else"
     return f"{line.before:,} before it" if line.before else "next in its line"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -14,7 +13,6 @@ from coordinator import show
 from coordinator.cli_options import Here, command, level_named, new_app
 from coordinator.cli_options import main as run_app
 from coordinator.client import Client
-from coordinator.errors import BadOption
 from workers import cli_dev, cli_fleet
 from workers.in_the_way import refuse_in_the_way
 
@@ -63,21 +61,9 @@ def start(
         code=code,
         processes=processes,
     )
-    try:
-        ended = serve(registries, options, Company(health, with_coordinator))
-    except BadOption as error:
-        raise BadOption(f"{error}{_place(error.__cause__)}") from None
+    ended = serve(registries, options, Company(health, with_coordinator))
     leave(ended)
     return ended
-
-
-def _place(cause: BaseException | None) -> str:
-    """Where in the user's code an import went wrong."""
-    if isinstance(cause, SyntaxError):
-        return "" if cause.filename is None or f"line {cause.lineno}" in str(cause) else f" ({cause.filename})"
-    frames = traceback.extract_tb(cause.__traceback__) if cause else []
-    own = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
-    return f" ({own[-1].filename}, line {own[-1].lineno})" if own[1:] else ""
 
 
 command(app)(cli_dev.dev)

@@ -139,7 +139,7 @@ def _trouble(host: str, part: Part) -> str:
 
 
 def drain(
-    here: Here, worker: Annotated[str, typer.Argument(help="An id, how one begins, or host:pid; as listed.")]
+    here: Here, worker: Annotated[str, typer.Argument(help="An id, how one begins, a pid or host:pid; as listed.")]
 ) -> None:
     """Let a worker process hand over its runs and end; its supervisor starts another one in its place."""
     with _store(here) as (wire, space):
@@ -156,11 +156,11 @@ def drain(
 
 def chosen(name: str, known: list[WorkerView]) -> list[WorkerView]:
     """The workers of the one process that is meant: it has one in each partition."""
-    found = [one for one in known if one.id.startswith(name) or f"{one.host}:{one.pid}" == name]
+    found = [one for one in known if one.id.startswith(name) or name in (f"{one.host}:{one.pid}", str(one.pid))]
     processes = {(one.host, one.pid) for one in found}
     if not processes:
         raise NotFound(f"there is no worker {name!r}: 'workers list' shows those that are there")
     if len(processes) > 1:
         listed = ", ".join(f"{one.id} ({one.host}:{one.pid})" for one in found[:5])
-        raise Refused(f"{name!r} may mean {listed}: write more of the id")
+        raise Refused(f"{name!r} may mean {listed}: write more of the id, or host:pid")
     return [one for one in known if (one.host, one.pid) in processes]

@@ -84,7 +84,8 @@ class Crew:
                 continue
             quick_ends = quick_ends + 1 if child is None or self._in_vain(child) else 0
             if child is not None:
-                logger.warning("worker process %d ended %s and is replaced", child.process.pid, child.end)
+                level = logging.INFO if child.farewell == "left" else logging.WARNING
+                logger.log(level, "worker process %d ended %s and is replaced", child.process.pid, child.end)
             if quick_ends > 2:
                 await self._back_off(place, quick_ends)
 

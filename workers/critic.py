@@ -32,7 +32,9 @@ from coordinator.errors import CoordinatorError
 from coordinator.logs import about
 from coordinator.store import plans
 from coordinator.store.wire import AsyncWire, drive_async
+from coordinator.views import phase_named
 from workers.attempt import Attempt
+from workers.draft import INPUTS
 
 logger = logging.getLogger(__name__)
 LOOK = 5.0  # the watch looks again after this time at the latest: a doubt about the lease must not be missed
@@ -202,7 +204,7 @@ class Critic:
             age=watch.age(now),
             idle=watch.idle(now),
             iteration=draft.iteration if draft else 0,
-            phases=tuple(draft.phases) if draft else (),
+            phases=tuple(phase_named(field) for field in draft.phases if field != INPUTS) if draft else (),
             messages=tuple(draft.messages[-TAIL:]) if draft else (),
             note=attempt.note,
             extensions=watch.extensions,

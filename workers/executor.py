@@ -71,8 +71,11 @@ class Executor:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             await self._absorb_cancels(task)
-        failures = self._failures_in_a_row(attempt) if isinstance(ending, Raised) else 0
-        return classify(ending, attempt.stop_asked, attempt.handler.retry, failures)
+        failures, age = 0, 0.0
+        if isinstance(ending, Raised):
+            failures = self._failures_in_a_row(attempt)
+            age = self.clock.now() - attempt.counters.created / 1000
+        return classify(ending, attempt.stop_asked, attempt.handler.retry, failures, age)
 
     # -- load, start, perform
 
@@ -176,7 +179,9 @@ class Executor:
     # -- finalise, report
 
     def _failures_in_a_row(self, attempt: Attempt) -> int:
-        """Before this one; progress since the last one starts the count anew."""
+        """Before this one; progress since the last one starts the count anew, but where each begins from the start."""
+        if attempt.handler.retry.from_start:
+            return attempt.counters.failures
         progressed = attempt.saver is not None and attempt.saver.progress_since(attempt.counters.failed)
         return 0 if progressed else attempt.counters.failures
 
@@ -221,12 +226,18 @@ class Executor:
                 return await self._with_delta(
                     attempt, lambda d: plans.fail(attempt.lease.keys, attempt.id, attempt.token, text, d)
                 )
-            case TryAgain(error, delay):
+            case TryAgain(error, delay, from_start):
                 text = failure(error)
                 return await self._with_delta(
                     attempt,
                     lambda d: plans.retry(
-                        attempt.lease.keys, attempt.id, attempt.token, delay=delay, error=text, delta=d
+                        attempt.lease.keys,
+                        attempt.id,
+                        attempt.token,
+                        delay=delay,
+                        error=text,
+                        from_start=from_start,
+                        delta=d,
                     ),
                 )
             case Release(stopping, warning):

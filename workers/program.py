@@ -11,6 +11,7 @@ import importlib
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,9 +32,10 @@ def load(place: str) -> Registry[Any]:
     except ModuleNotFoundError as error:
         if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
             raise BadOption(f"there is no module {module!r} here or on the path: is {place!r} right?") from None
-        raise BadOption(f"module {module!r} can't be imported: {error}") from error
+        raise BadOption(f"module {module!r} can't be imported: {error}{_place(error)}") from error
     except Exception as error:
-        raise BadOption(f"module {module!r} can't be imported: {type(error).__name__}: {error}") from error
+        said = f"{type(error).__name__}: {error}{_place(error)}"
+        raise BadOption(f"module {module!r} can't be imported: {said}") from error
     home = found
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -48,6 +50,15 @@ def load(place: str) -> Registry[Any]:
     if not isinstance(found, Registry):
         raise BadOption(f"{place!r} is not a Registry: it is {type(found).__name__}")
     return found
+
+
+def _place(error: BaseException) -> str:
+    """Where in the user's code an import went wrong."""
+    if isinstance(error, SyntaxError):
+        return "" if error.filename is None or f"line {error.lineno}" in str(error) else f" ({error.filename})"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
+    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
 
 
 def load_all(places: Sequence[str]) -> Registry[Any]:

@@ -135,7 +135,7 @@ class RollCall:
                 if asked is not None:
                     await self._report(asked, Part("going", rolled.replaced, rolled.total))
 
-            logger.info("rolling %d processes, %d at once", so_far.total, at_once)
+            logger.info("rolling: %d to be replaced, %d at once", so_far.total, at_once)
             try:
                 done = await roll(
                     self._crew, at_once=at_once, allowed=allowed, tell=tell, begin_seconds=self._begin_seconds
@@ -143,11 +143,9 @@ class RollCall:
             finally:
                 await held.give_back()
             if done.trouble:
-                logger.error(
-                    "the roll stopped, %d of %d processes were replaced: %s", done.replaced, done.total, done.trouble
-                )
+                logger.error("the roll stopped, %d of %d were replaced: %s", done.replaced, done.total, done.trouble)
             else:
-                logger.info("rolled: all %d processes are new", done.total)
+                logger.info("rolled: %d of %d replaced", done.replaced, done.total)
             return done
 
 

@@ -464,7 +464,15 @@ def fail(
 
 
 def retry(
-    keys: Keys, id: str, token: str, *, delay: float, error: bytes, delta: bytes = b"", now: str = ""
+    keys: Keys,
+    id: str,
+    token: str,
+    *,
+    delay: float,
+    error: bytes,
+    from_start: bool = False,
+    delta: bytes = b"",
+    now: str = "",
 ) -> Generator[Request, Any, str]:
     reply = yield RETRY.call(
         keys.at,
@@ -474,6 +482,7 @@ def retry(
         delay=round(delay * 1000),
         error=sealed(error),
         brief=sealed(brief(error)),
+        from_start=int(from_start),
         delta=delta,
     )
     return word(reply)

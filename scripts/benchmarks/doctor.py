@@ -45,10 +45,10 @@ def examined(admin: redis.Redis, url: str, *, repair: bool) -> dict[str, object]
 
 
 def name_of(command: bytes) -> str:
-    """A script by its name."""
+    """A script by its name. One that is sent whole, since the server did not have it yet, is known by the call."""
     words = command.decode(errors="replace").split()
     scripts = {script.sha: script.name for script in plans.SCRIPTS}
-    return scripts.get(words[1], words[1]) if words[0] in ("EVALSHA", "EVAL") else words[0]
+    return scripts.get(words[1], words[1]) if words[0] == "EVALSHA" else words[0]
 
 
 def cpu_of(admin: redis.Redis) -> float:

@@ -699,14 +699,16 @@ def test_a_checkpoint_that_nobody_reads_is_said(client, shop):
     )
     assert shop.do(plans.checkpoint(keys, handle.id, run.token, delta))[0] == "ok"
     view = handle.view()
-    assert (view.iteration, view.phases, view.schema, view.owner) == (3, ("-:outline#0",), 2, "w")
+    assert (view.iteration, view.phases, view.schema, view.owner) == (3, ("outline",), 2, "w")
     assert view.note is not None
     assert (view.note.text, view.note.done, view.note.total) == ("half", 1, 2)
     assert view.why == "attempt 1 on worker w"
     assert view.checkpointed is not None
     assert shop.do(plans.release(keys, handle.id, run.token, mode="stopping")) == "ok"
-    assert handle.view().why.startswith("its kind's checkpoint has schema 2, and no live worker reads it")
+    assert handle.view().why.startswith("no live worker reads its checkpoint: it has schema 2, and")
     assert handle.view().cause == "release"
+    assert shop.do(plans.leave(keys, "w")) == []
+    assert handle.view().why == "no live worker knows kind 'work' (queue 'default')"
 
 
 def test_runs_are_listed_by_status_kind_and_queue(client, shop):

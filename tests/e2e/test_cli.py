@@ -156,6 +156,13 @@ def test_enqueue_prints_the_id_and_hands_the_inputs_over(shell: Shell, client: C
     assert "no live worker knows kind 'greet'" in said.err
 
 
+def test_who_enqueues_is_told_that_the_queue_is_paused(shell: Shell, client: Client) -> None:
+    client.pause(queue="default")
+    said = shell("enqueue", "greet")
+    assert said.err == "queue 'default' is paused: it waits until that is over\n"
+    assert client.handle(said.out.strip()).view().status == "queued"
+
+
 def test_inputs_come_from_an_option_a_file_or_standard_input(shell: Shell, client: Client) -> None:
     (shell.cwd / "in.json").write_text('{"name": "file", "times": 3}')
     given = {
@@ -322,6 +329,28 @@ def test_a_whole_kind_is_changed_only_with_yes(shell: Shell, client: Client) -> 
     assert [view.id for view in client.list(status="queued")] == [other]
     assert len(shell("revive", "--kind", "greet", "--status", "cancelled", "--yes", "--json").json()["runs"]) == 30
     assert len(client.list(status="queued")) == 31
+
+
+@pytest.mark.parametrize("verb", ["cancel", "revive", "discard"])
+def test_a_dry_run_changes_nothing_also_of_runs_that_are_named(shell: Shell, client: Client, verb: str) -> None:
+    handle = client.enqueue("greet")
+    if verb != "cancel":
+        handle.cancel()
+    before = handle.view()
+    assert [run["id"] for run in shell(verb, handle.id, "--dry-run", "--json").json()] == [handle.id]
+    said = shell(verb, handle.id, "0123456789abcdefghjk-00", "--dry-run")
+    assert (said.code, handle.id in said.out) == (3, True)
+    assert "there is no run 0123456789abcdefghjk-00" in said.err
+    assert handle.view() == before
+
+
+def test_a_status_that_a_change_is_not_for_is_wrong_use(shell: Shell) -> None:
+    shell("enqueue", "greet")
+    said = shell("discard", "--status", "queued", "--dry-run").failed_with(2)
+    assert "discard is for runs that are cancelled, completed, dead or failed, not queued" in said
+    assert "cancel is for runs that are" in shell("cancel", "--status", "dead", "--yes").failed_with(2)
+    assert "revive is for runs that are" in shell("revive", "--status", "running", "--yes").failed_with(2)
+    assert "1 run matches: --yes to cancel it, --dry-run to see it" in shell("cancel", "--kind", "greet").failed_with(2)
 
 
 def test_which_runs_must_be_said(shell: Shell) -> None:

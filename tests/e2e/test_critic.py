@@ -65,6 +65,9 @@ def test_a_run_that_blocks_its_event_loop_dies_of_it_alone(stage: Stage, client:
     assert handle.wait(150) == Status.DEAD
     view = handle.view()
     assert (view.counters.strikes, view.attempt, len(stage.events("blocks"))) == (3, 3, 3)
+    assert (
+        view.why == "3 strikes without progress; the last: it blocked the event loop of its process, which was replaced"
+    )
     stage.open_gate("all")
     assert {neighbour.wait(60) for neighbour in neighbours} == {Status.COMPLETED}
     counters = [neighbour.view().counters for neighbour in neighbours]

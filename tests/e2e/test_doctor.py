@@ -234,3 +234,23 @@ def test_a_large_namespace_is_looked_at_and_mended_without_blocking_the_server(
         assert durations[int(len(durations) * 0.99)] < SLOWEST_MS * 1000
     finally:
         wire.close()
+
+
+def test_what_runs_were_given_is_not_read_only_to_see_that_it_is_there(
+    start_server: StartServer, namespace: str
+) -> None:
+    """Dozens of runs share a script: with inputs of a megabyte each, copies of them would hold up everybody for 100 ms.
+    What a script has copied is in the memory of the server's Lua until it is collected."""
+    server = start_server(settings=FORGETFUL)
+    wire = Wire(address(server.url), timeout=30)
+    try:
+        space = drive(wire, plans.found(namespace, birth="b1", durability="none"))
+        with Client(server.url, namespace) as client:
+            for _ in range(50):
+                client.enqueue("k", {"large": "x" * 1_000_000})
+        server.admin.execute_command("SCRIPT", "FLUSH", "SYNC")  # another Lua, without what enqueue has copied
+        before = server.admin.info("memory")["used_memory_vm_eval"]
+        assert drive(wire, doctor.examine(space)).found == 0
+        assert server.admin.info("memory")["used_memory_vm_eval"] - before < 1_000_000
+    finally:
+        wire.close()

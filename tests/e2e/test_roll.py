@@ -151,7 +151,7 @@ def test_a_hang_up_rolls(stage: Stage, client: Client, deploy: Callable[[str], N
     handles = walking(stage, client, 10)
     before = set(children(fleet.pid))
     fleet.send_signal(signal.SIGHUP)
-    wait_until(lambda: "rolled: all 2 processes are new" in stage.logs(), "the roll is over", 120)
+    wait_until(lambda: "rolled: 2 of 2 replaced" in stage.logs(), "the roll is over", 120)
     assert len(children(fleet.pid)) == 2
     assert not before & set(children(fleet.pid))
     all_end_well(stage, handles)
@@ -195,7 +195,8 @@ def test_code_that_can_not_be_imported_stops_the_roll_and_the_old_goes_on(
     code, said = rolled(stage)
     assert code == 1
     (sentence,) = said.splitlines()
-    assert "can't be imported: No module named 'no_such_module'" in sentence
+    assert "can't be imported: No module named 'no_such_module' (" in sentence
+    assert "deployed.py, line 1)" in sentence
     assert "0 of 2 replaced" in sentence
     assert sentence.endswith("and the old ones go on working)")
     assert set(children(fleet.pid)) == before
@@ -239,7 +240,7 @@ def test_from_one_schema_to_the_next_and_back(stage: Stage, client: Client, depl
     views = [handle.view() for handle in handles]
     assert {view.status for view in views} == {Status.QUEUED}
     (why,) = {view.why for view in views}
-    assert "checkpoint has schema 2, and no live worker reads it" in why
+    assert "no live worker reads its checkpoint: it has schema 2, and they know other schemas" in why
     schemas = defaultdict(list)
     for event in stage.events("start"):
         schemas[event.run].append(event.number)
@@ -276,7 +277,7 @@ def test_a_roll_goes_on_without_who_asked_and_a_second_one_is_refused(
     assert asked.wait(30) == 130
     assert "the roll goes on without this command" in said_by(stage, asked)
     stage.open_gate("lifespan")
-    wait_until(lambda: "rolled: all 2 processes are new" in stage.logs(), "the roll is over", 120)
+    wait_until(lambda: "rolled: 2 of 2 replaced" in stage.logs(), "the roll is over", 120)
     assert not before & set(children(fleet.pid))
     assert stop(fleet) == 0
 

@@ -212,6 +212,7 @@ async def test_an_escalator_is_shown_the_run_and_decides(here):
     @runs.handler(deadline=Deadline(soft=0.2, escalator=escalator))
     async def talks(run: AsyncRun, topic: str) -> None:
         run.note("talking")
+        await run.phase("outline", lambda: "tides")
         async for turn in run.loop(limit=10_000):
             run.messages.append({"role": "user", "content": f"{topic} {turn}"})
             await asyncio.sleep(0.005)
@@ -225,6 +226,7 @@ async def test_an_escalator_is_shown_the_run_and_decides(here):
     assert (first.attempt, first.age >= 0.2, last.age >= 0.6, last.iteration > first.iteration) == (1, True, True, True)
     assert first.note is not None
     assert first.note.text == "talking"
+    assert last.phases == ("outline",)
     assert 0 < len(last.messages) <= 20
     assert last.messages[-1]["content"].startswith("tides ")
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tenacity import stop_after_delay
 
 from coordinator.retry import Retry, RetryLater
 from tests.integration.worker_harness import Bench, bench, performing
@@ -199,6 +200,47 @@ async def test_progress_that_only_the_retry_carries_starts_the_count_anew(here):
         await eventually(lambda: here.status(id) != "delayed" or here.counters(id).attempt > 3, "the next attempt")
         await here.outcome(id)
     assert here.status(id) == "completed"
+
+
+async def test_from_the_start_each_attempt_begins_without_what_was_saved_and_the_limit_holds(here):
+    runs, seen = Registry(), []
+
+    @runs.handler(retry=Retry(limit=2, wait=30, from_start=True), throttle=0.0)
+    async def fickle(run: AsyncRun) -> None:
+        seen.append((run.attempt, run.resumed and run.resumed.cause, dict(run.state), len(run.messages), run.iteration))
+        async for turn in run.loop(limit=5):
+            run.state["turn"] = turn
+            run.messages.append({"turn": turn})
+            if turn == 3:
+                await run.flush()
+                raise ValueError("it looks different each time")
+
+    here.worker(runs)
+    id = await here.enqueue("fickle")
+    for attempt in (1, 2):
+        assert await here.until(id, "delayed", "failed") == "delayed"
+        await here.make_due(id)
+        await here.attempted(id, attempt + 1)
+    assert await here.outcome(id) == "failed"
+    assert seen == [(1, None, {}, 0, 0), (2, "retry", {}, 0, 0), (3, "retry", {}, 0, 0)]
+
+
+async def test_a_stop_of_tenacity_is_asked_for_the_age_of_the_run(here):
+    runs = Registry()
+
+    @runs.handler(retry=Retry(limit=stop_after_delay(3600), wait=30))
+    async def flaky(run: AsyncRun) -> None:
+        raise ValueError("again")
+
+    @runs.handler(retry=Retry(limit=stop_after_delay(0.001), wait=30))
+    async def late(run: AsyncRun) -> None:
+        await asyncio.sleep(0.01)
+        raise ValueError("too late")
+
+    here.worker(runs)
+    young, old = await here.enqueue("flaky"), await here.enqueue("late")
+    assert await here.outcome(young) == "delayed"
+    assert await here.outcome(old) == "failed"
 
 
 async def test_retry_later_asks_for_a_retry_without_a_policy(here):

@@ -555,6 +555,7 @@ class Model:
                 self._finish(now, run, "cancelled")
             elif run.force_at is not None and run.force_at <= now:
                 passed += 1
+                self._spend(run, now)
                 self._let_go(run)
                 self._grow(now, run)
                 self._finish(now, run, "cancelled")

@@ -150,8 +150,14 @@ class Store:
     def fail(self, run: Claimed, error: bytes = b"error", last: bytes = b"") -> str:
         return self.do(plans.fail(self.keys, run.id, run.token, error, last, now=self.at))
 
-    def retry(self, run: Claimed, delay: float = 1, error: bytes = b"error", last: bytes = b"") -> str:
-        return self.do(plans.retry(self.keys, run.id, run.token, delay=delay, error=error, delta=last, now=self.at))
+    def retry(
+        self, run: Claimed, delay: float = 1, error: bytes = b"error", last: bytes = b"", from_start: bool = False
+    ) -> str:
+        return self.do(
+            plans.retry(
+                self.keys, run.id, run.token, delay=delay, error=error, from_start=from_start, delta=last, now=self.at
+            )
+        )
 
     def release(self, run: Claimed, mode: str = "stopping", jitter: float = 0.5, last: bytes = b"") -> str:
         return self.do(plans.release(self.keys, run.id, run.token, mode=mode, jitter=jitter, delta=last, now=self.at))

@@ -94,6 +94,7 @@ def test_a_cancel_that_was_not_honoured_is_carried_out_by_force(store: Store) ->
     assert store.due() == Moved(0, 1, None)
     assert (store.status(run.id), store.places(run.id)) == ("cancelled", ["ended:cancelled"])
     assert store.run(run.id)["reason"] == "cancelled by force: its handler did not stop in time"
+    assert store.run(run.id)["spent"].split()[0] == "10000", "its time is counted as that of any other attempt"
     assert store.counters(run.id).epoch == store.now > epoch
     assert "last" not in store.run(run.id)
     assert not store.client.hexists(store.keys.worker("w1"), f"cancel:{run.id}")

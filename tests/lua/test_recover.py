@@ -163,7 +163,7 @@ def test_from_the_second_strike_on_it_waits_with_jitter_among_the_suspects(store
     assert run.suspect
     assert store.abandon("w3").dead == 1
     assert (store.status(run.id), store.places(run.id)) == ("dead", ["ended:dead"])
-    assert store.run(run.id)["reason"] == "3 strikes without progress; the last: its worker was lost"
+    assert store.run(run.id)["reason"] == "3 strikes without progress; the last: its process died"
 
 
 def test_progress_sets_strikes_to_0(store: Store) -> None:
@@ -188,7 +188,7 @@ def test_the_backstop_of_100(store: Store) -> None:
         store.crash(run)
         store.client.delete(store.keys.worker(f"w{number}"))
     assert (store.status(id), store.counters(id).recoveries) == ("dead", 100)
-    assert store.run(id)["reason"] == "100 recoveries; the last: its worker was lost"
+    assert store.run(id)["reason"] == "100 recoveries; the last: its process died"
 
 
 @pytest.mark.parametrize("how", ["missing", "wrong type", "counters", "no counters", "no token"])

@@ -75,6 +75,43 @@ def test_failures_count_in_a_row_and_progress_starts_anew(store: Store) -> None:
     assert seen == [1, 2, 1, 2, 1]
 
 
+def test_from_the_start_nothing_is_left_of_what_was_saved(store: Store) -> None:
+    run = store.running()
+    store.save(run, delta(1, count=2, iteration=3, state=b"s", schema=2))
+    assert store.retry(run, delay=0, last=delta(2, base=2, count=1, iteration=4).wire(), from_start=True) == "ok"
+    assert not store.client.exists(store.keys.ckpt(run.id), store.keys.messages(run.id, "1"))
+    assert store.run(run.id)["route"] == ROUTES[0], "any worker may take it again"
+    store.due()
+    again = store.take()
+    assert (again.id, again.cause, again.checkpoint) == (run.id, "retry", None)
+    assert store.save(again, delta(1, count=1)) == "ok", "a checkpoint of its own"
+
+
+def test_from_the_start_no_progress_begins_the_count_anew(store: Store) -> None:
+    store.enqueue()
+    seen = []
+    for turns in (3, 3, 2, 5, 5):
+        run = store.take()
+        for turn in range(1, turns + 1):
+            store.save(run, delta(turn, iteration=turn))
+        if turns == 2:
+            store.release(run)  # nor what was done before a hand-over
+            run = store.take()
+        store.retry(run, delay=0, from_start=True)
+        store.due()
+        seen.append(store.counters(run.id).failures)
+    assert seen == [1, 2, 3, 4, 5]
+
+
+def test_from_the_start_the_progress_deadline_begins_anew(store: Store) -> None:
+    run = store.running()
+    store.save(run, delta(1, iteration=1))
+    store.later(5000)
+    store.retry(run, delay=0, from_start=True)
+    used, idle, progress, *_ = store.run(run.id)["spent"].split()
+    assert (used, idle, progress) == ("5000", "0", "0")
+
+
 def test_a_cancel_that_was_asked_for_wins(store: Store) -> None:
     run = store.running()
     store.cancel(run.id)

@@ -98,6 +98,34 @@ def test_what_became_of_the_worker_is_said(store: Store) -> None:
     assert [entry.why for entry in story(store, run.id)] == ["its lease ran out", "its process died"]
 
 
+def test_an_attempt_whose_worker_nobody_gave_up_for_long_was_over_with_its_lease(store: Store) -> None:
+    """What came after that was no work of it, and is not said to be lost."""
+    run = store.running()
+    store.later(1000)
+    store.save(run, delta(1, count=1))
+    store.later(3_600_000)
+    store.abandon()
+    (entry,) = story(store, run.id)
+    assert entry.ended.timestamp() * 1000 == NOW + LEASE
+    again = store.take("w2")
+    store.later(500)
+    store.abandon("w2")
+    assert story(store, again.id)[-1].ended.timestamp() * 1000 == NOW + 3_601_500, (
+        "one that is given up at once is over now"
+    )
+
+
+def test_a_run_that_blocked_its_process_is_told_so_and_so_are_its_neighbours(store: Store) -> None:
+    guilty, other = store.running(), store.running()
+    store.abandon(blame=guilty.id)
+    (told,), (of_the_other,) = story(store, guilty.id), story(store, other.id)
+    assert told.why == "it blocked the event loop of its process, which was replaced"
+    assert of_the_other.why == f"its process was replaced: run {guilty.id} had blocked its event loop"
+    again = store.take("w2", want=1)
+    store.abandon("w2", blame="nobody")
+    assert story(store, again.id)[-1].why == "its process died"
+
+
 def test_a_lease_that_ran_out_in_an_outage_is_said_as_such(store: Store) -> None:
     run = store.running()
     store.judge()

@@ -17,10 +17,11 @@ def test_it_tells_what_is_before_a_run_and_who_could_take_it(store: Store) -> No
     id = store.enqueue()
     store.join("w1")
     store.join("w2", routes=["default:other@0"])
+    store.join("w3", routes=["default:k@7"])
     with store.unchanged():
-        fields, head, phases, before, able, paused, due = view(store, id)
+        fields, head, phases, before, able, paused, due, known = view(store, id)
     assert plans.pairs(fields)["status"] == b"queued"
-    assert (head, phases, before, able, paused, due) == (b"", [], 1, 1, b"", b"")
+    assert (head, phases, before, able, paused, due, known) == (b"", [], 1, 1, b"", b"", 2)
     store.client.sadd(store.keys.paused(), "queue:default")
     assert view(store, id)[5] == b"queue"
     store.client.sadd(store.keys.paused(), "kind:k")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from rich.console import Console
 
 from coordinator import show
 from coordinator.run import Counters, Failure, Note, RunView, Status
-from coordinator.views import CoordinatorView, Overview, WorkerView
+from coordinator.views import CoordinatorView, Overview, WorkerView, phase_named
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 RUN = RunView(
@@ -119,7 +119,36 @@ def test_a_kind_that_nobody_knows_may_be_a_typo() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(-5, "0.0 s"), (9.94, "9.9 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (172_800, "2 d")],
+    [
+        (-5, "0 ms"),
+        (0.0123, "12 ms"),
+        (0.0949, "95 ms"),
+        (0.1, "0.1 s"),
+        (9.94, "9.9 s"),
+        (119, "119 s"),
+        (120, "2 min"),
+        (7200, "2 h"),
+        (172_800, "2 d"),
+    ],
 )
 def test_a_length_of_time_has_few_digits(seconds: float, text: str) -> None:
     assert show.span(seconds) == text
+
+
+def test_the_time_of_a_completed_run_is_that_of_all_its_attempts() -> None:
+    ended = replace(RUN, status=Status.COMPLETED, used=20.0, ended=NOW + timedelta(seconds=5), note=None)
+    assert "took 25 s" in shown(show.runs_table([ended], NOW.timestamp()), width=150)
+    assert "25 s of its own" in shown(show.run_details(ended, NOW.timestamp() + 1000))
+
+
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [
+        ("phase:-:outline#0", "outline"),
+        ("phase:-:outline#1", "outline#1"),
+        ("phase:3:search#0", "turn 3: search"),
+        ("phase:-:a:b#c#0", "a:b#c"),
+    ],
+)
+def test_a_phase_is_called_as_its_handler_does(field: str, name: str) -> None:
+    assert phase_named(field) == name

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from tenacity import wait_exponential, wait_fixed
+from tenacity import stop_after_attempt, stop_after_delay, stop_before_delay, stop_never, wait_exponential, wait_fixed
 from tenacity.wait import wait_exception
 
 from coordinator.deadline import Deadline, extend_once
@@ -49,6 +49,24 @@ def test_a_wait_of_tenacity_is_asked_with_the_count_and_the_error(wait, delay):
     assert Retry(limit=5, wait=wait).next_delay(3, ValueError("four")) == delay
 
 
+@pytest.mark.parametrize(
+    ("stop", "last"),
+    [
+        (stop_after_attempt(3), 2),
+        (stop_after_delay(60), 5),
+        (stop_before_delay(60), 4),
+        (stop_after_attempt(4) | stop_after_delay(60), 3),
+        (stop_after_attempt(4) & stop_after_delay(60), 5),
+        (stop_never, 9),
+    ],
+)
+def test_a_stop_of_tenacity_is_a_limit_by_the_count_the_age_and_the_wait(stop, last):
+    """An attempt fails every 10 s, at 10, 20, …"""
+    policy = Retry(limit=stop, wait=15)
+    delays = [policy.next_delay(failures, ValueError(), age=failures * 10.0) for failures in range(1, 10)]
+    assert delays == [15.0] * last + [None] * (9 - last)
+
+
 def test_retry_later_asks_whatever_the_policy_is():
     assert Retry().next_delay(50, RetryLater(after=30)) == 30.0
     assert Retry(limit=9, wait=1, on=()).next_delay(1, RetryLater("quota", after=0)) == 0.0
@@ -74,6 +92,7 @@ def test_out_of_a_task_group_an_error_counts_as_what_is_in_it():
         {"wait": float("nan")},
         {"on": OSError},
         {"on": (3,)},
+        {"from_start": "yes"},
     ],
 )
 def test_a_policy_that_makes_no_sense_is_refused_when_built(options):

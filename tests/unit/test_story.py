@@ -43,14 +43,12 @@ def test_it_says_who_had_the_run_how_each_attempt_ended_what_was_skipped_and_los
         "attempt 1 on worker w-1 (code v1)",
         "handed back by a worker that was stopping, after 10 s; saved: 3 turns, 1 phase, 7 messages",
         "attempt 2 on worker w-2 (code v2) after 1.0 s, skipped what was saved: 3 turns, 1 phase, 7 messages",
-        "lost: its process died, after 9.0 s; at most 2.0 s of work to be done again; saved: 5 turns, 1 phase, 9 messages",
+        "lost: its process died, after 9.0 s; at most 2.0 s of work lost; saved: 5 turns, 1 phase, 9 messages",
         "attempt 3 on worker w-1 after 2.0 s, skipped what was saved: 5 turns, 1 phase, 9 messages",
         "raised, and is tried again: ValueError: no tides, after 1.0 s; saved: 5 turns, 1 phase, 9 messages",
         "attempt 4 on worker w-3 (code v3) after 7.0 s, skipped what was saved: 5 turns, 1 phase, 9 messages",
     ]
-    assert (
-        told_of(RELEASED, LOST, RETRIED)[-1] == "in all at most 2.0 s of work to be done again, 10 s without an owner"
-    )
+    assert told_of(RELEASED, LOST, RETRIED)[-1] == "in all at most 2.0 s of work lost, 10 s without an owner"
 
 
 def test_a_completed_one_ends_with_its_completion() -> None:
@@ -65,6 +63,24 @@ def test_a_revival_is_told_and_what_it_skips(from_start: str) -> None:
     assert "revived by an operator" in lines[3]
     assert "for life 2" in lines[3]
     assert lines[4].endswith("from the start" if from_start else "skipped what was saved: 5 turns, 1 phase, 9 messages")
+
+
+def test_a_state_that_was_saved_is_not_nothing() -> None:
+    stated = replace(RETRIED, attempt=1, saved=after(22), iteration=0, messages=0, phases=0)
+    lines = told_of(stated)
+    assert lines[1].endswith("saved: its state")
+    assert lines[2].endswith(", with its state")
+    assert told_of(replace(stated, saved=None))[2].endswith("from the start")
+
+
+def test_work_that_took_no_time_is_not_said_to_be_lost() -> None:
+    lines = told_of(replace(LOST, attempt=1, saved=after(19.97)))
+    assert lines[1].endswith("lost: its process died, after 9.0 s; saved: 5 turns, 1 phase, 9 messages")
+
+
+def test_a_run_that_had_ended_did_not_wait_for_an_owner() -> None:
+    lines = told_of(replace(RETRIED, how="failed"), replace(REVIVED, ended=after(29)))
+    assert lines[-1] == "in all 1.0 s without an owner"
 
 
 def test_what_is_too_long_ago_is_said_to_be() -> None:

@@ -58,7 +58,8 @@ local function remember_owner(id, token) redis.call('HSET', run_key(id), 'prev',
 local function saved_so_far(id)
   local head = read_head(id)
   if not head then return '0 0 0 0' end
-  local others = 1 + redis.call('HEXISTS', ckpt_key(id), 'state') + redis.call('HEXISTS', ckpt_key(id), 'unfinished')
+  local others = 1
+  for _, field in ipairs({ 'state', 'unfinished', 'inputs' }) do others = others + redis.call('HEXISTS', ckpt_key(id), field) end
   return string.format('%.0f %.0f %.0f %.0f', head.updated, head.iteration, head.length, redis.call('HLEN', ckpt_key(id)) - others)
 end
 
@@ -210,8 +211,8 @@ local function owners_run(id, token, call, delta)
 end
 
 -- The attempt is over: what its delta brought is kept, and nobody holds the run. Answers its progress.
--- How it ended is told: released, retried, …; and what it raised, in short.
-local function end_attempt(id, run, token, now, how, error)
+-- How it ended is told: released, retried, …; what it raised, in short; and what else there is to say.
+local function end_attempt(id, run, token, now, how, error, why)
   if run.plan then
     apply_delta(run.plan, now)
     run.route = redis.call('HGET', run_key(id), 'route')
@@ -219,7 +220,7 @@ local function end_attempt(id, run, token, now, how, error)
   remember_owner(id, token)
   let_go(id, run)
   local asked = run.cancel and 'a cancel was asked for' or run.kill and 'it was killed by its critic' or nil
-  tell(id, run.counters, now, how, asked, error)
+  tell(id, run.counters, now, how, asked or why, error)
   redis.call('HSET', run_key(id), 'spent', spent_until(id, run, now, how == 'released'))
   local progress = progress_of(id)
   settle(run.counters, progress)

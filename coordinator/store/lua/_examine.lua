@@ -14,13 +14,13 @@ end
 local function scored(key, member) return ask('ZSCORE', key, member) and true or false end
 local function member_of(key, member) return ask('SISMEMBER', key, member) == 1 end
 
+-- Of the spec only whether it is there: with inputs of a megabyte, dozens of them in a script would hold up every other caller.
 local function look_at(id)
-  local v = fields(run_key(id), 'status', 'token', 'route', 'counters', 'retention', 'once', 'cancel', 'expires', 'spec', 'ended',
-    'kill')
+  local v = fields(run_key(id), 'status', 'token', 'route', 'counters', 'retention', 'once', 'cancel', 'expires', 'ended', 'kill')
   if not v then return nil end
   local run = {
     status = v[1], token = v[2], route = v[3], counters = v[4], retention = v[5], once = v[6], cancel = v[7], expires = v[8],
-    spec = v[9], ended = v[10], kill = v[11],
+    ended = v[9], kill = v[10], spec = redis.call('HEXISTS', run_key(id), 'spec') == 1,
   }
   run.worker = run.token and worker_of(run.token)
   run.known = OPEN[run.status] or OVER[run.status]

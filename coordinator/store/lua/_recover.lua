@@ -12,7 +12,8 @@ local function condemn(worker, how)
 end
 
 -- One run back from its owner. `lost` is what all of the batch share: worker, now, jitter, why (in words), prev (who held them),
--- seen (when the worker was last), rung (the lines that were). Answers what became of it.
+-- seen (when the worker was last), over (when its attempts were, at the latest), rung (the lines that were). Answers what became
+-- of it.
 local function recover_one(id, struck, lost)
   local now, key = lost.now, run_key(id)
   local run = read_run(id)
@@ -24,7 +25,7 @@ local function recover_one(id, struck, lost)
   if not run.token or worker_of(run.token) ~= lost.worker then return 'stale' end
   grow_epoch(counters, now)
   redis.call('HSET', key, 'prev', lost.prev, 'spent', spent_until(id, run, math.min(now, lost.seen or tonumber(run.started) or 0)))
-  tell(id, counters, now, 'recovered', lost.why)
+  tell(id, counters, lost.over, 'recovered', lost.why)
   if run.cancel or run.kill then
     let_go(id, run)
     return end_as_asked(id, run, counters, now, 'cancelled while its worker was lost')
@@ -35,7 +36,7 @@ local function recover_one(id, struck, lost)
   settle(counters, progress)
   if struck then strike(counters, progress) end
   if struck_out(counters) then
-    bury(id, run, counters, now, 'its worker was lost')
+    bury(id, run, counters, now, lost.why)
     return 'dead'
   end
   local delayed = counters.strikes >= STRIKES - 1
@@ -54,11 +55,21 @@ local function recover_one(id, struck, lost)
 end
 
 local function lost_with(worker, now, jitter, why)
-  local known = fields(worker_key(worker), 'seen') or {}
+  local known = fields(worker_key(worker), 'seen', 'lease') or {}
+  local seen = known[1] and tonumber(known[1])
+  -- where nobody took them back for hours, that was no work, but time without an owner
+  local over = seen and math.min(now, seen + (tonumber(known[2]) or 0)) or now
   return {
     worker = worker, now = now, jitter = tonumber(jitter), why = why, prev = owner_named(worker), rung = {},
-    seen = known[1] and tonumber(known[1]),
+    seen = seen, over = over,
   }
+end
+
+-- Why a run was lost, in words. A run is blamed where it blocked the event loop of its process, and with it all the others.
+local function why_lost(id, blame, why)
+  if blame == id then return 'it blocked the event loop of its process, which was replaced' end
+  if blame ~= '' and blame ~= 'nobody' then return 'its process was replaced: run ' .. blame .. ' had blocked its event loop' end
+  return why
 end
 
 -- A batch of a condemned worker's runs. Answers how many it took, and whether all are taken; then the entry goes too. They leave
@@ -71,6 +82,7 @@ local function recover_batch(worker, now, batch, excused, blame, jitter, why)
   local lost = lost_with(worker, now, jitter, why)
   for i = 1, #ids do
     local struck = not excused and (blame == '' or blame == ids[i])
+    lost.why = why_lost(ids[i], blame, why)
     local became = recover_one(ids[i], struck, lost)
     counts[became] = counts[became] + 1
   end

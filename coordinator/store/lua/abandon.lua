@@ -6,7 +6,7 @@
 -- Moves: running -> queued, running -> delayed, running -> dead, running -> cancelled, running -> failed
 -- Unconfirmed: what is not given up is found again; the claim that follows waits
 -- Answers: ok
--- blame names the only run that gets a strike; empty: each one does
+-- blame names the only run that gets a strike: the one that blocked the process's event loop, or nobody; empty: each one does
 local clock = server_ms(now)
 
 -- who gave it up first knows why: whoever goes on with it may only see that it is gone

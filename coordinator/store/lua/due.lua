@@ -46,6 +46,7 @@ local function force(id)
   let_go(id, run)
   grow_epoch(counters, clock)
   tell(id, counters, clock, 'forced', 'it was cancelled, and did not stop in time')
+  redis.call('HSET', run_key(id), 'spent', spent_until(id, run, clock))
   end_cancelled(id, run, counters, clock, 'cancelled by force: its handler did not stop in time')
 end
 

@@ -54,6 +54,7 @@ local function give_up()
   local readable = run.routed and (run.spec or OVER[run.status])
   if not readable then
     redis.call('SREM', live_key(), id)
+    redis.call('UNLINK', set_aside_key('run:' .. id)) -- else RENAME would free it here and now, however large it is
     redis.call('RENAME', run_key(id), set_aside_key('run:' .. id))
     redis.call('PEXPIRE', set_aside_key('run:' .. id), WEEK)
     return { 'kept' }

@@ -7,6 +7,7 @@ local is = redis.call('TYPE', key)
 is = type(is) == 'table' and is.ok or is
 if is == 'none' or is == expected then return { 'changed' } end
 
+redis.call('UNLINK', set_aside_key(name)) -- else RENAME would free it here and now, however large it is
 redis.call('RENAME', key, set_aside_key(name))
 redis.call('PEXPIRE', set_aside_key(name), 604800000)
 return { 'kept' }

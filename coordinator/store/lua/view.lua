@@ -15,16 +15,18 @@ if type(code) == 'string' then
   run[#run + 1] = code
 end
 
--- Why a queued run still waits: how many are before it, who could take it, what is paused.
-local before, able, paused = -1, 0, ''
+-- Why a queued run still waits: how many are before it, who could take it, who knows its kind at whatever schema, what is paused.
+local before, able, known, paused = -1, 0, 0, ''
 if of.status == 'queued' and of.route then
   local rank = redis.pcall('ZRANK', ready_key(of.route), id)
   if type(rank) == 'number' then before = rank end
-  for _, worker in ipairs(redis.call('ZRANGEBYSCORE', workers_key(), 1, '+inf', 'LIMIT', 0, 1000)) do
-    local routes = redis.call('HGET', worker_key(worker), 'routes') or ''
-    if string.find(' ' .. routes .. ' ', ' ' .. of.route .. ' ', 1, true) then able = able + 1 end
-  end
   local queue, kind = string.match(of.route, '^([^:]+):(.+)@%d+$')
+  local line = string.format(' %s:%s@', queue or '', kind or '')
+  for _, worker in ipairs(redis.call('ZRANGEBYSCORE', workers_key(), 1, '+inf', 'LIMIT', 0, 1000)) do
+    local routes = ' ' .. (redis.call('HGET', worker_key(worker), 'routes') or '') .. ' '
+    if string.find(routes, ' ' .. of.route .. ' ', 1, true) then able = able + 1 end
+    if string.find(routes, line, 1, true) then known = known + 1 end
+  end
   if redis.call('SISMEMBER', paused_key(), 'queue:' .. (queue or '')) == 1 then paused = 'queue' end
   if redis.call('SISMEMBER', paused_key(), 'kind:' .. (kind or '')) == 1 then paused = 'kind' end
 end
@@ -37,4 +39,4 @@ if not names.err then
   end
 end
 local head = redis.pcall('HGET', ckpt_key(id), 'head')
-return { 'ok', run, type(head) == 'string' and head or '', ckpt, before, able, paused, due }
+return { 'ok', run, type(head) == 'string' and head or '', ckpt, before, able, paused, due, known }
