@@ -156,8 +156,18 @@ def test_a_script_has_no_key_or_argument_without_a_name(script: Script) -> None:
 @EVERY_SCRIPT
 def test_only_what_is_needed_travels(script: Script) -> None:
     sent = {name for name in lua_functions() if f"local function {name}(" in script.text}
-    body = script.source + "".join(PARTS[part] for part in script.head.get("Uses", ()))
+    body = "".join(line + "\n" for line in script.text.split("\n") if line not in lua_functions().values())
     assert sent == {name for name in lua_functions() if re.search(rf"\b{name}\b", code(body))}
+
+
+@EVERY_SCRIPT
+def test_of_the_shared_parts_only_what_is_used_travels(script: Script) -> None:
+    """A server makes every function anew for each call."""
+    text = code(script.text)
+    made = re.findall(r"^local function (\w+)|^local (\w+(?:, \w+)*)", text, re.M)
+    names = [name for one, some in made for name in (one or some).split(", ")]
+    arguments = {*script.arguments, "items", "item", "at"}
+    assert [name for name in names if name not in arguments and len(re.findall(rf"\b{name}\b", text)) < 2] == []
 
 
 def test_when_memory_is_full_only_enqueue_and_ordinary_saves_are_refused() -> None:

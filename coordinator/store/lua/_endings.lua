@@ -1,5 +1,6 @@
 -- What ends a run, and what puts it back. Every function here is called after all guards, and nothing in it can fail.
-local STRIKES, BACKSTOP = 3, 100
+local STRIKES = 3
+local BACKSTOP = 100 -- recoveries
 local KEPT = { completed = 86400000, failed = 604800000, cancelled = 604800000, dead = 604800000 }
 local TOMBSTONE = 60000
 local TOLD, TOLD_BYTES = 20, 16384 -- entries of a story, and their bytes

@@ -109,7 +109,7 @@ BUGS = (
     Bug("a retry forgets the line", LUA + "_endings.lua", "    into_delayed(id, due)\n", "\n"),
     Bug("what is taken away keeps its epoch", LUA + "_recover.lua", "grow_epoch(counters, now)\n", "\n", seed=0),
     Bug("leaving forgets what is owned", LUA + "leave.lua", "if #owned > 0 or redis", "if redis"),
-    Bug("what has ended stays alive", LUA + "_endings.lua", "redis.call('SREM', live_key(), id)\n", "\n", seed=0),
+    Bug("what has ended stays alive", LUA + "_endings.lua", "write('SREM', live_key(), id)\n", "\n", seed=0),
     Bug(
         "a checkpoint outlives its run",
         LUA + "_endings.lua",
