@@ -280,7 +280,7 @@ class Executor:
     def _report(self, attempt: Attempt, outcome: Outcome, word: str) -> None:
         if word in ("fenced", "lost"):
             logger.warning(
-                "run %s has another owner now: what this attempt did after its last checkpoint does not count",
+                "run %s is not this worker's any more: what this attempt did after its last checkpoint does not count",
                 attempt.id,
             )
             return

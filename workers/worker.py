@@ -233,7 +233,8 @@ class Worker:
             for claimer in list(self._claimers):
                 await claimer.first_answer.wait()
             self.ready.set()
-            logger.info("ready: %d slots for %s", self.options.concurrency, ", ".join(sorted(self.registry.handlers)))
+            kinds = ", ".join(sorted(self.registry.handlers))
+            logger.info("ready: %d slots for %s (process %d)", self.options.concurrency, kinds, os.getpid())
 
         ready = self._spawn(all_answered())
         stopping = self._spawn(self._stop.wait())
@@ -429,7 +430,7 @@ class Worker:
         for id, token in told.beat.lost:
             attempt = self.attempts.get((id, token))
             if attempt is not None and not attempt.ended:
-                logger.warning("run %s has another owner now: its handler is stopped", attempt.id)
+                logger.warning("run %s is not this worker's any more: its handler is stopped", attempt.id)
                 attempt.lose()
         if told.held is not None:
             self._return_strays(told)
@@ -531,7 +532,7 @@ class Worker:
 
     async def _drain(self, claimers: Sequence[Claimer], listening: Sequence[asyncio.Task[Any]]) -> None:
         """Tell the handlers, let finish what can, cancel the rest, release what does not stop; keep renewing until the end."""
-        logger.info("draining %d runs", len(self.attempts))
+        logger.info("draining (process %d); runs to hand back or finish: %d", os.getpid(), len(self.attempts))
         for lease in self._leases.values():
             self._spawn(self._say_draining(lease))
         for claimer in claimers:
