@@ -329,8 +329,10 @@ class _AsyncSession:
         self.operations = Operations(settings.namespace, clock, examine=looked_at)
 
     async def close(self) -> None:
-        await self.hints.close()
-        await self.wire.close()
+        try:
+            await self.hints.close()
+        finally:
+            await self.wire.close()
 
 
 class AsyncClient:

@@ -61,14 +61,13 @@ class Coordinator:
     async def run(self) -> None:
         wire = AsyncWire(self._settings.address, self._settings.timeout)
         bell = AsyncBell(self._settings.address)
-        try:
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(wire.close)
+            stack.push_async_callback(bell.close)
             while not self._stopping and (namespace := await self._enter(wire)) is not None:
                 self._introduce(namespace)
                 await self._keep_going(namespace, wire, bell)
             log.info("coordinator %s has stopped", self.id)
-        finally:
-            await bell.close()
-            await wire.close()
 
     async def _enter(self, wire: AsyncWire) -> Namespace | None:
         """The namespace; a server that is not there yet is waited for. None where the coordinator was stopped meanwhile."""

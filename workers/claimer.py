@@ -127,8 +127,10 @@ class Claimer:
     async def close(self) -> None:
         if self._ringing is not None:
             self._ringing.cancel()
-            await asyncio.gather(self._ringing, return_exceptions=True)
-        await self._bell.close()
+        try:
+            await asyncio.gather(*([] if self._ringing is None else [self._ringing]), return_exceptions=True)
+        finally:
+            await self._bell.close()
 
 
 class Inbox:

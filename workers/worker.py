@@ -102,7 +102,6 @@ class Worker:
         self._proof = Proof()
         self._leases: dict[int, Lease] = {}
         self._claimers: list[Claimer] = []
-        self._inboxes: list[Inbox] = []
         self._leaving: set[Lease] = set()  # a beat that comes after it was left finds nobody, and nothing is wrong
         self._stop = asyncio.Event()
         self._no_grace = asyncio.Event()
@@ -193,16 +192,17 @@ class Worker:
         blocked = Blocked(self.clock, self.options.lease, self._ask_to_be_replaced)
         self._heartbeat = Heartbeat(self.options.settings.address, self.clock, self._held, self._told, blocked)
         self._heartbeat.start()
+        listening: list[asyncio.Task[Any]] = []
         self.moved_at = self._heartbeat.moved_at
         try:
             joins = await self._join_all(namespace.partitions)
             parts = [*(self._work(partition, join) for partition, join in joins), self._watch_doubt()]
-            listening = [self._spawn(part) for part in parts]
+            listening += [self._spawn(part) for part in parts]
             await self._until_stopped(listening)
             await self._drain(self._claimers, listening)
-            for inbox in self._inboxes:
-                await inbox.close()
         finally:
+            for task in listening:
+                task.cancel()
             self._heartbeat.stop()
             threads.shutdown(wait=False, cancel_futures=True)
         return 1 if self.left_to_recovery else 0
@@ -225,8 +225,10 @@ class Worker:
         await joined
         claimer, inbox = self._claimer(partition), self._inbox(partition)
         self._claimers.append(claimer)
-        self._inboxes.append(inbox)
-        await asyncio.gather(claimer.run(), inbox.run())
+        async with AsyncExitStack() as stack:  # however it ends: a bell that rings here then would wake nobody
+            stack.push_async_callback(inbox.close)
+            stack.push_async_callback(claimer.close)
+            await asyncio.gather(claimer.run(), inbox.run())
 
     async def _until_stopped(self, listening: Sequence[asyncio.Task[Any]]) -> None:
         async def all_answered() -> None:
@@ -537,9 +539,7 @@ class Worker:
             self._spawn(self._say_draining(lease))
         for claimer in claimers:
             claimer.draining = True
-        await _cancelled(listening)
-        for claimer in claimers:
-            await claimer.close()  # before anything is released: a bell that rings here wakes nobody
+        await _cancelled(listening)  # and their bells closed, before anything is released
         if asking := [claimer.asking for claimer in claimers if claimer.asking is not None]:
             await asyncio.wait(asking, timeout=CLAIM_ANSWERED)  # and a claim on its way would take it again
         for attempt in list(self.attempts.values()):

@@ -18,6 +18,7 @@ from coordinator.store.connections import (
     async_pool,
     exchange,
     exchange_async,
+    hang_up,
     search,
     search_async,
     sync_pool,
@@ -118,9 +119,10 @@ class AsyncBell:
     async def close(self) -> None:
         for task in self._pending.values():
             task.cancel()
-        await asyncio.gather(*self._pending.values(), return_exceptions=True)
-        for pool in self._pools.values():
-            await pool.disconnect()
+        try:
+            await asyncio.gather(*self._pending.values(), return_exceptions=True)
+        finally:
+            await hang_up(self._pools.values())
 
 
 class Bell:

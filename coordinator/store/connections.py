@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +125,32 @@ def sync_pool(
     return redis.ConnectionPool.from_url(_url(address, node, sentinel=sentinel), **settings)
 
 
+class _Pool(redis.asyncio.ConnectionPool):
+    """Hangs up at once. redis-py waits until what is written has been sent, or TLS has said good-bye: a server that hangs keeps it
+    from that, and one who is cancelled meanwhile leaves the connection to the garbage collector."""
+
+    async def disconnect(self, inuse_connections: bool = True) -> None:
+        for connection in (*self._available_connections, *(self._in_use_connections if inuse_connections else ())):
+            if connection._writer is not None:
+                connection._writer.transport.abort()
+                connection._close()  # forgets it, or the collector would complain
+        await super().disconnect(inuse_connections)
+
+
+async def hang_up(pools: Iterable[Any]) -> None:
+    """Closes the connections of all pools, whatever comes: who is cancelled meanwhile is so when none is left."""
+    cancelled: asyncio.CancelledError | None = None
+    for pool in list(pools):
+        try:
+            await pool.disconnect()
+        except asyncio.CancelledError as error:
+            cancelled = error
+        except Exception:  # noqa: BLE001  # one that is broken is as good as closed
+            pass
+    if cancelled is not None:
+        raise cancelled
+
+
 def async_pool(address: Address, node: Node, *, sentinel: bool = False, connect: float = CONNECT_SECONDS) -> Any:
     """No socket timeout: with one, Python 3.11 swallows cancellations. Trips have a deadline of their own."""
     if address.scheme == "memory":
@@ -133,8 +159,8 @@ def async_pool(address: Address, node: Node, *, sentinel: bool = False, connect:
     settings = {"socket_timeout": None, "retry": retry, **_settings(address, connect)}
     if address.scheme == "embedded":
         _attachment(address.name)
-        return redis.asyncio.ConnectionPool(_AsyncEmbeddedConnection, directory=address.name, **settings)
-    return redis.asyncio.ConnectionPool.from_url(_url(address, node, sentinel=sentinel), **settings)
+        return _Pool(_AsyncEmbeddedConnection, directory=address.name, **settings)
+    return _Pool.from_url(_url(address, node, sentinel=sentinel), **settings)
 
 
 # ---- speaking ----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ for an answer may be cancelled, the trip goes on; a trip that takes too long dro
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -21,9 +20,19 @@ from typing import Any, NamedTuple, TypeVar
 import tenacity
 
 from coordinator.address import HERE, Address, Node
+from coordinator.errors import Unreachable
 from coordinator.store.answers import Answers, all_good, retrying
 from coordinator.store.bells import AsyncBell, Bell
-from coordinator.store.connections import async_pool, detach, exchange, exchange_async, search, search_async, sync_pool
+from coordinator.store.connections import (
+    async_pool,
+    detach,
+    exchange,
+    exchange_async,
+    hang_up,
+    search,
+    search_async,
+    sync_pool,
+)
 from coordinator.store.lane import Lane, Trip
 from coordinator.store.script import Request
 from coordinator.store.topology import topology
@@ -226,9 +235,9 @@ class AsyncWire(_Wire):
         self._arriving: list[_Passenger] = []  # this turn of the loop
         self._lost: list[_Passenger] = []  # until it is known where they go
         self._platforms: dict[Lane, _Platform] = {}
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._under_way: dict[asyncio.Task[None], Sequence[_Passenger]] = {}
         self._searching: asyncio.Task[None] | None = None
-        self._scheduled = False
+        self._scheduled = self._closed = False
         self.trips = 0
 
     # -- asking
@@ -268,6 +277,9 @@ class AsyncWire(_Wire):
     def _board(self) -> None:
         """To the platforms with those who have come; who finds none waits for the search."""
         self._scheduled = False
+        if self._closed:
+            self._turn_away()
+            return
         arriving, self._arriving = self._arriving, []
         touched = dict[Lane, None]()
         for passenger in arriving:
@@ -312,8 +324,8 @@ class AsyncWire(_Wire):
             aboard, platform.waiting = platform.waiting[:count], platform.waiting[count:]
             platform.under_way += 1
             task = asyncio.get_running_loop().create_task(self._trip(lane, aboard))
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
+            self._under_way[task] = aboard
+            task.add_done_callback(self._under_way.pop)
 
     async def _trip(self, lane: Lane, aboard: Sequence[_Passenger]) -> None:
         self.trips += 1
@@ -336,7 +348,7 @@ class AsyncWire(_Wire):
                 # who waits for that node waits for the search first: it may have a successor by now
                 self._lost += platform.waiting
                 platform.waiting = []
-            if (self._arriving or self._lost) and not self._scheduled:
+            if (self._arriving or self._lost or self._closed) and not self._scheduled:
                 self._board()
             self._depart(lane)
 
@@ -377,14 +389,34 @@ class AsyncWire(_Wire):
             return done.value  # type: ignore[no-any-return]  # a generator's return value
 
     async def close(self) -> None:
-        if self._under_way:
-            await asyncio.wait(self._under_way, timeout=self._trip_seconds)
-        if self._searching is not None:
-            self._searching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._searching
-        for pool in self._pools.values():
-            await pool.disconnect()
+        """Trips under way may end. Nothing is left behind, also where who closes is cancelled meanwhile."""
+        self._closed = True
+        self._turn_away()
+        try:
+            if self._under_way:
+                await asyncio.wait(self._under_way, timeout=self._trip_seconds)
+        finally:
+            await self._give_up(dict(self._under_way))
+
+    def _turn_away(self) -> None:
+        """A trip that began now would make a connection that nobody closes."""
+        waiting = [*self._arriving, *self._lost, *(one for p in self._platforms.values() for one in p.waiting)]
+        self._arriving, self._lost = [], []
+        for platform in self._platforms.values():
+            platform.waiting = []
+        for passenger in waiting:
+            passenger.answer(Unreachable(f"the way to {self.address} was closed"))
+
+    async def _give_up(self, trips: dict[asyncio.Task[None], Sequence[_Passenger]]) -> None:
+        tasks = [*trips, *([] if self._searching is None else [self._searching])]
+        for task in tasks:
+            task.cancel()
+        for passenger in (one for aboard in trips.values() for one in aboard):  # not by the trip: it may not have begun
+            passenger.answer(Trouble(f"the way to {self.address} was closed", sent=True))
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            await hang_up(self._pools.values())
 
 
 # ---- the drivers -----------------------------------------------------------------------------------------------------
