@@ -49,6 +49,11 @@ class ClusterNode(Server):
         except redis.ConnectionError:
             return False
 
+    def has(self, replica: ClusterNode) -> bool:
+        """Whether it knows a node as its replica."""
+        text = self.admin.execute_command("CLUSTER", "REPLICAS", self.id)
+        return any(replica.id in str(line) for line in text)
+
     def knows(self) -> dict[str, str]:
         """What CLUSTER INFO says."""
         # redis-py reads it by itself, into words
@@ -138,7 +143,10 @@ class Cluster:
 
     def hand_over(self, key: str) -> None:
         """A failover that was asked for: a replica takes the place of its master, which becomes a replica."""
-        replica = self.replica_of(self.master_of(key))
+        master = self.master_of(key)
+        replica = self.replica_of(master)
+        # after another failover it takes a moment until it has heard of it; until then it does not hear the replica
+        wait_until(lambda: master.has(replica), "the master knows its replica", timeout=60)
         replica.admin.execute_command("CLUSTER", "FAILOVER")
         wait_until(replica.is_master, "the replica has taken over", timeout=30)
 
@@ -282,8 +290,17 @@ class Group:
         kind it goes on for seconds, with the replicas that it still has."""
         old = self.master
         how = ["COORDINATED"] if old.kind == "valkey" else []
-        self.sentinels[0].admin.execute_command("SENTINEL", "FAILOVER", SERVICE, *how)
+        wait_until(lambda: self._failover(how), "the sentinel is done with the failover before", timeout=60)
         wait_until(lambda: self.failed_over(old), "another master is there", timeout=60)
+
+    def _failover(self, how: Sequence[str]) -> bool:
+        """Whether one has begun."""
+        try:
+            return bool(self.sentinels[0].admin.execute_command("SENTINEL", "FAILOVER", SERVICE, *how))
+        except redis.ResponseError as error:
+            if str(error).startswith(("INPROG", "NOGOODSLAVE")):
+                return False
+            raise
 
     def replaced(self, key: str, old: Server) -> bool:
         return self.failed_over(old)

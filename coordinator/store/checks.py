@@ -69,8 +69,13 @@ def examine(
     followed = address.kind != "one"
     wanted = Wanted(level, founding=not known, followed=followed, now=None if now is None else now())
     lines = _lines(info)
+    if followed and _is_replica(
+        lines
+    ):  # the answer about the facts came from the new master: by now it is known where it is
+        info, fsync, clock = yield _look(keys.at)
+        lines = _lines(info)
     found = findings(lines, _setting(fsync), wanted, _time(clock))
-    if lines is not None and lines.get("cluster_enabled") == "1":
+    if followed and lines is not None and lines.get("cluster_enabled") == "1":
         space = Namespace(namespace, int(known.get("partitions", partitions or 1)), level)
         found += yield from _other_nodes(space, wanted)
     return found
@@ -112,6 +117,10 @@ def _lines(info: Any) -> dict[str, str] | None:
     return dict(line.split(":", 1) for line in text(info).splitlines() if ":" in line)
 
 
+def _is_replica(lines: Mapping[str, str] | None) -> bool:
+    return lines is not None and lines.get("role", "master") != "master"
+
+
 def _setting(reply: Any) -> str | None:
     if isinstance(reply, Exception) or not reply:
         return None
@@ -135,8 +144,11 @@ def findings(
             Finding("the server does not let this user run INFO: its role, eviction and persistence were not checked"),
             *found,
         ]
+    if wanted.followed and _is_replica(info):
+        # a failover: what is sent to this node is sent on, and its settings are those of one who is just filling up again
+        return [*_role(info, wanted), *found]
     return [
-        *_version(info), *_role(info, wanted), *_eviction(info), *_memory(info),
+        *_version(info), *_role(info, wanted), *_lonely(info, wanted), *_eviction(info), *_memory(info),
         *_persistence(info, appendfsync, wanted.durability), *_replicas(info, wanted), *found,
     ]  # fmt: skip
 
@@ -157,7 +169,7 @@ def _version(info: Mapping[str, str]) -> list[Finding]:
 
 def _role(info: Mapping[str, str], wanted: Wanted) -> list[Finding]:
     """In a failover the node that is asked may have been made a replica a moment ago: what is sent to it then is sent on."""
-    if info.get("role", "master") == "master":
+    if not _is_replica(info):
         return []
     master = f"{info.get('master_host', '?')}:{info.get('master_port', '?')}"
     if wanted.followed:
@@ -167,6 +179,17 @@ def _role(info: Mapping[str, str], wanted: Wanted) -> list[Finding]:
             f"the server is a replica of {master} and takes no writes: use "
             "the address of its primary, or promote it with REPLICAOF NO ONE",
             refused=True,
+        )
+    ]
+
+
+def _lonely(info: Mapping[str, str], wanted: Wanted) -> list[Finding]:
+    if wanted.followed or info.get("cluster_enabled") != "1":
+        return []
+    return [
+        Finding(
+            "the server is a node of a Cluster, and the URL is one of a server that stands alone: neither a failover nor a slot "
+            "that moves is followed; use redis+cluster://"
         )
     ]
 
@@ -258,10 +281,11 @@ def _replicas(info: Mapping[str, str], wanted: Wanted) -> list[Finding]:
         ]
     if there >= needed:
         return []
+    start = "CLUSTER REPLICATE" if info.get("cluster_enabled") == "1" else "REPLICAOF"
     return [
         Finding(
             f"the namespace promises {needed} replicas ({wanted.durability}), and {there} are connected: until they are, "
-            "nothing is confirmed; start them with REPLICAOF",
+            f"nothing is confirmed; start them with {start}",
             refused=wanted.founding,
         )
     ]

@@ -97,19 +97,25 @@ def found(
     """The facts of a namespace; the first user fixes them. Asking for others than it has is refused. A partition that can't be
     reached is left to who comes there first: it answers that it does not know the namespace."""
     asked = durability or "local"
+    if durability is not None and (there := (yield from known(name))) is not None:
+        _same(there, partitions, durability)  # before it is written, and waited for replicas that it does not promise
     first = yield _found(Keys(name, 0, asked), birth, partitions or 1, asked, clock)
     facts = pairs(first[1])
     have = _namespace(name, facts)
     if have.keys(0).at.replicas > Keys(name, 0, asked).at.replicas:  # what was read is to be as sure as what is written
         yield _found(have.keys(0), have.birth, have.partitions, have.durability, text(facts["clock"]))
-    if partitions is not None and partitions != have.partitions:
-        raise NotConfigured(
-            f"namespace {name!r} has {have.partitions} partitions for good, not {partitions}: use another namespace"
-        )
-    if durability is not None and durability != have.durability:
-        raise NotConfigured(f"namespace {name!r} has durability {have.durability!r}, not {durability!r}")
+    _same(have, partitions, durability)
     yield from _copy(have, text(facts["clock"]))
     return have
+
+
+def _same(have: Namespace, partitions: int | None, durability: str | None) -> None:
+    if partitions is not None and partitions != have.partitions:
+        raise NotConfigured(
+            f"namespace {have.name!r} has {have.partitions} partitions for good, not {partitions}: use another namespace"
+        )
+    if durability is not None and durability != have.durability:
+        raise NotConfigured(f"namespace {have.name!r} has durability {have.durability!r}, not {durability!r}")
 
 
 def found_copies(name: str, birth: str) -> Generator[Request | list[Request], Any, bool]:

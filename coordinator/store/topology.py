@@ -102,7 +102,10 @@ class Cluster:
         self.stale = True
 
     def where(self, at: str) -> Node | None:
-        return self._masters[slot_of(at)] if self._masters else None
+        node = self._masters[slot_of(at)] if self._masters else None
+        if node is None:  # a slot that nobody served when it was asked for may be served by now
+            self.stale = True
+        return node
 
     def doubt(self, node: Node) -> None:
         self.stale = True

@@ -40,7 +40,12 @@ def mapped(
         return error
     where = f"{node} of {address}" if node is not None and node.host else str(address)
     text = str(error)
-    for judged in (_refused(error, text, where, sentinel), _not_now(error, text, where, node), _tls(text, where)):
+    for judged in (
+        _refused(error, text, where, sentinel),
+        _another_kind(error, text, where, address),
+        _not_now(error, text, where, node),
+        _tls(text, where),
+    ):
         if judged is not None:
             return judged
     if isinstance(error, (foreign.ConnectionError, foreign.TimeoutError, OSError, TimeoutError)):
@@ -75,6 +80,26 @@ def _refused(error: Exception, text: str, where: str, sentinel: bool) -> Coordin
     if isinstance(error, foreign.OutOfMemoryError) or text.startswith("OOM"):
         return ServerFull(f"the memory of {where} is full: raise maxmemory or let runs end")
     return None
+
+
+def _another_kind(error: Exception, text: str, where: str, address: Address) -> NotConfigured | None:
+    """What won't pass by waiting: a URL whose scheme does not fit what is there."""
+    if isinstance(error, foreign.MovedError) and address.kind == "one":
+        return NotConfigured(f"{where} is a node of a Cluster, which has other nodes, too: use redis+cluster://")
+    if "cluster support disabled" in text:
+        return NotConfigured(
+            f"{where} is no node of a Cluster: use redis://, or redis+sentinel:// and name its sentinels"
+        )
+    unknown = re.search(r"unknown command ['`]?(\w+)", text, re.I)
+    if unknown is None:
+        return None
+    if unknown[1].upper() == "SENTINEL":
+        return NotConfigured(
+            f"{where} is no sentinel: name the sentinels in the URL, or use redis:// for a server alone"
+        )
+    return NotConfigured(
+        f"{where} does not know the command {unknown[1].upper()}: if it is a sentinel, use redis+sentinel://host/service"
+    )
 
 
 def _not_now(error: Exception, text: str, where: str, node: Node | None) -> Trouble | None:

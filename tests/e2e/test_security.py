@@ -245,6 +245,42 @@ def test_check_says_all_that_is_found_and_what_mends_it(start_server: StartServe
     assert good.returncode == 0, good.stdout
 
 
+def test_check_looks_at_every_master_of_a_cluster(start_cluster: Callable[..., Cluster], namespace: str) -> None:
+    """Also at those that have no partition: a slot may be moved to any. One that is away keeps nobody from the others."""
+    cluster = start_cluster("redis", replicas=0)
+    assert coordinator(cluster.url, namespace, "init", "--durability", "local").returncode == 0
+    good = coordinator(cluster.url, namespace, "check")
+    assert good.returncode == 0, good.stdout
+    zero = cluster.master_of(f"{{{namespace}:0}}")
+    for node in cluster.nodes:
+        node.admin.config_set("maxmemory-policy", "allkeys-lru")
+        found = json.loads(coordinator(cluster.url, namespace, "check", "--json").stdout)["findings"]
+        (sentence,) = [finding["sentence"] for finding in found if finding["refused"]]
+        assert sentence.endswith("CONFIG SET maxmemory-policy noeviction")
+        assert sentence.startswith(
+            "the server may evict" if node is zero else f"on node 127.0.0.1:{node.port}: the server"
+        )
+        refused = coordinator(cluster.url, namespace, "start")
+        assert (refused.returncode, "CONFIG SET maxmemory-policy" in refused.stderr) == (3, True), refused.stderr
+        node.admin.config_set("maxmemory-policy", "noeviction")
+    wrong, away = [node for node in cluster.nodes if node is not zero]
+    wrong.admin.config_set("appendonly", "no")
+    away.kill()
+    bad = coordinator(cluster.url, namespace, "check", "--timeout", "5")
+    assert bad.returncode == 1
+    assert f"warning  node 127.0.0.1:{away.port} can't be reached, and the runs that it has wait" in bad.stdout
+    assert f"refused  on node 127.0.0.1:{wrong.port}: the namespace promises durability 'local'" in bad.stdout
+
+
+def test_the_command_that_mends_is_one_that_a_node_of_a_cluster_takes(
+    shared_topologies: Callable[[str, Kind], Cluster | Group], namespace: str
+) -> None:
+    """REPLICAOF is refused there."""
+    done = coordinator(shared_topologies("cluster", "redis").url, namespace, "init", "--durability", "replicated(2)")
+    assert done.returncode == 3
+    assert "start them with CLUSTER REPLICATE" in done.stderr
+
+
 # ---- secrets ---------------------------------------------------------------------------------------------------------------
 
 

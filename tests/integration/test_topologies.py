@@ -6,21 +6,24 @@ import asyncio
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import redis
 
 from coordinator import AsyncClient, AsyncHandle, Client, Status
 from coordinator.address import address
-from coordinator.errors import NotFound, Unreachable
+from coordinator.config import Settings
+from coordinator.errors import NotConfigured, NotFound, Unreachable
 from coordinator.run import partition_for
-from coordinator.store import plans
+from coordinator.store import checks, plans
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.script import read
 from coordinator.store.slots import slot_of
 from coordinator.store.wire import AsyncBell, AsyncWire, Bell, Wire, drive, drive_async
 from tests.clusters import Cluster, ClusterNode, Group, replicated
-from tests.servers import Kind
+from tests.servers import Kind, Server
 from tests.waiting import wait_until
 
 P = 8
@@ -262,6 +265,101 @@ async def test_one_master_that_is_away_affects_only_its_partitions(
 
 def _partition(key: str) -> int:
     return partition_for(key, P)
+
+
+# ---- starting in the middle of one ----------------------------------------------------------------------------------------
+
+
+def demoted(made: Cluster | Group, tag: str) -> Server:
+    """Hands the partition over. The node that was its master and knows by now that it is a replica."""
+    old = made.master_of(tag) if isinstance(made, Cluster) else made.master
+    made.hand_over(tag)
+    wait_until(lambda: _role(old) == b"slave", "the old master is a replica", timeout=60)
+    wait_until(made.whole if isinstance(made, Cluster) else lambda: made.replicas() == 2, "all follow", timeout=60)
+    return old
+
+
+def _role(server: Server) -> bytes:
+    try:
+        return bytes(server.admin.execute_command("ROLE")[0])
+    except redis.ConnectionError:
+        return b""
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+@pytest.mark.parametrize("topology", ["cluster", "sentinel"])
+async def test_who_starts_with_a_map_that_a_failover_made_old_is_not_refused(
+    shared_topologies: Callable[[str, Kind], Cluster | Group],
+    namespace: str,
+    sync_wires: Any,
+    topology: str,
+    how: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A process that starts during a failover finds a master and asks it; meanwhile it is one no more. Its settings count no more
+    than its role: a replica that fills up again has its append-only file off."""
+    made = shared_topologies(
+        topology, "valkey"
+    )  # whose sentinels tell the old master at once, and not after ten seconds
+    url, settings = made.url, Settings(made.url, namespace)
+    wire, other = sync_wires(url), AsyncWire(address(url))
+    try:
+        space = founded(wire, namespace)
+        await drive_async(other, checks.enter(settings))
+        old = await asyncio.to_thread(demoted, made, space.keys(0).at)
+        old.admin.config_set("appendonly", "no")
+        try:
+            if how == "sync":
+                entered = await asyncio.to_thread(drive, wire, checks.enter(settings))
+            else:
+                entered = await drive_async(other, checks.enter(settings))
+        finally:
+            old.admin.config_set("appendonly", "yes")
+        assert entered == space
+        said = [record.message for record in caplog.records if record.name.endswith("checks")]
+        assert len(said) <= 1, said  # in a Cluster its master is known by then, and is looked at instead
+        assert all("a failover is followed" in sentence for sentence in said)
+    finally:
+        await other.close()
+
+
+def test_who_starts_before_the_slots_are_served_waits_for_them(
+    start_cluster: Callable[..., Cluster], namespace: str
+) -> None:
+    """CLUSTERDOWN: a node that is not sure of the others answers nobody."""
+    cluster = start_cluster(replicas=0)
+    slot = slot_of(Keys(namespace, 0).at)
+    owner = cluster.master_of(Keys(namespace, 0).at)
+    for node in cluster.nodes:
+        node.admin.execute_command("CLUSTER", "DELSLOTS", slot)
+    with Client(cluster.url, namespace, timeout=50) as client, ThreadPoolExecutor() as threads:
+        enqueued = threads.submit(client.enqueue, "k", {})
+        with pytest.raises(TimeoutError):
+            enqueued.result(0.5)  # neither refused nor given up
+        owner.admin.execute_command("CLUSTER", "ADDSLOTS", slot)
+        assert enqueued.result(40).view().status == "queued"
+
+
+# ---- a URL that does not fit ------------------------------------------------------------------------------------------------
+
+
+def test_a_scheme_that_does_not_fit_is_said_at_once(
+    shared_topologies: Callable[[str, Kind], Cluster | Group], redis_server: Server
+) -> None:
+    cluster, group = shared_topologies("cluster", "redis"), shared_topologies("sentinel", "redis")
+    assert isinstance(cluster, Cluster)
+    assert isinstance(group, Group)
+    elsewhere = next(node for node in cluster.nodes if node is not cluster.master_of(Keys("n", 0).at))
+    sentinel = group.sentinels[0].port
+    for url, sentence in (
+        (f"redis://127.0.0.1:{elsewhere.port}", r"is a node of a Cluster.*use redis\+cluster://"),
+        (f"redis+cluster://127.0.0.1:{redis_server.port}", "is no node of a Cluster: use redis://"),
+        (f"redis+sentinel://127.0.0.1:{redis_server.port}/mymaster", "is no sentinel: name the sentinels"),
+        (f"redis://127.0.0.1:{sentinel}", r"if it is a sentinel, use redis\+sentinel://"),
+        (f"redis+cluster://127.0.0.1:{sentinel}", r"if it is a sentinel, use redis\+sentinel://"),
+    ):
+        with Client(url, "n", timeout=50) as client, pytest.raises(NotConfigured, match=sentence):
+            client.enqueue("k", {})
 
 
 # ---- resharding ----------------------------------------------------------------------------------------------------------

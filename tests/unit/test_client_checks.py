@@ -44,6 +44,24 @@ def test_a_refusal_names_what_mends_it(changed, fsync, durability, mends):
         refuse(found)
 
 
+def test_nothing_but_its_role_is_held_against_a_node_that_a_failover_has_made_a_replica():
+    """It fills up again, and has its append-only file off meanwhile. What was to be sent to it is sent to its master."""
+    filling = GOOD | {"role": "slave", "master_host": "10.0.0.2", "master_port": "6379", "aof_enabled": "0"}
+    (found,) = findings(filling, None, Wanted("replicated(1)", founding=True, followed=True))
+    assert (found.refused, "10.0.0.2:6379" in found.sentence) == (False, True)
+
+
+def test_a_node_of_a_cluster_is_not_taken_for_a_server_that_stands_alone():
+    (found,) = findings(GOOD | {"cluster_enabled": "1"}, None, Wanted("local"))
+    assert (found.refused, "redis+cluster://" in found.sentence) == (False, True)
+    assert findings(GOOD | {"cluster_enabled": "1"}, None, Wanted("local", followed=True)) == []
+
+
+def test_the_command_that_brings_replicas_is_one_of_a_cluster_in_a_cluster():
+    (found,) = findings(GOOD | {"cluster_enabled": "1"}, None, Wanted("replicated(1)", founding=True, followed=True))
+    assert (found.refused, "CLUSTER REPLICATE" in found.sentence) == (True, True)
+
+
 def test_an_old_redis_is_refused():
     (found,) = findings({"redis_version": "6.2.14"}, None, Wanted("local"))
     assert found.refused

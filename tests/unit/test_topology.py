@@ -65,6 +65,14 @@ def test_what_is_known_of_a_cluster_stays_in_use_while_nobody_answers():
     assert cluster.where("{x:0}") == A
 
 
+def test_a_slot_that_nobody_served_is_asked_for_again():
+    cluster = topology(address("redis+cluster://a:1"))
+    searched(cluster, {(A, "CLUSTER"): [[0, slot_of("{x:0}") - 1, [b"a", 1]]]})
+    assert not cluster.stale
+    assert cluster.where("{x:0}") is None
+    assert cluster.stale
+
+
 def test_a_master_that_sentinels_name_must_be_one():
     group = topology(address("redis+sentinel://a:1,b:2/main"))
     answers = {
