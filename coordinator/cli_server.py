@@ -38,7 +38,10 @@ def check(here: Here) -> int:
 
 def rights(
     here: Here,
-    role: Annotated[str, typer.Argument(metavar="ROLE", help="producer, worker, coordinator or read-only.")],
+    role: Annotated[
+        str,
+        typer.Argument(metavar="ROLE", help="producer, worker, coordinator, read-only, or worker+coordinator in one."),
+    ],
 ) -> None:
     """Print the ACL user that a role needs on the server, with exactly its rights; put a password in place of PASSWORD."""
     words = acl(role, here.settings.namespace)

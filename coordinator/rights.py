@@ -51,10 +51,14 @@ def commands_of(scripts: Iterable[Script]) -> set[str]:
 
 
 def acl(role: str, namespace: str) -> list[str]:
-    """The words of ACL SETUSER for a role in one namespace; its password is to be filled in."""
-    if role not in ROLES:
-        raise BadOption(f"role {role!r} is none of {', '.join(ROLES)}")
-    scripts, besides = ROLES[role]
-    commands = sorted({*_CONNECTION, *_READING, *besides, *commands_of(scripts)})
+    """The words of ACL SETUSER for a role in one namespace, or for several that one process has, as `worker+coordinator`; the
+    password is to be filled in."""
+    commands = {*_CONNECTION, *_READING}
+    for one in role.split("+"):
+        if one not in ROLES:
+            raise BadOption(f"role {one!r} is none of {', '.join(ROLES)}")
+        scripts, besides = ROLES[one]
+        commands |= {*besides, *commands_of(scripts)}
     keys = f"~{{{name(namespace, 'namespace')}:*}}*"
-    return [f"{namespace}-{role}", "reset", "on", ">PASSWORD", keys, *(f"+{command}" for command in commands)]
+    user = f"{namespace}-{role.replace('+', '-')}"
+    return [user, "reset", "on", ">PASSWORD", keys, *(f"+{command}" for command in sorted(commands))]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,6 +207,11 @@ class Sentinel:
     def master(self) -> int:
         return int(self.admin.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1])
 
+    def at_rest(self) -> bool:
+        """Whether it is done with its failovers: one whose new master dies before that names it until it comes back."""
+        flat = self.admin.execute_command("SENTINEL", "MASTER", SERVICE)
+        return bool(dict(zip(flat[::2], flat[1::2], strict=True))[b"flags"] == b"master")
+
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
@@ -275,8 +281,8 @@ class Group:
 
     @property
     def master(self) -> Server:
-        """The master, as the sentinels say."""
-        port = self.sentinels[0].master()
+        """The master, as most sentinels say."""
+        port = Counter(sentinel.master() for sentinel in self.sentinels).most_common(1)[0][0]
         return next(s for s in self.servers if port in (s.port, int(s.settings.get("tls-port", s.port))))
 
     def replicas(self) -> int:
@@ -284,6 +290,11 @@ class Group:
         with contextlib.suppress(redis.ConnectionError):
             return sum(link[1] != b"" for link in self.master.admin.execute_command("ROLE")[2])
         return 0
+
+    def whole(self) -> bool:
+        """Whether the sentinels agree on a master, and all others follow it."""
+        masters = {sentinel.master() for sentinel in self.sentinels}
+        return len(masters) == 1 and all(sentinel.at_rest() for sentinel in self.sentinels) and self.replicas() == 2
 
     def hand_over(self, key: str = "") -> None:
         """A failover that was asked for. Valkey's can be one in which the old master stops taking writes first; with the other

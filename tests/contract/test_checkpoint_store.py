@@ -21,6 +21,7 @@ from coordinator.store.checkpoint_redis import AsyncRedisStore, RedisStore
 from coordinator.store.keys import Keys
 from coordinator.store.script import Call, read
 from coordinator.store.wire import Wire, drive
+from tests.contract.conftest import TOPOLOGIES, Topology
 from tests.servers import Kind, Server
 from tests.waiting import wait_until
 
@@ -96,26 +97,34 @@ class Place:
             self._wire.close()
 
 
-def place_of(kind: str, namespace: str, servers: Callable[[Kind], Server]) -> Place:
+def place_of(kind: str, namespace: str, servers: Callable[[Kind], Server], topology: Topology) -> Place:
     server = kind.removeprefix("async ")
     if server == "MemoryStore":
         return Place(kind, "", namespace)
+    if server in TOPOLOGIES:
+        return Place(kind, topology(server).url, namespace)
     url = f"memory://{namespace}" if server == "memory" else servers(server).url  # type: ignore[arg-type]
     return Place(kind, url, namespace)
 
 
-@pytest.fixture(params=["MemoryStore", *SERVERS, "async MemoryStore", "async memory", "async valkey", "async redis"])
-def place(request: pytest.FixtureRequest, namespace: str, shared_servers: Callable[[Kind], Server]) -> Iterator[Place]:
-    place = place_of(request.param, namespace, shared_servers)
+@pytest.fixture(
+    params=[
+        "MemoryStore", *SERVERS, *TOPOLOGIES, "async MemoryStore", "async memory", "async valkey", "async redis", "async cluster",
+    ]
+)  # fmt: skip
+def place(
+    request: pytest.FixtureRequest, namespace: str, shared_servers: Callable[[Kind], Server], topology: Topology
+) -> Iterator[Place]:
+    place = place_of(request.param, namespace, shared_servers, topology)
     yield place
     place.close()
 
 
-@pytest.fixture(params=SERVERS)
+@pytest.fixture(params=[*SERVERS, *TOPOLOGIES])
 def server_place(
-    request: pytest.FixtureRequest, namespace: str, shared_servers: Callable[[Kind], Server]
+    request: pytest.FixtureRequest, namespace: str, shared_servers: Callable[[Kind], Server], topology: Topology
 ) -> Iterator[Place]:
-    place = place_of(request.param, namespace, shared_servers)
+    place = place_of(request.param, namespace, shared_servers, topology)
     yield place
     place.close()
 

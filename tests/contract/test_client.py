@@ -45,6 +45,7 @@ from coordinator.store.plans import Claimed, Delta, Membership
 from coordinator.store.script import read
 from coordinator.store.wire import Plan, Wire, drive
 from coordinator.walking import Walk
+from tests.unrest import LEVELS, UNREST
 from tests.waiting import eventually, wait_until
 
 T = TypeVar("T")
@@ -56,7 +57,8 @@ class Shop:
     def __init__(self, url: str, name: str, partitions: int) -> None:
         self.url, self.name = url, name
         self.wire = Wire(address(url))
-        self.space: Namespace = self.do(plans.found(name, birth="b", partitions=partitions))
+        level = LEVELS.get(address(url).kind, "local") if UNREST else "local"
+        self.space: Namespace = self.do(plans.found(name, birth="b", partitions=partitions, durability=level))
         self.client = Client(url, name)
         self._numbers: dict[int, int] = {}
 
@@ -66,7 +68,11 @@ class Shop:
     def join(self, *routes: str, worker: str = "w") -> None:
         member = Membership(worker, 15_000, "host", 7, "", "fleet", "v1", 10, routes)
         for keys in self.space.everywhere():
-            assert self.do(plans.join(keys, self.space.birth, member)) == "ok"
+            word = self.do(plans.join(keys, self.space.birth, member))
+            if word == "stranger":  # it could not be reached when the namespace was founded: as a worker does
+                assert self.do(plans.found_copies(self.name, self.space.birth))
+                word = self.do(plans.join(keys, self.space.birth, member))
+            assert word == "ok"
 
     def claim(self, *routes: str, want: int = 500, worker: str = "w") -> dict[str, Claimed]:
         claimed: dict[str, Claimed] = {}
@@ -857,7 +863,11 @@ def test_workers_and_the_whole_are_shown(client, shop):
     assert 0 <= worker.lease_age < 15
     assert not worker.expired
     status = client.status()
-    assert (status.namespace, status.partitions, status.durability) == (shop.name, shop.space.partitions, "local")
+    assert (status.namespace, status.partitions, status.durability) == (
+        shop.name,
+        shop.space.partitions,
+        shop.space.durability,
+    )
     assert {status: count for status, count in status.counts.items() if count} == {
         Status.RUNNING: 4,
         Status.COMPLETED: 1,

@@ -10,9 +10,10 @@ import pytest
 
 from coordinator import Client
 from tests.clusters import Cluster, Group
-from tests.e2e.places import TOPOLOGY, UNREST, Place, Unrest
+from tests.e2e.places import TOPOLOGY, Place, Unrest
 from tests.e2e.processes import Stage, kept_open
 from tests.servers import Kind, Server
+from tests.unrest import UNREST
 
 MakeStage = Callable[..., Stage]
 Made = Server | Cluster | Group

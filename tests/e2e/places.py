@@ -2,7 +2,7 @@
 
 RUNS_TEST_TOPOLOGY=cluster    or sentinel: four partitions, and what is written waits for all replicas
 RUNS_TEST_RIGHTS=yes          every process is the ACL user of its role
-RUNS_TEST_UNREST=yes          in the middle of each test there is a failover, asked for or by a kill, or a resharding
+RUNS_TEST_UNREST=yes          in the middle of each test there is a failover or a resharding (tests/unrest.py)
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import itertools
 import os
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,14 @@ from coordinator.store import plans
 from coordinator.store.wire import Wire, drive
 from tests.clusters import Cluster, Group
 from tests.servers import Server
-from tests.waiting import wait_until
+from tests.unrest import LEVELS, disturb, kinds_of, whole_again
 
 TOPOLOGY = os.environ.get("RUNS_TEST_TOPOLOGY", "one")
 RIGHTS = os.environ.get("RUNS_TEST_RIGHTS") == "yes"
-UNREST = os.environ.get("RUNS_TEST_UNREST") == "yes"
 SECRET = "s3cr3t-pa55w0rd"
 PARTITIONS = 4
 OPERATOR = "operator"
+USERS = (*ROLES, "worker+coordinator")  # the last one for a fleet with a coordinator beside it
 
 
 class Place:
@@ -61,7 +61,7 @@ class Place:
             return
         wire = Wire(address(self._made.url))
         try:
-            level = "replicated(1)" if isinstance(self._made, Cluster) else "replicated(2)"
+            level = LEVELS["cluster" if isinstance(self._made, Cluster) else "sentinel"]
             drive(wire, plans.found(namespace, birth=uuid.uuid4().hex, partitions=PARTITIONS, durability=level))
         finally:
             wire.close()
@@ -69,9 +69,9 @@ class Place:
     def urls(self, namespace: str) -> Mapping[str, str]:
         """For each role its URL: with the user that `coordinator acl` prints for it, on every node."""
         if not self._rights:
-            return dict.fromkeys((*ROLES, OPERATOR), self._made.url)
+            return dict.fromkeys((*USERS, OPERATOR), self._made.url)
         urls = {OPERATOR: self._made.url}
-        for role in ROLES:
+        for role in USERS:
             words = [f">{SECRET}" if word == ">PASSWORD" else word for word in acl(role, namespace)]
             for server in self.servers:
                 server.admin.execute_command("ACL", "SETUSER", *words)
@@ -86,7 +86,7 @@ def role_of(program: str, arguments: Sequence[str]) -> str:
     if word in ("init", "check") or "--namespace" in arguments:
         return OPERATOR  # who sees the server's settings, and more than one namespace
     if program == "workers":
-        return "worker"
+        return "worker+coordinator" if "--coordinator" in arguments else "worker"
     return "coordinator" if word in ("start", "doctor") else "producer"
 
 
@@ -100,8 +100,7 @@ class Unrest:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._disturb, name="unrest")
         if Unrest._kinds is None:
-            cluster = ["a hand-over", "a kill", "a resharding"]
-            Unrest._kinds = itertools.cycle(cluster if isinstance(made, Cluster) else cluster[:2])
+            Unrest._kinds = itertools.cycle(kinds_of(made))
         self.kind = next(Unrest._kinds)
         self.done = False
 
@@ -112,29 +111,12 @@ class Unrest:
     def __exit__(self, *error: object) -> None:
         self._over.set()
         self._thread.join()
-        wait_until(self._whole, "all nodes are there again", timeout=90)
+        whole_again(self._made)
         print(f"unrest: {self.kind} {'in the middle' if self.done else 'did not come: no handler had begun'}")
-
-    def _whole(self) -> bool:
-        return self._made.whole() if isinstance(self._made, Cluster) else self._made.replicas() == 2
 
     def _disturb(self) -> None:
         while not self._journal.stat().st_size:
             if self._over.wait(0.05):
                 return
         self.done = True
-        tag = f"{{{self._namespace}:0}}"
-        disturb: dict[str, Callable[[], Any]] = {
-            "a hand-over": lambda: self._made.hand_over(tag),
-            "a kill": lambda: killed(self._made, tag),
-            "a resharding": lambda: self._made.reshard(tag) if isinstance(self._made, Cluster) else None,
-        }
-        disturb[self.kind]()
-
-
-def killed(made: Cluster | Group, tag: str) -> None:
-    """kill -9 of the master of a partition; when another has taken over it comes back, as a replica."""
-    master: Server = made.master_of(tag) if isinstance(made, Cluster) else made.master
-    master.kill()
-    wait_until(lambda: made.replaced(tag, master), "another master is there", timeout=60)
-    master.restart()
+        disturb(self._made, self.kind, f"{{{self._namespace}:0}}")

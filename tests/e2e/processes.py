@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.codec import decode
-from coordinator.rights import ROLES
 from coordinator.store.keys import Keys
-from tests.e2e.places import OPERATOR, Place, role_of
+from tests.e2e.places import OPERATOR, USERS, Place, role_of
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +43,7 @@ class Stage:
         self, url: str | Mapping[str, str], namespace: str, directory: Path, place: Place | None = None
     ) -> None:
         """`url` is for all, or there is one for each role; `place` is where that is."""
-        self.urls = dict.fromkeys((*ROLES, OPERATOR), url) if isinstance(url, str) else url
+        self.urls = dict.fromkeys((*USERS, OPERATOR), url) if isinstance(url, str) else url
         self.namespace, self.directory, self._place = namespace, directory, place
         self.journal = directory / "journal"
         self.journal.touch()

@@ -12,8 +12,8 @@ from typing import Any
 
 from coordinator import Client, Handle, Status
 from tests.e2e.conftest import MakeStage
-from tests.e2e.places import UNREST
 from tests.e2e.processes import Stage, children, stop, wait_for_start
+from tests.unrest import UNREST
 from tests.waiting import wait_until
 
 RUNS = 60

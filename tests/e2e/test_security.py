@@ -224,6 +224,9 @@ def test_the_command_prints_what_the_server_takes(start_server: StartServer, nam
         printed = coordinator(server.url, namespace, "acl", role)
         assert printed.returncode == 0
         assert server.admin.execute_command(*printed.stdout.split()) in (b"OK", True)
+    both = coordinator(server.url, namespace, "acl", "worker+coordinator").stdout.split()
+    assert {*both[6:]} == {word for role in ("worker", "coordinator") for word in acl(role, namespace)[4:]}
+    assert server.admin.execute_command(*both) in (b"OK", True)
     wrong = coordinator(server.url, namespace, "acl", "king")
     assert (wrong.returncode, "producer, worker, coordinator, read-only" in wrong.stderr) == (2, True)
 

@@ -275,7 +275,7 @@ def demoted(made: Cluster | Group, tag: str) -> Server:
     old = made.master_of(tag) if isinstance(made, Cluster) else made.master
     made.hand_over(tag)
     wait_until(lambda: _role(old) == b"slave", "the old master is a replica", timeout=60)
-    wait_until(made.whole if isinstance(made, Cluster) else lambda: made.replicas() == 2, "all follow", timeout=60)
+    wait_until(made.whole, "all follow", timeout=60)
     return old
 
 

@@ -1,0 +1,75 @@
+"""Failovers and reshardings in the middle of tests, where the environment asks for them:
+
+RUNS_TEST_UNREST=yes    the Cluster and the Sentinel group that tests share are disturbed while they are used: a failover that is
+                        asked for, one by a kill, and in a Cluster a partition's slot that is moved, in turn
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections import Counter
+
+from tests.clusters import Cluster, Group
+from tests.servers import Server
+from tests.waiting import wait_until
+
+UNREST = os.environ.get("RUNS_TEST_UNREST") == "yes"
+LEVELS = {"cluster": "replicated(1)", "sentinel": "replicated(2)"}  # all replicas: see docs/operations.md
+
+
+def kinds_of(made: Cluster | Group) -> list[str]:
+    return ["a hand-over", "a kill", *(["a resharding"] if isinstance(made, Cluster) else [])]
+
+
+def disturb(made: Cluster | Group, kind: str, tag: str) -> None:
+    """One disturbance of who serves a partition."""
+    if kind == "a hand-over":
+        made.hand_over(tag)
+    elif kind == "a kill":
+        _kill(made, tag)
+    elif isinstance(made, Cluster):
+        made.reshard(tag)
+
+
+def _kill(made: Cluster | Group, tag: str) -> None:
+    """kill -9 of the master of a partition; when another has taken over it comes back, as a replica."""
+    master: Server = made.master_of(tag) if isinstance(made, Cluster) else made.master
+    master.kill()
+    wait_until(lambda: made.replaced(tag, master), "another master is there", timeout=60)
+    master.restart()
+
+
+def whole_again(made: Cluster | Group) -> None:
+    wait_until(made.whole, "all nodes are there again", timeout=90)
+
+
+class Restless:
+    """Disturbs all the time, one kind after the other, whoever is there now; counts how often."""
+
+    def __init__(self, made: Cluster | Group) -> None:
+        self.made, self.counts = made, Counter[str]()
+        self.tag = "{nobody:0}"  # a partition of the test that is under way
+        self._over = threading.Event()
+        self._broken: BaseException | None = None
+        self._thread = threading.Thread(target=self._disturb, name="unrest")
+        self._thread.start()
+
+    def _disturb(self) -> None:
+        try:
+            for kind in itertools.cycle(kinds_of(self.made)):
+                if self._over.wait(0.5):
+                    return
+                disturb(self.made, kind, self.tag)
+                whole_again(self.made)
+                self.counts[kind] += 1
+        except BaseException as error:  # noqa: BLE001  # told by who closes
+            self._broken = error
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+        print("unrest:", ", ".join(f"{kind} {count} times" for kind, count in self.counts.items()))
+        if self._broken is not None:
+            raise self._broken
