@@ -74,13 +74,16 @@ def test_most_workers_killed_at_once_are_recovered_after_one_hold(stage: Stage, 
         os.kill(pid, signal.SIGSTOP)  # so that no child has time to see its supervisor go
     for pid in tree:
         os.kill(pid, signal.SIGKILL)
-    before = {event.run: event.token for event in stage.events("start")}
+    ended = {event.run for event in stage.events("end")}  # in an outage, the first ones before the last ones began
+    before = {event.run: event.token for event in stage.events("start") if event.run not in ended}
+    assert before
     wait_until(
-        lambda: all(before[e.run] != e.token for e in {e.run: e for e in stage.events("start")}.values()), "all resumed"
+        lambda: all(before.get(e.run) != e.token for e in {e.run: e for e in stage.events("start")}.values()),
+        "all resumed",
     )
     assert statuses(handles) == {Status.COMPLETED: 50}
     assert {handle.view().counters.strikes for handle in handles} <= {0, 1}
-    assert {handle.view().counters.recoveries for handle in handles} == {1}
+    assert {handle.view().counters.recoveries for handle in handles if handle.id in before} == {1}
 
 
 @pytest.mark.timeout(120)
