@@ -108,14 +108,12 @@ class Cluster:
     def whole(self) -> bool:
         """Whether all slots are served, and every replica follows its master."""
         with contextlib.suppress(redis.ConnectionError):
-            for node in self.nodes:
-                if node.knows()["cluster_state"] != "ok":
-                    return False
-                role = node.admin.execute_command("ROLE")
-                if role[0] == b"slave" and role[3] != b"connected":
-                    return False
-            links = sum(len(node.admin.execute_command("ROLE")[2]) for node in self.nodes if node.is_master())
-            return links == len(self.nodes) - 3
+            if any(node.knows()["cluster_state"] != "ok" for node in self.nodes):
+                return False
+            roles = [node.admin.execute_command("ROLE") for node in self.nodes]  # each once: they may change meanwhile
+            masters = [role for role in roles if role[0] == b"master"]
+            followed = all(role[3] == b"connected" for role in roles if role[0] == b"slave")
+            return followed and sum(len(role[2]) for role in masters) == len(self.nodes) - 3
         return False
 
     def master_of(self, key: str) -> ClusterNode:

@@ -18,6 +18,8 @@ from tests.waiting import wait_until
 UNREST = os.environ.get("RUNS_TEST_UNREST") == "yes"
 LEVELS = {"cluster": "replicated(1)", "sentinel": "replicated(2)"}  # all replicas: see docs/operations.md
 
+BETWEEN = 3.0  # seconds in which whoever tries again, at most every second or two, finds enough replicas
+
 
 def kinds_of(made: Cluster | Group) -> list[str]:
     return ["a hand-over", "a kill", *(["a resharding"] if isinstance(made, Cluster) else [])]
@@ -59,11 +61,11 @@ class Restless:
     def _disturb(self) -> None:
         try:
             for kind in itertools.cycle(kinds_of(self.made)):
-                if self._over.wait(0.5):
-                    return
                 disturb(self.made, kind, self.tag)
                 whole_again(self.made)
                 self.counts[kind] += 1
+                if self._over.wait(BETWEEN):
+                    return
         except BaseException as error:  # noqa: BLE001  # told by who closes
             self._broken = error
 

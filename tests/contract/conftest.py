@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -19,9 +20,10 @@ Topology = Callable[[str], Cluster | Group]
 def restless() -> Iterator[dict[str, Restless]]:
     """Who disturbs what, from its first use on."""
     made: dict[str, Restless] = {}
-    yield made
-    for one in made.values():
-        one.close()
+    with ExitStack() as stack:
+        yield made
+        for one in made.values():
+            stack.callback(one.close)
 
 
 @pytest.fixture
