@@ -117,7 +117,8 @@ def test_what_a_worker_offers_when_it_wakes_up_after_its_lease_is_refused(stage:
     stage.open_gate(str(zombie))
     os.kill(zombie, signal.SIGCONT)
     wait_until(
-        lambda: "not this worker's any more" in stage.logs() or "its lease was taken" in stage.logs(), "the zombie has noticed"
+        lambda: "not this worker's any more" in stage.logs() or "its lease was taken" in stage.logs(),
+        "the zombie has noticed",
     )
     assert {event.pid for event in stage.events("offered")} == {zombie}, "it has offered saves, and nobody else has"
     assert {handle.id: stage.saved_state(handle.id) for handle in handles} == dict.fromkeys(newest), "nothing is saved"
@@ -146,7 +147,8 @@ def test_a_worker_that_wakes_up_after_its_lease_ends_nothing(stage: Stage, clien
     stage.open_gate(str(zombie))
     os.kill(zombie, signal.SIGCONT)
     wait_until(
-        lambda: "not this worker's any more" in stage.logs() or "its lease was taken" in stage.logs(), "the zombie has noticed"
+        lambda: "not this worker's any more" in stage.logs() or "its lease was taken" in stage.logs(),
+        "the zombie has noticed",
     )
     stage.open_gate("all")
     assert finished(client, handles) == {Status.COMPLETED: RUNS}
