@@ -186,8 +186,8 @@ class Hints:
         seconds = BLOCK_MEMORY if self._address.scheme == "memory" else BLOCK
         try:
             if found := bell.wait(list(places), seconds):
-                more = drive(self._wire, plans.hints(places[found[0]], self.client, AT_ONCE), timeout=1.0)
-                self._boxes.deliver([found[1].decode(), *more])
+                self._boxes.deliver([found[1].decode()])  # who waits for that one need not wait for the others
+                self._boxes.deliver(drive(self._wire, plans.hints(places[found[0]], self.client, AT_ONCE), timeout=1.0))
         except CoordinatorError:
             self._closed.wait(AFTER_TROUBLE)  # whoever waits asks every 5 s, and is told what is wrong
 
@@ -262,8 +262,9 @@ class AsyncHints:
             while not self._boxes.idle():
                 try:
                     if found := await bell.wait(list(places), BLOCK):
+                        self._boxes.deliver([found[1].decode()])  # who waits for that one need not wait for the others
                         plan = plans.hints(places[found[0]], self.client, AT_ONCE)
-                        self._boxes.deliver([found[1].decode(), *await drive_async(self._wire, plan, timeout=1.0)])
+                        self._boxes.deliver(await drive_async(self._wire, plan, timeout=1.0))
                 except CoordinatorError:
                     await self._clock.asleep(AFTER_TROUBLE)
         finally:
