@@ -108,6 +108,7 @@ class Ground:
                 ("workers.claimer", "AsyncBell", bell),
                 ("coordinator.daemon", "AsyncBell", bell),
                 ("coordinator.hints", "AsyncBell", bell),
+                ("coordinator.daemon", "version", lambda package: "simulated"),  # read from a file for each one
                 ("workers.worker", "Heartbeat", InLoop),
                 ("workers.heartbeat", "resident_bytes", lambda: 0),
                 ("tenacity", "time", SimpleNamespace(monotonic=self.loop.time)),

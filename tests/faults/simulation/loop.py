@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections.abc import Coroutine
-from contextvars import ContextVar, copy_context
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
 START = 1_700_000_000.0  # Unix time when a simulation begins
+FEW = 64  # cancelled timers that nobody minds
 
 
 class Process:
@@ -23,27 +25,50 @@ class Process:
         self.name = name
         self.alive = True
         self.paused = False
-        self.backlog: list[asyncio.Handle] = []
-
-    def may_run(self, handle: asyncio.Handle) -> bool:
-        if self.alive and self.paused:
-            self.backlog.append(handle)
-        return self.alive and not self.paused
+        self.backlog: list[Callback] = []
 
 
 current: ContextVar[Process | None] = ContextVar("current", default=None)
 
 
-class NumberedTask(asyncio.Task[Any]):
-    """Its hash is its number: else the order of a set of tasks would follow addresses, and no seed would repeat."""
+class Callback:
+    """What asyncio knows as a handle, and nothing more: a seed makes thousands."""
 
-    def __init__(self, number: int, coro: Any, **more: Any) -> None:
-        self.number = number
-        super().__init__(coro, **more)
-        self._log_destroy_pending = False  # a process that was killed leaves its tasks where they are
+    __slots__ = ("_loop", "args", "call", "context", "over", "timed")
+
+    def __init__(self, loop: VirtualLoop, call: Callable[..., Any], args: tuple[Any, ...], context: Context | None) -> None:
+        self._loop, self.call, self.args = loop, call, args
+        self.context = context if context is not None else copy_context()
+        self.over = False
+        self.timed = False
+
+    def cancel(self) -> None:
+        if not self.over:
+            self.over = True
+            self.call, self.args = _nothing, ()  # what it would have been called with may go
+            self._loop.cancelled += self.timed
+
+    def cancelled(self) -> bool:
+        return self.over
+
+
+def _nothing() -> None:
+    """What is left to do for a callback that was cancelled."""
+
+
+class NumberedTask(asyncio.Task[Any]):
+    """Its hash is its number: else the order of a set of tasks would follow addresses, and no seed would repeat.
+
+    The first who asks is asyncio itself, which keeps a set of all tasks, when one is made: so they are numbered in their order.
+    """
+
+    _numbers = itertools.count()
+    _number: int | None = None
 
     def __hash__(self) -> int:
-        return self.number
+        if self._number is None:
+            self._number = next(self._numbers)
+        return self._number
 
 
 class Stuck(Exception):
@@ -55,18 +80,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def __init__(self) -> None:
         super().__init__()
+        NumberedTask._numbers = itertools.count()
         self._virtual = 0.0
-        self._numbers = itertools.count()
+        self._calls: deque[Callback] = deque()
+        self._timers: list[tuple[float, int, Callback]] = []
+        self._order = itertools.count()
+        self.cancelled = 0  # timers that are still in the list
         self.tasks: list[NumberedTask] = []
         self.turns = 0
-        self.set_task_factory(self._numbered)
         self.nobody = copy_context()  # the context of the server and the network
         self.nobody.run(current.set, None)
-
-    def _numbered(self, loop: Any, coro: Any, **more: Any) -> NumberedTask:
-        task = NumberedTask(next(self._numbers), coro, loop=loop, **more)
-        self.tasks.append(task)
-        return task
 
     def time(self) -> float:
         return self._virtual
@@ -83,8 +106,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def resume(self, process: Process) -> None:
         process.paused = False
-        handles, process.backlog = process.backlog, []
-        self._ready.extend(handles)  # type: ignore[attr-defined]
+        self._calls.extend(process.backlog)
+        process.backlog = []
 
     def abandon_all(self) -> None:
         """What has not ended is thrown away; its clean-up finds neither loop nor server."""
@@ -96,34 +119,79 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     continue
         self.tasks.clear()
 
-    # -- what BaseEventLoop asks of a loop
+    # -- what asyncio asks of a loop; the same as an ordinary one does, without what nobody here needs
 
-    def _write_to_self(self) -> None:
-        """Nobody sleeps in a selector."""
+    def create_task(self, coro: Any, *, name: Any = None, context: Context | None = None) -> NumberedTask:
+        task = NumberedTask(coro, loop=self, name=name or "-", context=context)
+        task._log_destroy_pending = False  # a process that was killed leaves its tasks where they are
+        self.tasks.append(task)
+        return task
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:
+        call = Callback(self, callback, args, context)
+        self._calls.append(call)
+        return call
+
+    call_soon_threadsafe = call_soon  # there are no threads
+
+    def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:
+        call = Callback(self, callback, args, context)
+        call.timed = True
+        heapq.heappush(self._timers, (when, next(self._order), call))
+        return call
+
+    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:
+        return self.call_at(self._virtual + delay, callback, *args, context=context)
+
+    def get_debug(self) -> bool:
+        return False
 
     def _process_events(self, event_list: Any) -> None:
         """There are none."""
 
+    def _write_to_self(self) -> None:
+        """Nobody sleeps in a selector."""
+
     def _run_once(self) -> None:
-        ready, scheduled = self._ready, self._scheduled  # type: ignore[attr-defined]
+        calls, timers = self._calls, self._timers
         self.turns += 1
-        while scheduled and scheduled[0]._cancelled:
-            heapq.heappop(scheduled)._scheduled = False
-        if not ready:
-            if not scheduled:
+        if self.cancelled > FEW and self.cancelled * 2 > len(timers):
+            self._timers = timers = [timer for timer in timers if not timer[2].over]
+            heapq.heapify(timers)
+            self.cancelled = 0
+        while timers and timers[0][2].over:
+            heapq.heappop(timers)
+            self.cancelled -= 1
+        if not calls:
+            if not timers:
                 raise Stuck("nobody has anything to do")
-            self._virtual = max(self._virtual, scheduled[0]._when)
-        while scheduled and scheduled[0]._when <= self._virtual:
-            handle = heapq.heappop(scheduled)
-            handle._scheduled = False
-            ready.append(handle)
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if handle._cancelled:
-                continue
-            process = handle._context.get(current)
-            if process is None or process.may_run(handle):
-                handle._run()
+            self._virtual = max(self._virtual, timers[0][0])
+        while timers and timers[0][0] <= self._virtual:
+            call = heapq.heappop(timers)[2]
+            call.timed = False
+            if call.over:
+                self.cancelled -= 1
+            else:
+                calls.append(call)
+        for _ in range(len(calls)):
+            call = calls.popleft()
+            if not call.over:
+                self._run(call)
+
+    def _run(self, call: Callback) -> None:
+        process = call.context.get(current)
+        if process is not None:
+            if not process.alive:
+                return
+            if process.paused:
+                process.backlog.append(call)
+                return
+        try:
+            call.context.run(call.call, *call.args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001  # as in an ordinary loop: whoever handles what escapes decides
+            self.call_exception_handler({"message": "a callback raised", "exception": error})
 
 
 class VirtualClock:

@@ -1,7 +1,8 @@
 """A real server under virtual time: every script is the real one, with a head that gives it the time and makes keys end by it.
 
-In the script's text `redis` is shadowed: TIME answers the virtual time, which comes along as a second key, and a TTL is kept in a
-list of our own, from which each script first takes what is over. Everything else is the server's.
+In the script's text `redis` is shadowed: TIME answers the virtual time, which comes along as a second key, a TTL is kept in a
+list of our own, from which each script first takes what is over, and what the server would draw follows from that time. Everything
+else is the server's.
 """
 
 from __future__ import annotations
@@ -24,23 +25,33 @@ for _, key in ipairs(server.call('ZRANGEBYSCORE', ends, '-inf', KEYS[2], 'LIMIT'
   server.call('ZREM', ends, key)
   if server.call('PTTL', key) > 0 then server.call('DEL', key) end
 end
+local ours = {}
+function ours.TIME()
+  return { string.format('%.0f', math.floor(clock_ms / 1000)), string.format('%.0f', clock_ms % 1000 * 1000) }
+end
+function ours.PEXPIRE(ask, key, value)
+  if tonumber(value) <= 0 or tonumber(value) >= 1e15 then return ask('PEXPIRE', key, value) end
+  local done = ask('PEXPIRE', key, 2592000000)
+  if done == 1 then server.call('ZADD', ends, string.format('%.0f', clock_ms + value), key) end
+  return done
+end
+function ours.SET(ask, key, value, ...)
+  local how, ms = ...
+  if how ~= 'PX' then return ask('SET', key, value, ...) end
+  server.call('ZADD', ends, string.format('%.0f', clock_ms + ms), key)
+  return ask('SET', key, value, 'PX', 2592000000)
+end
+function ours.SRANDMEMBER(ask, key, most)
+  local members, some = ask('SMEMBERS', key), {}
+  table.sort(members)
+  for i = 1, math.min(#members, tonumber(most)) do some[i] = members[(clock_ms + i) % #members + 1] end
+  return some
+end
 local function under_virtual_time(ask)
-  return function(command, key, value, ...)
-    if command == 'TIME' then
-      return { string.format('%.0f', math.floor(clock_ms / 1000)), string.format('%.0f', clock_ms % 1000 * 1000) }
-    elseif command == 'PEXPIRE' and tonumber(value) > 0 and tonumber(value) < 1e15 then
-      local done = ask('PEXPIRE', key, 2592000000)
-      if done == 1 then server.call('ZADD', ends, string.format('%.0f', clock_ms + value), key) end
-      return done
-    elseif command == 'SET' and select(1, ...) == 'PX' then
-      server.call('ZADD', ends, string.format('%.0f', clock_ms + select(2, ...)), key)
-      return ask('SET', key, value, 'PX', 2592000000)
-    elseif value ~= nil then
-      return ask(command, key, value, ...)
-    elseif key ~= nil then
-      return ask(command, key)
-    end
-    return ask(command)
+  return function(command, ...)
+    local own = ours[command]
+    if own then return own(ask, ...) end
+    return ask(command, ...)
   end
 end
 local redis = { call = under_virtual_time(server.call), pcall = under_virtual_time(server.pcall) }
