@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
+import os
 import sys
 import tempfile
 import time
@@ -13,6 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
 from coordinator.store.plans import SCRIPTS
@@ -83,6 +86,7 @@ def some(first: int, count: int, plant: Callable[[str], str] = str) -> Outcome:
     hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None  # what was thrown away can't clean up
     gc.collect()
     gc.freeze()  # so that what is collected between two seeds is little
+    gc.disable()
     try:
         with a_server(plant) as server:
             for seed in range(first, first + count):
@@ -91,9 +95,16 @@ def some(first: int, count: int, plant: Callable[[str], str] = str) -> Outcome:
                 if total.failed is not None:
                     break
     finally:
+        gc.enable()
         gc.unfreeze()
         sys.unraisablehook = hook
     return total
+
+
+def pin(cores: SimpleQueue[int]) -> None:
+    """This process and its server on one core: they take turns, and what one has written is still in its cache when the other
+    reads it, which saves a fifth of the time."""
+    os.sched_setaffinity(0, {cores.get()})
 
 
 def main(arguments: list[str]) -> int:
@@ -109,7 +120,11 @@ def main(arguments: list[str]) -> int:
         for first in range(given.seed, given.seed + given.count, AT_ONCE)
     ]
     total = Outcome()
-    with ProcessPoolExecutor(given.processes, mp_context=get_context("spawn")) as pool:
+    context = get_context("spawn")
+    cores = context.SimpleQueue()
+    for _, core in zip(range(given.processes), itertools.cycle(sorted(os.sched_getaffinity(0)))):
+        cores.put(core)
+    with ProcessPoolExecutor(given.processes, context, initializer=pin, initargs=(cores,)) as pool:
         for part in pool.map(some, *zip(*parts, strict=True)):
             total.add(part)
     seconds = time.monotonic() - begun

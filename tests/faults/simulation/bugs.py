@@ -24,27 +24,28 @@ class Bug(NamedTuple):
 
 BUGS = (
     Bug(
-        "a save needs no token", LUA + "checkpoint.lua", "if not run or run[1] ~= token then", "if not run then", seed=5
+        "a save needs no token", LUA + "checkpoint.lua", "if not run or run[1] ~= token then", "if not run then", seed=0
     ),
     Bug(
         "an ending needs no token",
         LUA + "_run.lua",
         "if run.token and run.token == token then",
         "if run.token then",
+        seed=62,
     ),
     Bug(
         "an ending is not remembered",
         LUA + "_run.lua",
         "if run.last and string.sub(run.last, 1, #before) == before then",
         "if false then",
-        seed=12,
+        seed=18,
     ),
     Bug(
         "a claim that is sent again takes more",
         LUA + "claim.lua",
         "if number == known[2] then",
         "if false then",
-        seed=14,
+        seed=13,
     ),
     Bug(
         "a claim that was given up still takes",
@@ -57,17 +58,19 @@ BUGS = (
         LUA + "claim.lua",
         "if clock >= tonumber(deadline) then",
         "if false then",
+        seed=46,
     ),
     Bug("a condemned worker claims", LUA + "claim.lua", "if known[1] or not known[2]", "if not known[2]"),
-    Bug("a condemned worker is renewed", LUA + "heartbeat.lua", "if known[1] or not redis", "if not redis"),
-    Bug("a condemned worker joins", LUA + "join.lua", "if known[2] or (known[1]", "if (known[1]", seed=6),
+    Bug("a condemned worker is renewed", LUA + "heartbeat.lua", "if known[1] or not redis", "if not redis", seed=6),
+    Bug("a condemned worker joins", LUA + "join.lua", "if known[2] or (known[1]", "if (known[1]", seed=24),
     Bug(
         "recover does not look at the lease again",
         LUA + "recover.lua",
         "if tonumber(deadline) > clock then return { 'alive' } end",
         "",
+        seed=125,
     ),
-    Bug("there is no hold", LUA + "recover.lua", "if clock < hold_until then return { 'held' } end", ""),
+    Bug("there is no hold", LUA + "recover.lua", "if clock < hold_until then return { 'held' } end", "", seed=142),
     Bug(
         "judging knows no hold",
         LUA + "_judge.lua",
@@ -87,18 +90,20 @@ BUGS = (
         "if not named then return nil end",
         "if named then return nil end",
     ),
-    Bug("a release leaves the newest state behind", LUA + "_endings.lua", "apply_delta(run.plan, now)\n", "\n", seed=4),
+    Bug("a release leaves the newest state behind", LUA + "_endings.lua", "apply_delta(run.plan, now)\n", "\n", seed=0),
     Bug(
         "the sequence of saves is ignored",
         LUA + "_checkpoint.lua",
         "if head and seq < head.seq then return nil, 'old' end",
         "",
+        seed=72,
     ),
     Bug(
         "a save is appended whatever its base",
         LUA + "_checkpoint.lua",
         "'messages_key(id, int(plan.generation)), int(plan.base), plan.chunk)'"[1:-1],
         "messages_key(id, int(plan.generation)), int(head.length), plan.chunk)",
+        seed=28,
     ),
     Bug(
         "a revive that is sent again revives again",
@@ -106,7 +111,7 @@ BUGS = (
         "'revival') == operation then",
         "'revival') == nil then",
     ),
-    Bug("a retry forgets the line", LUA + "_endings.lua", "    into_delayed(id, due)\n", "\n"),
+    Bug("a retry forgets the line", LUA + "_endings.lua", "    into_delayed(id, due)\n", "\n", seed=0),
     Bug("what is taken away keeps its epoch", LUA + "_recover.lua", "grow_epoch(counters, now)\n", "\n", seed=0),
     Bug("leaving forgets what is owned", LUA + "leave.lua", "if #owned > 0 or redis", "if redis"),
     Bug("what has ended stays alive", LUA + "_endings.lua", "write('SREM', live_key(), id)\n", "\n", seed=0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import random
 from collections.abc import Coroutine, Iterator
@@ -11,8 +12,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from coordinator.address import address
 from coordinator.config import Settings
-from coordinator.store import plans
+from coordinator.store import checks, plans
 from coordinator.store.keys import Namespace
 from coordinator.store.script import Call, Command
 from coordinator.store.trip import Packet
@@ -26,6 +28,15 @@ from tests.faults.simulation.watcher import Watchers
 from workers.heartbeat import Heartbeat
 
 URL, NAMESPACE = "redis://simulated:6379/0", "sim"
+
+
+# Pure, and the same for every process of every seed: worked out once.
+address_once, lines_once = functools.cache(address), functools.cache(checks._lines)
+
+
+async def nothing_blocks(self: Any) -> None:
+    """In the place of who watches from another thread: here are none, and it would see a loop that always moves."""
+    await asyncio.get_running_loop().create_future()
 
 
 class InLoop(Heartbeat):
@@ -110,6 +121,9 @@ class Ground:
                 ("coordinator.hints", "AsyncBell", bell),
                 ("coordinator.daemon", "version", lambda package: "simulated"),  # read from a file for each one
                 ("workers.worker", "Heartbeat", InLoop),
+                ("workers.blocked", "Blocked.watch", nothing_blocks),
+                ("coordinator.config", "address", address_once),
+                ("coordinator.store.checks", "_lines", lines_once),
                 ("workers.heartbeat", "resident_bytes", lambda: 0),
                 ("tenacity", "time", SimpleNamespace(monotonic=self.loop.time)),
                 ("os", "urandom", self.dice.randbytes),

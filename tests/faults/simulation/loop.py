@@ -14,8 +14,11 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
+Call = Callable[..., Any]
 START = 1_700_000_000.0  # Unix time when a simulation begins
 FEW = 64  # cancelled timers that nobody minds
+TICK = 1e-6  # the least time that passes for who waits, as with any clock: else what rounding leaves over is waited for for ever
+MANY_TURNS = 100_000  # in which something is always to be done, and no time passes: then it never will
 
 
 class Process:
@@ -36,7 +39,9 @@ class Callback:
 
     __slots__ = ("_loop", "args", "call", "context", "over", "timed")
 
-    def __init__(self, loop: VirtualLoop, call: Callable[..., Any], args: tuple[Any, ...], context: Context | None) -> None:
+    def __init__(
+        self, loop: VirtualLoop, call: Callable[..., Any], args: tuple[Any, ...], context: Context | None
+    ) -> None:
         self._loop, self.call, self.args = loop, call, args
         self.context = context if context is not None else copy_context()
         self.over = False
@@ -64,6 +69,7 @@ class NumberedTask(asyncio.Task[Any]):
 
     _numbers = itertools.count()
     _number: int | None = None
+    _log_destroy_pending: bool
 
     def __hash__(self) -> int:
         if self._number is None:
@@ -72,7 +78,7 @@ class NumberedTask(asyncio.Task[Any]):
 
 
 class Stuck(Exception):
-    """Nobody has anything to do, and nobody ever will."""
+    """Nobody has anything to do, and nobody ever will; or somebody has, for ever, in no time."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -88,6 +94,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.cancelled = 0  # timers that are still in the list
         self.tasks: list[NumberedTask] = []
         self.turns = 0
+        self._moved = 0  # the turn in which time passed
         self.nobody = copy_context()  # the context of the server and the network
         self.nobody.run(current.set, None)
 
@@ -127,21 +134,21 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.tasks.append(task)
         return task
 
-    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:
+    def call_soon(self, callback: Call, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
         call = Callback(self, callback, args, context)
         self._calls.append(call)
         return call
 
-    call_soon_threadsafe = call_soon  # there are no threads
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]  # there are no threads
 
-    def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:
+    def call_at(self, when: float, callback: Call, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
         call = Callback(self, callback, args, context)
         call.timed = True
         heapq.heappush(self._timers, (when, next(self._order), call))
         return call
 
-    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:
-        return self.call_at(self._virtual + delay, callback, *args, context=context)
+    def call_later(self, delay: float, callback: Call, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
+        return self.call_at(self._virtual + max(delay, TICK), callback, *args, context=context)
 
     def get_debug(self) -> bool:
         return False
@@ -165,7 +172,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if not calls:
             if not timers:
                 raise Stuck("nobody has anything to do")
-            self._virtual = max(self._virtual, timers[0][0])
+            self._virtual, self._moved = max(self._virtual, timers[0][0]), self.turns
+        elif self.turns - self._moved > MANY_TURNS:
+            raise Stuck("no time passes")
         while timers and timers[0][0] <= self._virtual:
             call = heapq.heappop(timers)[2]
             call.timed = False
@@ -175,23 +184,21 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 calls.append(call)
         for _ in range(len(calls)):
             call = calls.popleft()
-            if not call.over:
-                self._run(call)
-
-    def _run(self, call: Callback) -> None:
-        process = call.context.get(current)
-        if process is not None:
-            if not process.alive:
-                return
-            if process.paused:
-                process.backlog.append(call)
-                return
-        try:
-            call.context.run(call.call, *call.args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # noqa: BLE001  # as in an ordinary loop: whoever handles what escapes decides
-            self.call_exception_handler({"message": "a callback raised", "exception": error})
+            if call.over:
+                continue
+            process = call.context.get(current)
+            if process is not None:
+                if not process.alive:
+                    continue
+                if process.paused:
+                    process.backlog.append(call)
+                    continue
+            try:
+                call.context.run(call.call, *call.args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001  # as in an ordinary loop: whoever handles what escapes decides
+                self.call_exception_handler({"message": "a callback raised", "exception": error})
 
 
 class VirtualClock:
@@ -209,5 +216,5 @@ class VirtualClock:
     def sleep(self, seconds: float) -> None:
         raise AssertionError("a thread can't wait in a simulation")
 
-    async def asleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+    def asleep(self, seconds: float) -> Coroutine[Any, Any, None]:
+        return asyncio.sleep(max(seconds, TICK))

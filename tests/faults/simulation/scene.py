@@ -20,7 +20,7 @@ FOCUSES: dict[str, frozenset[str]] = {
 }
 HARD = 6.0  # how much more often the calls of the focus are hit
 FAULTS = ("request lost", "reply lost", "late", "repeated", "cut")
-LATEST = (2.0, 2.0, 4.0, 4.0, 4.0, 8.0, 8.0, 8.0, 8.0, 45.0)  # seconds: nothing repeats a call for longer than 50
+LATEST = (1.0, 1.0, 2.0, 2.0, 2.0, 4.0, 4.0, 4.0, 8.0, 45.0)  # seconds: nothing repeats a call for longer than 50
 KINDS = ("agent", "agent", "steps", "watched")
 DEEDS = (
     "crash worker", "pause worker", "drain worker", "lose host", "crash coordinator", "pause coordinator", "cut off", "outage",
@@ -52,7 +52,7 @@ class Scene:
         return cls(
             partitions=dice.choice([1, 1, 1, 2]),
             lease=dice.choice([1.0, 1.0, 2.0, 2.0, 3.0, 15.0]),
-            seconds=dice.choice([3.0, 5.0, 8.0]),
+            seconds=dice.choice([2.0, 3.0, 5.0, 8.0]),
             pace=dice.choice([0.3, 0.6, 1.2]),
             deeds=tuple(deed for deed in DEEDS if dice.random() < 0.5),
             chances={fault: dice.choice([0.03, 0.06, 0.12]) for fault in FAULTS if dice.random() < 0.6},
@@ -70,14 +70,14 @@ class Scene:
 def new_run(dice: random.Random, kinds: Sequence[str]) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """Kind, inputs and options of a run. One with a key has the same inputs each time."""
     kind = dice.choice(kinds)
-    inputs: dict[str, Any] = {"turns": dice.choice([3, 8, 16]), "trouble": dice.choice([0.0, 0.0, 0.1, 0.4])}
+    inputs: dict[str, Any] = {"turns": dice.choice([2, 5, 10]), "trouble": dice.choice([0.0, 0.0, 0.1, 0.4])}
     options: dict[str, Any] = {"priority": dice.choice([0, 0, 5])}
     if dice.random() < 0.2:
         options["delay"] = dice.random() * 3
     if dice.random() < 0.1:
         options["expires"] = 0.5 + dice.random() * 5
     if dice.random() < 0.4:
-        options["key"], inputs = f"{kind}{dice.randrange(2)}", {"turns": 6, "trouble": 0.0}
+        options["key"], inputs = f"{kind}{dice.randrange(2)}", {"turns": 4, "trouble": 0.0}
     if dice.random() < 0.2:
         options["retention"] = dice.choice([0.0, 60.0, 600.0])
     return kind, inputs, options

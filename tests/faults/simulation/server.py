@@ -90,6 +90,7 @@ class RealServer:
         self.scripts = {script.sha.encode(): script for script in scripts}
         texts = {script.sha.encode(): with_head(plant(script.text)) for script in scripts}
         self._ours = {known: sha(text).encode() for known, text in texts.items()}
+        self._known: dict[tuple[bytes, ...], Any] = {}
         self.look, self._sweep = sha(LOOK).encode(), sha(SWEEP).encode()
         for reply in self.ask([[b"SCRIPT", b"LOAD", text.encode()] for text in (*texts.values(), LOOK, SWEEP)]):
             if isinstance(reply, Exception):
@@ -112,6 +113,13 @@ class RealServer:
         if command[0] == b"EVALSHA":
             return [[b"EVALSHA", self._ours[bytes(command[1])], b"2", command[3], now, *command[4:]]]
         return [[b"EVALSHA", self._sweep, b"2", b"-", now], command]
+
+    def known(self, command: Words) -> Any:
+        """What it answers to a question about itself; it is asked once."""
+        question = tuple(command)
+        if question not in self._known:
+            (self._known[question],) = self.ask([question])
+        return self._known[question]
 
     def empty(self) -> None:
         self.ask([[b"FLUSHDB", b"SYNC"]])

@@ -29,15 +29,18 @@ QUIET = (
     "cap",
 )  # scripts that ring nobody
 CREATE = ("enqueue", "fire")
+THE_SERVERS = (b"INFO", b"CONFIG")  # what it answers says nothing of the seed
 CHANGE = ("checkpoint", "discard", "note", "extend", "kill")  # they move no run, and change what is to be seen of one
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One command that arrived: how it is sent to the real server, and what it was given. Without a name its script is unknown."""
+    """One command that arrived: how it is sent to the real server, and what it was given. Without a name its script is unknown.
+    Where nothing is sent the answer is known."""
 
     name: str
     words: Sequence[Words]
+    known: Any = None
     at: str = ""  # the partition's tag
     given: Given | None = None
     rings: bool = False
@@ -106,9 +109,9 @@ class ServerSite:
             command[:2] = [b"EVALSHA", hashlib.sha1(command[1], usedforsecurity=False).hexdigest().encode()]
             self._loaded.add(command[1])
         if command[0] != b"EVALSHA":
-            return Step(command[0].decode(), self.server.at_time(command, self.now_ms))
+            return self._plain(command)
         if command[1] not in self._loaded:
-            return Step("", [])
+            return Step("", [], hiredis.ReplyError("NOSCRIPT No matching script"))
         script, at = self.server.scripts[command[1]], command[3].decode()
         given, watcher = _given(script, command[4:]), self.watchers.of(at)
         if script.name in CREATE:
@@ -116,15 +119,23 @@ class ServerSite:
         words = self.server.at_time(command, self.now_ms)
         if script.head.get("Moves") or script.name in CHANGE:
             words = [*words, [b"EVALSHA", self.server.look, b"1", command[3], *watcher.ids]]
-        return Step(script.name, words, at, given, script.name not in QUIET)
+        return Step(script.name, words, None, at, given, script.name not in QUIET)
+
+    def _plain(self, command: list[bytes]) -> Step:
+        name = command[0].decode()
+        if command[0] in THE_SERVERS:
+            return Step(name, [], self.server.known(command))
+        if command[0] == b"TIME":
+            return Step(name, [], [b"%d" % (self.now_ms // 1000), b"%d" % (self.now_ms % 1000 * 1000)])
+        return Step(name, self.server.at_time(command, self.now_ms))
 
     def _judged(self, who: str, step: Step, replies: Sequence[Any]) -> Any:
-        if not step.name:
-            return hiredis.ReplyError("NOSCRIPT No matching script")
-        if step.name == "TIME":
-            return [b"%d" % (self.now_ms // 1000), b"%d" % (self.now_ms % 1000 * 1000)]
+        if not step.words:
+            if step.name:
+                self.trace.say(self.loop.time(), who, step.name, "")
+            return step.known
         if step.given is None:
-            self.trace.say(self.loop.time(), who, step.name, "" if step.name == "INFO" else replies[-1])
+            self.trace.say(self.loop.time(), who, step.name, replies[-1])
             return replies[-1]
         self.trace.say(self.loop.time(), who, step.name, replies[0])
         rows = replies[1] if len(replies) > 1 else None
