@@ -197,9 +197,16 @@ class Sentinel:
             return bool(self.admin.ping())
         return False
 
-    def sees(self, replicas: int, sentinels: int) -> bool:
+    def _state(self) -> dict[bytes, bytes]:
         flat = self.admin.execute_command("SENTINEL", "MASTER", SERVICE)
-        state = dict(zip(flat[::2], flat[1::2], strict=True))
+        return dict(zip(flat[::2], flat[1::2], strict=True))
+
+    def flags(self) -> str:
+        """What it thinks of the master; no more than that it is one where all is well."""
+        return self._state()[b"flags"].decode()
+
+    def sees(self, replicas: int, sentinels: int) -> bool:
+        state = self._state()
         return int(state[b"num-slaves"]) == replicas and int(state[b"num-other-sentinels"]) == sentinels
 
     def master(self) -> int:

@@ -175,7 +175,7 @@ def packed(commands: Sequence[list[Argument]]) -> bytes:
 
 def exchange(connection: Any, commands: Sequence[list[Argument]], packets: Sequence[Packet] = ()) -> list[Any]:
     """There and back: for each command its reply, or what the server said in place of one. The first commands are those of the
-    packets, for who watches."""
+    packets, for who watches; what comes after them says whether replicas have it."""
     replies: list[Any] = []
     with watch(packets) as watched:
         connection.send_packed_command([packed(commands)])
@@ -187,7 +187,7 @@ def exchange(connection: Any, commands: Sequence[list[Argument]], packets: Seque
                 replies.append(error)
             except Loading as error:
                 raise _cut_short(error, replies) from None
-        watched.answered(replies[: len(packets)])
+        watched.answered(replies)
     return replies
 
 
@@ -205,7 +205,7 @@ async def exchange_async(
                 replies.append(error)
             except Loading as error:
                 raise _cut_short(error, replies) from None
-        watched.answered(replies[: len(packets)])
+        watched.answered(replies)
     return replies
 
 

@@ -69,9 +69,9 @@ class Trip:
         if isinstance(self._confirmed, Exception):
             return self._unsure(self._confirmed)
         if self._lane.replicas and self._confirmed < self._lane.replicas:
-            return Trouble(
-                f"{self._confirmed} of {self._lane.replicas} replicas of {self._address} have confirmed it", sent=True
-            )
+            # elsewhere: a master that was cut off and replaced does not know, and its replicas follow another one by now
+            few = f"{self._confirmed} of {self._lane.replicas} replicas of {self._address} have confirmed it"
+            return Trouble(few, sent=True, elsewhere=True)
         return answer
 
     def _unsure(self, error: Exception) -> Exception:

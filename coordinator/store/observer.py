@@ -1,7 +1,8 @@
 """Who watches the trips to the server: nobody, unless a program says otherwise. The fault lab writes its histories here.
 
-An observer sees packets before they are written to the socket, when they are written, and their replies. One that raises or ends
-the process does so at exactly that point, which is what the lab wants of it.
+An observer sees packets before they are written to the socket, when they are written, and their replies; where replicas were waited
+for, also how many have them, in the last reply of all. One that raises or ends the process does so at exactly that point, which is
+what the lab wants of it.
 """
 
 from __future__ import annotations

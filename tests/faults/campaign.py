@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests.faults import records
 from tests.faults.checker import Evidence, Judgement, judge
-from tests.faults.lab import Lab, Plan
+from tests.faults.lab import Lab, Plan, Store
 from tests.proxy import Proxy
 from tests.servers import DURABLE, Kind, Server
 
@@ -40,9 +40,10 @@ class Campaign:
     waived: tuple[str, ...] = ()
     also: Callable[[Evidence], Iterator[str]] | None = None
     measures: Callable[[Evidence], dict[str, int | float]] | None = None
+    begin: Callable[[Lab], None] = lambda lab: None
     finish: Callable[[Lab], None] = lambda lab: None
     proxied: bool = False
-    server: Callable[[Kind, Path, dict[str, str]], Server] = Server
+    server: Callable[[Kind, Path, dict[str, str]], Store] = Server
 
 
 @dataclass(frozen=True)
@@ -84,12 +85,13 @@ def carry_out(
     home = place / "server"
     home.mkdir()
     server = campaign.server(kind, home, dict(campaign.settings))
-    proxy = Proxy(server.port) if campaign.proxied else None
+    proxy = Proxy(server.port) if campaign.proxied and isinstance(server, Server) else None
     directory = place / "lab"
     directory.mkdir()
     lab = Lab(server, directory, campaign.plan, seed, proxy)
     faults: Counter[str] = Counter()
     try:
+        campaign.begin(lab)
         lab.tend()
         lab.work_on(10)
         while faults.total() < count and time.monotonic() - begun < seconds:

@@ -15,7 +15,9 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+import redis
 
 from coordinator.codec import decode
 from coordinator.config import Settings
@@ -51,15 +53,27 @@ class Plan:
     most: int = 1_000_000
 
 
+class Store(Protocol):
+    """Where a lab's runs are: a server, or several that are one to their clients. `admin` looks into the one that counts."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def admin(self) -> redis.Redis: ...
+
+    def close(self) -> None: ...
+
+
 class Lab(Stage):
     """The stage of a campaign. Its processes are given the address of the server, or of a proxy before it."""
 
     app = "tests.faults.app:runs"
 
-    def __init__(self, server: Server, directory: Path, plan: Plan, seed: int, proxy: Proxy | None = None) -> None:
-        super().__init__((proxy or server).url, f"lab{uuid.uuid4().hex[:8]}", directory)
+    def __init__(self, store: Store, directory: Path, plan: Plan, seed: int, proxy: Proxy | None = None) -> None:
+        super().__init__((proxy or store).url, f"lab{uuid.uuid4().hex[:8]}", directory)
         self.proxy = proxy
-        self.server, self.plan, self.choose = server, plan, random.Random(seed)
+        self.store, self.plan, self.choose = store, plan, random.Random(seed)
         self.fleets: list[subprocess.Popen[bytes]] = []
         self.coordinators: list[subprocess.Popen[bytes]] = []
         self.producers: list[subprocess.Popen[bytes]] = []
@@ -67,6 +81,12 @@ class Lab(Stage):
         self.excused: set[str] = set()
         self._read = 0
         self.at_work: dict[int, int] = {}
+
+    @property
+    def server(self) -> Server:
+        """The one server of this lab."""
+        assert isinstance(self.store, Server)
+        return self.store
 
     def environment(self, role: str = "producer") -> dict[str, str]:
         site = ROOT / "tests" / "faults" / "site"
@@ -126,7 +146,7 @@ class Lab(Stage):
 
     def owned_by(self, pid: int) -> int:
         """How many runs a worker process holds, as the server sees it."""
-        admin, held = self.server.admin, 0
+        admin, held = self.store.admin, 0
         for key in admin.scan_iter(f"{self.keys.at}:owned:*", count=1000):
             worker = key.decode().rpartition(":")[2]
             if admin.hget(self.keys.worker(worker), "pid") == str(pid).encode():
@@ -149,14 +169,14 @@ class Lab(Stage):
             fleet.wait(90)
         with contextlib.suppress(AssertionError):  # then it is a leak
             gone = self.keys.workers()
-            wait_until(lambda: not self.server.admin.exists(gone), "no worker has a lease", timeout=30)
+            wait_until(lambda: not self.store.admin.exists(gone), "no worker has a lease", timeout=30)
         for coordinator in self.coordinators:
             coordinator.terminate()
             coordinator.wait(30)
 
     def _idle(self) -> bool:
         self.tend(producing=False)
-        admin = self.server.admin
+        admin = self.store.admin
         lines = (key for family in ("ready", "suspect") for key in admin.scan_iter(f"{self.keys.at}:{family}:*"))
         return not admin.exists(self.keys.live(), self.keys.delayed()) and next(lines, None) is None
 
@@ -165,7 +185,7 @@ class Lab(Stage):
         return Evidence(history.read(self.directory), events, self.final(), frozenset(self.excused))
 
     def final(self) -> Final:
-        settings = Settings(self.server.url, self.namespace)
+        settings = Settings(self.store.url, self.namespace)
         wire = Wire(settings.address)
         try:
             report = drive(wire, examine(drive(wire, enter(settings))))
@@ -175,7 +195,7 @@ class Lab(Stage):
         return Final(runs, [finding.sentence for finding in report.findings], list(self._leaks(runs)))
 
     def _runs(self) -> Iterator[tuple[str, FinalRun]]:
-        admin = self.server.admin
+        admin = self.store.admin
         prefix = f"{self.keys.at}:run:".encode()
         for key in admin.scan_iter(prefix + b"*", count=1000):
             if (id := key[len(prefix) :].decode(errors="replace")) not in self.excused:
@@ -183,7 +203,7 @@ class Lab(Stage):
 
     def _leaks(self, runs: dict[str, FinalRun]) -> Iterator[str]:
         """What should have gone: everything without a TTL but the namespace's own, and checkpoints of what has completed."""
-        admin = self.server.admin
+        admin = self.store.admin
         for key in admin.scan_iter(f"{self.keys.at}:*", count=1000):
             name = key.decode(errors="replace").removeprefix(f"{self.keys.at}:")
             family, _, rest = name.partition(":")

@@ -42,6 +42,15 @@ def test_a_call_without_a_reply_is_unknown(tmp_path: Path) -> None:
     assert (seen.outcome, seen.ended) == ("unknown", history.NEVER)
 
 
+@pytest.mark.parametrize(("replicas", "outcome"), [(0, "unknown"), (OSError("reset"), "unknown"), (1, "ok")])
+def test_what_replicas_were_waited_for_and_have_not_is_unknown(tmp_path: Path, replicas: object, outcome: str) -> None:
+    with Recorder(tmp_path)([_ping()]) as watched:
+        watched.sent()
+        watched.answered([b"PONG", [b"ok"], replicas])
+    (seen,) = history.read(tmp_path).operations
+    assert seen.outcome == outcome
+
+
 def _ping() -> Packet:
     return Packet(read("{x:0}", "PING"), [0])
 

@@ -83,10 +83,15 @@ class Exchange:
         self._recorder.maybe_crash(self._scripts, "sent")
 
     def answered(self, replies: Sequence[Any]) -> None:
+        """What no replica has confirmed, where that was waited for, is not acknowledged: nobody may count on it."""
         self._done = True
+        replies, more = replies[: len(self._packets)], replies[len(self._packets) :]
+        confirmed = not more or (isinstance(more[-1], int) and more[-1] >= 1)
         for call, script, packet, reply in zip(self._calls, self._scripts, self._packets, replies, strict=True):
             if isinstance(reply, Exception):
                 self._recorder.write(what="fail", call=call, answer=f"{type(reply).__name__}: {reply}")
+            elif not confirmed:
+                self._recorder.write(what="unknown", call=call, answer=f"replicas: {more[-1]!r}")
             else:
                 each = bool(packet.items) and isinstance(reply, list) and packet.request.script.merges  # type: ignore[union-attr]
                 self._recorder.write(what="ok", call=call, each=each, answer=history.told(script, reply))

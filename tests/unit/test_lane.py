@@ -37,6 +37,7 @@ def test_what_replicas_have_is_done() -> None:
     assert answers([0], [OK, OK, 1]) == [OK]
     (short,) = answers([0], [OK, OK, 0])
     assert (type(short), short.sent) == (Trouble, True)
+    assert short.elsewhere, "a master that was cut off and replaced does not know: somebody else must be asked"
 
 
 def test_a_node_that_is_demoted_after_the_call_leaves_it_unconfirmed() -> None:
