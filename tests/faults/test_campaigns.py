@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.campaign import Campaign, carry_out
 from tests.faults.campaigns import bytes as every_byte
-from tests.faults.campaigns import kill, replies, roll, server, zombie
+from tests.faults.campaigns import failover, kill, replies, roll, server, zombie
 from tests.servers import Server
 
 
@@ -22,6 +22,7 @@ from tests.servers import Server
         (roll.CAMPAIGN, 1),
         (server.campaign("always"), 2),
         (replies.CAMPAIGN, 4),
+        (failover.campaign("cluster", "replicated(1)"), 2),
     ],
     ids=lambda one: getattr(one, "name", ""),
 )

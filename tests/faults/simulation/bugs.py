@@ -81,14 +81,16 @@ BUGS = (
     Bug(
         "an enqueue that is sent again creates again",
         LUA + "enqueue.lua",
-        "if type(there) == 'string' then",
-        "if false then",
+        "local there = redis.pcall('HGET', run_key(id), 'status')",
+        "local there = false",
+        seed=9,
     ),
     Bug(
         "a key names nobody",
         LUA + "enqueue.lua",
         "if not named then return nil end",
-        "if named then return nil end",
+        "if true then return nil end",
+        seed=14,
     ),
     Bug("a release leaves the newest state behind", LUA + "_endings.lua", "apply_delta(run.plan, now)\n", "\n", seed=0),
     Bug(
@@ -110,10 +112,17 @@ BUGS = (
         LUA + "revive.lua",
         "'revival') == operation then",
         "'revival') == nil then",
+        seed=246,
     ),
     Bug("a retry forgets the line", LUA + "_endings.lua", "    into_delayed(id, due)\n", "\n", seed=0),
     Bug("what is taken away keeps its epoch", LUA + "_recover.lua", "grow_epoch(counters, now)\n", "\n", seed=0),
-    Bug("leaving forgets what is owned", LUA + "leave.lua", "if #owned > 0 or redis", "if redis"),
+    Bug(
+        "leaving forgets what is owned",
+        LUA + "leave.lua",
+        "if #owned > 0 or redis.call('SCARD', owned_key(worker)) > 0 then",
+        "if false then",
+        seed=11,
+    ),
     Bug("what has ended stays alive", LUA + "_endings.lua", "write('SREM', live_key(), id)\n", "\n", seed=0),
     Bug(
         "a checkpoint outlives its run",

@@ -71,6 +71,7 @@ class Watcher:
         self._judged_at: int | None = None
         self._hold_until = 0
         self.created: dict[str, str] = {}  # once -> run
+        self._revivals: dict[str, str] = {}  # run -> the last operation that revived it
 
     def expect(self, ids: Sequence[str]) -> None:
         for id in ids:
@@ -94,7 +95,8 @@ class Watcher:
             raise Broken(f"{call} raised at the server: {reply}")
         before = dict(self._runs)
         if rows is not None:
-            for id, row in zip(list(self._runs), rows, strict=True):
+            # not strict: what a later call of the same trip may create is expected already, and was not looked at yet
+            for id, row in zip(list(self._runs), rows, strict=False):
                 if row != self._rows.get(id):
                     self._rows[id], self._runs[id] = row, Seen.of(row)
                     self._one_run(call, id, before[id], self._runs[id])
@@ -191,6 +193,8 @@ class Watcher:
     def _enqueue(self, now: int, given: Given, reply: Any, before: dict[str, Seen | None]) -> None:
         for item, row in zip(given[1], reply, strict=True):
             word, id = row[0].decode(), row[1].decode()
+            if before.get(item["id"]) is not None and word != "created":
+                raise Broken(f"enqueue of {item['id']}, which is there, was answered {word}")
             if word == "created" and self._runs[item["id"]] is None:
                 raise Broken(f"enqueue of {item['id']} was answered created, and it is not there")
             if not item["once"] or word not in ("created", "found"):
@@ -204,7 +208,12 @@ class Watcher:
             self.created[item["once"]] = id
 
     def _revive(self, now: int, given: Given, reply: Any, before: dict[str, Seen | None]) -> None:
-        id, after = given[0]["id"], self._runs[given[0]["id"]]
+        id, operation, after = given[0]["id"], given[0]["operation"], self._runs[given[0]["id"]]
+        word = _answers(reply)[0]
+        if self._revivals.get(id) == operation and before[id] is not None and (word != "queued" or before[id] != after):
+            raise Broken(f"revive {operation} of run {id} was repeated, and answered {word}: {before[id]} to {after}")
+        if word == "queued":
+            self._revivals[id] = operation
         if given[0]["from_start"] == "1" and after is not None and before[id] != after:
             self._restarted(id, after.counters.epoch)
 
@@ -247,6 +256,8 @@ class Watcher:
             raise Broken(f"worker {name} took {taken} after it was given up")
         if member is None:
             return
+        if word in ("ok", "suspect") and (member.condemned or member.gone):
+            raise Broken(f"claim {number} of {name} was answered {word} after it was given up")
         if taken and number <= member.floor:
             raise Broken(f"claim {number} of {name} took {taken}, and {member.floor} had been given up")
         if taken and now >= member.until:
