@@ -70,7 +70,7 @@ BUGS = (
         "",
         seed=125,
     ),
-    Bug("there is no hold", LUA + "recover.lua", "if clock < hold_until then return { 'held' } end", "", seed=142),
+    Bug("there is no hold", LUA + "recover.lua", "if clock < hold_until then return { 'held' } end", "", seed=173),
     Bug(
         "judging knows no hold",
         LUA + "_judge.lua",
