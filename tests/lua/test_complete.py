@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from coordinator.errors import BadCall
 from coordinator.producing import SPEC
 from coordinator.store import plans
 from coordinator.store.plans import Claimed
@@ -58,6 +61,46 @@ def test_one_refused_item_does_not_spoil_its_neighbours(store: Store) -> None:
     ]
     assert [plans.word(reply) for reply in store.wire.ask(calls)] == ["ok", "fenced", "ok"]
     assert store.line(store.keys.ended("completed")) == [first.id, third.id]
+
+
+def damage_once(store: Store, run: Claimed) -> None:
+    store.client.hset(store.keys.run(run.id), "once", "broken")
+
+
+def damage_waiters(store: Store, run: Claimed) -> None:
+    store.spoil(store.keys.waiters(run.id))
+
+
+def damage_wake(store: Store, run: Claimed) -> None:
+    store.wait(run.id, "c1")
+    store.spoil(store.keys.wake("c1"))
+
+
+@pytest.mark.parametrize("damage", [damage_once, damage_waiters, damage_wake])
+def test_what_is_damaged_of_one_leaves_no_neighbour_half_ended(
+    store: Store, damage: Callable[[Store, Claimed], None]
+) -> None:
+    runs = [store.running(once=f"key{number}", digest="d") for number in range(3)]
+    damage(store, runs[1])
+    calls = [
+        plans.COMPLETE.each(store.keys.at, run.id, {"now": store.at}, id=run.id, token=run.token, result=b"r")
+        for run in runs
+    ]
+    assert [plans.word(reply) for reply in store.wire.ask(calls)] == ["ok", "ok", "ok"]
+    assert [store.places(run.id) for run in runs] == [["ended:completed"]] * 3
+    assert not store.client.exists(store.keys.live(), store.keys.owned("w1"))
+
+
+def test_where_a_set_is_broken_the_others_are_written_and_it_is_said(store: Store) -> None:
+    first, second = store.running(), store.running()
+    store.spoil(store.keys.ended("completed"))
+    calls = [
+        plans.COMPLETE.each(store.keys.at, run.id, {"now": store.at}, id=run.id, token=run.token, result=b"r")
+        for run in (first, second)
+    ]
+    assert [type(reply) for reply in store.wire.ask(calls)] == [BadCall, BadCall]
+    assert [store.status(run.id) for run in (first, second)] == ["completed", "completed"]
+    assert not store.client.exists(store.keys.live(), store.keys.owned("w1"))
 
 
 def test_a_completion_wins_over_a_cancel_that_was_asked_for(store: Store) -> None:

@@ -17,7 +17,7 @@ local function read_run(id)
 end
 
 -- A script that ends many runs calls `write_later` first, and `write_together` at its end: what their endings write to the same
--- keys is one command then.
+-- keys is one command then. Where a key is broken the others are written all the same, and the error is answered.
 local together
 local function write_later() together = {} end
 
@@ -32,9 +32,14 @@ local function write(command, key, ...)
 end
 
 local function write_together()
+  local broken
   for key, line in pairs(together) do
-    for from = 1, #line, 1000 do redis.call(line.command, key, unpack(line, from, math.min(from + 999, #line))) end
+    for from = 1, #line, 1000 do
+      local reply = redis.pcall(line.command, key, unpack(line, from, math.min(from + 999, #line)))
+      if type(reply) == 'table' and reply.err then broken = reply end
+    end
   end
+  return broken
 end
 
 -- The run is no longer held by the owner of its token.
@@ -86,12 +91,13 @@ local function tell(id, counters, now, how, why, error)
   redis.call('HSET', run_key(id), 'story', table.concat(told, '', from + 1))
 end
 
+-- Hints: who waits asks again by itself. A key that is broken must not stop the script, with the neighbours' endings half written.
 local function wake_waiters(id)
-  local clients = redis.call('SMEMBERS', waiters_key(id))
+  local clients = redis.pcall('SMEMBERS', waiters_key(id))
   for i = 1, #clients do
     local wake = wake_key(clients[i])
-    redis.call('RPUSH', wake, id)
-    redis.call('LTRIM', wake, -10000, -1)
+    redis.pcall('RPUSH', wake, id)
+    redis.pcall('LTRIM', wake, -10000, -1)
     redis.call('PEXPIRE', wake, 60000)
   end
   if #clients > 0 then redis.call('UNLINK', waiters_key(id)) end
@@ -101,6 +107,7 @@ end
 local function free_once(id, run, kept)
   local ttl, key = string.match(run.once, '^(%S+) (.*)$')
   local kind = string.match(run.route, '^[^:]+:(.+)@%d+$')
+  if not (key and kind) then return end -- it can't be read: what it named stays
   local once = once_key(kind, key)
   local named = redis.pcall('GET', once)
   if type(named) ~= 'string' or string.sub(named, 1, #id) ~= id then return end

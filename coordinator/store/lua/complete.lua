@@ -26,5 +26,4 @@ for i = 1, items do
   end
   answers[i] = call == 'fenced' and 'fenced' or 'ok'
 end
-write_together()
-return answers
+return write_together() or answers
