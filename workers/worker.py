@@ -520,11 +520,13 @@ class Worker:
         self._ended(attempt)
 
     async def _watch_doubt(self) -> None:
-        """Kinds that can't wait out a doubt are stopped."""
+        """Kinds that can't wait out a doubt are stopped. Not one whose handler has ended: whether its ending counts is for its
+        token to say, and given up it would be done again."""
         while True:
             await self.clock.asleep(min(0.1, self.options.lease / 20))
             for attempt in list(self.attempts.values()):
-                if attempt.handler.on_lost_lease == "stop" and attempt.lease.in_doubt and not attempt.lost:
+                stops = attempt.handler.on_lost_lease == "stop" and not attempt.ended
+                if stops and attempt.lease.in_doubt and not attempt.lost:
                     attempt.lose()  # once: each time it puts a cancellation into the handler
 
     # -- draining

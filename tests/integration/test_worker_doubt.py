@@ -108,6 +108,37 @@ async def test_a_kind_that_can_not_wait_out_a_doubt_is_stopped_and_comes_back(he
     assert here.counters(id).strikes == 0
 
 
+async def test_what_a_kind_that_can_not_wait_has_returned_is_recorded_when_the_doubt_is_over(here, server):
+    """Only handlers are stopped by a doubt: one that has ended is not done again because the server was away."""
+    runs, go, attempts, stopped = Registry(), asyncio.Event(), [], []
+
+    @runs.handler(on_lost_lease="stop")
+    async def returns(run: AsyncRun) -> str:
+        attempts.append(run.attempt)
+        await go.wait()
+        return "paid for"
+
+    @runs.handler(on_lost_lease="stop")
+    async def waits(run: AsyncRun) -> None:
+        if run.attempt == 1:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stopped.append(run.id)
+
+    worker, _ = here.worker(runs, lease=1.0)
+    id, other = await here.enqueue("returns"), await here.enqueue("waits")
+    await performing(worker, 2)
+    await asyncio.to_thread(server.kill)
+    go.set()
+    await eventually(lambda: stopped == [other], "the doubt to stop the one that is at work")
+    tries = worker._wire.trips
+    await eventually(lambda: worker._wire.trips > tries + 2, "the ending of the other to be tried again and again")
+    await asyncio.to_thread(server.start)
+    assert await here.outcome(id) == "completed"
+    assert (attempts, here.result(id)) == ([1], "paid for")
+
+
 async def test_a_drain_while_the_server_is_silent_comes_to_an_end(here, server):
     runs = Registry()
 
