@@ -364,7 +364,7 @@ class Worker:
         def pass_by() -> None:
             if next(turns) < TURNS_FOR_A_CLAIM:
                 loop.call_soon(pass_by)
-            else:
+            elif not gate.done():  # who cancels an attempt that waits for it cancels it too
                 gate.set_result(None)
 
         pass_by()

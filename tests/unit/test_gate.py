@@ -1,0 +1,45 @@
+"""Where the runs of a large claim wait until the next claim has gone out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from coordinator.config import Settings
+from workers import Registry
+from workers.worker import TURNS_FOR_A_CLAIM, Worker, WorkerOptions
+
+
+def gate() -> asyncio.Future[None]:
+    options = WorkerOptions(Settings("memory://gate", "gate"))
+    return Worker(Registry(), options)._gate(asyncio.get_running_loop())
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_it_opens_by_itself_after_some_turns():
+    opens = gate()
+    await turns(TURNS_FOR_A_CLAIM - 2)
+    assert not opens.done()
+    await turns(2)
+    assert opens.done()
+
+
+async def test_a_loop_that_ends_while_attempts_wait_there_has_nothing_to_complain_of():
+    """Who cancels a task cancels what it waits for."""
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+    opens = gate()
+
+    async def attempt() -> None:
+        await opens
+
+    waiting = asyncio.ensure_future(attempt())
+    await turns(1)
+    waiting.cancel()
+    await turns(TURNS_FOR_A_CLAIM + 1)
+    assert waiting.cancelled()
+    assert complaints == []
