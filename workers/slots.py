@@ -1,7 +1,8 @@
 """The places of a worker process: how many handlers it may have at work, and when it must hold a run alone.
 
 A place is free when its handler has ended: while the server is told of that ending it is asked for the next run, so that neither
-waits for the other. Until it has been told, the run is held; no more are than twice the places.
+waits for the other. Until it has been told, the run is held; no more are than twice the places. A process of one place asks only
+then: it is empty between two runs, and a crash there takes no other run along.
 
 A run whose next strike would be its last is only given to a process that holds nothing, and until it has progressed or ended the
 process takes nothing more: so it dies only of a crash in which it was alone.

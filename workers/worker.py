@@ -383,8 +383,9 @@ class Worker:
         try:
             outcome = await self._executor.execute(attempt)
             if outcome is not None:
-                # one that ends after so many runs must not take another before it knows
-                recording = self.options.runs is None
+                # one that ends after so many runs must not take another before it knows; and one of one place is empty
+                # between two runs, so that a suspect has its turn there also while others wait
+                recording = self.options.runs is None and self.options.concurrency > 1
                 if recording:
                     self._slots.handler_ended()
                 await self._executor.finalise(attempt, outcome)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from coordinator import AsyncClient, Client, inherit, logs
+from coordinator.store import plans
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.servers import Server
 from tests.waiting import eventually
@@ -114,6 +115,36 @@ async def test_a_process_that_holds_something_takes_no_suspect(here):
     assert here.status(id) == "queued"
     end.set()
     assert await here.outcome(id) == "completed"
+
+
+async def test_in_a_process_of_one_place_a_suspect_has_its_turn_although_others_wait(here):
+    """It is empty between two runs, and the suspect is the oldest."""
+    runs, order = Registry(), []
+
+    @runs.handler
+    async def odd(run: AsyncRun) -> str:
+        order.append("odd")
+        if run.attempt <= 2:
+            raise Stopped("drain")
+        return "ok"
+
+    @runs.handler
+    async def fine(run: AsyncRun) -> str:
+        order.append("fine")
+        if len(order) == 3:
+            await here.make_due(id)
+        return "ok"
+
+    here.worker(runs, concurrency=1)
+    id = await here.enqueue("odd")
+    assert await here.outcome(id) == "delayed"
+    await here.make_due(id)
+    await eventually(lambda: len(order) == 2 and here.status(id) == "delayed", "the second strike")
+    await here.do(plans.pause(here.namespace.keys(0), "kind:fine"))
+    others = [await here.enqueue("fine") for _ in range(20)]
+    await here.do(plans.unpause(here.namespace.keys(0), "kind:fine"))
+    assert await here.outcome(others[-1]) == "completed"
+    assert order == ["odd", "odd", "fine", "odd"] + 19 * ["fine"]
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
