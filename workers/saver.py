@@ -204,6 +204,8 @@ class Saver:
         self.on_progress = self.on_fenced = _nothing
         if self._pump is not None and self._pump is not asyncio.current_task():
             self._pump.cancel()
+        # a task that was cancelled keeps the frame it was in, and that keeps us, with the whole transcript
+        self._pump = None
         for _, future in self._waiters:
             if not future.done():
                 future.set_exception(Fenced())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -449,6 +451,24 @@ async def test_a_replaced_transcript_is_no_progress():
     bench.draft.messages.replace([{"a": 1}, {"b": 2}])
     bench.saver.offer(bench.draft.cut())
     assert not bench.saver.progress_since(bench.saver.progress)
+
+
+async def test_a_saver_that_is_closed_in_the_middle_of_a_save_is_freed_at_once():
+    """Not by the garbage collector: it has the whole transcript."""
+    bench = made()
+    bench.server.open.clear()
+    bench.save(n=1)
+    await settled()
+    assert len(bench.sent) == 1
+    bench.saver.close()
+    closed = weakref.ref(bench.saver)
+    gc.disable()
+    try:
+        del bench
+        await settled()
+        assert closed() is None
+    finally:
+        gc.enable()
 
 
 def test_a_cut_keeps_what_it_had():
