@@ -53,6 +53,9 @@ class Claimer:
         while not self.draining:
             try:
                 taken = await self._claim(probing=failing)
+                if failing:
+                    # what the claim before took, unanswered, goes back now: a suspect among it is to share no crash with what comes
+                    self._renew(self._lease())
                 failing = False
                 if taken == 0:
                     await self._listen()

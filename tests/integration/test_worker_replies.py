@@ -194,6 +194,30 @@ async def test_a_claim_that_was_given_up_and_arrives_late(here, proxy, told):
 
 
 @pytest.mark.usefixtures("hasty")
+async def test_what_a_claim_took_that_was_given_up_goes_back_as_soon_as_the_next_is_answered(here, proxy):
+    """And not by some later beat: a crash meanwhile would be a strike for a run that was never begun here."""
+    runs = Registry()
+    begun = counting(runs)
+    worker, _ = here.worker(runs, url=proxy.url, lease=600.0)  # no beat but those that are asked for
+    await worker.ready.wait()
+    proxy.hold_requests(calls(plans.CLAIM))
+    id = await here.enqueue("work")
+    await eventually(lambda: proxy.held, "the claim to be on its way")
+    proxy.refuse()
+    lease = worker._leases[0]
+    number = lease.number
+    await eventually(lambda: lease.floor >= number, "the claim to be given up")
+    proxy.release_requests()
+    assert await here.until(id, "running") == "running"
+    assert not begun
+    proxy.accept()
+    assert await here.outcome(id) == "completed"
+    assert begun == [2]
+    counters = here.counters(id)
+    assert (counters.strikes, counters.recoveries, counters.releases) == (0, 0, 1)
+
+
+@pytest.mark.usefixtures("hasty")
 async def test_a_save_that_arrives_late_changes_nothing(here, proxy):
     runs, saved = Registry(), asyncio.Event()
 
