@@ -537,7 +537,8 @@ class Worker:
 
     async def _drain(self, claimers: Sequence[Claimer], listening: Sequence[asyncio.Task[Any]]) -> None:
         """Tell the handlers, let finish what can, cancel the rest, release what does not stop; keep renewing until the end."""
-        logger.info("draining (process %d); runs to hand back or finish: %d", os.getpid(), len(self.attempts))
+        count = len(self.attempts)
+        logger.info("draining %d %s (process %d)", count, "run" if count == 1 else "runs", os.getpid())
         for lease in self._leases.values():
             self._spawn(self._say_draining(lease))
         for claimer in claimers:

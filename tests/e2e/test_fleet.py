@@ -211,7 +211,7 @@ def test_a_second_signal_skips_the_grace(stage: Stage, client: Client) -> None:
     handle = client.enqueue("patient", {})
     wait_for_start(stage)
     fleet.send_signal(signal.SIGTERM)
-    wait_until(lambda: "draining 1 runs" in stage.logs(), "the drain has begun")
+    wait_until(lambda: "draining 1 run " in stage.logs(), "the drain has begun")
     assert stop(fleet, timeout=60) == 0
     view = handle.view()
     assert (view.status, view.counters.strikes, view.counters.releases) == (Status.QUEUED, 0, 1)

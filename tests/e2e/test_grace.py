@@ -24,7 +24,7 @@ def asked_by(how: str, stage: Stage, fleet: int) -> None:
         stage.run("workers", "drain", f"{socket.gethostname()}:{children(fleet)[0]}")
     else:
         stage.started[0].send_signal(signal.SIGTERM)
-    wait_until(lambda: "draining 1 runs" in stage.logs(), "the drain has begun")
+    wait_until(lambda: "draining 1 run " in stage.logs(), "the drain has begun")
 
 
 @pytest.mark.parametrize(

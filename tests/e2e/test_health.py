@@ -159,7 +159,7 @@ def test_a_coordinator_beside_the_fleet_does_the_work_and_is_stopped_last(stage:
     wait_until(lambda: late.view().status == Status.QUEUED, "the coordinator still works")
     assert stop(fleet) == 0
     logs = stage.logs()
-    assert logs.index("draining 1 runs") < logs.index("has stopped")
+    assert logs.index("draining 1 run ") < logs.index("has stopped")
     assert "no coordinator is there" not in logs
 
 
