@@ -177,21 +177,28 @@ def enqueue(
     if len(runs) == 1:
         replies = yield [Call(ENQUEUE, _at(namespace, runs[0]), fixed, (runs[0],), runs[0].id, in_haste)]
         return [_enqueued(runs[0], replies[0])]
+    if namespace.partitions == 1:
+        (replies,) = yield [Call(ENQUEUE, _tag(namespace, 0), fixed, tuple(runs), None, in_haste)]
+        return _each_enqueued(runs, replies)
     parts: dict[str, list[NewRun]] = {}
     for run in runs:
         parts.setdefault(_at(namespace, run), []).append(run)
     groups = yield [Call(ENQUEUE, at, fixed, tuple(part), None, in_haste) for at, part in parts.items()]
     answers: dict[str, Any] = {}
     for part, replies in zip(parts.values(), groups, strict=True):
-        if isinstance(replies, Exception):
-            replies = [replies] * len(part)
-        for run, reply in zip(part, replies, strict=True):
-            answers[run.id] = _enqueued(run, reply)
+        for run, answer in zip(part, _each_enqueued(part, replies), strict=True):
+            answers[run.id] = answer
     return [answers[run.id] for run in runs]
 
 
+def _each_enqueued(runs: Sequence[NewRun], replies: Any) -> list[Any]:
+    if isinstance(replies, Exception):
+        replies = [replies] * len(runs)
+    return [_enqueued(run, reply) for run, reply in zip(runs, replies, strict=True)]
+
+
 def _at(namespace: Namespace, run: NewRun) -> str:
-    return _tag(namespace, partition_of(run.id, namespace.partitions))
+    return _tag(namespace, 0 if namespace.partitions == 1 else partition_of(run.id, namespace.partitions))
 
 
 @lru_cache(maxsize=2048)
