@@ -133,6 +133,8 @@ class Heartbeat:
         held = (
             self._held(lease) if compare else None
         )  # after the floor: what came by claims up to it is in here, or has ended
+        if compare:
+            wire.look_again()
         plan = plans.heartbeat(
             lease.keys, lease.worker, lease_ms=round(lease.length * 1000), floor=floor, held=held,
             memory=resident_bytes(),

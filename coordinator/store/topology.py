@@ -41,6 +41,9 @@ class One:
     def doubt(self, node: Node) -> None:
         """It may come back, and nobody else can say more."""
 
+    def look_again(self) -> None:
+        """There is nobody to ask."""
+
     def moved(self, slot: int, node: Node) -> None:
         """Never said by a server that stands alone."""
 
@@ -49,7 +52,8 @@ class One:
 
 
 class Group:
-    """Servers watched by sentinels. The master is asked for anew whenever there was trouble with it."""
+    """Servers watched by sentinels. The master is asked for anew whenever there was trouble with it; where it is only looked for
+    again, it stays in use meanwhile, and where no sentinel answers."""
 
     def __init__(self, address: Address) -> None:
         self._address, self._sentinels = address, list(address.nodes)
@@ -57,11 +61,14 @@ class Group:
         self.stale = True
 
     def where(self, at: str) -> Node | None:
-        return None if self.stale else self._master
+        return self._master
 
     def doubt(self, node: Node) -> None:
         if node == self._master:
-            self.stale = True
+            self._master, self.stale = None, True
+
+    def look_again(self) -> None:
+        self.stale = True
 
     def moved(self, slot: int, node: Node) -> None:
         """Never said by servers without slots."""
@@ -89,7 +96,9 @@ class Group:
             self._sentinels.remove(sentinel)
             self._sentinels.insert(0, sentinel)  # the one that answered is asked first next time
             return
-        raise _in_vain(why, f"{self._address} has no master now")
+        if self._master is None:
+            raise _in_vain(why, f"{self._address} has no master now")
+        self.stale = False
 
 
 class Cluster:
@@ -113,6 +122,9 @@ class Cluster:
         if node in self._nodes:  # it is asked last
             self._nodes.remove(node)
             self._nodes.append(node)
+
+    def look_again(self) -> None:
+        self.stale = True
 
     def moved(self, slot: int, node: Node) -> None:
         self.stale = True

@@ -262,6 +262,11 @@ class AsyncWire(_Wire):
             await retrying(tenacity.AsyncRetrying, until)(again)
         return gathered.result()
 
+    def look_again(self) -> None:
+        """Asks, with the next trip and beside it, whether partitions are still where they were: a master that was cut off and
+        replaced answers as before, and who does not wait for replicas would stay with it."""
+        self._topology.look_again()
+
     def submit(self, request: Request) -> asyncio.Future[Any]:
         """One try of a request; the future brings a reply or an error as its value, never raises."""
         loop = asyncio.get_running_loop()

@@ -133,3 +133,30 @@ def test_who_was_named_by_a_node_that_moved_a_slot_is_asked_first():
     cluster.moved(slot_of("{x:0}"), C)
     assert searched(cluster, {**old, (C, "CLUSTER"): served(C)})[0].node == C
     assert cluster.where("{x:0}") == C
+
+
+def sentinels(master: Node, *names: Node) -> dict[tuple[Node, str], Any]:
+    said = [master.host.encode(), str(master.port).encode()]
+    return {(name, "SENTINEL"): said for name in names} | {(master, "ROLE"): [b"master"]}
+
+
+def test_a_master_that_is_only_looked_for_again_stays_in_use_and_is_left_when_there_is_another():
+    group = topology(address("redis+sentinel://a:1,b:2/mymaster"))
+    searched(group, sentinels(C, A, B))
+    group.look_again()
+    assert (group.where("{x:0}"), group.stale) == (C, True), "nobody waits for it"
+    other = Node("d", 4)
+    searched(group, sentinels(other, A, B))
+    assert (group.where("{x:0}"), group.stale) == (other, False)
+
+
+def test_a_master_that_is_looked_for_again_in_vain_stays_and_one_in_doubt_does_not():
+    group = topology(address("redis+sentinel://a:1,b:2/mymaster"))
+    searched(group, sentinels(C, A, B))
+    group.look_again()
+    searched(group, {})
+    assert (group.where("{x:0}"), group.stale) == (C, False), "sentinels that are away stop no heartbeat"
+    group.doubt(C)
+    assert group.where("{x:0}") is None
+    with pytest.raises(Trouble):
+        searched(group, {})

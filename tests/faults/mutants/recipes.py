@@ -435,7 +435,7 @@ MUTANTS = [
     Mutant(
         "sentinels are not asked again",
         "coordinator/store/topology.py",
-        "        if node == self._master:\n            self.stale = True\n",
+        "        if node == self._master:\n            self._master, self.stale = None, True\n",
         "        return\n",
         "tests/unit/test_topology.py::test_a_master_that_sentinels_name_must_be_one",
     ),
