@@ -96,7 +96,7 @@ def test_a_suspect_is_judged_although_no_process_is_empty(stage: Stage, client: 
     poison = client.enqueue("poison", {})
     assert poison.wait(90) == Status.DEAD
     # the third and last time the poison was alone: the run that holds the process was taken along twice, and not a third time
-    assert holder.view().status == Status.RUNNING
+    wait_until(lambda: holder.view().status == Status.RUNNING, "the run that holds the process is at work again")
     assert holder.view().counters.recoveries == 2
     assert "one more is started for it" in stage.logs()
 
