@@ -171,6 +171,7 @@ def test_inputs_come_from_an_option_a_file_or_standard_input(shell: Shell, clien
         "stdin": shell("enqueue", "greet", "--inputs", "-", "times:=1", stdin='{"name": "stdin"}'),
     }
     for name, said in given.items():
+        assert said.code == 0, said.err
         assert dict(client.handle(said.out.strip()).view().inputs) == {"name": name, "times": 1}
 
 
