@@ -212,10 +212,11 @@ class Sentinel:
     def master(self) -> int:
         return int(self.admin.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1])
 
-    def at_rest(self) -> bool:
-        """Whether it is done with its failovers: one whose new master dies before that names it until it comes back."""
-        flat = self.admin.execute_command("SENTINEL", "MASTER", SERVICE)
-        return bool(dict(zip(flat[::2], flat[1::2], strict=True))[b"flags"] == b"master")
+    def resting_with(self) -> int | None:
+        """The port of its master, where it is done with its failovers: one whose new master dies before that names it until it
+        comes back. Both from one answer, for the end of a failover changes both."""
+        state = self._state()
+        return int(state[b"port"]) if state[b"flags"] == b"master" else None
 
     def close(self) -> None:
         self._process.kill()
@@ -298,20 +299,27 @@ class Group:
 
     def whole(self) -> bool:
         """Whether the sentinels agree on a master, and all others follow it."""
-        masters = {sentinel.master() for sentinel in self.sentinels}
-        return len(masters) == 1 and all(sentinel.at_rest() for sentinel in self.sentinels) and self.replicas() == 2
+        return self._agreed() and self.replicas() == 2
+
+    def _agreed(self) -> bool:
+        masters = {sentinel.resting_with() for sentinel in self.sentinels}
+        return len(masters) == 1 and None not in masters
 
     def hand_over(self, key: str = "") -> None:
         """A failover that was asked for. Valkey's can be one in which the old master stops taking writes first; with the other
         kind it goes on for seconds, with the replicas that it still has."""
-        old = self.master
+        wait_until(self._agreed, "the sentinels are done with the failover before", timeout=60)
+        old, asked = self.master, self.sentinels[0]
+        before = asked.master()
         how = ["COORDINATED"] if old.kind == "valkey" else []
-        wait_until(lambda: self._failover(how), "the sentinel is done with the failover before", timeout=60)
+        wait_until(lambda: self._failover(how), "a failover has begun", timeout=60)
 
         def over() -> bool:
             if self.failed_over(old):
                 return True
-            if self.master is old and all(sentinel.at_rest() for sentinel in self.sentinels):
+            if (
+                asked.resting_with() == before
+            ):  # others may name the old master when it is over for the one that was asked
                 self._failover(
                     how
                 )  # it was given up, as by votes that came too late on a busy machine: nobody repeats it
