@@ -317,12 +317,10 @@ class Group:
         def over() -> bool:
             if self.failed_over(old):
                 return True
-            if (
-                asked.resting_with() == before
-            ):  # others may name the old master when it is over for the one that was asked
-                self._failover(
-                    how
-                )  # it was given up, as by votes that came too late on a busy machine: nobody repeats it
+            # given up, as by votes that came too late on a busy machine, nobody repeats it. The one that was asked knows: others
+            # may still name the old master when it is over
+            if asked.resting_with() == before:
+                self._failover(how)
             return False
 
         wait_until(over, "another master is there", timeout=60)
