@@ -13,12 +13,12 @@ from coordinator.run import name
 from coordinator.store import plans
 from coordinator.store.script import Script
 
-_CONNECTION = ("ping", "select", "eval", "evalsha", "info", "time", "wait", "role", "cluster|slots")
-_READING = (
-    "exists", "hexists", "hget", "hgetall", "hmget", "scard", "smembers", "srandmember", "sscan", "type", "zcard", "zcount",
-    "zrange", "zrank", "zscan",
-)  # fmt: skip
-_LOOKING = (plans.VIEW,)  # and the result of an ended run by wait, which writes only for one that goes on
+CONNECTION = ("select", "eval", "evalsha", "info", "time", "wait", "role", "cluster|slots")
+_FACTS = ("hget", "hgetall")  # what the namespace is, and whether it is still the same
+# runs, lines, workers and schedules, as lists and as counts
+_LISTS = (*_FACTS, "hmget", "scard", "srandmember", "sscan", "zcard", "zcount", "zrange", "zrank")
+_LOOKING = (plans.VIEW,)
+_OF_ENDED = "hexists"  # in wait, which tells the result of an ended run, and writes only for one that goes on
 _PRODUCING = (
     plans.FOUND, plans.ENQUEUE, plans.WAIT, plans.CANCEL, plans.REVIVE, plans.DISCARD, plans.PAUSE, plans.UNPAUSE, plans.SCHEDULE,
     plans.PAUSE_SCHEDULE, plans.UNSCHEDULE, plans.FELL,
@@ -37,10 +37,10 @@ _COORDINATING = (
 
 # role: the scripts it calls, and the commands that it sends besides
 ROLES: Mapping[str, tuple[tuple[Script, ...], tuple[str, ...]]] = {
-    "producer": ((*_LOOKING, *_PRODUCING), ("blpop", "lpop", "set")),
-    "worker": (_WORKING, ("blpop", "set")),
-    "coordinator": (_COORDINATING, ("blpop", "scan", "set")),
-    "read-only": (_LOOKING, ()),
+    "producer": ((*_LOOKING, *_PRODUCING), (*_LISTS, "blpop", "lpop")),
+    "worker": (_WORKING, (*_FACTS, "blpop", "hmget", "scard", "smembers", "zcard", "zrange", "zscan")),
+    "coordinator": (_COORDINATING, (*_FACTS, "blpop", "scan", "sscan", "type", "zscan")),
+    "read-only": (_LOOKING, (*_LISTS, _OF_ENDED)),
 }
 
 
@@ -53,7 +53,7 @@ def commands_of(scripts: Iterable[Script]) -> set[str]:
 def acl(role: str, namespace: str) -> list[str]:
     """The words of ACL SETUSER for a role in one namespace, or for several that one process has, as `worker+coordinator`; the
     password is to be filled in."""
-    commands = {*_CONNECTION, *_READING}
+    commands = {*CONNECTION}
     for one in role.split("+"):
         if one not in ROLES:
             raise BadOption(f"role {one!r} is none of {', '.join(ROLES)}")

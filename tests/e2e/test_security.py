@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,10 +14,11 @@ from typing import Any
 
 import pytest
 
+import coordinator as coordinator_package
 from coordinator import AsyncClient, Client, Status
 from coordinator.config import Settings
 from coordinator.errors import NotConfigured
-from coordinator.rights import ROLES, acl
+from coordinator.rights import CONNECTION, ROLES, acl
 from coordinator.store.plans import SCRIPTS
 from tests.certificates import Certificates
 from tests.clusters import Cluster, Group, Guard
@@ -156,6 +158,19 @@ def with_rights(server: Server, namespace: str, role: str) -> str:
 def test_every_script_belongs_to_a_role() -> None:
     known = {script.name for scripts, _ in ROLES.values() for script in scripts}
     assert {script.name for script in SCRIPTS} - known == {"confirm"}, "who calls it? (see coordinator/rights.py)"
+
+
+def test_the_commands_that_roles_send_are_those_that_the_source_sends(start_server: StartServer) -> None:
+    """No more and no fewer, over all roles; what each script does inside it is read from the script."""
+    known = {name.upper() for name in start_server().admin.command()}
+    top = Path(coordinator_package.__file__ or "").parent.parent
+    sources = [path.read_text() for package in ("coordinator", "workers") for path in (top / package).rglob("*.py")]
+    words = {word for source in sources for word in re.findall(r'"([A-Z]+)"', source)} & known
+    # an operator's, words in sentences, what a sentinel or one's own server is asked, a level of the log
+    elsewhere = {"ACL", "CONFIG", "GET", "REPLICAOF", "SENTINEL", "PING", "SHUTDOWN", "DEBUG"}
+    granted = {word.upper() for _, sent in ROLES.values() for word in sent} - {"HEXISTS"}  # in a script
+    granted |= {word.upper().partition("|")[0] for word in CONNECTION} - {"SELECT"}  # which redis-py sends
+    assert words - elsewhere == granted
 
 
 @pytest.mark.parametrize("kind", ["valkey", "redis"])

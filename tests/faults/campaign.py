@@ -95,7 +95,10 @@ def carry_out(
         lab.tend()
         lab.work_on(10)
         while faults.total() < count and time.monotonic() - begun < seconds:
-            faults[campaign.break_one(lab)] += 1
+            since = time.time()
+            fault = campaign.break_one(lab)
+            faults[fault] += 1
+            lab.note(f"{clock_time(since)} {clock_time(time.time())} {fault}")
         campaign.finish(lab)
         lab.settle()
         evidence = lab.evidence()
@@ -105,9 +108,9 @@ def carry_out(
         if campaign.also and (also := list(campaign.also(evidence))):
             judgement.breaches[campaign.also.__name__] = also
         if not judgement.passed:
-            lab.keep(BREACHES / f"{campaign.name}-{seed}")
+            lab.keep(BREACHES / f"{campaign.name}-{seed}", home)
     except BaseException:
-        lab.keep(BREACHES / f"{campaign.name}-{seed}")
+        lab.keep(BREACHES / f"{campaign.name}-{seed}", home)
         raise
     finally:
         lab.close()
@@ -116,6 +119,11 @@ def carry_out(
         server.close()
         shutil.rmtree(home, ignore_errors=True)
     return Ran(judgement, faults, time.monotonic() - begun)
+
+
+def clock_time(moment: float) -> str:
+    """As the logs of servers have it."""
+    return time.strftime("%H:%M:%S", time.localtime(moment)) + f"{moment % 1:.3f}"[1:]
 
 
 def record_of(name: str, seed: int, ran: Ran) -> records.Record:

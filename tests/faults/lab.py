@@ -217,12 +217,20 @@ class Lab(Stage):
             ):
                 yield name
 
-    def keep(self, target: Path) -> None:
-        """What there is to look at after a breach."""
+    def note(self, fault: str) -> None:
+        """What was broken, and when."""
+        with (self.directory / "faults").open("a") as lines:
+            lines.write(f"{fault}\n")
+
+    def keep(self, target: Path, servers: Path) -> None:
+        """What there is to look at after a breach; the logs of the servers, too, each named after its place."""
         target.mkdir(parents=True, exist_ok=True)
         for path in self.directory.iterdir():
             if path.is_file():
                 (target / path.name).write_bytes(path.read_bytes())
+        for log in servers.rglob("log"):
+            name = "-".join(log.relative_to(servers.parent).parts[:-1])
+            (target / f"{name}.log").write_bytes(log.read_bytes())
 
     def close(self) -> None:
         for process in self.started:
