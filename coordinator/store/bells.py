@@ -39,6 +39,7 @@ class AsyncBell:
         self._topology = topology(address)
         self._pools: dict[Node, Any] = {}
         self._pending: dict[str, asyncio.Task[Token | None]] = {}
+        self._closed = False
 
     async def wait(self, keys: Sequence[str], seconds: float) -> Token | None:
         by_tag: dict[str, list[str]] = {}
@@ -108,6 +109,7 @@ class AsyncBell:
         async with asyncio.timeout(seconds + CONNECT_SECONDS):
             connection = await pool.get_connection()
             try:
+                _open(self._closed)
                 (reply,) = await exchange_async(connection, [["BLPOP", *keys, seconds]])
             except BaseException:
                 await connection.disconnect(nowait=True)
@@ -117,6 +119,7 @@ class AsyncBell:
         return _token(reply)
 
     async def close(self) -> None:
+        self._closed = True
         for task in self._pending.values():
             task.cancel()
         try:
@@ -133,6 +136,7 @@ class Bell:
         self._topology = topology(address)
         self._pools: dict[tuple[Node, float], Any] = {}
         self._loop: _Loop | None = None
+        self._closed = False
 
     def wait(self, keys: Sequence[str], seconds: float) -> Token | None:
         if self.address.kind == "cluster":
@@ -157,6 +161,7 @@ class Bell:
             pool = self._pools[node, limit] = sync_pool(self.address, node, limit)
         connection = pool.get_connection()
         try:
+            _open(self._closed)
             (reply,) = exchange(connection, [["BLPOP", *keys, seconds]])
         except BaseException:
             connection.disconnect()
@@ -166,10 +171,17 @@ class Bell:
         return _token(reply)
 
     def close(self) -> None:
+        self._closed = True
         if self._loop is not None:
             self._loop.close()
-        for pool in self._pools.values():
+        for pool in list(self._pools.values()):
             pool.disconnect()
+
+
+def _open(closed: bool) -> None:
+    """Who closes hangs up on what is connected; one that was just connecting is told here, before it blocks for long."""
+    if closed:
+        raise ConnectionError("the bell was closed")
 
 
 class _Loop:

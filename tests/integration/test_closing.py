@@ -104,6 +104,23 @@ async def test_a_bell_whose_closing_is_cancelled_is_closed(server: Server, names
         await waiting
 
 
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_bell_that_is_closed_while_it_connects_waits_for_nothing(
+    server: Server, namespace: str, turns: int
+) -> None:
+    """At every turn of the loop from the first one on; the server would hold it for a minute."""
+    bell, keys = AsyncBell(address(server.url)), Keys(namespace, 0)
+    waiting = asyncio.create_task(bell.wait([keys.wake("c1")], 60.0))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+        connections(server)  # time in which the server takes the call, and the loop does not notice
+    await bell.close()
+    async with asyncio.timeout(30):
+        with pytest.raises(Unreachable):
+            await waiting
+    await none_left(server)
+
+
 async def test_with_tls_nobody_waits_for_a_good_bye_of_a_server_that_hangs(
     start_server: StartServer, tmp_path: Any, namespace: str
 ) -> None:
