@@ -275,8 +275,8 @@ def _replicas(info: Mapping[str, str], wanted: Wanted) -> list[Finding]:
         return [
             Finding(
                 f"the server has {there} replicas, and {wanted.durability} waits for {needed} of them: what is confirmed "
-                "survives the loss of the master, and not a failover that is asked for with SENTINEL FAILOVER, nor a master that "
-                f"is cut off with some of its replicas; replicated({there}) survives those, too, and waits for all"
+                "survives the loss of the master, and not a failover while it lives (SENTINEL FAILOVER, or hasty sentinels), nor "
+                f"its being cut off with some of its replicas; replicated({there}) survives those, too, and waits for all"
             )
         ]
     if there >= needed:
