@@ -5,6 +5,8 @@ event loop has its own.
 from __future__ import annotations
 
 import asyncio
+import os
+import select
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -107,6 +109,42 @@ def detach() -> None:
         attachment.close()
 
 
+class _ThreadPool(redis.ConnectionPool):
+    """Keeps at hand what is given back. To redis-py it stays in use: its own way of taking one and giving it back, with two locks
+    and the books of its metrics, takes as long as to write and to read."""
+
+    def reset(self) -> None:
+        super().reset()
+        self._at_hand: list[Any] = []  # of this process; threads take and give one by one
+
+    def get_connection(self, *_: Any, **__: Any) -> Any:
+        while self.pid == os.getpid():
+            try:
+                connection = self._at_hand.pop()
+            except IndexError:
+                break
+            if _is_silent(connection._sock):
+                return connection
+            connection.disconnect()  # the server has hung up
+            super().release(connection)
+        return super().get_connection()
+
+    def release(self, connection: Any) -> None:
+        if connection.is_connected and connection.pid == self.pid:
+            self._at_hand.append(connection)
+        else:
+            super().release(connection)
+
+
+def _is_silent(sock: Any) -> bool:
+    """Whether nobody has hung up, nor said anything that nobody asked for."""
+    if sock is None:
+        return False
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return not poll.poll(0)
+
+
 def sync_pool(
     address: Address,
     node: Node,
@@ -121,13 +159,34 @@ def sync_pool(
     settings = {"socket_timeout": socket_timeout, "retry": retry, **_settings(address, connect)}
     if address.scheme == "embedded":
         _attachment(address.name)
-        return redis.ConnectionPool(_EmbeddedConnection, directory=address.name, **settings)
-    return redis.ConnectionPool.from_url(_url(address, node, sentinel=sentinel), **settings)
+        return _ThreadPool(_EmbeddedConnection, directory=address.name, **settings)
+    return _ThreadPool.from_url(_url(address, node, sentinel=sentinel), **settings)
 
 
 class _Pool(redis.asyncio.ConnectionPool):
-    """Hangs up at once. redis-py waits until what is written has been sent, or TLS has said good-bye: a server that hangs keeps it
-    from that, and one who is cancelled meanwhile leaves the connection to the garbage collector."""
+    """Keeps at hand what is given back, as that of threads does, and hangs up at once. redis-py waits until what is written has
+    been sent, or TLS has said good-bye: a server that hangs keeps it from that, and one who is cancelled meanwhile leaves the
+    connection to the garbage collector."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._at_hand: list[Any] = []
+
+    async def get_connection(self, *_: Any, **__: Any) -> Any:
+        while self._at_hand:
+            connection = self._at_hand.pop()
+            reader = connection._reader
+            if connection.is_connected and not reader.at_eof() and reader.exception() is None:
+                return connection
+            await connection.disconnect(nowait=True)  # the server has hung up
+            await super().release(connection)
+        return await super().get_connection()  # type: ignore[no-untyped-call]  # as redis-py has it
+
+    async def release(self, connection: Any) -> None:
+        if connection.is_connected:
+            self._at_hand.append(connection)
+        else:
+            await super().release(connection)
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
         for connection in (*self._available_connections, *(self._in_use_connections if inuse_connections else ())):

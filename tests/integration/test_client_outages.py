@@ -7,6 +7,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -124,6 +125,31 @@ async def test_a_server_that_is_not_there_is_unreachable_for_tasks_too():
     async with AsyncClient(f"redis://127.0.0.1:{free_port()}/0", timeout=0.1) as client:
         with pytest.raises(Unreachable):
             await client.enqueue("work")
+
+
+def test_a_server_that_went_away_since_the_last_call_is_unreachable(start_server, namespace):
+    """Connections that lie at hand have ended with it: nothing is written to one, or nobody would know what became of that."""
+    server = start_server()
+    with Client(server.url, namespace, timeout=1) as client, ThreadPoolExecutor() as threads:
+        list(threads.map(lambda _: client.enqueue("k", {}), range(20)))
+        server.kill()
+        for _ in range(3):
+            with pytest.raises(Unreachable):
+                client.enqueue("k", {})
+        server.restart()
+        assert client.enqueue("k", {}).view().status is Status.QUEUED
+
+
+async def test_a_server_that_went_away_since_the_last_call_is_unreachable_for_tasks_too(start_server, namespace):
+    server = start_server()
+    async with AsyncClient(server.url, namespace, timeout=1) as client:
+        await asyncio.gather(*(client.enqueue("k", {}) for _ in range(20)))
+        await asyncio.to_thread(server.kill)
+        for _ in range(3):
+            with pytest.raises(Unreachable):
+                await client.enqueue("k", {})
+        await asyncio.to_thread(server.restart)
+        assert (await (await client.enqueue("k", {})).view()).status is Status.QUEUED
 
 
 def test_a_lost_reply_is_made_good_by_sending_again(proxy, namespace):
