@@ -81,7 +81,11 @@ class SentinelGroup(Group):
         master.admin.execute_command("CLIENT", "KILL", "USER", PEER)
 
     def join(self, master: Server) -> None:
+        """A sentinel that was shut out goes on asking on its connection, and logs in on a new one only: it is thrown out again."""
         master.admin.execute_command("ACL", "SETUSER", PEER, "on")
+        for client in master.admin.client_list():
+            if client["user"] == "default" and not client.get("lib-name"):  # redis-py says who it is
+                master.admin.client_kill_filter(_id=client["id"])
 
 
 class LabCluster(Cluster):
