@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from coordinator import Client, Handle, Status
+from tests.e2e.places import TOPOLOGY
 from tests.e2e.processes import Stage, children, wait_for_start
 from tests.unrest import UNREST
 from tests.waiting import wait_until
@@ -95,9 +96,10 @@ def test_a_suspect_is_judged_although_no_process_is_empty(stage: Stage, client: 
     wait_for_start(stage)
     poison = client.enqueue("poison", {})
     assert poison.wait(90) == Status.DEAD
-    # the third and last time the poison was alone: the run that holds the process was taken along twice, and not a third time
+    # the third and last time the poison was alone: the run that holds the process was taken along twice, and not a third time; or
+    # once, where the other partition was quicker to give the poison to the new process
     wait_until(lambda: holder.view().status == Status.RUNNING, "the run that holds the process is at work again")
-    assert holder.view().counters.recoveries == 2
+    assert holder.view().counters.recoveries in ((2,) if TOPOLOGY == "one" else (1, 2))
     assert "one more is started for it" in stage.logs()
 
 
