@@ -103,7 +103,7 @@ def shell(valkey_server: Server, namespace: str, tmp_path: Path) -> Shell:
     (tmp_path / "app.py").write_text(APP)
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("RUNS_", "REDIS_", "COLUMNS"))}
     urls = Place(valkey_server).urls(namespace)
-    named = {"RUNS_URL": urls["producer"], "RUNS_NAMESPACE": namespace, "RUNS_TIMEOUT": "2"}
+    named = {"RUNS_URL": urls["producer"], "RUNS_NAMESPACE": namespace}
     return Shell(tmp_path, {**clean, **named}, namespace, urls)
 
 
