@@ -27,6 +27,9 @@ Kind = Literal["valkey", "redis"]
 
 DURABLE = {"appendonly": "yes", "appendfsync": "everysec"}
 FORGETFUL = {"appendonly": "no"}
+# For a server that is killed: with everysec a write waits in its memory while an fsync takes long, and a kill makes it forget
+# what it has acknowledged.
+SYNCED = {"appendfsync": "always"}
 
 
 def binary(kind: Kind) -> str | None:

@@ -19,7 +19,7 @@ from coordinator.store import plans
 from coordinator.store.plans import Membership
 from coordinator.store.wire import Wire, drive
 from tests.proxy import Proxy, naming
-from tests.servers import Server, free_port
+from tests.servers import SYNCED, Server, free_port
 from tests.waiting import eventually, wait_until
 
 SCRIPTS = naming(b"EVAL")
@@ -283,7 +283,7 @@ async def test_a_task_that_waits_survives_a_lost_connection(start_server, namesp
 
 
 def test_who_waits_survives_a_restart_of_the_server(start_server, namespace):
-    server = start_server()
+    server = start_server(settings=SYNCED)
     answers: list[Any] = []
     with Client(server.url, namespace) as client:
         handle = client.enqueue("work")

@@ -19,7 +19,7 @@ from tests.conftest import StartServer
 from tests.lua.calls import PREPARE, TELLS_WHAT_IS_LEFT
 from tests.lua.store import ROUTES, Store, delta
 from tests.proxy import Proxy, naming
-from tests.servers import Kind, Server
+from tests.servers import SYNCED, Kind, Server
 from tests.waiting import eventually, wait_until
 
 SECRET = "s3cr3t-pa55"
@@ -188,8 +188,7 @@ async def test_a_pipeline_of_forgotten_scripts_is_answered_in_order(
 async def test_a_server_that_comes_back_is_found_again(
     start_server: StartServer, open_store: Any, sync_wire: Any, async_wire: Any, how: str
 ) -> None:
-    # with everysec, a write waits in the server's memory while an fsync takes long: on a busy machine a kill made it forget the run
-    server = start_server(settings={"appendfsync": "always"})
+    server = start_server(settings=SYNCED)
     store = open_store(server)
     run = store.running()
     made = sync_wire(server.url) if how == "sync" else async_wire(server.url)
