@@ -96,7 +96,8 @@ class Stage:
         return time.monotonic()
 
     def events(self, what: str | None = None) -> list[Event]:
-        lines = (line.split() for line in self.journal.read_text().splitlines())
+        # a line that crosses a page becomes visible in two parts: what has no end yet is not there yet
+        lines = (line.split() for line in self.journal.read_text().split("\n")[:-1])
         found = [Event(float(at), int(pid), run, token, word, int(n)) for at, pid, run, token, word, n in lines]
         return [event for event in found if what is None or event.what == what]
 
@@ -131,7 +132,7 @@ def children(pid: int) -> list[int]:
     """The worker processes of a supervisor."""
     try:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return []
     return [int(child) for child in text.split() if _is_worker(int(child))]
 
