@@ -24,13 +24,15 @@ def journal(run: AsyncRun | Run, what: str, number: int = 0) -> None:
 
 
 @runs.handler(throttle=0)
-async def steps(run: AsyncRun, total: int, seconds: float = 0.0) -> int:
-    """Turns that each leave a message and a mark in the journal."""
+async def steps(run: AsyncRun, total: int, seconds: float = 0.0, gate: str = "") -> int:
+    """Turns that each leave a message and a mark in the journal; no more of them where the test has opened their gate."""
     journal(run, "start", run.iteration)
     async for turn in run.loop(limit=total):
         journal(run, "step", turn)
         run.messages.append({"turn": turn})
         await asyncio.sleep(seconds)
+        if gate and Path(f"{os.environ['JOURNAL']}.{gate}").exists():  # noqa: ASYNC240  # a test's mark
+            break
     journal(run, "end", len(run.messages))
     return len(run.messages)
 
