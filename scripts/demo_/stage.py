@@ -16,6 +16,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import redis
+
 from coordinator.store import embedded
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +41,11 @@ class Stage:
     # -- building up
 
     def start_server(self) -> None:
+        """It is going to be killed: with everysec a write waits in its memory while an fsync takes long, and it would forget what
+        it has acknowledged."""
         self._server = embedded.attach(self.folder / "valkey")
+        with redis.Redis.from_url(self.url) as line:
+            line.config_set("appendfsync", "always")
 
     def start_coordinator(self) -> Process:
         return self._start("coordinator", "start")
