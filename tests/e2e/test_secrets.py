@@ -79,7 +79,7 @@ async def test_where_nobody_is_there_no_password_is_shown(
             await asynchronous.enqueue("k", {})
         _clean(str(caught.value), repr(caught.value), repr(asynchronous))
     for words in (["status"], ["check"], ["status", "--json"], ["check", "--json"]):
-        _clean(*said(url, namespace, "coordinator", *words))
+        _clean(*said(url, namespace, "coordinator", *words, timeout=0.5))
     _clean(caplog.text)
 
 
@@ -92,9 +92,9 @@ def _trouble(call: Callable[[], Any]) -> list[str]:
     return [text for error in chain for text in (str(error), repr(error))]
 
 
-def said(url: str, namespace: str, program: str, *words: str) -> list[str]:
+def said(url: str, namespace: str, program: str, *words: str, timeout: float = 30) -> list[str]:
     """What a command prints, and its arguments as everybody on the machine sees them."""
-    environment = os.environ | {"RUNS_URL": url, "RUNS_NAMESPACE": namespace, "RUNS_TIMEOUT": "0.5"}
+    environment = os.environ | {"RUNS_URL": url, "RUNS_NAMESPACE": namespace, "RUNS_TIMEOUT": str(timeout)}
     command = [sys.executable, "-m", f"{program}.cli", *words]
     process = subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     arguments = Path(f"/proc/{process.pid}/cmdline").read_text()
@@ -115,5 +115,5 @@ def test_a_server_that_refuses_a_password_does_not_make_us_show_it(
         texts = said(url, namespace, "coordinator", *words)
         assert "refused the user or password" in texts[1]
         _clean(*texts)
-    with Client(url, namespace, timeout=5) as client:
+    with Client(url, namespace) as client:
         _clean(*_trouble(lambda: client.enqueue("k", {})))
