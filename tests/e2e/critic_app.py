@@ -18,7 +18,7 @@ def deaf(run: Run) -> None:
     time.sleep(600)
 
 
-@runs.handler(deadline=Deadline(hard=6.0))
+@runs.handler(deadline=Deadline(hard=12.0))
 async def turns(run: AsyncRun) -> None:
     """Goes on until it is told to stop, at a cut."""
     journal(run, "start", run.attempt)
