@@ -51,13 +51,13 @@ def proxy(valkey_server: Server) -> Iterator[Proxy]:
 
 def test_what_a_stopped_process_held_goes_on_in_an_idle_peer(stage: Stage, client: Client) -> None:
     """20 runs, each with its state, each moved once, no step twice."""
-    first = start(stage)
+    first = start(stage, grace=60)
     handles = client.enqueue_many([("walks", {})] * 20)
-    wait_for_start(stage, 20)
+    wait_until(lambda: len(stage.steps()) == 20, "all are under way", 60)
     second = start(stage)
     (old,), (new,) = children(first.pid), children(second.pid)
     assert stop(first) == 0
-    wait_until(lambda: len({e.run for e in stage.events("start") if e.pid == new}) == 20, "all go on in the peer")
+    wait_until(lambda: len({e.run for e in stage.events("step") if e.pid == new}) == 20, "all go on in the peer")
     assert {event.pid for event in stage.events("step")} == {old, new}
     assert {(handle.view().status, handle.view().attempt) for handle in handles} == {(Status.RUNNING, 2)}
     stage.open_gate("enough")
@@ -147,7 +147,8 @@ def test_handlers_of_a_process_that_slept_past_its_lease_stop(stage: Stage, clie
     peer = start(stage)
     wait_until(lambda: len({e.run for e in stage.events("start") if e.pid != zombie}) == 5, "all are elsewhere", 60)
     os.kill(zombie, signal.SIGCONT)
-    wait_until(lambda: len([e for e in stage.events("over") if e.pid == zombie]) == 5, "its handlers have stopped")
+    begun = {event.token for event in stage.events("start") if event.pid == zombie}
+    wait_until(lambda: begun <= {event.token for event in stage.events("over")}, "its handlers have stopped")
     tokens = {event.run: event.token for event in stage.events("start")}
     stage.open_gate("enough")
     assert Counter(handle.wait(60) for handle in handles) == {Status.COMPLETED: 5}
