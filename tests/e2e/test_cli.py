@@ -384,12 +384,12 @@ def test_log_lines_can_be_json(shell: Shell, client: Client) -> None:
     assert [json.loads(line)["level"] for line in err.splitlines()] == ["INFO"] * 3
 
 
-def test_a_coordinator_waits_for_its_server_and_stops_at_once_when_told(shell: Shell) -> None:
-    process = shell.start("start", "--url", f"redis://127.0.0.1:{nobody()}/0", "--timeout", "40")
+def test_a_coordinator_waits_for_its_server_and_stops_at_once_when_told(shell: Shell, nobody: int) -> None:
+    process = shell.start("start", "--url", f"redis://127.0.0.1:{nobody}/0", "--timeout", "60")
     assert process.stderr
     assert "can't be reached" in process.stderr.readline()
     process.terminate()
-    _, err = process.communicate(timeout=10)
+    _, err = process.communicate(timeout=30)
     assert process.returncode == 0
     assert "has stopped" in err
 
@@ -416,17 +416,17 @@ COMMANDS = [
 every_command = pytest.mark.parametrize(("program", "words"), COMMANDS, ids=lambda value: str(value[0]))
 
 
-def nobody() -> int:
-    """A port at which nobody listens."""
+@pytest.fixture
+def nobody() -> Iterator[int]:
+    """A port at which nobody listens, as long as the test goes on: it is taken."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
+        yield found.getsockname()[1]
 
 
 @every_command
-def test_no_server_is_exit_4(shell: Shell, program: str, words: list[str]) -> None:
-    said = shell(*words, "--url", f"redis://127.0.0.1:{nobody()}/0", "--timeout", "0.2", program=program)
+def test_no_server_is_exit_4(shell: Shell, nobody: int, program: str, words: list[str]) -> None:
+    said = shell(*words, "--url", f"redis://127.0.0.1:{nobody}/0", "--timeout", "0.2", program=program)
     assert "can't be reached" in said.failed_with(4)
     assert "--url or RUNS_URL" in said.err
 
