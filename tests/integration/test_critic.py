@@ -42,6 +42,15 @@ def standing_still(deadline: Deadline, **policy: Any) -> Registry[Any]:
     return runs
 
 
+async def enqueue_used(here: Bench, ms: int) -> str:
+    """A run of `still` that has used some of its time in attempts before."""
+    await here.do(plans.pause(here.namespace.keys(0), "kind:still"))
+    id = await here.enqueue("still")
+    here.admin.hset(here.namespace.keys_of(id).run(id), "spent", f"{ms} 0 0 0 0")
+    await here.do(plans.unpause(here.namespace.keys(0), "kind:still"))
+    return id
+
+
 async def killed(here: Bench, id: str) -> str:
     """What the run says it was killed for."""
     assert await here.outcome(id) == "failed"
@@ -175,9 +184,9 @@ async def test_the_default_extends_once_per_run_and_then_kills(here):
 
 
 async def test_an_extension_is_remembered_across_a_release(here):
-    runs = standing_still(Deadline(soft=0.5))
+    runs = standing_still(Deadline(soft=4))  # and so much more is it given: time enough to stop it
     first = here.worker(runs, grace=0.0)
-    id = await here.enqueue("still")
+    id = await enqueue_used(here, 3900)
     await eventually(lambda: spent(here, id)["extensions"] == 1, "the extension")
     await here.end(*first)
     assert here.status(id) == "queued"
@@ -188,9 +197,9 @@ async def test_an_extension_is_remembered_across_a_release(here):
 
 
 async def test_an_extension_and_the_time_are_remembered_across_a_crash(here):
-    runs = standing_still(Deadline(soft=0.5))
+    runs = standing_still(Deadline(soft=4))
     first, _ = here.worker(runs, lease=1)
-    id = await here.enqueue("still")
+    id = await enqueue_used(here, 3900)
     await eventually(lambda: spent(here, id)["extensions"] == 1, "the extension")
     before = here.admin.zscore(here.namespace.keys(0).workers(), first._leases[0].worker)
     await eventually(
@@ -238,7 +247,7 @@ async def test_leave_leaves_the_run_to_its_hard_deadline(here):
         asked.append(run.age)
         return Leave()
 
-    here.worker(standing_still(Deadline(soft=0.1, hard=0.6, escalator=leave)))
+    here.worker(standing_still(Deadline(soft=0.1, hard=2.5, escalator=leave)))
     assert "hard deadline" in await killed(here, await here.enqueue("still"))
     assert len(asked) == 1
 
@@ -250,7 +259,7 @@ async def test_an_escalator_that_raises_is_asked_again_and_the_watch_goes_on(her
         asked.append(run.age)
         raise ZeroDivisionError("in the escalator")
 
-    here.worker(standing_still(Deadline(soft=0.1, hard=1.0, escalator=broken)))
+    here.worker(standing_still(Deadline(soft=0.1, hard=2.5, escalator=broken)))
     assert "hard deadline" in await killed(here, await here.enqueue("still"))
     assert len(asked) > 1
     assert "in the escalator" in caplog.text
@@ -271,7 +280,7 @@ async def test_an_escalator_that_hangs_does_not_stop_the_watch(here, how):
         return Leave()
 
     escalator: Callable[[Watched], Any] = plain if how == "plain" else soon
-    worker = here.worker(standing_still(Deadline(soft=0.1, hard=0.6, escalator=escalator)))
+    worker = here.worker(standing_still(Deadline(soft=0.1, hard=2.5, escalator=escalator)))
     id = await here.enqueue("still")
     try:
         assert "hard deadline" in await killed(here, id)
@@ -287,13 +296,13 @@ async def test_an_escalator_that_hangs_does_not_stop_the_watch(here, how):
 async def test_a_run_without_progress_is_killed_and_one_with_it_is_not(here):
     runs = Registry()
 
-    @runs.handler(deadline=Deadline(progress=2), throttle=0)
+    @runs.handler(deadline=Deadline(progress=4), throttle=0)
     async def steps(run: AsyncRun) -> str:
-        async for _ in run.loop(limit=15):
+        async for _ in run.loop(limit=25):
             await asyncio.sleep(0.2)
         return "all"
 
-    @runs.handler(deadline=Deadline(progress=2), throttle=0)
+    @runs.handler(deadline=Deadline(progress=4), throttle=0)
     async def busy(run: AsyncRun) -> None:
         while True:  # it saves, and gets nowhere
             await run.flush()
@@ -301,7 +310,7 @@ async def test_a_run_without_progress_is_killed_and_one_with_it_is_not(here):
 
     here.worker(runs)
     going, idle = await here.enqueue("steps"), await here.enqueue("busy")
-    assert await killed(here, idle) == "killed by its critic: it made no progress for 2 s"
+    assert await killed(here, idle) == "killed by its critic: it made no progress for 4 s"
     assert await here.outcome(going) == "completed"
 
 
@@ -367,7 +376,7 @@ async def test_a_deadline_that_passes_while_the_worker_drains_kills(here):
 
 
 async def test_a_run_that_is_cancelled_stays_cancelled(here):
-    worker, _ = here.worker(standing_still(Deadline(hard=1.0)))
+    worker, _ = here.worker(standing_still(Deadline(hard=60)))
     id = await here.enqueue("still")
     await performing(worker)
     await here.cancel(id)
@@ -404,7 +413,7 @@ async def test_a_run_that_is_cancelled_while_its_escalator_thinks_is_not_killed(
 
 async def test_a_run_that_is_lost_is_nobodys_to_kill(here):
     """Its next owner has its own watch; what the old one says is fenced."""
-    runs = standing_still(Deadline(hard=2.0))
+    runs = standing_still(Deadline(hard=4))
     first, _ = here.worker(runs)
     id = await here.enqueue("still")
     await performing(first)
