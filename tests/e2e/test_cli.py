@@ -385,7 +385,7 @@ def test_log_lines_can_be_json(shell: Shell, client: Client) -> None:
 
 
 def test_a_coordinator_waits_for_its_server_and_stops_at_once_when_told(shell: Shell, nobody: int) -> None:
-    process = shell.start("start", "--url", f"redis://127.0.0.1:{nobody}/0", "--timeout", "60")
+    process = shell.start("start", "--url", f"redis://127.0.0.1:{nobody}/0", "--timeout", "50")
     assert process.stderr
     assert "can't be reached" in process.stderr.readline()
     process.terminate()
