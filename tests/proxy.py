@@ -81,7 +81,8 @@ class Proxy:
         return self._set(self._cuts, Fault(matching))
 
     def delay_next_request(self, seconds: float, matching: Matching = work) -> Fault:
-        """The next such request is delivered that much later, whether or not the client still waits."""
+        """The next such request is delivered that much later, or when the fault's `over` is set, whether or not the client still
+        waits."""
         return self._set(self._delays, Fault(matching, seconds))
 
     def hold_next_reply(self, matching: Matching = work) -> Fault:
@@ -179,8 +180,9 @@ class Proxy:
         """Wait, if this request is to be late; whether it was."""
         delay, hold = self._spring(self._delays, request), self._hold
         if delay:
+            self._kept_back.append(delay)
             delay.happened.set()
-            self._closing.wait(delay.seconds)
+            delay.over.wait(0 if self._closing.is_set() else delay.seconds)
         if hold and hold.matching(request):
             self._count(1)
             hold.over.wait()

@@ -77,7 +77,7 @@ def test_a_cut_in_a_pipeline_hits_the_command_it_names(
 def test_a_held_request_is_delivered_after_its_client_has_gone(
     proxy: Proxy, connect: Connect, valkey_server: Server, namespace: str
 ) -> None:
-    client = connect(timeout=0.2)
+    client = connect(timeout=1.0)
     proxy.hold_requests(naming(b"SET", namespace.encode()))
     with pytest.raises(redis.TimeoutError):
         client.set(namespace, "late")
@@ -117,8 +117,8 @@ def test_a_dropped_connection_does_not_take_the_held_request_along(
 def test_a_delayed_request_is_late_by_itself(
     proxy: Proxy, connect: Connect, valkey_server: Server, namespace: str
 ) -> None:
-    client = connect(timeout=0.1)
-    fault = proxy.delay_next_request(0.5)
+    client = connect(timeout=1.0)
+    fault = proxy.delay_next_request(4.0)
     with pytest.raises(redis.TimeoutError):
         client.set(namespace, "late")
     assert fault.happened.is_set()
@@ -141,7 +141,7 @@ def test_refused_connections_are_accepted_again_on_the_same_port(proxy: Proxy, c
 def test_a_client_that_hangs_up_takes_its_blocking_command_along(
     proxy: Proxy, connect: Connect, valkey_server: Server, namespace: str
 ) -> None:
-    client = connect(timeout=0.2)
+    client = connect(timeout=1.0)
     with pytest.raises(redis.TimeoutError):
         client.blpop([namespace], timeout=60)
     client.close()

@@ -14,7 +14,7 @@ from coordinator.retry import Retry
 from coordinator.store import plans
 from coordinator.store.script import Script
 from coordinator.store.wire import AsyncWire
-from tests.integration.worker_harness import Bench, bench, performing
+from tests.integration.worker_harness import HANG, Bench, bench, performing
 from tests.proxy import Matching, Proxy, naming
 from tests.servers import Server
 from tests.waiting import eventually
@@ -230,12 +230,13 @@ async def test_a_save_that_arrives_late_changes_nothing(here, proxy):
             saved.set()
         return list(run.messages)
 
-    late = proxy.delay_next_request(3.0, calls(plans.CHECKPOINT))
+    late = proxy.delay_next_request(HANG, calls(plans.CHECKPOINT))
     here.worker(runs, url=proxy.url)
     id = await here.enqueue("writes")
     assert await here.outcome(id) == "completed"
     assert late.happened.is_set()
     assert here.result(id) == [{"n": n} for n in range(4)]
+    late.over.set()
     await eventually(lambda: proxy.late_replies, "the late save")
     assert b"fenced" in proxy.late_replies[0]
     assert not here.admin.exists(here.namespace.keys(0).ckpt(id))
