@@ -54,7 +54,7 @@ async def test_a_thousand_runs_that_save_all_the_time_share_their_trips(here, ca
         return run.attempt
 
     caplog.set_level(logging.WARNING)
-    worker, _ = here.worker(runs, concurrency=RUNS, lease=5.0)
+    worker, _ = here.worker(runs, concurrency=RUNS)  # the lease that people have: a beat has three seconds
     await worker.ready.wait()
     lease, trips = worker._leases[0], worker._wire.trips
     ids = await enqueued(here)
