@@ -54,7 +54,7 @@ def test_a_fleet_is_ready_with_its_last_process_live_in_an_outage_and_not_ready_
 ) -> None:
     server, port = start_server(settings=SYNCED), free_port()
     stage = make_stage(server)
-    fleet = start(stage, port, "--processes", 2, "--lease", 2, "--grace", 60)
+    fleet = start(stage, port, "--processes", 2, "--lease", 4, "--grace", 60)
     answers(port, "/ready", 200)
     assert stage.logs().count(" ready: ") == 2
     with Client(stage.url, stage.namespace) as client:
@@ -62,9 +62,13 @@ def test_a_fleet_is_ready_with_its_last_process_live_in_an_outage_and_not_ready_
         wait_for_start(stage)
         server.kill()
         wait_until(lambda: stage.logs().count("no heartbeat") >= 2, "both have noticed")
-        until = stage.now() + 5.0  # more than two leases
-        while stage.now() < until:
+        until = stage.now() + 9.0  # more than two leases
+
+        def stays_live() -> bool:
             assert get(port, "/live") == (200, [])
+            return stage.now() > until
+
+        wait_until(stays_live, "more than two leases have passed")
         assert get(port, "/ready") == (200, [])
         server.restart()
         fleet.send_signal(signal.SIGTERM)  # at once, whoever has noticed
@@ -103,7 +107,7 @@ def pends(pid: int, number: signal.Signals) -> bool:
 def test_a_process_that_stands_still_is_not_live(stage: Stage, client: Client) -> None:
     """Of two, one: stopped by SIGSTOP, as by a hypervisor."""
     port = free_port()
-    fleet = start(stage, port, "--processes", 2, "--lease", 2)
+    fleet = start(stage, port, "--processes", 2, "--lease", 4)
     answers(port, "/ready", 200)
     assert get(port, "/live") == (200, [])
     still = children(fleet.pid)[0]
