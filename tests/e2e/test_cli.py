@@ -116,7 +116,9 @@ def client(shell: Shell) -> Iterator[Client]:
 @pytest.fixture
 def worker(shell: Shell, client: Client) -> Iterator[subprocess.Popen[str]]:
     process = shell.start("start", "app:runs", "--concurrency", "5", "--code", "v1", program="workers")
-    wait_until(client.workers, "the worker to join")
+    wait_until(
+        lambda: any(one.memory for one in client.workers()), "the worker's first heartbeat, which tells its memory"
+    )
     yield process
     process.terminate()
     process.communicate(timeout=30)
