@@ -169,7 +169,7 @@ async def test_a_producer_with_compression_and_one_without_agree_on_a_key(here, 
 
 
 async def test_an_equal_state_is_not_sent_again(here, use):
-    handlers = Registry()
+    handlers, over = Registry(), asyncio.Event()
 
     @handlers.handler(throttle=0)
     async def still(run: AsyncRun) -> int:
@@ -178,11 +178,13 @@ async def test_an_equal_state_is_not_sent_again(here, use):
         before = received(here)
         for _ in range(20):
             await run.flush()
+        over.set()
         return received(here) - before
 
     use("zstd")
     here.worker(handlers)
     id = await here.enqueue("still")
+    await over.wait()  # who asks for its status again and again sends bytes, too
     assert await here.outcome(id) == "completed"
     assert here.result(id) < 20 * 1000
 
@@ -193,19 +195,21 @@ def received(here: Bench) -> int:
 
 async def sent(here: Bench) -> int:
     """The bytes that the server gets for a run with a state of 200 kB that changes ten times."""
-    handlers = Registry()
+    handlers, over = Registry(), asyncio.Event()
 
     @handlers.handler(throttle=0)
     async def grows(run: AsyncRun) -> None:
         for n in range(10):
             run.state["text"] = f"{n} {LARGE}"
             await run.flush()
+        over.set()
 
     worker, task = here.worker(handlers)
     before = received(here)
     id = await here.enqueue("grows")
-    assert await here.outcome(id) == "completed"
+    await over.wait()
     after = received(here)
+    assert await here.outcome(id) == "completed"
     await here.end(worker, task)
     return after - before
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -40,7 +41,7 @@ def message(number: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("state", ["", LARGE], ids=["without a state", "with a state of 100 kB that stays"])
 async def test_what_a_save_sends_does_not_grow_with_the_transcript(here, server, state):
-    runs, sent = Registry(), {}
+    runs, sent, over = Registry(), {}, asyncio.Event()
 
     def received() -> int:
         return int(server.admin.info("stats")["total_net_input_bytes"])
@@ -55,10 +56,12 @@ async def test_what_a_save_sends_does_not_grow_with_the_transcript(here, server,
             await run.flush()
             if number + 1 in SIZES:
                 sent[number + 1] = received() - before
+        over.set()
         return len(run.messages)
 
     here.worker(runs)
     id = await here.enqueue("grows")
+    await over.wait()  # who asks for its status again and again sends bytes, too
     assert await here.outcome(id) == "completed"
     for size in SIZES:
         own = len(state) + sum(len(encode(message(number), "a message")) for number in range(size))
