@@ -1,4 +1,9 @@
-"""Claims runs of one partition: while there are free slots it asks, and where nothing waits it listens for a bell."""
+"""Claims runs of one partition: while there are free slots it asks, and where nothing waits it listens for a bell.
+
+Where the process is idle, its next claim waits at the server behind the bell: one trip less until the first run. It asks for one
+run only. To a server that did not notice that a machine was lost, such a claim is as good as any, and takes a run along into the
+time until the lease is over.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +42,14 @@ class Claimer:
         take: Callable[[Lease, list[plans.Claimed]], None],
         lost: Callable[[Lease], None],
         renew: Callable[[Lease], None],
+        only: bool,
     ) -> None:
+        """`only`: there is no other partition, with which places would have to be shared."""
         self._bell = AsyncBell(address)
         self._wire, self._slots, self._clock = wire, slots, clock
         self._lease, self._routes, self._outdated = lease, routes, outdated
         self._take, self._lost, self._renew = take, lost, renew
+        self._may_wait_there = only and address.scheme != "memory"
         self.first_answer = asyncio.Event()
         self.asking: asyncio.Task[tuple[str, list[plans.Claimed]]] | None = None
         self.draining = False
@@ -49,33 +57,41 @@ class Claimer:
 
     async def run(self) -> None:
         """Until it is cancelled. A claim that is under way then goes on: `asking` is to be waited for."""
-        failing = False
+        failing = waiting = False
         while not self.draining:
             try:
-                taken = await self._claim(probing=failing)
+                taken = await self._claim(probing=failing, waiting=waiting)
                 if failing:
                     # what the claim before took, unanswered, goes back now: a suspect among it is to share no crash with what comes
                     self._renew(self._lease())
                 failing = False
-                if taken == 0:
+                waiting = taken == 0 and self._can_wait_there()
+                if taken == 0 and not waiting:
                     await self._listen()
             except CoordinatorError as error:
                 if not failing:
                     logger.warning("can't claim: %s", error)
-                failing = True
+                failing, waiting = True, False
                 await self._clock.asleep(0.5)
             except Exception:
                 # one answer that can't be read must not end the others' claims; what came with it goes back by reconcile
                 logger.exception("a claim broke")
+                waiting = False
                 await self._clock.asleep(0.5)
 
-    async def _claim(self, *, probing: bool) -> int:
+    def _can_wait_there(self) -> bool:
+        """Whether the next claim may wait at the server: nothing is held, or it could not ask again when the process is empty; and
+        nobody else has to confirm it."""
+        idle = not self._slots.held and self._ringing is None and bool(self._routes())
+        return self._may_wait_there and idle and not self._outdated() and not self._lease().keys.at.replicas
+
+    async def _claim(self, *, probing: bool, waiting: bool) -> int:
         """How many runs it took; -1 where it should ask again at once. After a failure it first asks for nothing: the places that a
         claim reserves are of use in other partitions while this one can't be reached."""
         await self._lease().sure()
-        count, alone = (0, False) if probing else await self._slots.reserve(MOST)
+        count, alone = (0, False) if probing else await self._slots.reserve(1 if waiting else MOST)
         lease = self._lease()
-        self.asking = asyncio.get_running_loop().create_task(self._ask(lease, count, alone))
+        self.asking = asyncio.get_running_loop().create_task(self._ask(lease, count, alone, waiting=waiting))
         answer, runs = await asyncio.shield(self.asking)
         self.first_answer.set()
         if answer == "gone":
@@ -88,7 +104,7 @@ class Claimer:
             await self._clock.asleep(LEFT_SECONDS)
         return len(runs) if answer in ("ok", "suspect") and not probing else -1
 
-    async def _ask(self, lease: Lease, count: int, alone: bool) -> tuple[str, list[plans.Claimed]]:
+    async def _ask(self, lease: Lease, count: int, alone: bool, *, waiting: bool) -> tuple[str, list[plans.Claimed]]:
         """One numbered claim. Unanswered in its time it is given up: by the floor it takes nothing when it arrives later."""
         lease.number += 1
         number, routes = lease.number, self._routes()
@@ -97,7 +113,10 @@ class Claimer:
             outdated=self._outdated(),
         )  # fmt: skip
         try:
-            answer, runs = await drive_async(self._wire, plan, timeout=CLAIM_SECONDS)
+            if waiting:
+                answer, runs = await self._bell.ask(self._bells(lease, routes), ROUND, plan)
+            else:
+                answer, runs = await drive_async(self._wire, plan, timeout=CLAIM_SECONDS)
             self._take(lease, runs)
             return answer, runs
         finally:
@@ -108,10 +127,7 @@ class Claimer:
     async def _listen(self) -> None:
         """Until a bell rings, a round is over, or the process is empty: then it may take what only an empty one may."""
         if self._ringing is None:
-            keys, routes = self._lease().keys, self._routes()
-            bells = [keys.bell(route) for route in routes]
-            if not self._slots.held:  # else it would take a token that an empty process waits for
-                bells += [keys.suspect_bell(route) for route in routes]
+            bells = self._bells(self._lease(), self._routes())
             wait = self._bell.wait(bells, ROUND) if bells else self._clock.asleep(1.0)
             self._ringing = asyncio.get_running_loop().create_task(wait)
         # it is not given up when the process is empty: a token that is on its way to it would be lost
@@ -126,6 +142,12 @@ class Claimer:
         if self._ringing.done():
             rung, self._ringing = self._ringing, None
             rung.result()
+
+    def _bells(self, lease: Lease, routes: Sequence[str]) -> list[str]:
+        bells = [lease.keys.bell(route) for route in routes]
+        if not self._slots.held:  # else it would take a token that an empty process waits for
+            bells += [lease.keys.suspect_bell(route) for route in routes]
+        return bells
 
     async def close(self) -> None:
         if self._ringing is not None:

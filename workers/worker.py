@@ -329,7 +329,7 @@ class Worker:
     def _claimer(self, partition: int) -> Claimer:
         return Claimer(
             self.options.settings.address, self._wire, self._slots, self.clock, lambda: self._leases[partition], self._routes,
-            lambda: self.outdated, self._take, self._lost, self._heartbeat.poke,
+            lambda: self.outdated, self._take, self._lost, self._heartbeat.poke, only=self._namespace.partitions == 1,
         )  # fmt: skip
 
     def _inbox(self, partition: int) -> Inbox:

@@ -1,5 +1,7 @@
 """Waiting for a bell: on a connection of its own, since a blocked one serves nobody else.
 
+A call may wait at the server, behind the bell: it is carried out when a token is there, one trip sooner than by who hears of it.
+
 Lists of several partitions can be waited for together where one server has them. In a Cluster each partition has a wait of its own,
 and the first one that brings a token is answered; the others stay, so that no token on its way to them is lost.
 """
@@ -8,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Generator, Sequence
+from typing import Any, TypeVar
 
 from coordinator.address import HERE, Address, Node
-from coordinator.errors import Unreachable
+from coordinator.errors import BadCall, Unreachable
 from coordinator.store.connections import (
     CONNECT_SECONDS,
     async_pool,
@@ -23,10 +25,14 @@ from coordinator.store.connections import (
     search_async,
     sync_pool,
 )
+from coordinator.store.script import Argument, Call, Request
 from coordinator.store.slots import tag_of
 from coordinator.store.topology import topology
+from coordinator.store.trip import pack
 from coordinator.store.trouble import Moved, Trouble, given_up, mapped
 
+T = TypeVar("T")
+Plan = Generator[Request | list[Request], Any, T]
 Token = tuple[str, bytes]
 MOST_HOPS = 3
 
@@ -46,8 +52,21 @@ class AsyncBell:
         for key in keys:
             by_tag.setdefault(tag_of(key) if self.address.kind == "cluster" else "", []).append(key)
         if len(by_tag) == 1:
-            return await self._one(keys, seconds)
+            token: Token | None = await self._one(keys, seconds)
+            return token
         return await self._first(by_tag, seconds)
+
+    async def ask(self, keys: Sequence[str], seconds: float, plan: Plan[T]) -> T:
+        """Carries a plan of one call to its end: the server waits until one of some lists of its partition has a token, or the time
+        is over, and then carries it out. Given up without an answer, it may still be carried out later."""
+        call = next(plan)
+        assert isinstance(call, Call)
+        reply = await self._one(keys, seconds, call)
+        try:
+            plan.send(reply)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]  # a generator's return value
+        raise BadCall("only a plan of one call can wait behind a bell")
 
     async def _first(self, by_tag: dict[str, list[str]], seconds: float) -> Token | None:
         """The first token of any partition. One that can't be reached holds up nobody, unless all can't."""
@@ -78,8 +97,8 @@ class AsyncBell:
             raise error
         return None
 
-    async def _one(self, keys: Sequence[str], seconds: float) -> Token | None:
-        """A token of lists that one node has."""
+    async def _one(self, keys: Sequence[str], seconds: float, call: Call | None = None) -> Any:
+        """A token of lists that one node has; or the answer to the call behind it."""
         trouble = Trouble(f"no node of {self.address} serves this partition", sent=False)
         for _ in range(MOST_HOPS):
             node = HERE
@@ -90,9 +109,9 @@ class AsyncBell:
                 if found is None:
                     break
                 node = found
-                return await self._blocked(node, keys, seconds)
+                return await self._blocked(node, keys, seconds, call)
             except Exception as error:  # noqa: BLE001  # whatever it is, there was no token
-                trouble = _as_trouble(mapped(error, self.address, sent=False, node=node))
+                trouble = _as_trouble(mapped(error, self.address, sent=call is not None, node=node))
             if isinstance(trouble, Moved):
                 self._topology.moved(trouble.slot, trouble.node)
                 continue
@@ -101,22 +120,32 @@ class AsyncBell:
             break
         raise given_up(trouble) from None
 
-    async def _blocked(self, node: Node, keys: Sequence[str], seconds: float) -> Token | None:
+    async def _blocked(self, node: Node, keys: Sequence[str], seconds: float, call: Call | None) -> Any:
         pool = self._pools.get(node)
         if pool is None:
             pool = self._pools[node] = async_pool(self.address, node)
+        packets = [] if call is None else pack([call])
+        commands: list[list[Argument]] = [
+            ["BLPOP", *keys, seconds],
+            *(packet.command(bare=False, whole=False) for packet in packets),
+        ]
         # a connection that died in silence is dropped some seconds after the server should have answered
         async with asyncio.timeout(seconds + CONNECT_SECONDS):
             connection = await pool.get_connection()
             try:
                 _open(self._closed)
-                (reply,) = await exchange_async(connection, [["BLPOP", *keys, seconds]])
+                token, *answers = await exchange_async(connection, commands, packets, ahead=1)
             except BaseException:
                 await connection.disconnect(nowait=True)
                 raise
             finally:
                 await pool.release(connection)
-        return _token(reply)
+        if not answers:
+            return _token(token)
+        for reply in (token, *answers):
+            if isinstance(reply, Exception):
+                raise reply
+        return answers[0]
 
     async def close(self) -> None:
         self._closed = True

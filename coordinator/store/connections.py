@@ -251,8 +251,9 @@ def exchange(connection: Any, commands: Sequence[list[Argument]], packets: Seque
 
 
 async def exchange_async(
-    connection: Any, commands: Sequence[list[Argument]], packets: Sequence[Packet] = ()
+    connection: Any, commands: Sequence[list[Argument]], packets: Sequence[Packet] = (), ahead: int = 0
 ) -> list[Any]:
+    """The same in an event loop. `ahead`: so many commands go before those of the packets."""
     replies: list[Any] = []
     with watch(packets) as watched:
         await connection.send_packed_command([packed(commands)])
@@ -264,7 +265,7 @@ async def exchange_async(
                 replies.append(error)
             except Loading as error:
                 raise _cut_short(error, replies) from None
-        watched.answered(replies)
+        watched.answered(replies[ahead:])
     return replies
 
 

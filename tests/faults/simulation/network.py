@@ -17,6 +17,8 @@ import hiredis
 import redis.exceptions as foreign
 
 from coordinator.errors import Unreachable
+from coordinator.store.connections import packed
+from coordinator.store.trip import pack
 from tests.faults.simulation.loop import Process, VirtualLoop, current
 from tests.faults.simulation.scene import HARD
 from tests.faults.simulation.server import Words
@@ -114,15 +116,13 @@ class Connection:
         self._arrived: asyncio.Future[list[Any]] = site.loop.create_future()
         self._replies: list[Any] = []
 
-    async def send_packed_command(self, packed: Sequence[bytes]) -> None:
-        site, weather, sender = self._site, self._site.weather, current.get()
-        reader = hiredis.Reader()
-        for part in packed:
-            reader.feed(part)
-        commands: list[Words] = []
-        while (command := reader.gets()) is not False:
-            commands.append(command)
-        self._arrived, self._replies = site.loop.create_future(), []
+    async def send_packed_command(self, parts: Sequence[bytes]) -> None:
+        self._arrived, self._replies = self._site.loop.create_future(), []
+        self.carry_out(current.get(), _commands(parts))
+
+    def carry_out(self, sender: Process | None, commands: Sequence[Words]) -> None:
+        """What was sent is on its own from here on."""
+        site, weather = self._site, self._site.weather
         hard = weather.focus and any(site.name_of(command) in weather.focus for command in commands)
         weight = HARD if hard else 1.0
         fate = weather.fate(weight) if weather.reachable(sender, site.loop.time()) else "request lost"
@@ -177,6 +177,16 @@ class Connection:
         self._arrived = self._site.loop.create_future()
 
 
+def _commands(parts: Sequence[bytes]) -> list[Words]:
+    reader = hiredis.Reader()
+    for part in parts:
+        reader.feed(part)
+    commands: list[Words] = []
+    while (command := reader.gets()) is not False:
+        commands.append(command)
+    return commands
+
+
 @dataclass(eq=False, slots=True)
 class Listener:
     """Who waits for a token of some lists."""
@@ -217,6 +227,41 @@ class Bell:
             return None
         finally:
             site.unblock(listener)
+
+    async def ask(self, keys: Sequence[str], seconds: float, plan: Any) -> Any:
+        """A call behind the bell: from when it arrives it is at the server, which carries it out when the bell rings or the time is
+        over. Of a sender that was lost with its machine it does not know, and may do so for it, too."""
+        site, sender = self._site, current.get()
+        await asyncio.sleep(site.weather.delay())
+        if not site.weather.reachable(sender, site.loop.time()):
+            raise Unreachable("no way to the server")
+        connection = Connection(site)
+        commands = _commands([packed([packet.command(bare=False, whole=False) for packet in pack([next(plan)])])])
+
+        def carry_out(*_: Any) -> None:
+            if listener.heard.done() or (sender is not None and not sender.alive and site.weather.dice.random() < 0.5):
+                return
+            listener.heard.cancel()
+            site.unblock(listener)
+            connection.carry_out(sender, commands)
+
+        listener = Listener([key.encode() for key in keys], sender, site.loop.create_future(), carry_out)
+        site.block(listener)
+        timer = site.loop.call_later(seconds, carry_out, context=site.loop.nobody)
+        try:
+            async with asyncio.timeout(seconds + 5.0):
+                reply = await connection.read_response()
+        except (foreign.RedisError, TimeoutError) as error:
+            raise Unreachable(str(error)) from None
+        finally:
+            if sender is None or sender.alive:  # hung up
+                timer.cancel()
+                site.unblock(listener)
+        try:
+            plan.send(reply)
+        except StopIteration as done:
+            return done.value
+        raise AssertionError("a plan of more than one call")
 
     async def close(self) -> None:
         return

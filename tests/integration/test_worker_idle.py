@@ -1,0 +1,110 @@
+"""The claim of an idle worker waits at the server, behind the bell: there it is carried out as soon as there is a run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+
+from coordinator import Client, Status
+from coordinator.store import plans
+from tests.integration.worker_harness import HANG, Bench, bench
+from tests.proxy import Proxy, naming
+from tests.servers import Server
+from tests.waiting import eventually, wait_until
+from workers import AsyncRun, Registry
+
+runs = Registry()
+
+
+@runs.handler
+async def double(run: AsyncRun, number: int = 1) -> int:
+    return 2 * number
+
+
+async def idle(here: Bench, count: int = 1) -> None:
+    """Each worker has two connections that are blocked: at the bell, and for what it is told."""
+    await eventually(lambda: here.admin.info("clients")["blocked_clients"] == 2 * count, "the workers are idle")
+
+
+@pytest.fixture(autouse=True)
+def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No claim waits in vain while a test blocks the loop that would send the next one."""
+    monkeypatch.setattr("workers.claimer.ROUND", 600.0)
+
+
+@pytest.fixture
+def server(start_server: Any) -> Server:
+    made: Server = start_server("valkey")  # whose only clients are ours
+    return made
+
+
+async def test_an_idle_worker_is_given_a_run_before_it_hears_of_it(server: Server, namespace: str) -> None:
+    """Its event loop stands still meanwhile: all calls here block it."""
+    async with bench(server.url, namespace) as here:
+        here.worker(runs)
+        await idle(here)
+        with Client(server.url, namespace) as client:
+            run = client.enqueue("double", {"number": 4})
+            wait_until(lambda: run.view().status is Status.RUNNING, "the server has given it away")
+        await here.until(run.id, "completed")
+        assert here.result(run.id) == 8
+        await idle(here)  # and again
+
+
+async def test_a_stop_at_the_moment_of_the_bell_gives_the_run_back(server: Server, namespace: str) -> None:
+    """No strike, no recovery, and the worker leaves nothing behind."""
+    async with bench(server.url, namespace) as here:
+        worker, task = here.worker(runs)
+        await idle(here)
+        with Client(server.url, namespace) as client:
+            run = client.enqueue("double").id
+            wait_until(lambda: here.status(run) == "running", "the server has given it away")
+        worker.stop()
+        async with asyncio.timeout(HANG):
+            assert await task == 0
+        assert here.status(run) == "queued"
+        counters = here.counters(run)
+        assert (counters.strikes, counters.recoveries) == (0, 0)
+        assert here.admin.zcard(here.namespace.keys(0).workers()) == 0
+
+
+async def test_a_lost_answer_to_a_claim_that_waited_costs_nothing(server: Server, namespace: str) -> None:
+    with contextlib.closing(Proxy(server.port)) as proxy:
+        async with bench(server.url, namespace) as here:
+            here.worker(runs, url=proxy.url)
+            await idle(here)
+            cut = proxy.cut_next_reply(naming(plans.CLAIM.sha.encode()))
+            run = await here.enqueue("double")
+            await here.until(run, "completed")
+            assert cut.happened.is_set()
+            counters = here.counters(run)
+            assert (counters.strikes, counters.recoveries, counters.releases) == (0, 0, 1)
+
+
+async def test_many_runs_at_once_are_shared_by_those_who_wait(server: Server, namespace: str) -> None:
+    """Each claim takes one and rings for the next: with as many idle workers as runs, each has one."""
+    async with bench(server.url, namespace) as here:
+        for _ in range(4):
+            here.worker(runs)
+        await idle(here, 4)
+        with Client(server.url, namespace) as client:
+            handles = client.enqueue_many([("double", {"number": n}) for n in range(4)])
+            wait_until(lambda: all(h.view().status is Status.RUNNING for h in handles), "the server has given all away")
+            assert len({handle.view().owner for handle in handles}) == 4
+        for handle in handles:
+            await here.until(handle.id, "completed")
+
+
+async def test_where_places_are_shared_by_partitions_no_claim_waits(server: Server, namespace: str) -> None:
+    """It would hold the only place while another partition has a run."""
+    async with bench(server.url, namespace, partitions=2) as here:
+        here.worker(runs, concurrency=1)
+        await idle(here, 2)
+        with Client(server.url, namespace) as client:
+            handles = client.enqueue_many([("double", {"number": n}) for n in range(20)])
+            assert {handle.view().status for handle in handles} == {Status.QUEUED}  # while the event loop stands still
+        for handle in handles:
+            await here.until(handle.id, "completed")
