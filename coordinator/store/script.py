@@ -22,7 +22,7 @@ from functools import cached_property
 from importlib.resources import files
 
 from coordinator.errors import BadCall
-from coordinator.store.keys import Tag, lua_functions
+from coordinator.store.keys import Tag, lua_keys
 
 Argument = str | bytes | int | float
 
@@ -45,6 +45,7 @@ NUMBERS = frozenset(
         "room",
     }
 )
+_CODELESS = re.compile(r"'[^'\n]*'|--.*")  # texts and comments
 _HEAD = re.compile(r"^-- (ARGV|ITEM|EACH|Flags|Uses|Moves|Answers|Unconfirmed): (.*)$", re.M)
 
 
@@ -63,9 +64,25 @@ def _used(shared: str, source: str) -> str:
     return "\n".join(kept)
 
 
+def _with_keys(body: str) -> str:
+    """Each key is written out where it is built of plain names. Functions for all of them, made anew for each call, were a sixth of
+    what an enqueue cost; those stay that are handed on as values, or given more than names."""
+    named = r"[\w.]+(?:\[[\w .+*-]+\])?"
+    names = "|".join(
+        name for name in lua_keys() if f"function {name}(" not in body
+    )  # a shared part may mean other keys by it
+    called = re.compile(rf"\b({names})\(((?:{named}(?:, {named})*)?)\)")
+
+    def written_out(found: re.Match[str]) -> str:
+        return lua_keys()[found[1]].of(found[2].split(", ") if found[2] else [])
+
+    lines = (line.partition("--") for line in body.split("\n"))
+    return "\n".join(f"{called.sub(written_out, code)}{dashes}{comment}" for code, dashes, comment in lines)
+
+
 def _words(source: str) -> set[str]:
     """The names in it, without those in texts and comments."""
-    return set(re.findall(r"[A-Za-z_]\w*", re.sub(r"'[^'\n]*'|--.*", "", source)))
+    return set(re.findall(r"[A-Za-z_]\w*", _CODELESS.sub("", source)))
 
 
 def _defined(piece: str) -> set[str]:
@@ -119,10 +136,10 @@ class Script:
     def text(self) -> str:
         """What the server gets: flags, names, of the shared parts what it uses, the script."""
         shared = "\n".join(_read(f"_{part}") for part in self.head.get("Uses", ()))
-        body = f"{_used(shared, self.source)}\n{self.source}"
-        keys = [source for name, source in lua_functions().items() if re.search(rf"\b{name}\(", body)]
+        body = _with_keys(f"{_used(shared, self.source)}\n{self.source}")
+        keys = [key.source for key in lua_keys().values() if re.search(rf"\b{key.name}\b", _CODELESS.sub("", body))]
         shebang = "#!lua" + (f" flags={','.join(self.head['Flags'])}" if "Flags" in self.head else "")
-        return "\n".join([shebang, "local at = KEYS[1]", *self._bindings(), *keys, body])
+        return "\n".join([shebang, "local TAG = KEYS[1]", *self._bindings(), *keys, body])
 
     def _bindings(self) -> list[str]:
         fixed = len(self.arguments)

@@ -1,4 +1,4 @@
-"""Keys: one class, and a Lua function for each of its methods."""
+"""Keys: one class, and what builds the same in Lua for each of its methods."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from coordinator.errors import BadName
-from coordinator.store.keys import Keys, Namespace, lua_functions
+from coordinator.errors import BadCall, BadName
+from coordinator.store.keys import Keys, Namespace, lua_keys
 
 METHODS = {name: method for name, method in inspect.getmembers(Keys, inspect.isfunction) if not name.startswith("_")}
 
@@ -18,7 +18,7 @@ def in_lua(function: str, at: str, arguments: list[str]) -> str:
     found = re.fullmatch(r"local function \w+\(([^)]*)\) return (.*) end", function)
     assert found is not None
     names = [name for name in found[1].split(", ") if name]
-    values = {"at": at, **dict(zip(names, arguments, strict=True))}
+    values = {"TAG": at, **dict(zip(names, arguments, strict=True))}
     return "".join(part[1:-1] if part.startswith("'") else values[part] for part in found[2].split(" .. "))
 
 
@@ -26,11 +26,22 @@ def in_lua(function: str, at: str, arguments: list[str]) -> str:
 def test_lua_builds_the_same_key(name: str) -> None:
     keys = Keys("runs", 3)
     arguments = [f"<{parameter}>" for parameter in list(inspect.signature(METHODS[name]).parameters)[1:]]
-    assert in_lua(lua_functions()[f"{name}_key"], keys.at, arguments) == METHODS[name](keys, *arguments)
+    assert in_lua(lua_keys()[f"{name}_key"].source, keys.at, arguments) == METHODS[name](keys, *arguments)
 
 
-def test_there_is_a_function_for_each_method_and_no_other() -> None:
-    assert set(lua_functions()) == {f"{name}_key" for name in METHODS}
+@pytest.mark.parametrize("name", METHODS)
+def test_lua_builds_the_same_key_where_it_is_written_out(name: str) -> None:
+    keys = Keys("runs", 3)
+    names = [f"given{number}" for number in range(len(inspect.signature(METHODS[name]).parameters) - 1)]
+    written = f"local function f({', '.join(names)}) return {lua_keys()[f'{name}_key'].of(names)[1:-1]} end"
+    arguments = [f"<{name}>" for name in names]
+    assert in_lua(written, keys.at, arguments) == METHODS[name](keys, *arguments)
+    with pytest.raises(BadCall):
+        lua_keys()[f"{name}_key"].of([*names, "another"])
+
+
+def test_there_is_a_key_for_each_method_and_no_other() -> None:
+    assert set(lua_keys()) == {f"{name}_key" for name in METHODS}
 
 
 @pytest.mark.parametrize("name", METHODS)

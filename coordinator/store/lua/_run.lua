@@ -10,14 +10,15 @@ end
 
 -- The spec lies in pieces. A server keeps a hash in one small piece of memory while none of its values is longer than 64 bytes: a
 -- waiting run with 100 bytes of input then takes 400 bytes and not 630. Beside a long spec that does not matter: it lies whole.
-local PIECE = 64
 local SPEC = { 'spec', 'spec1', 'spec2', 'spec3', 'spec4', 'spec5', 'spec6', 'spec7' }
 
 local function in_pieces(spec)
-  if #spec <= PIECE or #spec > PIECE * #SPEC then return 'spec', spec end
-  local pieces = {}
-  for i = 1, math.ceil(#spec / PIECE) do
-    pieces[2 * i - 1], pieces[2 * i] = SPEC[i], string.sub(spec, (i - 1) * PIECE + 1, i * PIECE)
+  local n = #spec
+  if n <= 64 or n > 512 then return 'spec', spec end
+  if n <= 128 then return 'spec', string.sub(spec, 1, 64), 'spec1', string.sub(spec, 65) end
+  local pieces = { 'spec', string.sub(spec, 1, 64) }
+  for i = 1, math.ceil(n / 64) - 1 do
+    pieces[2 * i + 1], pieces[2 * i + 2] = 'spec' .. i, string.sub(spec, 64 * i + 1, 64 * i + 64)
   end
   return unpack(pieces)
 end
@@ -26,7 +27,7 @@ end
 local function whole_spec(id, ...)
   local pieces, asked = {}, { ... }
   for i = 1, #SPEC do
-    if i > 1 and #pieces[i - 1] ~= PIECE then break end
+    if i > 1 and #pieces[i - 1] ~= 64 then break end
     if i > #asked then asked = redis.call('HMGET', run_key(id), unpack(SPEC)) end
     if not asked[i] then break end
     pieces[i] = asked[i]

@@ -13,89 +13,104 @@ if birth ~= '' and redis.call('HGET', namespace_key(), 'birth') ~= birth then
 end
 local clock = server_ms(now)
 
--- What can't be read, or is too large for a TTL or a score, would stop a script in the middle: this one, with the neighbours
--- written and in no line, or the one that ends the run.
-local function whole(text) return string.find(text, '^%d+$') and #text <= 15 end
+-- What few runs have stands apart, and is made for the first of them: a server makes each function anew for every call.
+local function with_options()
+  -- What can't be read, or is too large for a TTL or a score, would stop a script in the middle: this one, with the neighbours
+  -- written and in no line, or the one that ends the run.
+  local function whole(text) return string.find(text, '^%d+$') and #text <= 15 end
 
-local function readable(route, priority, due, expires, key_ttl, retention)
-  return string.find(route, '^[^:]+:.+@%d+$') and string.find(priority, '^-?%d%d?%d?$')
-    and (due == '' or whole((string.gsub(due, '^%+', '')))) and (expires == '' or whole(expires))
-    and (key_ttl == '-' or whole(key_ttl)) and (retention == '' or whole(retention))
-end
-
--- What a key says: the run that it names, or that it can't be read. A run that it names and that is gone has ended before.
-local function found_by_key(route, key, digest, id)
-  local once = once_key(string.match(route, '^[^:]+:(.+)@%d+$'), key)
-  local named = redis.pcall('GET', once)
-  if not named then return nil end
-  if type(named) ~= 'string' then return { 'unreadable', id } end
-  local other, its = string.match(named, '^(%S+) (.*)$')
-  if other == id then return { 'created', id } end
-  if its == digest then redis.call('SET', once, named, 'KEEPTTL') end
-  return { its == digest and 'found' or 'conflict', other }
-end
-
--- As fell.lua writes it.
-local function is_felled(parent)
-  local mark = redis.pcall('GET', felled_key(parent))
-  return type(mark) == 'string' and string.sub(mark, 1, 1) ~= '-'
-end
-
--- One call often enqueues many to one route: they enter it together.
-local lines = {}
-local function line_of(route)
-  if not lines[route] and type(redis.pcall('ZCARD', ready_key(route))) == 'number' then lines[route] = {} end
-  return lines[route]
-end
-
-local function later(route, score, id)
-  local line = lines[route]
-  local n = #line
-  line[n + 1], line[n + 2] = score, id
-end
-
-local function create(id, route, spec, priority, due, expires, once, digest, key_ttl, retention, parent)
-  local start = due ~= '' and math.max(tonumber(due), clock) or clock
-  if due ~= '' and string.sub(due, 1, 1) == '+' then start = clock + tonumber(string.sub(due, 2)) end
-  local score = start - tonumber(priority) * 8796093022208
-  local delayed = start > clock
-  redis.call('HSET', run_key(id), 'status', delayed and 'delayed' or 'queued', 'route', route, 'counters',
-    string.format('1 0 0 0 0 0 0 0 0 0 %.0f %.0f', score, clock), in_pieces(spec))
-  if not string.find(route, '@0', -2, true) then redis.call('HSET', run_key(id), 'asked', string.match(route, '%d+$')) end
-  if retention ~= '' then redis.call('HSET', run_key(id), 'retention', retention) end
-  if once ~= '' then
-    redis.call('SET', once_key(string.match(route, '^[^:]+:(.+)@%d+$'), once), id .. ' ' .. digest)
-    redis.call('HSET', run_key(id), 'once', key_ttl .. ' ' .. once, 'digest', digest)
+  local function readable(due, expires, key_ttl, retention)
+    return (due == '' or whole((string.gsub(due, '^%+', '')))) and (expires == '' or whole(expires))
+      and (key_ttl == '-' or whole(key_ttl)) and (retention == '' or whole(retention))
   end
-  if expires ~= '' then
-    redis.call('HSET', run_key(id), 'expires', int(clock + tonumber(expires)))
-    redis.call('ZADD', deadlines_key(), int(clock + tonumber(expires)), 'expire:' .. id)
-    ring(coordinator_bell_key())
+
+  local function once_of(route, key) return once_key(string.match(route, '^[^:]+:(.+)@%d+$'), key) end
+
+  -- What a key says: the run that it names, or that it can't be read. A run that it names and that is gone has ended before.
+  local function found_by_key(id, once, digest)
+    local named = redis.pcall('GET', once)
+    if not named then return nil end
+    if type(named) ~= 'string' then return { 'unreadable', id } end
+    local other, its = string.match(named, '^(%S+) (.*)$')
+    if other == id then return { 'created', id } end
+    if its == digest then redis.call('SET', once, named, 'KEEPTTL') end
+    return { its == digest and 'found' or 'conflict', other }
   end
-  if parent ~= '' then
-    redis.pcall('SADD', children_key(parent), id)
-    redis.call('PEXPIRE', children_key(parent), 1209600000)
+
+  -- As fell.lua writes it.
+  local function is_felled(parent)
+    local mark = redis.pcall('GET', felled_key(parent))
+    return type(mark) == 'string' and string.sub(mark, 1, 1) ~= '-'
   end
-  if delayed then into_delayed(id, start) else later(route, int(score), id) end
+
+  -- Why it is not created; nil where it is.
+  local function refused(id, route, once, digest, parent)
+    local answer = once ~= '' and found_by_key(id, once_of(route, once), digest) or nil
+    if not answer and parent ~= '' and is_felled(parent) then answer = { 'felled', parent } end
+    return answer
+  end
+
+  local function start_of(due)
+    if due == '' then return clock end
+    if string.sub(due, 1, 1) == '+' then return clock + tonumber(string.sub(due, 2)) end
+    return math.max(tonumber(due), clock)
+  end
+
+  local function write(id, route, expires, once, digest, key_ttl, retention, parent)
+    if retention ~= '' then redis.call('HSET', run_key(id), 'retention', retention) end
+    if once ~= '' then
+      redis.call('SET', once_of(route, once), id .. ' ' .. digest)
+      redis.call('HSET', run_key(id), 'once', key_ttl .. ' ' .. once, 'digest', digest)
+    end
+    if expires ~= '' then
+      redis.call('HSET', run_key(id), 'expires', int(clock + tonumber(expires)))
+      redis.call('ZADD', deadlines_key(), int(clock + tonumber(expires)), 'expire:' .. id)
+      ring(coordinator_bell_key())
+    end
+    if parent ~= '' then
+      redis.pcall('SADD', children_key(parent), id)
+      redis.call('PEXPIRE', children_key(parent), 1209600000)
+    end
+  end
+
+  return { readable = readable, refused = refused, start_of = start_of, write = write }
 end
 
-local answers = {}
+local answers, options = {}, nil
+local lines = {} -- one call often enqueues many to one route: they enter it together
 for i = 1, items do
   local id, route, spec, priority, due, expires, once, digest, key_ttl, retention, parent = item(i)
-  local there = redis.pcall('HGET', run_key(id), 'status')
+  local plain = due == '' and expires == '' and once == '' and retention == '' and parent == '' and key_ttl == '-'
+  if not plain then options = options or with_options() end
+  local key = run_key(id)
+  local there = redis.pcall('HGET', key, 'status')
   if type(there) == 'string' then
-    redis.call('HSET', run_key(id), 'status', there)
+    redis.call('HSET', key, 'status', there)
     answers[i] = { 'created', id }
-  elseif not readable(route, priority, due, expires, key_ttl, retention) then
+  elseif not string.find(route, '^[^:]+:.+@%d+$') or not string.find(priority, '^-?%d%d?%d?$')
+    or not (plain or options.readable(due, expires, key_ttl, retention)) then
     answers[i] = { 'bad', id }
-  elseif there or not line_of(route) then
-    answers[i] = { 'unreadable', id }
   else
-    answers[i] = once ~= '' and found_by_key(route, once, digest, id)
-    if not answers[i] and parent ~= '' and is_felled(parent) then
-      answers[i] = { 'felled', parent }
-    elseif not answers[i] then
-      create(id, route, spec, priority, due, expires, once, digest, key_ttl, retention, parent)
+    local line = lines[route]
+    if not line and type(redis.pcall('ZCARD', ready_key(route))) == 'number' then
+      line = {}
+      lines[route] = line
+    end
+    if there or not line then
+      answers[i] = { 'unreadable', id }
+    else
+      answers[i] = not plain and options.refused(id, route, once, digest, parent) or nil
+    end
+    if not answers[i] then
+      local start = plain and clock or options.start_of(due)
+      local score = int(start - tonumber(priority) * 8796093022208)
+      redis.call('HSET', key, 'status', start > clock and 'delayed' or 'queued', 'route', route, 'counters',
+        '1 0 0 0 0 0 0 0 0 0 ' .. score .. ' ' .. int(clock), in_pieces(spec))
+      if not string.find(route, '@0', -2, true) then
+        redis.call('HSET', key, 'asked', string.match(route, '%d+$'))
+      end
+      if not plain then options.write(id, route, expires, once, digest, key_ttl, retention, parent) end
+      if start > clock then into_delayed(id, start) else line[#line + 1], line[#line + 2] = score, id end
       answers[i] = { 'created', id }
     end
   end
