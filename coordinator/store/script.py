@@ -64,7 +64,7 @@ def _used(shared: str, source: str) -> str:
     return "\n".join(kept)
 
 
-def _with_keys(body: str) -> str:
+def with_keys(body: str) -> str:
     """Each key is written out where it is built of plain names. Functions for all of them, made anew for each call, were a sixth of
     what an enqueue cost; those stay that are handed on as values, or given more than names."""
     named = r"[\w.]+(?:\[[\w .+*-]+\])?"
@@ -136,7 +136,7 @@ class Script:
     def text(self) -> str:
         """What the server gets: flags, names, of the shared parts what it uses, the script."""
         shared = "\n".join(_read(f"_{part}") for part in self.head.get("Uses", ()))
-        body = _with_keys(f"{_used(shared, self.source)}\n{self.source}")
+        body = with_keys(f"{_used(shared, self.source)}\n{self.source}")
         keys = [key.source for key in lua_keys().values() if re.search(rf"\b{key.name}\b", _CODELESS.sub("", body))]
         shebang = "#!lua" + (f" flags={','.join(self.head['Flags'])}" if "Flags" in self.head else "")
         return "\n".join([shebang, "local TAG = KEYS[1]", *self._bindings(), *keys, body])

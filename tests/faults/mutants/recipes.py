@@ -324,8 +324,8 @@ MUTANTS = [
     Mutant(
         "a key finds nothing",
         LUA + "enqueue.lua",
-        "answers[i] = once ~= '' and found_by_key(route, once, digest, id)",
-        "answers[i] = false",
+        "local answer = once ~= '' and found_by_key(id, once_of(route, once), digest) or nil",
+        "local answer = nil",
         "tests/lua/test_enqueue.py::test_a_key_finds_its_run",
     ),
     Mutant(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from coordinator.store.script import with_keys
+
 LUA = "coordinator/store/lua/"
 
 
@@ -20,7 +22,7 @@ class Bug(NamedTuple):
 
     def plant(self, text: str) -> str:
         """A script with the bug in it, where the place of the bug is part of it."""
-        return text.replace(self.old, self.new)
+        return text.replace(with_keys(self.old), with_keys(self.new))
 
 
 BUGS = (
@@ -77,12 +79,12 @@ BUGS = (
         LUA + "_judge.lua",
         "if gap < 0 or gap > 3 * tick or most then",
         "if false then",
-        seed=1,
+        seed=4,
     ),
     Bug(
         "an enqueue that is sent again creates again",
         LUA + "enqueue.lua",
-        "local there = redis.pcall('HGET', run_key(id), 'status')",
+        "local there = redis.pcall('HGET', key, 'status')",
         "local there = false",
         seed=9,
     ),
