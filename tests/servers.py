@@ -6,6 +6,7 @@ A server keeps its port and its directory over kill() and restart(), so what a t
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import shutil
 import signal
@@ -104,8 +105,9 @@ class Server:
             self.admin.close()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open, answers stop."""
+        """SIGSTOP: connections stay open, answers stop. When this returns it stands: a signal alone is only on its way."""
         self._signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         self._paused = True
 
     def resume(self) -> None:
