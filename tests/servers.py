@@ -6,14 +6,16 @@ A server keeps its port and its directory over kill() and restart(), so what a t
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import random
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -135,10 +137,26 @@ class Server:
         return False
 
 
+_PORTS = Path(tempfile.gettempdir()) / f"run-coordinator-tests-{os.getuid()}.ports"
+_given: set[int] = set()
+
+
+@cache
+def _locks() -> int:
+    """A file with a byte for each port; who locks it has the port, until its process ends."""
+    return os.open(_PORTS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
 def free_port() -> int:
-    """Below the range from which the kernel takes ports for outgoing connections: it stays ours while we are down."""
+    """Below the range from which the kernel takes ports for outgoing connections: it stays ours while we are down. It is given
+    once, in this process and in those beside it: one that starts a server would take the port of one that is about to come back."""
+    locks = _locks()
     while True:
         port = random.SystemRandom().randint(15000, 30000)  # hypothesis seeds the ordinary one
+        if port in _given:
+            continue
         with socket.socket() as probe, contextlib.suppress(OSError):
+            fcntl.lockf(locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
             probe.bind(("127.0.0.1", port))
+            _given.add(port)
             return port
