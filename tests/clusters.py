@@ -1,7 +1,7 @@
 """Real servers together: a Cluster of three masters with a replica each, and a Sentinel group, on loopback.
 
-Nodes are told to be impatient (a second until a silent one is given up), so that a failover takes seconds. A machine that stands
-still for a second makes one, too: where nobody is to die they are told to be patient.
+Nodes are told to be impatient (two seconds until a silent one is given up), so that a failover takes seconds. A machine that stands
+still for as long makes one, too: where nobody is to die they are told to be patient.
 """
 
 from __future__ import annotations
