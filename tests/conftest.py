@@ -23,6 +23,7 @@ import pytest
 
 from tests.clusters import Cluster, Group
 from tests.servers import DURABLE, Kind, Server, binary
+from tests.unrest import UNREST
 
 SHELVES = Path(__file__).parent
 
@@ -117,7 +118,8 @@ def namespace() -> str:
 
 @pytest.fixture(scope="session")
 def shared_topologies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, Kind], Cluster | Group]]:
-    """One Cluster and one Sentinel group of each kind for the whole session, started when first asked for; nobody kills them."""
+    """One Cluster and one Sentinel group of each kind for the whole session, started when first asked for. Nobody kills them, and
+    so they are patient: else a machine that stands still for a second has them fail over in the middle of somebody's test."""
     made: dict[tuple[str, Kind], Cluster | Group] = {}
 
     def of(what: str, kind: Kind) -> Cluster | Group:
@@ -125,6 +127,8 @@ def shared_topologies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call
         if (what, kind) not in made:
             directory = tmp_path_factory.mktemp(what)
             made[what, kind] = Cluster(kind, directory) if what == "cluster" else Group(kind, directory)
+            if not UNREST:
+                made[what, kind].be_patient()
         return made[what, kind]
 
     yield of

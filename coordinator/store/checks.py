@@ -46,7 +46,7 @@ class Wanted:
     durability: str = "local"
     founding: bool = False
     followed: bool = False  # a Sentinel group or a Cluster: where the master is now is found out anew
-    now: float | None = None  # of this machine, to compare clocks
+    between: tuple[float, float] | None = None  # this machine's time before it was asked and after the answer
 
 
 def examine(
@@ -58,7 +58,9 @@ def examine(
 ) -> Generator[Request | list[Request], Any, list[Finding]]:
     """What is found; nothing is written. The namespace's own facts count, else those that it would be founded with."""
     keys = Keys(namespace, 0)
-    info, fsync, clock, facts = yield [*_look(keys.at), read(keys.at, "HGETALL", keys.namespace())]
+    (info, fsync, clock, facts), between = yield from _timed(
+        [*_look(keys.at), read(keys.at, "HGETALL", keys.namespace())], now
+    )
     for answer in (info, fsync, facts):
         if isinstance(answer, (Unreachable, Unconfirmed)):
             raise Unreachable(str(answer).partition(";")[0])
@@ -67,30 +69,44 @@ def examine(
     known = {field: text(value) for field, value in pairs(facts).items()}
     level = known.get("durability") or durability or "local"
     followed = address.kind != "one"
-    wanted = Wanted(level, founding=not known, followed=followed, now=None if now is None else now())
+    wanted = Wanted(level, founding=not known, followed=followed, between=between)
     lines = _lines(info)
     if followed and _is_replica(
         lines
     ):  # the answer about the facts came from the new master: by now it is known where it is
-        info, fsync, clock = yield _look(keys.at)
-        lines = _lines(info)
+        (info, fsync, clock), between = yield from _timed(_look(keys.at), now)
+        lines, wanted = _lines(info), replace(wanted, between=between)
     found = findings(lines, _setting(fsync), wanted, _time(clock))
     if followed and lines is not None and lines.get("cluster_enabled") == "1":
         space = Namespace(namespace, int(known.get("partitions", partitions or 1)), level)
-        found += yield from _other_nodes(space, wanted)
+        found += yield from _other_nodes(space, wanted, now)
     return found
+
+
+def _timed(
+    requests: list[Request], now: Callable[[], float] | None
+) -> Generator[list[Request], Any, tuple[list[Any], tuple[float, float] | None]]:
+    """The replies, and the times between which they were given: an answer may take seconds, and is no wrong clock then."""
+    before = 0.0 if now is None else now()
+    replies = yield requests
+    return replies, None if now is None else (before, now())
 
 
 def _look(at: str, *, hasty: bool = False) -> list[Request]:
     return [Command(at, command, hasty=hasty) for command in _QUESTIONS]
 
 
-def _other_nodes(space: Namespace, wanted: Wanted) -> Generator[list[Request], Any, list[Finding]]:
+def _other_nodes(
+    space: Namespace, wanted: Wanted, now: Callable[[], float] | None
+) -> Generator[list[Request], Any, list[Finding]]:
     """The other masters of a Cluster, whether or not they have partitions: a slot may be moved to any. One that can't be reached
     keeps nobody from the others."""
     others = yield from every_master(space)
     others.pop("the node of partition 0", None)
-    replies = yield [question for at in others.values() for question in _look(at, hasty=True)]
+    replies, between = yield from _timed(
+        [question for at in others.values() for question in _look(at, hasty=True)], now
+    )
+    wanted = replace(wanted, between=between)
     found: list[Finding] = []
     for number, name in enumerate(others):
         info, fsync, clock = replies[number * len(_QUESTIONS) :][: len(_QUESTIONS)]
@@ -138,7 +154,7 @@ def findings(
     info: Mapping[str, str] | None, appendfsync: str | None, wanted: Wanted, clock: float | None = None
 ) -> list[Finding]:
     """What is wrong or worth a warning."""
-    found = _skew(clock, wanted.now)
+    found = _skew(clock, wanted.between)
     if info is None:
         return [
             Finding("the server does not let this user run INFO: its role, eviction and persistence were not checked"),
@@ -227,13 +243,16 @@ def _memory(info: Mapping[str, str]) -> list[Finding]:
     return []
 
 
-def _skew(clock: float | None, now: float | None) -> list[Finding]:
-    if clock is None or now is None or abs(clock - now) <= CLOCK_SKEW:
+def _skew(clock: float | None, between: tuple[float, float] | None) -> list[Finding]:
+    if clock is None or between is None:
         return []
-    ahead = "ahead of" if clock > now else "behind"
+    skew = clock - min(max(clock, between[0]), between[1])
+    if abs(skew) <= CLOCK_SKEW:
+        return []
+    ahead = "ahead of" if skew > 0 else "behind"
     return [
         Finding(
-            f"the server's clock is {abs(clock - now):.0f} s {ahead} this machine's: times that are given as such (at=, schedules) "
+            f"the server's clock is {abs(skew):.0f} s {ahead} this machine's: times that are given as such (at=, schedules) "
             "follow the server; let both follow NTP"
         )
     ]

@@ -20,7 +20,7 @@ from coordinator.config import Settings
 from coordinator.store.keys import Keys
 from tests.e2e.conftest import MakeStage
 from tests.e2e.processes import Stage, children, stop, wait_for_start
-from tests.servers import SYNCED, Server
+from tests.servers import Server
 from tests.waiting import eventually, wait_until
 from workers.fleet import Fleet
 from workers.worker import WorkerOptions
@@ -280,7 +280,7 @@ def test_no_secret_is_among_the_arguments_of_any_process(
 def test_children_outlive_an_outage_and_leave_nothing_behind(
     make_stage: MakeStage, start_server: Callable[..., Server]
 ) -> None:
-    server = start_server(settings=SYNCED)
+    server = start_server()
     stage = make_stage(server)
     fleet = start(stage, processes=2, lease=2.0)
     ready(stage, 2)

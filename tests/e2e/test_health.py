@@ -16,7 +16,7 @@ from typing import Any
 from coordinator import Client, Status
 from tests.e2e.conftest import MakeStage
 from tests.e2e.processes import Stage, children, stop, wait_for_start
-from tests.servers import SYNCED, Server, free_port
+from tests.servers import Server, free_port
 from tests.waiting import wait_until
 
 APP, HARD = "tests.e2e.app:runs", "tests.e2e.fleet_app:runs"
@@ -52,7 +52,7 @@ def answers(port: int, path: str, status: int) -> list[str]:
 def test_a_fleet_is_ready_with_its_last_process_live_in_an_outage_and_not_ready_when_it_drains(
     make_stage: MakeStage, start_server: Callable[..., Server]
 ) -> None:
-    server, port = start_server(settings=SYNCED), free_port()
+    server, port = start_server(), free_port()
     stage = make_stage(server)
     fleet = start(stage, port, "--processes", 2, "--lease", 4, "--grace", 60)
     answers(port, "/ready", 200)

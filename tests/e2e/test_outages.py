@@ -12,7 +12,6 @@ import pytest
 from coordinator import Client, Status
 from tests.e2e.conftest import MakeStage
 from tests.e2e.processes import children, stop, wait_for_start
-from tests.servers import SYNCED
 from tests.waiting import wait_until
 
 LEASE = 4.0  # and so long is recovery held: who wakes up within it, on a busy machine too, has lost nothing
@@ -24,7 +23,7 @@ HELD = "recovery is held for"  # what a coordinator says then
 def test_three_leases_without_a_server_cost_nothing(make_stage: MakeStage, start_server: Any, how: str) -> None:
     """Workers stay alive, the coordinator is replaced meanwhile: no recovery, no strike, all runs go on. The new coordinator is the
     first that the server answers, so that it finds nothing but leases that have run out."""
-    server = start_server(settings=SYNCED)
+    server = start_server()
     stage = make_stage(server)
     coordinator = stage.coordinator()
     fleet = stage.fleet(3, lease=LEASE, concurrency=20)

@@ -13,7 +13,6 @@ from typing import Any
 from coordinator import Client, Handle, Status
 from tests.e2e.conftest import MakeStage
 from tests.e2e.processes import Stage, children, stop, wait_for_start
-from tests.servers import SYNCED
 from tests.unrest import UNREST
 from tests.waiting import wait_until
 
@@ -50,7 +49,7 @@ def has_noticed(stage: Stage) -> int:
 
 def test_nothing_acknowledged_is_lost_through_kills_of_everything(make_stage: MakeStage, start_server: Any) -> None:
     """Promise 1: workers, supervisor, coordinator and server are killed; each run comes to exactly one ending."""
-    server = start_server(settings=SYNCED)
+    server = start_server()
     stage = make_stage(server)
     coordinator, fleet = stage.coordinator(), stage.fleet(2)
     with Client(stage.url, stage.namespace) as client:

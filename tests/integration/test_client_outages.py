@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -18,8 +19,9 @@ from coordinator.config import address
 from coordinator.store import plans
 from coordinator.store.plans import Membership
 from coordinator.store.wire import Wire, drive
+from tests.impatience import impatient, wire_of
 from tests.proxy import Proxy, naming
-from tests.servers import SYNCED, Server, free_port
+from tests.servers import Server, free_port
 from tests.waiting import eventually, wait_until
 
 SCRIPTS = naming(b"EVAL")
@@ -63,7 +65,7 @@ def test_a_server_that_may_lose_runs_is_refused_and_nothing_is_written(start_ser
 
 
 def test_a_replica_is_refused(start_server, namespace):
-    primary = start_server()
+    primary = start_server(settings={"repl-diskless-sync-delay": "0"})
     replica = start_server(settings={"replicaof": f"127.0.0.1 {primary.port}"})
     wait_until(lambda: replica.admin.info("replication")["master_link_status"] == "up", "the replica's link")
     with (
@@ -166,10 +168,10 @@ def test_a_lost_reply_is_made_good_by_sending_again(proxy, namespace):
 
 
 def test_an_enqueue_without_an_answer_is_unconfirmed_and_can_be_made_again_with_its_id(proxy, namespace):
-    with Client(proxy.url, namespace, timeout=0.2) as client:
+    with Client(proxy.url, namespace) as client:
         client.status()
         cut_all(proxy)
-        with pytest.raises(Unconfirmed) as caught:
+        with impatient(wire_of(client)), pytest.raises(Unconfirmed) as caught:
             client.enqueue("work", {"n": 1})
         uncut(proxy)
         (id,) = caught.value.ids
@@ -185,21 +187,22 @@ def test_many_without_an_answer_say_which_are_acknowledged(proxy, namespace, par
     drive(wire, plans.found(namespace, birth="b", partitions=partitions))
     wire.close()
 
-    def some(*, cutting: bool) -> Iterator[Inputs[None]]:
+    def some(patience: ExitStack | None = None) -> Iterator[Inputs[None]]:
         for n in range(1200):
-            if n == 600 and cutting:
+            if n == 600 and patience is not None:
                 cut_all(proxy)
+                patience.enter_context(impatient(wire_of(client)))
             yield Inputs("work", {"n": n})
 
-    with Client(proxy.url, namespace, timeout=0.2) as client:
+    with Client(proxy.url, namespace) as client:
         client.status()
-        with pytest.raises(Unconfirmed) as caught:
-            client.enqueue_many(some(cutting=True))
+        with ExitStack() as patience, pytest.raises(Unconfirmed) as caught:
+            client.enqueue_many(some(patience))
         uncut(proxy)
         error = caught.value
         assert error.acknowledged == error.ids[:500]
         assert len(error.ids) == 1000
-        handles = client.enqueue_many(some(cutting=False), ids=error.ids)
+        handles = client.enqueue_many(some(), ids=error.ids)
         assert [handle.id for handle in handles[:1000]] == list(error.ids)
         assert client.status().counts[Status.QUEUED] == 1200
 
@@ -210,18 +213,19 @@ def test_many_that_began_are_unconfirmed_also_where_the_server_went_away(proxy, 
             if n == 600:
                 proxy.refuse()
                 proxy.drop()
+                patience.enter_context(impatient(wire_of(client)))
             yield Inputs("work", {"n": n})
 
-    with Client(proxy.url, namespace, timeout=0.2) as client:
+    with Client(proxy.url, namespace) as client:
         client.status()
-        with pytest.raises(Unconfirmed) as caught:
+        with ExitStack() as patience, pytest.raises(Unconfirmed) as caught:
             client.enqueue_many(some())
     assert len(caught.value.acknowledged) == 500
     proxy.accept()
 
 
 def test_reading_without_an_answer_is_unreachable_there_is_nothing_to_confirm(proxy, namespace):
-    with Client(proxy.url, namespace, timeout=0.2) as client:
+    with Client(proxy.url, namespace, timeout=2) as client:
         handle = client.enqueue("work")
         cut_all(proxy)
         for action in (handle.view, handle.result):
@@ -283,7 +287,7 @@ async def test_a_task_that_waits_survives_a_lost_connection(start_server, namesp
 
 
 def test_who_waits_survives_a_restart_of_the_server(start_server, namespace):
-    server = start_server(settings=SYNCED)
+    server = start_server()
     answers: list[Any] = []
     with Client(server.url, namespace) as client:
         handle = client.enqueue("work")

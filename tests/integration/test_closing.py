@@ -61,7 +61,7 @@ async def test_a_wire_that_is_closed_on_a_server_that_hangs_makes_no_more_connec
     server: Server, namespace: str
 ) -> None:
     """Those who wait until a trip has ended would begin another one, after all connections were closed."""
-    wire, keys = AsyncWire(address(server.url), trip_seconds=0.5), Keys(namespace, 0)
+    wire, keys = AsyncWire(address(server.url), trip_seconds=2.0), Keys(namespace, 0)
     server.pause()
     try:
         futures = []
@@ -129,9 +129,11 @@ async def test_with_tls_nobody_waits_for_a_good_bye_of_a_server_that_hangs(
     wire = AsyncWire(address(f"rediss://127.0.0.1:{port}/0?{certificates.options()}"))
     await wire.ask([question(Keys(namespace, 0))])
     assert connections(server) == 1
+    (connection,) = (one for pool in wire._pools.values() for one in pool._at_hand)
+    connection.socket_connect_timeout = 60  # after which redis-py would give up, with an error
     server.pause()
     try:
-        async with asyncio.timeout(4):  # redis-py would give up after five seconds, with an error
+        async with asyncio.timeout(20):
             await wire.close()
     finally:
         server.resume()
@@ -150,7 +152,7 @@ async def test_a_worker_that_is_cancelled_leaves_no_connection(server: Server, n
 
         worker, task = made.worker(registry)
         await worker.ready.wait()
-        assert connections(server) > 2
+        await eventually(lambda: connections(server) > 2, "its bells wait")
         task.cancel()
         await asyncio.wait({task})
         await eventually(lambda: connections(server) <= 1, "only the bench is connected")

@@ -21,7 +21,6 @@ from coordinator.store import plans
 from coordinator.store.keys import Namespace
 from coordinator.store.wire import AsyncWire, drive_async
 from tests.conftest import StartServer
-from tests.servers import SYNCED
 from tests.waiting import eventually
 
 KIND = route("default", "work", 0)
@@ -126,7 +125,7 @@ async def test_an_outage_is_said_once_and_work_goes_on_after_it(
     start_server: StartServer, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    server = start_server(settings=SYNCED)
+    server = start_server()
     producer = await producer_on(server.url, namespace, partitions=2)
     async with running(server.url, namespace):
         await producer.becomes_queued(await producer.enqueue("+10"))

@@ -22,6 +22,7 @@ from coordinator.store.script import Call, read
 from coordinator.store.wire import Wire, drive
 from tests.clusters import replicated
 from tests.conftest import StartServer
+from tests.impatience import impatient, wire_of
 from tests.lua import record_calls
 from tests.lua.calls import ONE, PREPARE
 from tests.lua.store import Store
@@ -29,13 +30,14 @@ from tests.servers import DURABLE, Kind, Server
 from tests.waiting import wait_until
 
 LEVEL = "replicated(1)"
+PATIENT = 30.0  # seconds where a replica is to confirm: it may be slow, and the wires here are not patient
 
 
 class Pair:
     """A master and its replica."""
 
     def __init__(self, start: StartServer) -> None:
-        self.master, self.replica = start(), start(settings={"repl-diskless-sync-delay": "0"})
+        self.master, self.replica = start(settings={"repl-diskless-sync-delay": "0"}), start()
         self.replica.admin.execute_command("REPLICAOF", "127.0.0.1", self.master.port)
         wait_until(lambda: self.master.admin.execute_command("ROLE")[2], "the replica follows")
         replicated(self.master)
@@ -69,7 +71,7 @@ def wire(pair: Pair) -> Iterator[Wire]:
 
 
 def founded(wire: Wire, namespace: str) -> Any:
-    return drive(wire, plans.found(namespace, birth="b", durability=LEVEL))
+    return drive(wire, plans.found(namespace, birth="b", durability=LEVEL), timeout=PATIENT)
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
@@ -77,21 +79,23 @@ async def test_an_enqueue_without_a_replica_is_unconfirmed_until_one_has_it(
     pair: Pair, wire: Wire, namespace: str, how: str
 ) -> None:
     founded(wire, namespace)
-    pair.replica.pause()
-    with Client(pair.master.url, namespace, timeout=1.5) as client:
-        async with AsyncClient(pair.master.url, namespace, timeout=1.5) as asynchronous:
+    with Client(pair.master.url, namespace) as client:
+        async with AsyncClient(pair.master.url, namespace) as asynchronous:
+            assert (await asynchronous.status()).durability == client.status().durability == LEVEL
+            pair.replica.pause()
 
             async def enqueue(**options: Any) -> str:
                 if how == "async":
                     return (await asynchronous.enqueue("k", {}, **options)).id
                 return (await asyncio.to_thread(lambda: client.enqueue("k", {}, **options))).id
 
-            with pytest.raises(Unconfirmed, match="0 of 1 replicas") as caught:
-                await enqueue()
-            (id,) = caught.value.ids
-            # the master has it: that it finds it there the second time is no more than it was
-            with pytest.raises(Unconfirmed):
-                await enqueue(id=id)
+            with impatient(wire_of(asynchronous if how == "async" else client), 1.0):
+                with pytest.raises(Unconfirmed, match="0 of 1 replicas") as caught:
+                    await enqueue()
+                (id,) = caught.value.ids
+                # the master has it: that it finds it there the second time is no more than it was
+                with pytest.raises(Unconfirmed):
+                    await enqueue(id=id)
             pair.replica.resume()
             assert await enqueue(id=id) == id
             view = await asynchronous.handle(id).view()
@@ -103,7 +107,7 @@ async def test_reads_and_heartbeats_do_not_wait_for_replicas(pair: Pair, wire: W
     space = founded(wire, namespace)
     keys = space.keys(0)
     member = plans.Membership("w1", 15_000, "h", 1, "s", "f", "c", 1, ("default:k@0",))
-    assert drive(wire, plans.join(keys, space.birth, member)) == "ok"
+    assert drive(wire, plans.join(keys, space.birth, member), timeout=PATIENT) == "ok"
     pair.replica.pause()
     async with AsyncClient(pair.master.url, namespace, timeout=30) as client:
         waiting = asyncio.create_task(client.enqueue("k", {}, key="x"))  # holds its trips up
@@ -119,8 +123,9 @@ def test_an_unconfirmed_claim_brings_nothing(pair: Pair, wire: Wire, namespace: 
     """Its runs are owned and in no worker's hands: the next comparison gives them back, without a strike."""
     space = founded(wire, namespace)
     keys = space.keys(0)
-    drive(wire, plans.join(keys, "b", plans.Membership("w1", 15_000, "h", 1, "s", "f", "c", 1, ("default:k@0",))))
-    drive(wire, plans.enqueue(space, [plans.NewRun(ONE, "default:k@0", b"")]))
+    member = plans.Membership("w1", 15_000, "h", 1, "s", "f", "c", 1, ("default:k@0",))
+    drive(wire, plans.join(keys, "b", member), timeout=PATIENT)
+    drive(wire, plans.enqueue(space, [plans.NewRun(ONE, "default:k@0", b"")]), timeout=PATIENT)
     pair.replica.pause()
     with pytest.raises(Unconfirmed):
         drive(wire, plans.claim(keys, "w1", number=1, want=1, routes=["default:k@0"], alone=False))
@@ -129,19 +134,21 @@ def test_an_unconfirmed_claim_brings_nothing(pair: Pair, wire: Wire, namespace: 
     ((stray, token),) = beat.strays
     assert stray == ONE
     pair.replica.resume()
-    assert drive(wire, plans.release(keys, ONE, token, mode="stopping")) == "ok"
+    assert drive(wire, plans.release(keys, ONE, token, mode="stopping"), timeout=PATIENT) == "ok"
 
 
 def test_an_ending_is_repeated_until_a_replica_has_it(pair: Pair, wire: Wire, namespace: str) -> None:
     space = founded(wire, namespace)
     keys = space.keys(0)
-    drive(wire, plans.join(keys, "b", plans.Membership("w1", 15_000, "h", 1, "s", "f", "c", 1, ("default:k@0",))))
-    drive(wire, plans.enqueue(space, [plans.NewRun(ONE, "default:k@0", b"")]))
-    _, (run,) = drive(wire, plans.claim(keys, "w1", number=1, want=1, routes=["default:k@0"], alone=False))
+    member = plans.Membership("w1", 15_000, "h", 1, "s", "f", "c", 1, ("default:k@0",))
+    drive(wire, plans.join(keys, "b", member), timeout=PATIENT)
+    drive(wire, plans.enqueue(space, [plans.NewRun(ONE, "default:k@0", b"")]), timeout=PATIENT)
+    claim = plans.claim(keys, "w1", number=1, want=1, routes=["default:k@0"], alone=False)
+    _, (run,) = drive(wire, claim, timeout=PATIENT)
     pair.replica.pause()
     back = threading.Timer(1.5, pair.replica.resume)
     back.start()
-    assert drive(wire, plans.complete(keys, ONE, run.token, b""), timeout=30) == "ok"
+    assert drive(wire, plans.complete(keys, ONE, run.token, b""), timeout=PATIENT) == "ok"
     back.join()
     assert pair.replica.admin.hget(keys.run(ONE), "status") == b"completed"
 
@@ -176,14 +183,16 @@ def test_a_repetition_is_not_confirmed_by_a_wait_that_waits_for_nothing(
 ) -> None:
     """Whether or not the script has anything to write the second time, and though it comes on another connection."""
     store = Store(lagging.master.url, namespace)
-    made = Wire(address(lagging.master.url), timeout=0.01)
+    made = Wire(address(lagging.master.url), timeout=5)
+    made.ask([read("{x:0}", "PING")])
     try:
         request = next(CALLS[name](store))
         requests = [replace(one, at=Tag(one.at, 1)) for one in (request if isinstance(request, list) else [request])]
         lagging.replica.pause()
-        assert _unconfirmed(made, requests), "the first time"
-        made.close()
-        assert _unconfirmed(made, requests), "the second time"
+        with impatient(made, 0.01):  # a trip has its time, and only its WAIT is short
+            assert _unconfirmed(made, requests), "the first time"
+            made.close()
+            assert _unconfirmed(made, requests), "the second time"
         lagging.replica.resume()
         assert not _unconfirmed(store.wire, requests)
     finally:
@@ -212,8 +221,8 @@ async def test_a_checkpoint_that_no_replica_has_is_not_kept(pair: Pair, wire: Wi
     """The store of checkpoints keeps what its namespace promises."""
     founded(wire, namespace)
     checkpoint = Checkpoint(Meta("r1", "a"), [{"role": "user", "content": "hello"}])
-    plain = RedisStore(pair.master.url, namespace, timeout=1)
-    asynchronous = AsyncRedisStore(pair.master.url, namespace, timeout=1)
+    plain = RedisStore(pair.master.url, namespace, timeout=3)
+    asynchronous = AsyncRedisStore(pair.master.url, namespace, timeout=3)
 
     async def save() -> None:
         if how == "async":
@@ -226,6 +235,7 @@ async def test_a_checkpoint_that_no_replica_has_is_not_kept(pair: Pair, wire: Wi
             await save()
     finally:
         pair.replica.resume()
+    await asyncio.to_thread(replicated, pair.master)
     await save()
     assert pair.replica.admin.exists(Keys(namespace, 0).record("r1"))
     await asyncio.to_thread(plain.close)

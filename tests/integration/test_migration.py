@@ -13,7 +13,8 @@ from workers import AsyncRun, Left, Registry
 from workers.worker import Worker, WorkerOptions
 
 
-def first_version() -> Registry[None]:
+def first_version(parked: asyncio.Event) -> Registry[None]:
+    """One that says when all it has is saved: the end of its phase is saved before."""
     runs = Registry()
 
     @runs.handler(throttle=0)
@@ -22,6 +23,7 @@ def first_version() -> Registry[None]:
         run.messages.append({"text": word})
         run.state["count"] = 1
         await run.flush()
+        parked.set()
         await asyncio.Event().wait()
         return "never"
 
@@ -70,15 +72,12 @@ async def worked(runs: Registry[None], url: str, namespace: str, until: Any) -> 
 
 async def test_a_run_of_an_older_schema_is_migrated_once(real_url: str, namespace: str) -> None:
     async with AsyncClient(real_url, namespace) as client:
-        handle = await client.enqueue("grow", {"word": "tide"})
-
-        async def saved() -> bool:
-            return (await handle.view()).checkpointed is not None and len((await handle.view()).phases) > 0
+        handle, parked = await client.enqueue("grow", {"word": "tide"}), asyncio.Event()
 
         async def saved_at_two() -> bool:
             return (await handle.view()).schema == 2
 
-        await worked(first_version(), real_url, namespace, saved)
+        await worked(first_version(parked), real_url, namespace, parked.is_set)
         await worked(second_version(migrating=True, stay=True), real_url, namespace, saved_at_two)
         # saved at schema 2: a process without the migration goes on, and the changed inputs are still there
         await worked(second_version(migrating=False), real_url, namespace, handle.result)
@@ -87,15 +86,12 @@ async def test_a_run_of_an_older_schema_is_migrated_once(real_url: str, namespac
 
 async def test_a_run_that_nobody_can_migrate_waits_and_says_so(real_url: str, namespace: str) -> None:
     async with AsyncClient(real_url, namespace) as client:
-        handle = await client.enqueue("grow", {"word": "tide"})
-
-        async def saved() -> bool:
-            return (await handle.view()).checkpointed is not None
+        handle, parked = await client.enqueue("grow", {"word": "tide"}), asyncio.Event()
 
         async def told() -> bool:
             return "schema 1" in (await handle.view()).why
 
-        await worked(first_version(), real_url, namespace, saved)
+        await worked(first_version(parked), real_url, namespace, parked.is_set)
         await worked(second_version(migrating=False), real_url, namespace, told)
         view = await handle.view()
         assert (view.status, view.counters.strikes, view.attempt) == (Status.QUEUED, 0, 1)
@@ -110,15 +106,12 @@ async def test_a_migration_that_raises_is_a_rejected_attempt(real_url: str, name
         raise KeyError("count")
 
     async with AsyncClient(real_url, namespace) as client:
-        handle = await client.enqueue("grow", {"word": "tide"})
-
-        async def saved() -> bool:
-            return (await handle.view()).checkpointed is not None
+        handle, parked = await client.enqueue("grow", {"word": "tide"}), asyncio.Event()
 
         async def rejected() -> bool:
             return (await handle.view()).status is Status.DELAYED
 
-        await worked(first_version(), real_url, namespace, saved)
+        await worked(first_version(parked), real_url, namespace, parked.is_set)
         await worked(broken, real_url, namespace, rejected)
         view = await handle.view()
         assert view.error is not None

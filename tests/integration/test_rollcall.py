@@ -12,7 +12,7 @@ from coordinator.config import Settings
 from coordinator.store import fleet_plans
 from coordinator.store.checks import enter
 from coordinator.store.wire import AsyncWire, drive_async
-from tests.servers import SYNCED, Server
+from tests.servers import Server
 from tests.waiting import eventually
 from workers.fleet import Fleet
 from workers.worker import WorkerOptions
@@ -40,7 +40,7 @@ def ready(fleet: Fleet) -> int:
 async def test_a_part_that_could_not_be_told_in_an_outage_is_told_after_it(
     start_server: Callable[..., Server], namespace: str, fleet_of: Callable[..., Fleet]
 ) -> None:
-    server = start_server(settings=SYNCED)
+    server = start_server()
     settings = Settings(server.url, namespace, timeout=2.0)
     fleet = fleet_of(server.url, namespace)
     running = asyncio.create_task(fleet.run())

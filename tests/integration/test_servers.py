@@ -8,13 +8,13 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tests.conftest import StartServer
-from tests.servers import FORGETFUL, SYNCED, Kind, Server
+from tests.servers import FORGETFUL, Kind, Server
 
 pytestmark = pytest.mark.parametrize("kind", ["valkey", "redis"])
 
 
 def test_what_was_acknowledged_survives_kill_and_restart(start_server: StartServer, kind: Kind) -> None:
-    server: Server = start_server(kind, SYNCED)
+    server: Server = start_server(kind)
     port = server.port
     server.admin.set("key", "kept")
     server.kill()

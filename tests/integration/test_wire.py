@@ -14,15 +14,17 @@ from coordinator.config import address
 from coordinator.errors import CoordinatorError, NotConfigured, ServerFull, Unconfirmed, Unreachable
 from coordinator.store import plans, wire
 from coordinator.store.plans import SCRIPTS, NewRun
+from coordinator.store.script import read
 from coordinator.store.wire import AsyncWire, Wire, drive, drive_async
 from tests.conftest import StartServer
 from tests.lua.calls import PREPARE, TELLS_WHAT_IS_LEFT
 from tests.lua.store import ROUTES, Store, delta
 from tests.proxy import Proxy, naming
-from tests.servers import SYNCED, Kind, Server
+from tests.servers import Kind, Server
 from tests.waiting import eventually, wait_until
 
 SECRET = "s3cr3t-pa55"
+PING = read("{x:0}", "PING")
 
 
 @pytest.fixture
@@ -188,10 +190,10 @@ async def test_a_pipeline_of_forgotten_scripts_is_answered_in_order(
 async def test_a_server_that_comes_back_is_found_again(
     start_server: StartServer, open_store: Any, sync_wire: Any, async_wire: Any, how: str
 ) -> None:
-    server = start_server(settings=SYNCED)
+    server = start_server()
     store = open_store(server)
     run = store.running()
-    made = sync_wire(server.url) if how == "sync" else async_wire(server.url)
+    made = sync_wire(server.url, 60) if how == "sync" else async_wire(server.url, 60)
     ask = (
         (lambda plan: asyncio.to_thread(drive, made, plan)) if how == "sync" else (lambda plan: drive_async(made, plan))
     )
@@ -214,7 +216,7 @@ async def test_nobody_there_is_unreachable_within_the_timeout(
     begun = loop.time()
     with pytest.raises(Unreachable, match=f"redis://127.0.0.1:{proxy.port}/0 can't be reached"):
         await carried(how, partial(sync_wire, timeout=0.5), partial(async_wire, timeout=0.5), proxy.url, plan)
-    assert loop.time() - begun < 3
+    assert loop.time() - begun < 20, "as a wire that has no timeout given would try"
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
@@ -227,9 +229,11 @@ async def test_sent_and_never_answered_is_unconfirmed(
     monkeypatch.setattr(wire, "TRIP_SECONDS", 0.3)
     proxy.hold_requests(naming(plans.COMPLETE.sha.encode()))
     plan = plans.complete(store.keys, run.id, run.token, b"r", now=store.at)
-    impatient = partial(async_wire, timeout=0.5, trip_seconds=0.3)
+    made = sync_wire(proxy.url) if how == "sync" else async_wire(proxy.url, trip_seconds=0.3)
+    # who can't connect in so little time, on a busy machine, has sent nothing
+    await (asyncio.to_thread(made.ask, [PING]) if how == "sync" else made.ask([PING]))
     with pytest.raises(Unconfirmed, match="may have been carried out"):
-        await carried(how, partial(sync_wire, timeout=0.5), impatient, proxy.url, plan)
+        await (asyncio.to_thread(drive, made, plan, 0.5) if how == "sync" else drive_async(made, plan, 0.5))
     assert store.status(run.id) == "running"
     proxy.release_requests()
     wait_until(lambda: store.status(run.id) == "completed", "the late request to be carried out")
@@ -242,8 +246,10 @@ async def test_once_sent_a_later_refusal_does_not_make_it_unreachable(
     store = open_store(valkey_server)
     run = store.running()
     proxy.hold_requests(naming(plans.COMPLETE.sha.encode()))
-    made = async_wire(proxy.url, 0.5, trip_seconds=0.5)
-    caller = asyncio.create_task(drive_async(made, plans.complete(store.keys, run.id, run.token, b"r", now=store.at)))
+    made = async_wire(proxy.url, trip_seconds=0.5)
+    await made.ask([PING])
+    plan = plans.complete(store.keys, run.id, run.token, b"r", now=store.at)
+    caller = asyncio.create_task(drive_async(made, plan, 0.5))
     await eventually(lambda: proxy.held == 1, "the trip to be under way")
     proxy.refuse()
     with pytest.raises(Unconfirmed, match="may have been carried out"):
@@ -333,9 +339,12 @@ async def test_one_bad_item_does_not_spoil_its_neighbours(
 # ---- errors that say what to do, and no secrets ------------------------------------------------------------------------
 
 
-async def refused(how: str, sync_wire: Any, async_wire: Any, url: str, plan: Any) -> CoordinatorError:
+async def refused(
+    how: str, sync_wire: Any, async_wire: Any, url: str, plan: Any, timeout: float = 30
+) -> CoordinatorError:
+    """What is not tried again. A short timeout is for what is."""
     with pytest.raises(CoordinatorError) as caught:
-        await carried(how, partial(sync_wire, timeout=0.3), partial(async_wire, timeout=0.3), url, plan)
+        await carried(how, partial(sync_wire, timeout=timeout), partial(async_wire, timeout=timeout), url, plan)
     assert SECRET not in str(caught.value) + repr(caught.value)
     error: BaseException | None = caught.value
     while error is not None:
@@ -378,10 +387,10 @@ async def test_missing_rights_are_said(
 async def test_a_replica_is_said(
     start_server: StartServer, sync_wire: Any, async_wire: Any, namespace: str, how: str
 ) -> None:
-    primary, replica = start_server(), start_server()
+    primary, replica = start_server(settings={"repl-diskless-sync-delay": "0"}), start_server()
     replica.admin.execute_command("REPLICAOF", "127.0.0.1", primary.port)
     wait_until(lambda: replica.admin.info("replication")["master_link_status"] == "up", "the replica to be in sync")
-    error = await refused(how, sync_wire, async_wire, replica.url, plans.found(namespace, birth="b"))
+    error = await refused(how, sync_wire, async_wire, replica.url, plans.found(namespace, birth="b"), timeout=2)
     assert isinstance(error, Unreachable)
     assert "is a replica and takes no writes: use the address of its primary" in str(error)
 
@@ -409,5 +418,5 @@ async def test_no_error_shows_a_password(proxy: Proxy, sync_wire: Any, async_wir
     proxy.refuse()
     for how in ("sync", "async"):
         url = f"redis://user:{SECRET}@127.0.0.1:{proxy.port}/0"
-        error = await refused(how, sync_wire, async_wire, url, plans.found(namespace, birth="b"))
+        error = await refused(how, sync_wire, async_wire, url, plans.found(namespace, birth="b"), timeout=0.3)
         assert isinstance(error, Unreachable)

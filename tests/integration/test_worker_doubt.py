@@ -13,7 +13,7 @@ from coordinator.store import plans
 from tests.conftest import StartServer
 from tests.integration.worker_harness import HANG, Bench, bench, performing
 from tests.proxy import Proxy, naming
-from tests.servers import SYNCED, Server
+from tests.servers import Server
 from tests.waiting import eventually
 from workers import AsyncRun, Registry
 from workers.context import Stopped
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The 'initial' parameter:Deprecat
 
 @pytest.fixture
 def server(start_server: StartServer) -> Server:
-    return start_server(settings=SYNCED)
+    return start_server()
 
 
 @pytest.fixture

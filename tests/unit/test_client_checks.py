@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.config import address
 from coordinator.errors import NotConfigured
-from coordinator.store.checks import Wanted, findings, of_address, refuse
+from coordinator.store.checks import Wanted, examine, findings, of_address, refuse
 
 GOOD = {
     "redis_version": "7.2.4",
@@ -117,11 +117,33 @@ def test_little_memory_is_a_warning(memory, said):
 
 
 def test_clocks_that_differ_are_a_warning():
-    assert findings(GOOD, None, Wanted(now=1000.0), clock=1001.0) == []
-    (ahead,) = findings(GOOD, None, Wanted(now=1000.0), clock=1010.0)
-    (behind,) = findings(GOOD, None, Wanted(now=1000.0), clock=990.0)
+    at_once = Wanted(between=(1000.0, 1000.0))
+    assert findings(GOOD, None, at_once, clock=1001.0) == []
+    (ahead,) = findings(GOOD, None, at_once, clock=1010.0)
+    (behind,) = findings(GOOD, None, at_once, clock=990.0)
     assert "10 s ahead of" in ahead.sentence
     assert "10 s behind" in behind.sentence
+
+
+def test_an_answer_that_takes_long_is_no_wrong_clock():
+    """A machine that stands still for seconds, or a server that does, was told to follow NTP."""
+    late = Wanted(between=(1000.0, 1030.0))
+    assert [findings(GOOD, None, late, clock=clock) for clock in (999.0, 1000.0, 1015.0, 1030.0, 1031.0)] == [[]] * 5
+    (ahead,) = findings(GOOD, None, late, clock=1040.0)
+    (behind,) = findings(GOOD, None, late, clock=990.0)
+    assert "10 s ahead of" in ahead.sentence
+    assert "10 s behind" in behind.sentence
+
+
+@pytest.mark.parametrize(("clock", "said"), [(1000, 0), (1030, 0), (900, 1), (1100, 1)])
+def test_clocks_are_compared_with_the_time_before_a_question_and_after_its_answer(clock: int, said: int):
+    times = iter([1000.0, 1030.0])
+    plan = examine(address("redis://localhost"), "n", now=lambda: next(times))
+    next(plan)
+    info = "\r\n".join(f"{name}:{value}" for name, value in GOOD.items()).encode()
+    with pytest.raises(StopIteration) as done:
+        plan.send([info, [b"appendfsync", b"everysec"], [b"%d" % clock, b"0"], []])
+    assert len(done.value.value) == said
 
 
 @pytest.mark.parametrize(

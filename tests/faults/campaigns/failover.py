@@ -64,9 +64,7 @@ class SentinelGroup(Group):
         """Whether there is one master that all sentinels name, the others follow it, and no sentinel still has something to do: one
         whose failover is cut in two can get stuck in it for good."""
         with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):
-            one = len({sentinel.master() for sentinel in self.sentinels}) == 1
-            quiet = all(sentinel.flags() == "master" for sentinel in self.sentinels)
-            return one and quiet and self.master.admin.execute_command("ROLE")[0] == b"master" and self.replicas() == 2
+            return super().whole()
         return False
 
     def now(self) -> Server:

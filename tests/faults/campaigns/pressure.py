@@ -90,6 +90,7 @@ CAMPAIGN = Campaign(
     Plan(lease=2.0),
     settings={
         **DURABLE,
+        "appendfsync": "everysec",
         "busy-reply-threshold": "100",
         "key-load-delay": "300",
         "loading-process-events-interval-bytes": "1024",
