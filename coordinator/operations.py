@@ -127,8 +127,8 @@ class Operations:
     def _hand_over(
         self, drafting: Drafting, drafts: Sequence[Draft], given: Sequence[str]
     ) -> Steps[tuple[list[NewRun], list[Any]]]:
-        space = yield from self.space()
-        ids = given_ids(given, drafts, space.partitions)
+        space = self._space or (yield from self.space())
+        ids = given_ids(given, drafts, space.partitions) if given else ()
         runs = drafting.runs(drafts, self._ids, self._clock.now(), space.partitions, ids)
         if space.partitions > 1 and not ids:
             return (yield from self._hand_over_anywhere(space, runs))

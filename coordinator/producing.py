@@ -78,6 +78,9 @@ class Drafting:
             self._extra["parent"] = options.parent
         if options.priority:
             self._extra["priority"] = options.priority
+        # what all runs of this call share, in the order of NewRun
+        self._timing = (options.priority, _due(options), _ms(options.expires))
+        self._keeping = (_ms(options.key_ttl) or "-", _ms(options.retention), options.parent or "")
 
     def draft(self, kind: str, values: Mapping[str, Any], key: str | None = None) -> Draft:
         line = self._routes.get(kind) or self._line(kind)
@@ -98,10 +101,7 @@ class Drafting:
         self, drafts: Sequence[Draft], ids: RunIds, now: float, partitions: int, given: Sequence[str] = ()
     ) -> list[NewRun]:
         """The drafts with their ids: those that are given, then new ones."""
-        options = self._options
-        due = _due(options)
-        expires, retention = _ms(options.expires), _ms(options.retention)
-        key_ttl, parent, priority = _ms(options.key_ttl) or "-", options.parent or "", options.priority
+        timing, keeping = self._timing, self._keeping
         runs = []
         for index, (line, spec, once, inputs_digest) in enumerate(drafts):
             if index < len(given):
@@ -110,7 +110,7 @@ class Drafting:
                 id = ids.make(now, partition_for(once, partitions))
             else:
                 id = ids.make(now, 0 if partitions == 1 else int(random.random() * partitions))
-            runs.append(NewRun(id, line, spec, priority, due, expires, once, inputs_digest, key_ttl, retention, parent))
+            runs.append(NewRun(id, line, spec, *timing, once, inputs_digest, *keeping))
         return runs
 
 

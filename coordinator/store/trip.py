@@ -54,6 +54,9 @@ class Packet:
 
 def pack(requests: Sequence[Request]) -> list[Packet]:
     """Requests as few commands."""
+    if len(requests) == 1:  # as most of a producer's: there is nothing to merge it with
+        one = requests[0]
+        return [Packet(one, [0], list(one.items) if isinstance(one, Call) else [])]
     packets: list[Packet] = []
     open_packets: dict[tuple[object, ...], Packet] = {}
     for index, request in enumerate(requests):
@@ -90,6 +93,8 @@ def next_trip(waiting: Sequence[Request]) -> int:
 
 def unpack(packets: Sequence[Packet], replies: Sequence[Any], count: int) -> list[Any]:
     """The replies to packets, for each of the requests that they carry."""
+    if count == 1:
+        return packets[0].spread(replies[0])
     answers: list[Any] = [None] * count
     for packet, reply in zip(packets, replies, strict=True):
         for index, part in zip(packet.carries, packet.spread(reply), strict=True):

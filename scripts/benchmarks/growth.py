@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -77,6 +78,7 @@ def drain(server: BenchServer, waiting: int, directory: Path) -> dict[str, float
     until(
         lambda: not server.admin.info("persistence")["aof_rewrite_in_progress"], "the end of the rewriting of the file"
     )
+    os.sync()  # what the filling left to the disk, half a gigabyte of it, is not to be written while the drain is measured
     memory = (server.memory() - before) / waiting
     return {"rate": drained(server.url, min(waiting, DRAINED), directory), "waiting_bytes": memory}
 
