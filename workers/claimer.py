@@ -53,6 +53,7 @@ class Claimer:
         self.first_answer = asyncio.Event()
         self.asking: asyncio.Task[tuple[str, list[plans.Claimed]]] | None = None
         self.draining = False
+        self._waits = False  # the claim that is under way does so at the server
         self._ringing: asyncio.Task[Any] | None = None
 
     async def run(self) -> None:
@@ -68,6 +69,8 @@ class Claimer:
                 waiting = taken == 0 and self._can_wait_there()
                 if taken == 0 and not waiting:
                     await self._listen()
+            except _Recalled:
+                failing, waiting = True, False  # it may have been carried out at the last moment
             except CoordinatorError as error:
                 if not failing:
                     logger.warning("can't claim: %s", error)
@@ -90,9 +93,16 @@ class Claimer:
         claim reserves are of use in other partitions while this one can't be reached."""
         await self._lease().sure()
         count, alone = (0, False) if probing else await self._slots.reserve(1 if waiting else MOST)
-        lease = self._lease()
+        lease, self._waits = self._lease(), waiting
         self.asking = asyncio.get_running_loop().create_task(self._ask(lease, count, alone, waiting=waiting))
-        answer, runs = await asyncio.shield(self.asking)
+        try:
+            answer, runs = await asyncio.shield(self.asking)
+        except asyncio.CancelledError:
+            if not self.asking.cancelled() or _is_cancelled():
+                raise
+            raise _Recalled from None
+        finally:
+            self._waits = False
         self.first_answer.set()
         if answer == "gone":
             self._lost(lease)
@@ -103,6 +113,11 @@ class Claimer:
         elif answer == "left":  # not by a bell: the token is for those to whom it was left
             await self._clock.asleep(LEFT_SECONDS)
         return len(runs) if answer in ("ok", "suspect") and not probing else -1
+
+    def recall(self) -> None:
+        """A claim that waits at the server is given up: what it says of this worker is no longer true."""
+        if self._waits and self.asking is not None:
+            self.asking.cancel()
 
     async def _ask(self, lease: Lease, count: int, alone: bool, *, waiting: bool) -> tuple[str, list[plans.Claimed]]:
         """One numbered claim. Unanswered in its time it is given up: by the floor it takes nothing when it arrives later."""
@@ -156,6 +171,15 @@ class Claimer:
             await asyncio.gather(*([] if self._ringing is None else [self._ringing]), return_exceptions=True)
         finally:
             await self._bell.close()
+
+
+class _Recalled(Exception):  # nothing went wrong
+    """The claim was given up by its own worker."""
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class Inbox:

@@ -95,7 +95,7 @@ class Worker:
         self.has_left = False  # and nothing of it is left on the server
         self.ready = asyncio.Event()
         self.moved_at: Callable[[], float] = self.clock.monotonic  # when its heartbeat last moved, once it has one
-        self.outdated = False  # there is newer code: what was just released is left to it for a moment
+        self._outdated = False
         self.on_refused: Callable[[str], None] = lambda kind: None  # no run of the kind could be started here
         self._by_id: dict[str, Attempt] = {}
         self._slots = SlotTable(options.concurrency)
@@ -325,6 +325,18 @@ class Worker:
         return [r for r in self._all_routes() if not self._proof.refuses(kind_of(r), now)]
 
     # -- claims
+
+    @property
+    def outdated(self) -> bool:
+        """There is newer code: what was just released is left to it for a moment."""
+        return self._outdated
+
+    @outdated.setter
+    def outdated(self, outdated: bool) -> None:
+        self._outdated = outdated
+        if outdated:
+            for claimer in self._claimers:
+                claimer.recall()
 
     def _claimer(self, partition: int) -> Claimer:
         return Claimer(

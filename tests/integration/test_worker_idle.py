@@ -84,6 +84,28 @@ async def test_a_lost_answer_to_a_claim_that_waited_costs_nothing(server: Server
             assert (counters.strikes, counters.recoveries, counters.releases) == (0, 0, 1)
 
 
+async def test_an_idle_worker_that_is_told_of_newer_code_takes_its_claim_back(server: Server, namespace: str) -> None:
+    """Else it would take what the worker beside it releases to the newer one, and the run would move twice."""
+    async with bench(server.url, namespace) as here:
+        worker, _ = here.worker(runs)
+        await idle(here)
+
+        def listeners() -> set[str]:
+            return {client["id"] for client in here.admin.client_list() if client["cmd"] == "blpop"}
+
+        before = listeners()
+        worker.outdated = True
+        await eventually(lambda: len(listeners()) == 2 and listeners() != before, "it listens on another connection")
+        with Client(server.url, namespace) as client:
+            run = client.enqueue("double").id
+            assert here.status(run) == "queued"  # while the event loop stands still
+        await here.until(run, "completed")
+        assert here.counters(run).attempt == 1
+        worker.outdated = False
+        again = await here.enqueue("double")
+        await here.until(again, "completed")
+
+
 async def test_many_runs_at_once_are_shared_by_those_who_wait(server: Server, namespace: str) -> None:
     """Each claim takes one and rings for the next: with as many idle workers as runs, each has one."""
     async with bench(server.url, namespace) as here:
