@@ -75,12 +75,19 @@ def drain(server: BenchServer, waiting: int, directory: Path) -> dict[str, float
     server.empty()
     before = server.memory()
     Bare(server, "runs").fill(waiting)
-    until(
-        lambda: not server.admin.info("persistence")["aof_rewrite_in_progress"], "the end of the rewriting of the file"
-    )
-    os.sync()  # what the filling left to the disk, half a gigabyte of it, is not to be written while the drain is measured
+    settle(server)
     memory = (server.memory() - before) / waiting
     return {"rate": drained(server.url, min(waiting, DRAINED), directory), "waiting_bytes": memory}
+
+
+def settle(server: BenchServer) -> None:
+    """What the filling left to do is done before the drain is measured: the file is rewritten, which it is whenever it has doubled,
+    and on the disk. A fork in the middle costs the server a copy of each page that is written."""
+    rewriting = lambda: server.admin.info("persistence")["aof_rewrite_in_progress"]  # noqa: E731
+    until(lambda: not rewriting(), "the end of the rewriting of the file")
+    server.admin.execute_command("BGREWRITEAOF")
+    until(lambda: not rewriting(), "the end of the rewriting of the file")
+    os.sync()
 
 
 def drained(url: str, wanted: int, directory: Path) -> float:
