@@ -194,10 +194,10 @@ async def test_progress_that_only_the_retry_carries_starts_the_count_anew(here):
 
     here.worker(runs)
     id = await here.enqueue("slow")
-    for _ in range(3):
+    for attempt in (1, 2, 3):
         assert await here.outcome(id) == "delayed"
         await here.make_due(id)
-        await eventually(lambda: here.status(id) != "delayed" or here.counters(id).attempt > 3, "the next attempt")
+        await here.attempted(id, attempt + 1)
         await here.outcome(id)
     assert here.status(id) == "completed"
 
