@@ -74,7 +74,7 @@ async def _replace(crew: Crew, place: int, begun: float, begin_seconds: float) -
         await crew.dismiss(place, successor)
         return False, trouble
     await crew.hand_over(place, successor)
-    return True, await _works(crew, successor)
+    return True, await _works(crew, successor, begun)
 
 
 async def _begins(crew: Crew, child: Child, begin_seconds: float) -> str:
@@ -92,16 +92,19 @@ async def _begins(crew: Crew, child: Child, begin_seconds: float) -> str:
     return "" if child.ready else f"a new process was not ready after {begin_seconds:.0f} s"
 
 
-async def _works(crew: Crew, child: Child) -> str:
-    """Watches it for a moment after it has taken over."""
+async def _works(crew: Crew, child: Child, begun: float) -> str:
+    """Watches it for a moment after it has taken over; and all that came before it in this roll, for what was handed over now may
+    have gone to one of them."""
     assert child.life is not None
-    refusing = asyncio.create_task(child.refused.wait())
+    new = [child, *(other for other in crew.at.values() if other.started >= begun and other is not child)]
+    refusing = [asyncio.create_task(one.refused.wait()) for one in new]
     try:
-        await asyncio.wait({refusing, child.life}, timeout=WATCH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({*refusing, child.life}, timeout=WATCH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        refusing.cancel()
+        for watch in refusing:
+            watch.cancel()
     if crew.stopping.is_set():
         return "the fleet was stopped"
-    if child.refuses:
-        return f"no run of kind {min(child.refuses)!r} could be started in a new process, which takes no more of them"
+    if refused := {kind for one in new for kind in one.refuses}:
+        return f"no run of kind {min(refused)!r} could be started in a new process, which takes no more of them"
     return "" if child.alive else f"a new process ended {child.end} as soon as it had taken over"
