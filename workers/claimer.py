@@ -93,7 +93,7 @@ class Claimer:
         claim reserves are of use in other partitions while this one can't be reached."""
         await self._lease().sure()
         count, alone = (0, False) if probing else await self._slots.reserve(1 if waiting else MOST)
-        lease, self._waits = self._lease(), waiting
+        lease = self._lease()
         self.asking = asyncio.get_running_loop().create_task(self._ask(lease, count, alone, waiting=waiting))
         try:
             answer, runs = await asyncio.shield(self.asking)
@@ -101,8 +101,6 @@ class Claimer:
             if not self.asking.cancelled() or _is_cancelled():
                 raise
             raise _Recalled from None
-        finally:
-            self._waits = False
         self.first_answer.set()
         if answer == "gone":
             self._lost(lease)
@@ -115,26 +113,28 @@ class Claimer:
         return len(runs) if answer in ("ok", "suspect") and not probing else -1
 
     def recall(self) -> None:
-        """A claim that waits at the server is given up: what it says of this worker is no longer true."""
+        """A claim that waits at the server is given up: what it says of this worker is no longer true. One that has not begun is
+        not: cancelled then it would keep its places; and it says what is true when it begins."""
         if self._waits and self.asking is not None:
             self.asking.cancel()
 
     async def _ask(self, lease: Lease, count: int, alone: bool, *, waiting: bool) -> tuple[str, list[plans.Claimed]]:
         """One numbered claim. Unanswered in its time it is given up: by the floor it takes nothing when it arrives later."""
         lease.number += 1
-        number, routes = lease.number, self._routes()
+        number, routes, outdated = lease.number, self._routes(), self._outdated()
         plan = plans.claim(
-            lease.keys, lease.worker, number=number, want=count if routes else 0, routes=routes, alone=alone,
-            outdated=self._outdated(),
+            lease.keys, lease.worker, number=number, want=count if routes else 0, routes=routes, alone=alone, outdated=outdated,
         )  # fmt: skip
         try:
-            if waiting:
+            if waiting and routes and not outdated:  # as when it was decided
+                self._waits = True
                 answer, runs = await self._bell.ask(self._bells(lease, routes), ROUND, plan)
             else:
                 answer, runs = await drive_async(self._wire, plan, timeout=CLAIM_SECONDS)
             self._take(lease, runs)
             return answer, runs
         finally:
+            self._waits = False
             lease.floor = number
             if count:  # what was taken fills places; the rest is free again
                 self._slots.give_back(count, alone=alone)

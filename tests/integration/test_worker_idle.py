@@ -15,6 +15,7 @@ from tests.proxy import Proxy, naming
 from tests.servers import Server
 from tests.waiting import eventually, wait_until
 from workers import AsyncRun, Registry
+from workers.slots import SlotTable
 
 runs = Registry()
 
@@ -104,6 +105,25 @@ async def test_an_idle_worker_that_is_told_of_newer_code_takes_its_claim_back(se
         worker.outdated = False
         again = await here.enqueue("double")
         await here.until(again, "completed")
+
+
+async def test_a_claim_that_is_taken_back_before_it_has_begun_keeps_no_place(
+    server: Server, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the turn of the event loop that makes the claim and the one in which it begins."""
+    async with bench(server.url, namespace) as here:
+        worker, _ = here.worker(runs)
+        reserve = SlotTable.reserve
+
+        async def told_meanwhile(slots: SlotTable, most: int) -> tuple[int, bool]:
+            reserved = await reserve(slots, most)
+            if most == 1:  # this one is to wait at the server
+                asyncio.get_running_loop().call_soon(setattr, worker, "outdated", True)
+            return reserved
+
+        monkeypatch.setattr(SlotTable, "reserve", told_meanwhile)
+        await eventually(lambda: worker.outdated, "the worker was told")
+        await here.until(await here.enqueue("double"), "completed")
 
 
 async def test_many_runs_at_once_are_shared_by_those_who_wait(server: Server, namespace: str) -> None:
