@@ -125,6 +125,12 @@ class Proxy:
             for client in self._clients:
                 _hang_up(client)
 
+    def say(self, words: bytes) -> None:
+        """On every connection of this moment something that nobody asked for, as some do before they hang up on who is idle."""
+        with self._lock:
+            for client in self._clients:
+                client.sendall(words)
+
     def close(self) -> None:
         self._closing.set()
         self.release_requests()

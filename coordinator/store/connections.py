@@ -114,8 +114,9 @@ class _ThreadPool(redis.ConnectionPool):
     and the books of its metrics, takes as long as to write and to read."""
 
     def reset(self) -> None:
+        # of this process; threads take and give one by one. First: the last of super's is to say that the pool is this process's
+        self._at_hand: list[Any] = []
         super().reset()
-        self._at_hand: list[Any] = []  # of this process; threads take and give one by one
 
     def get_connection(self, *_: Any, **__: Any) -> Any:
         while self.pid == os.getpid():
@@ -141,7 +142,10 @@ def _is_silent(sock: Any) -> bool:
     if sock is None:
         return False
     poll = select.poll()
-    poll.register(sock, select.POLLIN)
+    try:
+        poll.register(sock, select.POLLIN)
+    except ValueError:  # another thread has just closed it
+        return False
     return not poll.poll(0)
 
 
@@ -175,8 +179,8 @@ class _Pool(redis.asyncio.ConnectionPool):
     async def get_connection(self, *_: Any, **__: Any) -> Any:
         while self._at_hand:
             connection = self._at_hand.pop()
-            reader = connection._reader
-            if connection.is_connected and not reader.at_eof() and reader.exception() is None:
+            # what was said unasked would be taken for the answer to what comes next
+            if connection.is_connected and connection._reader.exception() is None and not await connection.can_read():
                 return connection
             await connection.disconnect(nowait=True)  # the server has hung up
             await super().release(connection)
