@@ -29,7 +29,7 @@ from coordinator.store.script import Argument, Call, Request
 from coordinator.store.slots import tag_of
 from coordinator.store.topology import topology
 from coordinator.store.trip import pack
-from coordinator.store.trouble import Moved, Trouble, given_up, mapped
+from coordinator.store.trouble import Forgotten, Moved, Trouble, given_up, mapped
 
 T = TypeVar("T")
 Plan = Generator[Request | list[Request], Any, T]
@@ -135,6 +135,10 @@ class AsyncBell:
             try:
                 _open(self._closed)
                 token, *answers = await exchange_async(connection, commands, packets, ahead=1)
+                if any(isinstance(answer, Forgotten) for answer in answers):  # no second wait: the token may be taken
+                    _open(self._closed)
+                    whole = [packet.command(bare=False, whole=True) for packet in packets]
+                    answers = await exchange_async(connection, whole, packets)
             except BaseException:
                 await connection.disconnect(nowait=True)
                 raise

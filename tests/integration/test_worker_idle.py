@@ -85,6 +85,19 @@ async def test_a_lost_answer_to_a_claim_that_waited_costs_nothing(server: Server
             assert (counters.strikes, counters.recoveries, counters.releases) == (0, 0, 1)
 
 
+async def test_a_server_that_forgot_the_script_of_a_waiting_claim_is_sent_it_whole(
+    server: Server, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The token is taken by then: nobody else is told of the run."""
+    async with bench(server.url, namespace) as here:
+        here.worker(runs)
+        await idle(here)
+        here.admin.script_flush()
+        run = await here.enqueue("double")
+        await here.until(run, "completed")
+        assert "can't claim" not in caplog.text
+
+
 async def test_an_idle_worker_that_is_told_of_newer_code_takes_its_claim_back(server: Server, namespace: str) -> None:
     """Else it would take what the worker beside it releases to the newer one, and the run would move twice."""
     async with bench(server.url, namespace) as here:
