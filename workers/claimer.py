@@ -2,7 +2,7 @@
 
 Where the process is idle, its next claim waits at the server behind the bell: one trip less until the first run. It asks for one
 run only. To a server that did not notice that a machine was lost, such a claim is as good as any, and takes a run along into the
-time until the lease is over.
+time until the lease is over. It is a strike, so no suspect is taken like that: a claim that does not wait looks for one after each.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class Claimer:
                     # what the claim before took, unanswered, goes back now: a suspect among it is to share no crash with what comes
                     self._renew(self._lease())
                 failing = False
-                waiting = taken == 0 and self._can_wait_there()
-                if taken == 0 and not waiting:
+                waited, waiting = waiting, not waiting and taken == 0 and self._can_wait_there()
+                if taken == 0 and not waited and not waiting:
                     await self._listen()
             except _Recalled:
                 failing, waiting = True, False  # it may have been carried out at the last moment
@@ -122,11 +122,13 @@ class Claimer:
         """One numbered claim. Unanswered in its time it is given up: by the floor it takes nothing when it arrives later."""
         lease.number += 1
         number, routes, outdated = lease.number, self._routes(), self._outdated()
+        waiting = waiting and bool(routes) and not outdated  # as when it was decided
         plan = plans.claim(
-            lease.keys, lease.worker, number=number, want=count if routes else 0, routes=routes, alone=alone, outdated=outdated,
+            lease.keys, lease.worker, number=number, want=count if routes else 0, routes=routes, alone=alone and not waiting,
+            outdated=outdated,
         )  # fmt: skip
         try:
-            if waiting and routes and not outdated:  # as when it was decided
+            if waiting:
                 self._waits = True
                 answer, runs = await self._bell.ask(self._bells(lease, routes), ROUND, plan)
             else:

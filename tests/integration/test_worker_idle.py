@@ -10,11 +10,12 @@ import pytest
 
 from coordinator import Client, Status
 from coordinator.store import plans
+from coordinator.store.wire import Wire, drive
 from tests.integration.worker_harness import HANG, Bench, bench
 from tests.proxy import Proxy, naming
 from tests.servers import Server
 from tests.waiting import eventually, wait_until
-from workers import AsyncRun, Registry
+from workers import AsyncRun, Registry, Stopped
 from workers.slots import SlotTable
 
 runs = Registry()
@@ -28,6 +29,13 @@ async def double(run: AsyncRun, number: int = 1) -> int:
 async def idle(here: Bench, count: int = 1) -> None:
     """Each worker has two connections that are blocked: at the bell, and for what it is told."""
     await eventually(lambda: here.admin.info("clients")["blocked_clients"] == 2 * count, "the workers are idle")
+
+
+@runs.handler
+async def odd(run: AsyncRun) -> str:
+    if run.attempt <= 2:
+        raise Stopped("drain")
+    return "fine after all"
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +91,30 @@ async def test_a_lost_answer_to_a_claim_that_waited_costs_nothing(server: Server
             assert cut.happened.is_set()
             counters = here.counters(run)
             assert (counters.strikes, counters.recoveries, counters.releases) == (0, 0, 1)
+
+
+async def test_a_claim_that_waits_takes_no_suspect_along(server: Server, namespace: str) -> None:
+    """Its process may be lost since then, and the next strike is the last: the run would die of what it had no part in."""
+    async with bench(server.url, namespace) as here:
+        worker, _ = here.worker(runs)
+        run = await here.enqueue("odd")
+        await here.outcome(run)
+        await here.make_due(run)
+        await eventually(lambda: here.counters(run).strikes == 2 and here.status(run) == "delayed", "the second strike")
+        await idle(here)
+        keys = here.namespace.keys(0)
+
+        def number() -> bytes:
+            known: bytes = here.admin.hget(keys.worker(worker._leases[0].worker), "claim")
+            return known
+
+        before = number()
+        here.admin.zadd(keys.delayed(), {run: 1}, xx=True)
+        with contextlib.closing(Wire(here.wire.address)) as wire:  # from here on the event loop stands still
+            drive(wire, plans.due(keys))
+            wait_until(lambda: number() != before, "the claim was carried out")
+        assert here.status(run) == "queued"
+        await here.until(run, "completed")
 
 
 async def test_a_server_that_forgot_the_script_of_a_waiting_claim_is_sent_it_whole(
