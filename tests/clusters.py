@@ -20,7 +20,7 @@ from redis.retry import Retry
 
 from coordinator.store.slots import SLOTS, slot_of
 from tests.certificates import Certificates
-from tests.servers import Kind, Server, binary, free_port
+from tests.servers import HERE, Host, Kind, Server, binary, bound, free_port
 from tests.waiting import wait_until
 
 SILENT_MS = 2000  # on a busy machine a living master is silent for a second now and then
@@ -229,25 +229,31 @@ class Sentinel:
     """One sentinel process."""
 
     def __init__(
-        self, kind: Kind, directory: Path, master: int, lines: Sequence[str] = (), password: str | None = None
-    ) -> None:
+        self, kind: Kind, directory: Path, master: str, lines: Sequence[str] = (), password: str | None = None,
+        host: Host = HERE,
+    ) -> None:  # fmt: skip
+        """`master`: its address and port, in the words of a sentinel's file."""
         self.port, self.tls_port = free_port(), free_port()
         self._directory = directory
         settings = [
-            f"port {self.port}", "bind 127.0.0.1", f"dir {directory}", f"sentinel monitor {SERVICE} 127.0.0.1 {master} 2",
+            f"port {self.port}", f"bind {bound(host)}", f"dir {directory}", f"sentinel monitor {SERVICE} {master} 2",
             f"sentinel down-after-milliseconds {SERVICE} {SILENT_MS}", f"sentinel failover-timeout {SERVICE} 5000",
             *(line.format(tls_port=self.tls_port) for line in lines),
         ]  # fmt: skip
         self._file = directory / "sentinel.conf"
         self._file.write_text("\n".join(settings) + "\n")
         with (directory / "log").open("ab") as log:
-            command = [binary(kind) or "", str(self._file), "--sentinel"]
+            command = [*host.enter, binary(kind) or "", str(self._file), "--sentinel"]
             self._process = subprocess.Popen(command, cwd=directory, stdout=log, stderr=log)
         # it sends nothing twice: not a failover either
         self.admin = redis.Redis(
-            port=self.port, retry=Retry(NoBackoff(), 0), protocol=2, socket_timeout=10, password=password
+            host.aside, self.port, retry=Retry(NoBackoff(), 0), protocol=2, socket_timeout=10, password=password
         )
-        wait_until(self._answers, "the sentinel answers")
+        try:
+            wait_until(self._answers, "the sentinel answers")
+        except BaseException:
+            self.close()  # nobody would know of it
+            raise
 
     def _answers(self) -> bool:
         assert self._process.poll() is None, (self._directory / "log").read_text()[-2000:]
@@ -302,19 +308,29 @@ class Guard:
 
 
 class Group:
-    """A master, two replicas, three sentinels."""
+    """A master, two replicas, three sentinels; on three hosts, a server and a sentinel each, or all of them here."""
 
     def __init__(
-        self, kind: Kind, directory: Path, settings: Mapping[str, str] | None = None, guard: Guard | None = None
-    ) -> None:
+        self, kind: Kind, directory: Path, settings: Mapping[str, str] | None = None, guard: Guard | None = None,
+        hosts: Sequence[Host] = (HERE, HERE, HERE),
+    ) -> None:  # fmt: skip
         self._guard = guard = guard or Guard()
-        given = settings or {}
-        self.servers = [self._server(kind, directory / f"server-{n}", {**given, **guard.settings()}) for n in range(3)]
-        master = int(self.servers[0].settings.get("tls-port", self.servers[0].port))
-        for replica in self.servers[1:]:
-            replica.admin.execute_command("REPLICAOF", "127.0.0.1", master)
-        self.sentinels = [self._sentinel(kind, directory / f"sentinel-{n}", master) for n in range(3)]
+        self.hosts = hosts
+        self.servers: list[Server] = []
+        self.sentinels: list[Sentinel] = []
         with _closed_on_failure(self):
+            given = {"repl-diskless-sync-delay": "0", **(settings or {})}
+            for n, host in enumerate(hosts):
+                (place := directory / f"server-{n}").mkdir()
+                self.servers.append(Server(kind, place, {**given, **guard.settings()}, host))
+            first = self.servers[0]
+            master = (first.host.address, first.settings.get("tls-port", first.port))
+            for replica in self.servers[1:]:
+                replica.admin.execute_command("REPLICAOF", *master)
+            for n, host in enumerate(hosts):
+                (place := directory / f"sentinel-{n}").mkdir()
+                watched, password = f"{master[0]} {master[1]}", guard.sentinel_password
+                self.sentinels.append(Sentinel(kind, place, watched, guard.lines(), password, host))
             wait_until(
                 lambda: all(s.sees(replicas=2, sentinels=2) for s in self.sentinels), "the group is up", timeout=60
             )
@@ -325,19 +341,11 @@ class Group:
         for sentinel in self.sentinels:
             sentinel.admin.execute_command("SENTINEL", "SET", SERVICE, "down-after-milliseconds", PATIENT_MS)
 
-    @staticmethod
-    def _server(kind: Kind, directory: Path, settings: Mapping[str, str]) -> Server:
-        directory.mkdir()
-        return Server(kind, directory, {"repl-diskless-sync-delay": "0", **settings})
-
-    def _sentinel(self, kind: Kind, directory: Path, master: int) -> Sentinel:
-        directory.mkdir()
-        return Sentinel(kind, directory, master, self._guard.lines(), self._guard.sentinel_password)
-
     @property
     def url(self) -> str:
         guard = self._guard
-        hosts = ",".join(f"127.0.0.1:{s.tls_port if guard.tls else s.port}" for s in self.sentinels)
+        ports = [sentinel.tls_port if guard.tls else sentinel.port for sentinel in self.sentinels]
+        hosts = ",".join(f"{host.address}:{port}" for host, port in zip(self.hosts, ports, strict=True))
         login = f":{guard.password}@" if guard.password else ""
         options = [guard.tls.options()] if guard.tls else []
         options += [f"sentinel_password={guard.sentinel_password}"] if guard.sentinel_password else []

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import cycle
 from pathlib import Path
@@ -35,18 +36,36 @@ DURABLE = {"appendonly": "yes", "appendfsync": "no"}
 FORGETFUL = {"appendonly": "no"}
 
 
+@dataclass(frozen=True)
+class Host:
+    """Where a server is: its address, one by which we reach it whatever is broken, and the words that start a program there."""
+
+    address: str = "127.0.0.1"
+    aside: str = "127.0.0.1"
+    enter: tuple[str, ...] = ()
+
+
+HERE = Host()
+
+
 def binary(kind: Kind) -> str | None:
     """Where the server is; None for a Redis that is not installed."""
     return str(get_binary_path()) if kind == "valkey" else shutil.which("redis-server")
 
 
+def bound(host: Host) -> str:
+    """The addresses on which a server of that host listens."""
+    return " ".join(dict.fromkeys((host.address, host.aside)))
+
+
 class Server:
-    """One server on a loopback port. `settings` are lines of its configuration, on top of an append-only file."""
+    """One server on a port of its own. `settings` are lines of its configuration, on top of an append-only file."""
 
     environment: Mapping[str, str] | None = None
 
-    def __init__(self, kind: Kind, directory: Path, settings: Mapping[str, str] = DURABLE) -> None:
+    def __init__(self, kind: Kind, directory: Path, settings: Mapping[str, str] = DURABLE, host: Host = HERE) -> None:
         self.kind: Kind = kind
+        self.host = host
         self.directory = directory
         self.settings = {"save": "", **DURABLE, **settings}
         self.users: list[list[str]] = []  # words of ACL SETUSER: those who are there from a start on
@@ -57,7 +76,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        return f"redis://{self.host.address}:{self.port}/0"
 
     @property
     def answers(self) -> bool:
@@ -74,20 +93,24 @@ class Server:
         """For looking inside; answers are bytes. It sends nothing twice."""
         password = self.settings.get("requirepass")
         return redis.Redis(
-            port=self.port, retry=Retry(NoBackoff(), 0), protocol=2, socket_timeout=10, password=password
+            self.host.aside, self.port, retry=Retry(NoBackoff(), 0), protocol=2, socket_timeout=10, password=password
         )
 
     def start(self) -> None:
         program = binary(self.kind)
         assert program, f"{self.kind}-server is not installed"
-        settings = {"port": str(self.port), "bind": "127.0.0.1", **self.settings}
+        settings = {"port": str(self.port), "bind": bound(self.host), **self.settings}
         words = [word for name, value in settings.items() for word in (f"--{name}", *(value.split() or [""]))]
         words += [word for user in self.users for word in ("--user", *user)]
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [program, *words], cwd=self.directory, stdout=log, stderr=log, env=self.environment
+                [*self.host.enter, program, *words], cwd=self.directory, stdout=log, stderr=log, env=self.environment
             )
-        wait_until(self._answers, f"{self.kind} on port {self.port}")
+        try:
+            wait_until(self._answers, f"{self.kind} on port {self.port}")
+        except BaseException:
+            self.kill()  # nobody would know of it
+            raise
 
     def kill(self) -> None:
         """kill -9: nothing is flushed, nobody is told."""
@@ -132,7 +155,7 @@ class Server:
     def _answers(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, f"{self.kind} ended: {(self.directory / 'log').read_text()[-2000:]}"
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1) as line:
+        with contextlib.suppress(OSError), socket.create_connection((self.host.aside, self.port), timeout=1) as line:
             line.sendall(b"PING\r\n")
             return line.recv(16).startswith((b"+PONG", b"-NOAUTH"))
         return False
