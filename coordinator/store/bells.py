@@ -14,6 +14,7 @@ from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
 
 from coordinator.address import HERE, Address, Node
+from coordinator.clock import SystemClock
 from coordinator.errors import BadCall, Unreachable
 from coordinator.store.connections import (
     CONNECT_SECONDS,
@@ -27,7 +28,7 @@ from coordinator.store.connections import (
 )
 from coordinator.store.script import Argument, Call, Request
 from coordinator.store.slots import tag_of
-from coordinator.store.topology import topology
+from coordinator.store.topology import Lookout, topology
 from coordinator.store.trip import pack
 from coordinator.store.trouble import Forgotten, Moved, Trouble, given_up, mapped
 
@@ -35,6 +36,7 @@ T = TypeVar("T")
 Plan = Generator[Request | list[Request], Any, T]
 Token = tuple[str, bytes]
 MOST_HOPS = 3
+_clock = SystemClock()
 
 
 class AsyncBell:
@@ -43,6 +45,8 @@ class AsyncBell:
     def __init__(self, address: Address) -> None:
         self.address = address
         self._topology = topology(address)
+        self._lookout = Lookout(self._topology)
+        self._looking: asyncio.Task[None] | None = None
         self._pools: dict[Node, Any] = {}
         self._pending: dict[str, asyncio.Task[Token | None]] = {}
         self._closed = False
@@ -103,9 +107,7 @@ class AsyncBell:
         for _ in range(MOST_HOPS):
             node = HERE
             try:
-                if self._topology.stale:
-                    await search_async(self.address, self._topology)
-                found = self._topology.where(keys[0])
+                found = await self._find(keys[0])
                 if found is None:
                     break
                 node = found
@@ -119,6 +121,25 @@ class AsyncBell:
                 self._topology.doubt(node)
             break
         raise given_up(trouble) from None
+
+    async def _find(self, key: str) -> Node | None:
+        """The node that has a list. One that is only looked for again is waited at meanwhile: the next wait is where it is then."""
+        loop = asyncio.get_running_loop()
+        known = self._topology.where(key)
+        if self._lookout.look(loop.time()) and known is not None:
+            self._looking = self._looking or loop.create_task(self._look())
+            return known
+        if self._topology.stale and (self._looking is None or known is None):
+            await search_async(self.address, self._topology)
+        return self._topology.where(key)
+
+    async def _look(self) -> None:
+        try:
+            await search_async(self.address, self._topology)
+        except Exception:  # noqa: BLE001  # there was trouble meanwhile: who waits next searches, and says why it is in vain
+            pass
+        finally:
+            self._looking = None
 
     async def _blocked(self, node: Node, keys: Sequence[str], seconds: float, call: Call | None) -> Any:
         pool = self._pools.get(node)
@@ -153,10 +174,11 @@ class AsyncBell:
 
     async def close(self) -> None:
         self._closed = True
-        for task in self._pending.values():
+        tasks: list[asyncio.Task[Any]] = [*self._pending.values(), *([] if self._looking is None else [self._looking])]
+        for task in tasks:
             task.cancel()
         try:
-            await asyncio.gather(*self._pending.values(), return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
         finally:
             await hang_up(self._pools.values())
 
@@ -167,6 +189,7 @@ class Bell:
     def __init__(self, address: Address) -> None:
         self.address = address
         self._topology = topology(address)
+        self._lookout = Lookout(self._topology)
         self._pools: dict[tuple[Node, float], Any] = {}
         self._loop: _Loop | None = None
         self._closed = False
@@ -177,6 +200,7 @@ class Bell:
             return self._loop.wait(keys, seconds)
         node = HERE
         try:
+            self._lookout.look(_clock.monotonic())
             if self._topology.stale:
                 search(self.address, self._topology)
             node = self._topology.where(keys[0]) or HERE

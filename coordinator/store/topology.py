@@ -7,7 +7,7 @@ no pipelines of scripts; all that is needed here is where a partition is.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,31 +74,60 @@ class Group:
         """Never said by servers without slots."""
 
     def search(self) -> Search:
+        """A sentinel that is cut off together with a master goes on to name it, and the master to say that it is one. So what one
+        says counts where most say the same; where they don't, the latest epoch does, as among sentinels themselves."""
         why: object = ""
-        away: set[Node] = set()
+        named: dict[Node, list[Node]] = {}  # each master, and who names it
+        roles: dict[Node, object] = {}  # what is wrong with it; nothing where it is one
         for sentinel in list(self._sentinels):
-            reply = yield Question(
-                sentinel, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._address.service), sentinel=True
-            )
+            reply = yield self._ask(sentinel, "GET-MASTER-ADDR-BY-NAME")
             if not isinstance(reply, list):
                 why = reply or f"{sentinel} knows no master {self._address.service!r}"
                 continue
             master = Node(reply[0].decode().lower(), int(reply[1]))
-            if master in away:
-                continue
-            role = yield Question(master, ("ROLE",))
-            # a sentinel may not know yet that the master is gone, or is one no more; who may not ask for the role trusts it
-            if isinstance(role, Trouble) or (isinstance(role, list) and role[0] != b"master"):
-                why = role if isinstance(role, Trouble) else f"{master} is no master any more"
-                away.add(master)
-                continue
-            self._master, self.stale = master, False
-            self._sentinels.remove(sentinel)
-            self._sentinels.insert(0, sentinel)  # the one that answered is asked first next time
-            return
+            named.setdefault(master, []).append(sentinel)
+            if 2 * len(named[master]) > len(self._sentinels) and master not in roles:
+                roles[master] = yield from _wrong_with(master)
+                if not roles[master]:
+                    return self._learn(master, named)
+        for master in (yield from self._latest(named)):
+            if master not in roles:
+                roles[master] = yield from _wrong_with(master)
+            if not roles[master]:
+                return self._learn(master, named)
+            why = roles[master]
         if self._master is None:
             raise _in_vain(why, f"{self._address} has no master now")
         self.stale = False
+
+    def _ask(self, sentinel: Node, what: str) -> Question:
+        return Question(sentinel, ("SENTINEL", what, self._address.service), sentinel=True)
+
+    def _latest(self, named: Mapping[Node, Sequence[Node]]) -> Generator[Question, Any, list[Node]]:
+        """The master of the latest epoch; several where sentinels don't tell."""
+        if len(named) < 2:
+            return list(named)
+        epochs: dict[Node, int] = {}
+        for master, sentinels in named.items():
+            state = yield self._ask(sentinels[0], "MASTER")
+            words = dict(zip(state[::2], state[1::2], strict=False)) if isinstance(state, list) else {}
+            epochs[master] = int(words.get(b"config-epoch", 0))
+        return [master for master in named if epochs[master] == max(epochs.values())]
+
+    def _learn(self, master: Node, named: Mapping[Node, Sequence[Node]]) -> None:
+        self._master, self.stale = master, False
+        right, answered = named[master], [sentinel for some in named.values() for sentinel in some]
+        # those who were right are asked first next time; who was silent is last, for it is waited for
+        self._sentinels.sort(key=lambda sentinel: (sentinel not in right, sentinel not in answered))
+
+
+def _wrong_with(master: Node) -> Generator[Question, Any, object]:
+    """Why a server that a sentinel names is not to be used: it may not know yet that the master is gone, or is one no more. Who may
+    not ask for the role trusts it."""
+    role = yield Question(master, ("ROLE",))
+    if isinstance(role, Trouble):
+        return role
+    return f"{master} is no master any more" if isinstance(role, list) and role[0] != b"master" else None
 
 
 class Cluster:
@@ -169,6 +198,26 @@ def _in_vain(why: object, what: str) -> Exception:
 
 
 Topology = One | Group | Cluster
+LOOK_SECONDS = 10.0
+
+
+class Lookout:
+    """Has the master of a Sentinel group looked for again now and then: one that was cut off and replaced answers as before, and
+    who does not wait for replicas would stay with it for as long as that lasts. A Cluster's stops by itself."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology, self._wanted = topology, isinstance(topology, Group)
+        self._next = 0.0
+
+    def look(self, now: float) -> bool:
+        """Whether it is time; then what is known is stale, and is to be asked for beside what is under way."""
+        if not self._wanted or now < self._next:
+            return False
+        first, self._next = self._next == 0.0, now + LOOK_SECONDS
+        if first:
+            return False  # it has only just been found, or will be
+        self._topology.look_again()
+        return True
 
 
 def topology(address: Address) -> Topology:

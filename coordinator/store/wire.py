@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import tenacity
 
 from coordinator.address import HERE, Address, Node
+from coordinator.clock import SystemClock
 from coordinator.errors import Unreachable
 from coordinator.store.answers import Answers, all_good, retrying
 from coordinator.store.bells import AsyncBell, Bell
@@ -35,7 +36,7 @@ from coordinator.store.connections import (
 )
 from coordinator.store.lane import Lane, Trip
 from coordinator.store.script import Request
-from coordinator.store.topology import topology
+from coordinator.store.topology import Lookout, topology
 from coordinator.store.trip import next_trip
 from coordinator.store.trouble import Moved, Trouble, mapped
 
@@ -47,6 +48,7 @@ TRIP_SECONDS = 5.0
 TRIPS_AT_ONCE = 2  # for each lane
 LANES_AT_ONCE = 32  # of all threads of a process that share a wire
 MOST_HOPS = 5
+_clock = SystemClock()
 
 
 class _Wire:
@@ -55,6 +57,7 @@ class _Wire:
     def __init__(self, address: Address, timeout: float) -> None:
         self.address, self.timeout = address, timeout
         self._topology = topology(address)
+        self._lookout = Lookout(self._topology)
         self._home = Lane(HERE, 0) if address.kind == "one" else None  # asked for by every request: made once
 
     def _lane(self, request: Request) -> Lane | None:
@@ -110,6 +113,8 @@ class Wire(_Wire):
             return self._trip(self._home, requests)  # one call to one server: there is nothing to sort out
         answers: list[Any] = [None] * len(requests)
         left = list(range(len(requests)))
+        if self._lookout.look(_clock.monotonic()):
+            self._threads().submit(self._search, in_trouble=True)  # nobody waits for it
         for _ in range(MOST_HOPS):
             self._search(in_trouble=again or any(self._lane(requests[i]) is None for i in left))
             lanes = self._lanes(requests, left, answers)
@@ -299,6 +304,8 @@ class AsyncWire(_Wire):
             touched[lane] = None
         for lane in touched:
             self._depart(lane)
+        if self._home is None:
+            self._lookout.look(asyncio.get_running_loop().time())
         if (self._topology.stale or self._lost) and self._searching is None:
             self._searching = asyncio.get_running_loop().create_task(self._search())
 

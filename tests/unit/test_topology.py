@@ -9,7 +9,7 @@ import pytest
 from coordinator.address import HERE, Node, address
 from coordinator.errors import NotConfigured
 from coordinator.store.slots import SLOTS, masters, slot_of, tag_of
-from coordinator.store.topology import Question, Topology, topology
+from coordinator.store.topology import LOOK_SECONDS, Lookout, Question, Topology, topology
 from coordinator.store.trouble import Trouble
 
 A, B, C = Node("a", 1), Node("b", 2), Node("c", 3)
@@ -23,7 +23,9 @@ def searched(found: Topology, answers: dict[tuple[Node, str], Any]) -> list[Ques
         question = next(steps)
         while True:
             asked.append(question)
-            reply = answers.get((question.node, str(question.command[0])), AWAY)
+            word, *more = map(str, question.command)
+            reply = answers.get((question.node, f"{word} {more[0]}" if more else word), AWAY)
+            reply = answers.get((question.node, word), AWAY) if reply is AWAY else reply
             question = steps.send(reply)
     except StopIteration:
         return asked
@@ -160,3 +162,71 @@ def test_a_master_that_is_looked_for_again_in_vain_stays_and_one_in_doubt_does_n
     assert group.where("{x:0}") is None
     with pytest.raises(Trouble):
         searched(group, {})
+
+
+D, OLD, NEW = Node("d", 4), Node("m", 1), Node("m", 2)
+THREE = "redis+sentinel://a:1,b:2,d:4/mymaster"
+
+
+def named(master: Node, epoch: int, *by: Node) -> dict[tuple[Node, str], Any]:
+    """The same with the epoch, for who asks."""
+    states = {(name, "SENTINEL MASTER"): [b"name", b"mymaster", b"config-epoch", str(epoch).encode()] for name in by}
+    return sentinels(master, *by) | states
+
+
+def test_a_sentinel_that_is_cut_off_together_with_its_master_is_not_believed():
+    """Both answer as before: the one that it is the master, the other that this is so."""
+    group = topology(address(THREE))
+    before = sentinels(OLD, A, B, D)
+    assert [question.node for question in searched(group, before)] == [A, B, OLD], "most is enough"
+    for leave in (group.doubt, lambda _: group.look_again()):
+        leave(OLD)
+        searched(group, named(OLD, 1, A) | named(NEW, 2, B, D))
+        assert group.where("{x:0}") == NEW
+        group.look_again()
+        assert searched(group, named(OLD, 1, A) | named(NEW, 2, B, D))[0].node == B, "who was right is asked first"
+        assert group.where("{x:0}") == NEW, "and it is stayed with"
+        searched(group, before)
+
+
+def test_where_sentinels_disagree_and_most_are_silent_the_latest_epoch_counts():
+    for url in (THREE, "redis+sentinel://d:4,b:2,a:1/mymaster"):
+        group = topology(address(url))
+        searched(group, named(OLD, 1, A) | named(NEW, 2, B))
+        assert group.where("{x:0}") == NEW
+
+
+def test_a_master_of_an_older_epoch_is_no_way_out_where_the_latest_cant_be_reached():
+    group = topology(address(THREE))
+    answers = named(OLD, 1, A) | named(NEW, 2, B)
+    with pytest.raises(Trouble, match="no master now"):
+        searched(group, answers | {(NEW, "ROLE"): AWAY})
+
+
+def test_a_successor_that_most_have_not_heard_of_is_found_where_the_old_master_is_gone():
+    group = topology(address(THREE))
+    searched(group, named(OLD, 1, A, B) | named(NEW, 2, D) | {(OLD, "ROLE"): AWAY})
+    assert group.where("{x:0}") == NEW
+
+
+def test_a_sentinel_that_is_silent_is_asked_last():
+    group = topology(address(THREE))
+    searched(group, sentinels(OLD, B, D))
+    group.look_again()
+    assert [question.node for question in searched(group, sentinels(OLD, B, D))] == [B, D, OLD]
+
+
+def test_only_the_master_of_a_group_is_looked_for_again_and_only_now_and_then():
+    group, cluster = topology(address(THREE)), topology(address("redis+cluster://a:1"))
+    searched(group, sentinels(OLD, A, B, D))
+    searched(cluster, {(A, "CLUSTER"): served(A)})
+    lookout = Lookout(group)
+    assert not lookout.look(100.0)
+    assert not lookout.look(100.0 + LOOK_SECONDS - 1)
+    assert not group.stale
+    assert lookout.look(100.0 + LOOK_SECONDS)
+    assert (group.stale, group.where("{x:0}")) == (True, OLD), "it stays in use meanwhile"
+    assert not lookout.look(100.0 + LOOK_SECONDS + 1)
+    other = Lookout(cluster)
+    assert not any(other.look(moment) for moment in (100.0, 200.0))
+    assert not cluster.stale, "who has lost most of its masters stops by itself there"
