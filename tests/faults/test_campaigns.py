@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import go_without
 from tests.faults.campaign import Campaign, carry_out
 from tests.faults.campaigns import bytes as every_byte
-from tests.faults.campaigns import failover, kill, replies, roll, server, zombie
+from tests.faults.campaigns import failover, kill, partition, replies, roll, server, zombie
+from tests.faults.hosts import hindrance
 from tests.servers import Server
 
 
@@ -27,6 +29,17 @@ from tests.servers import Server
     ids=lambda one: getattr(one, "name", ""),
 )
 def test_a_few_faults_break_no_promise(campaign: Campaign, count: int, tmp_path: Path) -> None:
+    _carried_out(campaign, count, tmp_path)
+
+
+@pytest.mark.timeout(240)
+def test_a_network_that_drops_packets_in_silence_breaks_no_promise(tmp_path: Path) -> None:
+    if sentence := hindrance():
+        go_without(sentence)
+    _carried_out(partition.campaign("replicated(1)"), 1, tmp_path)
+
+
+def _carried_out(campaign: Campaign, count: int, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(10**6)
     ran = carry_out(campaign, tmp_path, count, seed)
     assert ran.judgement.breaches == {}, f"seed {seed}"

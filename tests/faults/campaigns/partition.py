@@ -1,0 +1,214 @@
+"""Networks that drop packets in silence, between the hosts of a Sentinel group or before its clients; --durability, needs root.
+
+Three hosts, a server and a sentinel on each, are network namespaces; workers, coordinators and producers are outside. A host is cut
+off from the others, or from everybody, or its clients can't reach the master: for a second, or until some time after an election.
+
+With `replicated(1)` and two replicas nobody promises what a master takes that is reached again in the middle of an election: so one
+that is being replaced is cut off until that is over. With `replicated(2)` any moment will do. With `local` the loss is measured.
+
+    scripts/faults partition --durability 'replicated(2)' --count 20
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import redis
+
+from tests.clusters import SERVICE, Group
+from tests.faults.campaign import Campaign, run
+from tests.faults.campaigns.failover import AT_MOST, PATIENCE_MS
+from tests.faults.campaigns.power import FORGOTTEN, Cuts
+from tests.faults.checker import ENDED, Evidence
+from tests.faults.hosts import Hosts, NoNamespaces
+from tests.faults.lab import Lab, Plan
+from tests.servers import Kind, Server
+from tests.waiting import wait_until
+
+LEVELS = ("local", "replicated(1)", "replicated(2)")
+BRIEF = 2.5  # seconds: sentinels, who wait for five, take nobody for dead, on a busy machine either
+LONG = PATIENCE_MS / 1000 + 6  # some seconds longer than an election
+# a trip that nobody answers is given up after 5 s, one that waits for a bell after 10, and the next try makes a connection first
+NOTICED = 45.0
+
+
+class ScatteredGroup(Group):
+    """A Sentinel group on three hosts, as a lab sees it: one server, whoever is master. We look into it aside."""
+
+    def __init__(self, kind: Kind, directory: Path, settings: Mapping[str, str]) -> None:
+        self.network = Hosts(3)
+        try:
+            open_to_all = {**settings, "protected-mode": "no"}
+            super().__init__(kind, directory, open_to_all, hosts=self.network.all)
+            for sentinel in self.sentinels:
+                sentinel.admin.execute_command("SENTINEL", "SET", SERVICE, "down-after-milliseconds", PATIENCE_MS)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def admin(self) -> redis.Redis:
+        return self.master.admin
+
+    def whole(self) -> bool:
+        with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):
+            return super().whole()
+        return False
+
+    def is_over(self, old: Server) -> bool:
+        """Whether another master is there, and whoever can be reached follows it: from then on nobody confirms for the old one."""
+        return self.failed_over(old) and self.replicas() == 1
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            self.network.close()
+
+
+@dataclass
+class Partitions:
+    """One method for each way in which a network breaks."""
+
+    durability: str
+    cuts: Cuts = field(default_factory=Cuts)
+    pauses: list[float] = field(default_factory=list)
+
+    def found(self, lab: Lab) -> None:
+        lab.run("coordinator", "init", "--durability", self.durability)
+
+    def break_one(self, lab: Lab) -> str:
+        lab.work_on(lab.choose.randint(5, 40))
+        ways: dict[str, Callable[[Lab], str]] = {
+            "from the others": self.from_the_others, "from everybody": self.from_everybody,
+            "master from clients": self.master_from_clients,
+        }  # fmt: skip
+        way = lab.choose.choice(list(ways))
+        try:
+            how = ways[way](lab)
+        finally:
+            group(lab).network.heal()
+        self._goes_on(lab)
+        wait_until(group(lab).whole, "the master has its replicas again", timeout=AT_MOST)
+        return f"{way}, {how}"
+
+    def from_the_others(self, lab: Lab) -> str:
+        """Where it is the master there are two for a while, and clients that reach both, and the sentinel beside each."""
+        return self._cut_off(lab, outside=False)
+
+    def from_everybody(self, lab: Lab) -> str:
+        return self._cut_off(lab, outside=True)
+
+    def master_from_clients(self, lab: Lab) -> str:
+        """The sentinels see no reason for an election."""
+        network = group(lab).network
+        network.cut(group(lab).master.host, outside=True)
+        self._for(lab, lab.choose.uniform(1, LONG))
+        return "master"
+
+    def _cut_off(self, lab: Lab, *, outside: bool) -> str:
+        there = group(lab)
+        old = there.master
+        others = [server for server in there.servers if server is not old]
+        victim = lab.choose.choice([old, old, *others])
+        there.network.cut(victim.host, *there.hosts, outside=outside)
+        if victim is not old:
+            self._for(lab, lab.choose.uniform(1, LONG))
+            return "replica"
+        if self.durability != "replicated(1)":
+            self._for(lab, lab.choose.uniform(1, LONG))
+            self._lost()
+            return "master"
+        if lab.choose.random() < 0.25:
+            self._for(lab, lab.choose.uniform(1, BRIEF))
+            return "master, briefly"
+        wait_until(lambda: there.is_over(old), "another master is there, and is followed", timeout=AT_MOST)
+        self._lost()
+        self._goes_on(lab)  # with the new one, while the old one is still cut off
+        return "master, replaced"
+
+    def _for(self, lab: Lab, seconds: float) -> None:
+        """A time, and not so much work: there may be none."""
+        until = time.monotonic() + seconds
+
+        def over() -> bool:
+            lab.tend()
+            return time.monotonic() >= until
+
+        wait_until(over, "a time is over", timeout=seconds + AT_MOST)
+
+    def _goes_on(self, lab: Lab) -> None:
+        """Until runs end and a coordinator ticks, at the master as we see it: steps are no sign, handlers don't wait for it."""
+        begun = time.monotonic()
+        before: dict[int, Sign] = {}  # by the port of the master, which may still change
+
+        def moved_on() -> bool:
+            lab.tend()
+            with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):
+                master = group(lab).master
+                now = sign_of_life(lab, master)
+                first = before.setdefault(master.port, now)
+                return now.ended != first.ended and now.ticked > first.ticked
+            return False
+
+        wait_until(moved_on, "runs end again, and a coordinator ticks", timeout=AT_MOST)
+        self.pauses.append(time.monotonic() - begun)
+
+    def _lost(self) -> None:
+        self.cuts.at.append(time.monotonic_ns())
+
+    def measured(self, see: Evidence) -> dict[str, int | float]:
+        lost = {"window_seconds": round(self.cuts.window(see), 3)} if self.durability == "local" else {}
+        return {"longest_pause_seconds": round(max(self.pauses, default=0), 1), **lost}
+
+    def noticed_in_time(self, see: Evidence) -> Iterator[str]:
+        """Work goes on soon after a network is whole, or another master is there."""
+        for pause in self.pauses:
+            if pause > NOTICED:
+                yield f"nothing went on for {pause:.1f} s"
+
+
+def group(lab: Lab) -> ScatteredGroup:
+    assert isinstance(lab.store, ScatteredGroup)
+    return lab.store
+
+
+class Sign(NamedTuple):
+    """How many runs have ended, in each way, and when a coordinator was last there."""
+
+    ended: list[int]
+    ticked: float
+
+
+def sign_of_life(lab: Lab, master: Server) -> Sign:
+    seen: Any = master.admin.zrange(lab.keys.coordinators(), -1, -1, withscores=True)
+    ended = [int(master.admin.zcard(lab.keys.ended(status))) for status in ENDED]
+    return Sign(ended, max((score for _, score in seen), default=0.0))
+
+
+def campaign(durability: str) -> Campaign:
+    partitions = Partitions(durability)
+    made = Campaign(
+        f"partition-{durability.replace('(', '-').strip(')')}", partitions.break_one,
+        Plan(lease=5.0), server=ScatteredGroup, begin=partitions.found, measures=partitions.measured,
+        also=partitions.noticed_in_time, waived=("condemned_stay_out",),  # as for failovers, and for the same reasons
+    )  # fmt: skip
+    return replace(made, waived=FORGOTTEN) if durability == "local" else made
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--durability", choices=LEVELS, default="replicated(1)")
+    chosen, others = parser.parse_known_args(arguments)
+    try:
+        return run(campaign(chosen.durability), others, count=5)
+    except NoNamespaces as error:
+        print(f"scripts/faults partition: {error}", file=sys.stderr)
+        return 2
