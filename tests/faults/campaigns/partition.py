@@ -117,7 +117,7 @@ class Partitions:
         there = group(lab)
         old = there.master
         others = [server for server in there.servers if server is not old]
-        victim = lab.choose.choice([old, old, *others])
+        victim = lab.choose.choice([*[old] * 6, *others])
         there.network.cut(victim.host, *there.hosts, outside=outside)
         if victim is not old:
             self._for(lab, lab.choose.uniform(1, LONG))

@@ -440,6 +440,27 @@ MUTANTS = [
         "tests/unit/test_topology.py::test_a_master_that_sentinels_name_must_be_one",
     ),
     Mutant(
+        "a sentinel that is cut off with its master is believed",
+        "coordinator/store/topology.py",
+        "if 2 * len(named[master]) > len(self._sentinels) and master not in roles:",
+        "if master not in roles:",
+        "tests/unit/test_topology.py::test_a_sentinel_that_is_cut_off_together_with_its_master_is_not_believed",
+    ),
+    Mutant(
+        "a master of an older epoch will do",
+        "coordinator/store/topology.py",
+        "if epochs[master] == max(epochs.values())]",
+        "]",
+        "tests/unit/test_topology.py::test_a_master_of_an_older_epoch_is_no_way_out_where_the_latest_cant_be_reached",
+    ),
+    Mutant(
+        "who waits for no replica stays with a master that was replaced",
+        "coordinator/store/topology.py",
+        "        self._topology.look_again()\n        return True\n",
+        "        return True\n",
+        "tests/unit/test_topology.py::test_only_the_master_of_a_group_is_looked_for_again_and_only_now_and_then",
+    ),
+    Mutant(
         "nodes are served one after the other",
         "coordinator/store/wire.py",
         "list(self._threads().map(carry, lanes.keys(), lanes.values()))",
