@@ -1,0 +1,101 @@
+"""The hosts of a partition: what is cut is silent, both ways, and nothing is left when they are gone."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import go_without
+from tests.faults.hosts import NAME, Hosts, hindrance
+from tests.servers import Host, Server
+
+SHORT = 0.5
+
+
+@pytest.fixture(autouse=True)
+def _can_be_made() -> None:
+    if sentence := hindrance():
+        go_without(sentence)
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    made = Hosts(2)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def server(hosts: Hosts, tmp_path: Path) -> Iterator[Server]:
+    made = Server("valkey", tmp_path, {"protected-mode": "no"}, hosts.all[0])
+    yield made
+    made.close()
+
+
+def left(of: int) -> list[str]:
+    """What a process has made and not removed."""
+    links = [path.name for path in Path("/sys/class/net").iterdir()]
+    spaces = [path.name for path in Path("/run/netns").iterdir()]
+    return [name for name in (*links, *spaces) if name.startswith(f"{NAME}{of}-")]
+
+
+def reaches(host: Host, server: Server) -> bool:
+    """Whether a program on a host gets a connection; anything but silence is an error."""
+    program = f"import socket; socket.create_connection(({server.host.address!r}, {server.port}), {SHORT})"
+    done = subprocess.run([*host.enter, sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0 or "TimeoutError: timed out" in done.stderr, done.stderr
+    return done.returncode == 0
+
+
+def test_what_is_cut_off_from_clients_is_silent_and_comes_through_when_it_is_whole(
+    hosts: Hosts, server: Server
+) -> None:
+    there, other = hosts.all
+    with socket.create_connection((there.address, server.port), timeout=SHORT) as line:
+        hosts.cut(there, outside=True)
+        line.sendall(b"PING\r\n")
+        with pytest.raises(TimeoutError):
+            line.recv(16)
+        with pytest.raises(TimeoutError):
+            socket.create_connection((there.address, server.port), timeout=SHORT)
+        assert reaches(other, server), "only clients are cut off"
+        assert server.admin.ping(), "and not we, aside"
+        hosts.heal()
+        line.settimeout(30)
+        assert line.recv(16) == b"+PONG\r\n", "the same connection: it was not broken, it was silent"
+
+
+def test_what_is_cut_off_from_the_others_is_still_reached_by_clients(hosts: Hosts, server: Server) -> None:
+    there, other = hosts.all
+    assert reaches(other, server)
+    hosts.cut(there, *hosts.all)
+    assert not reaches(other, server)
+    with socket.create_connection((there.address, server.port), timeout=SHORT) as line:
+        line.sendall(b"PING\r\n")
+        assert line.recv(16) == b"+PONG\r\n"
+    hosts.heal()
+    assert reaches(other, server)
+
+
+def test_nothing_is_left_when_they_are_closed() -> None:
+    one, two = Hosts(1), Hosts(2)
+    assert {host.address for host in one.all}.isdisjoint(host.address for host in two.all)
+    one.close()
+    assert left(os.getpid()), "another lab's are not touched"
+    two.close()
+    assert left(os.getpid()) == []
+
+
+def test_what_a_killed_process_left_behind_is_removed_by_the_next() -> None:
+    killed = "print(os.getpid(), flush=True); os.kill(os.getpid(), 9)"
+    program = f"import os; from tests.faults.hosts import Hosts; made = Hosts(2); {killed}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert left(int(done.stdout))
+    Hosts(1).close()
+    assert left(int(done.stdout)) == []
