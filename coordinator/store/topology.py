@@ -90,12 +90,16 @@ class Group:
                 roles[master] = yield from _wrong_with(master)
                 if not roles[master]:
                     return self._learn(master, named)
-        for master in (yield from self._latest(named)):
+        latest = yield from self._latest(named)
+        for master in latest:
             if master not in roles:
                 roles[master] = yield from _wrong_with(master)
             if not roles[master]:
                 return self._learn(master, named)
             why = roles[master]
+        # one that was replaced is left, also where its successor can't be reached from here: what it took now would be lost
+        if latest and self._master not in latest:
+            self._master = None
         if self._master is None:
             raise _in_vain(why, f"{self._address} has no master now")
         self.stale = False

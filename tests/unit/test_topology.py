@@ -201,6 +201,11 @@ def test_a_master_of_an_older_epoch_is_no_way_out_where_the_latest_cant_be_reach
     answers = named(OLD, 1, A) | named(NEW, 2, B)
     with pytest.raises(Trouble, match="no master now"):
         searched(group, answers | {(NEW, "ROLE"): AWAY})
+    searched(group, sentinels(OLD, A, B, D))
+    group.look_again()
+    with pytest.raises(Trouble, match="no master now"):
+        searched(group, answers | {(NEW, "ROLE"): AWAY})
+    assert group.where("{x:0}") is None, "what it takes from now on is lost"
 
 
 def test_a_successor_that_most_have_not_heard_of_is_found_where_the_old_master_is_gone():
