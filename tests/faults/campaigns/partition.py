@@ -98,6 +98,9 @@ class Partitions:
             group(lab).network.heal()
         self._goes_on(lab)
         wait_until(group(lab).whole, "the master has its replicas again", timeout=AT_MOST)
+        self.cuts.at.append(
+            time.monotonic_ns()
+        )  # the end of a master that was replaced: until now it took what is lost
         return f"{way}, {how}"
 
     def from_the_others(self, lab: Lab) -> str:
@@ -125,13 +128,11 @@ class Partitions:
             return "replica"
         if self.durability != "replicated(1)":
             self._for(lab, lab.choose.uniform(*lab.choose.choice([(1, LONG), ELECTION])))
-            self._lost()
             return "master"
         if lab.choose.random() < 0.25:
             self._for(lab, lab.choose.uniform(1, BRIEF))
             return "master, briefly"
         wait_until(lambda: there.is_over(old), "another master is there, and is followed", timeout=AT_MOST)
-        self._lost()
         self._goes_on(lab)  # with the new one, while the old one is still cut off
         return "master, replaced"
 
@@ -161,9 +162,6 @@ class Partitions:
 
         wait_until(moved_on, "runs end again, and a coordinator ticks", timeout=AT_MOST)
         self.pauses.append(time.monotonic() - begun)
-
-    def _lost(self) -> None:
-        self.cuts.at.append(time.monotonic_ns())
 
     def measured(self, see: Evidence) -> dict[str, int | float]:
         lost = {"window_seconds": round(self.cuts.window(see), 3)} if self.durability == "local" else {}
