@@ -18,6 +18,7 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from itertools import count
 from pathlib import Path
+from typing import Literal
 
 from tests.servers import Host
 
@@ -26,6 +27,7 @@ ADDRESSES = ipaddress.IPv4Network("198.18.0.0/15")  # set apart for trials of ne
 BLOCK = 27  # bits of the network of one lab: up to four lines of four addresses, and one more for each host, aside
 LINE = 4
 MOST = 3
+Way = Literal["both", "in", "out"]
 _numbers = count()
 
 
@@ -55,10 +57,13 @@ class Hosts:
 
     # -- faults
 
-    def cut(self, host: Host, *others: Host, outside: bool = False) -> None:
-        """From now on nothing comes through between a host and others, or the outside; in both directions, all at once."""
+    def cut(self, host: Host, *others: Host, outside: bool = False, way: Way = "both") -> None:
+        """From now on nothing comes through between a host and others, or the outside: in both directions, or in one alone, as
+        seen from the host. All at once."""
         ends = [*(other.address for other in others if other is not host), *([self._outside] if outside else [])]
-        self._drop({pair for end in ends for pair in ((host.address, end), (end, host.address))})
+        out = {(host.address, end) for end in ends} if way != "in" else set()
+        into = {(end, host.address) for end in ends} if way != "out" else set()
+        self._drop(out | into)
 
     def heal(self) -> None:
         """All reach all."""

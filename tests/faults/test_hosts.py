@@ -83,6 +83,25 @@ def test_what_is_cut_off_from_the_others_is_still_reached_by_clients(hosts: Host
     assert reaches(other, server)
 
 
+def test_what_is_cut_off_in_one_direction_hears_and_is_not_heard(hosts: Hosts, server: Server) -> None:
+    there = hosts.all[0]
+    with socket.create_connection((there.address, server.port), timeout=SHORT) as line:
+        hosts.cut(there, outside=True, way="out")
+        line.sendall(b"SET heard yes\r\n")
+        with pytest.raises(TimeoutError):
+            line.recv(16)
+        assert server.admin.get("heard") == b"yes"
+        hosts.heal()
+        line.settimeout(30)
+        assert line.recv(16) == b"+OK\r\n"
+        hosts.cut(there, outside=True, way="in")
+        line.settimeout(SHORT)
+        line.sendall(b"SET heard no\r\n")
+        with pytest.raises(TimeoutError):
+            line.recv(16)
+        assert server.admin.get("heard") == b"yes"
+
+
 def test_nothing_is_left_when_they_are_closed() -> None:
     one, two = Hosts(1), Hosts(2)
     assert {host.address for host in one.all}.isdisjoint(host.address for host in two.all)

@@ -1,7 +1,8 @@
 """Networks that drop packets in silence, between the hosts of a Sentinel group or before its clients; --durability, needs root.
 
 Three hosts, a server and a sentinel on each, are network namespaces; workers, coordinators and producers are outside. A host is cut
-off from the others, or from everybody, or its clients can't reach the master: for a second, or until some time after an election.
+off from the others, or from everybody, or the master's from its clients, in both directions or in one: for a second, or until some
+time after an election.
 
 With `replicated(1)` and two replicas nobody promises what a master takes that is reached again in the middle of an election: so one
 that is being replaced is cut off until that is over. With `replicated(2)` any moment will do. With `local` the loss is measured.
@@ -15,7 +16,7 @@ import argparse
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ from tests.faults.campaign import Campaign, run
 from tests.faults.campaigns.failover import AT_MOST, PATIENCE_MS
 from tests.faults.campaigns.power import FORGOTTEN, Cuts
 from tests.faults.checker import ENDED, Evidence
-from tests.faults.hosts import Hosts, NoNamespaces
+from tests.faults.hosts import Hosts, NoNamespaces, Way
 from tests.faults.lab import Lab, Plan
 from tests.servers import Kind, Server
 from tests.waiting import wait_until
@@ -38,6 +39,24 @@ LONG = PATIENCE_MS / 1000 + 6  # some seconds longer than an election
 ELECTION = (PATIENCE_MS / 1000, PATIENCE_MS / 1000 + 3)  # when there is one, from the cut on
 # a trip that nobody answers is given up after 5 s, one that waits for a bell after 10, and the next try makes a connection first
 NOTICED = 45.0
+
+
+class Cut(NamedTuple):
+    """From whom a host is cut off."""
+
+    name: str
+    hosts: bool
+    clients: bool
+
+
+CUTS = (
+    # where it is the master's there are two masters for a while, and clients that reach both, and the sentinel beside each
+    Cut("from the others", hosts=True, clients=False),
+    Cut("from everybody", hosts=True, clients=True),
+    # the master's: the sentinels see no reason for an election
+    Cut("from clients", hosts=False, clients=True),
+)
+WAYS: tuple[Way, ...] = ("both", "both", "both", "in", "out")
 
 
 class ScatteredGroup(Group):
@@ -76,7 +95,7 @@ class ScatteredGroup(Group):
 
 @dataclass
 class Partitions:
-    """One method for each way in which a network breaks."""
+    """Breaks the network, and waits until it is whole. `pauses` are the times until work went on."""
 
     durability: str
     cuts: Cuts = field(default_factory=Cuts)
@@ -87,54 +106,39 @@ class Partitions:
 
     def break_one(self, lab: Lab) -> str:
         lab.work_on(lab.choose.randint(5, 40))
-        ways: dict[str, Callable[[Lab], str]] = {
-            "from the others": self.from_the_others, "from everybody": self.from_everybody,
-            "master from clients": self.master_from_clients,
-        }  # fmt: skip
-        way = lab.choose.choice(list(ways))
-        try:
-            how = ways[way](lab)
-        finally:
-            group(lab).network.heal()
-        self._goes_on(lab)
-        wait_until(group(lab).whole, "the master has its replicas again", timeout=AT_MOST)
-        self.cuts.at.append(
-            time.monotonic_ns()
-        )  # the end of a master that was replaced: until now it took what is lost
-        return f"{way}, {how}"
-
-    def from_the_others(self, lab: Lab) -> str:
-        """Where it is the master there are two for a while, and clients that reach both, and the sentinel beside each."""
-        return self._cut_off(lab, outside=False)
-
-    def from_everybody(self, lab: Lab) -> str:
-        return self._cut_off(lab, outside=True)
-
-    def master_from_clients(self, lab: Lab) -> str:
-        """The sentinels see no reason for an election."""
-        network = group(lab).network
-        network.cut(group(lab).master.host, outside=True)
-        self._for(lab, lab.choose.uniform(1, LONG))
-        return "master"
-
-    def _cut_off(self, lab: Lab, *, outside: bool) -> str:
         there = group(lab)
         old = there.master
+        cut = lab.choose.choice(CUTS)
         others = [server for server in there.servers if server is not old]
-        victim = lab.choose.choice([*[old] * 6, *others])
-        there.network.cut(victim.host, *there.hosts, outside=outside)
-        if victim is not old:
-            self._for(lab, lab.choose.uniform(1, LONG))
-            return "replica"
+        victim = lab.choose.choice([*[old] * 6, *others]) if cut.hosts else old
+        way = lab.choose.choice(WAYS)
+        there.network.cut(victim.host, *(there.hosts if cut.hosts else ()), outside=cut.clients, way=way)
+        try:
+            if cut.hosts and victim is old:
+                how = f"master {self._outlast(lab, old)}"
+            else:
+                self._for(lab, lab.choose.uniform(1, LONG))
+                how = "master" if victim is old else "replica"
+        finally:
+            there.network.heal()
+        self._goes_on(lab)
+        wait_until(there.whole, "the master has its replicas again", timeout=AT_MOST)
+        # the end of a master that was replaced: until now it took what is lost
+        self.cuts.at.append(time.monotonic_ns())
+        return f"{cut.name}: {how}" + ("" if way == "both" else ", one way")
+
+    def _outlast(self, lab: Lab, old: Server) -> str:
+        """The time for which a master is cut off from the others."""
+        there = group(lab)
         if self.durability != "replicated(1)":
             self._for(lab, lab.choose.uniform(*lab.choose.choice([(1, LONG), ELECTION])))
-            return "master"
+            return "replaced" if there.failed_over(old) else "for a while"
         if lab.choose.random() < 0.25:
             self._for(lab, lab.choose.uniform(1, BRIEF))
-            return "master, briefly"
+            return "for a while"
         wait_until(lambda: there.is_over(old), "another master is there, and is followed", timeout=AT_MOST)
         self._goes_on(lab)  # with the new one, while the old one is still cut off
-        return "master, replaced"
+        return "replaced"
 
     def _for(self, lab: Lab, seconds: float) -> None:
         """A time, and not so much work: there may be none."""
