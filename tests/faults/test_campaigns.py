@@ -34,9 +34,10 @@ def test_a_few_faults_break_no_promise(campaign: Campaign, count: int, tmp_path:
 
 @pytest.mark.timeout(240)
 def test_a_network_that_drops_packets_in_silence_breaks_no_promise(tmp_path: Path) -> None:
+    """With a level that holds whenever somebody is taken for dead: on a busy machine that is not up to the test."""
     if sentence := hindrance():
         go_without(sentence)
-    _carried_out(partition.campaign("replicated(1)"), 1, tmp_path)
+    _carried_out(partition.campaign("replicated(2)"), 1, tmp_path)
 
 
 def _carried_out(campaign: Campaign, count: int, tmp_path: Path) -> None:
