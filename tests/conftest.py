@@ -6,7 +6,7 @@
     start_server   a server of one's own, with any settings, to kill, pause and restart
     namespace      a name that no other test has; nobody flushes
 
-A missing redis-server skips the redis variants, and fails in CI; so do network namespaces that can't be made.
+A missing redis-server skips the redis variants, and fails in CI. A machine that lets nobody make network namespaces skips their tests.
 """
 
 from __future__ import annotations
@@ -47,11 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def require(kind: Kind) -> None:
     if binary(kind):
         return
-    go_without(f"{kind}-server is not installed (Debian: apt-get install redis-server)")
-
-
-def go_without(sentence: str) -> None:
-    """Here a test can't be run, and why: a skip on a machine of one's own, and never in CI."""
+    sentence = f"{kind}-server is not installed (Debian: apt-get install redis-server)"
     if os.environ.get("CI") == "true":
         pytest.fail(sentence, pytrace=False)
     pytest.skip(sentence)

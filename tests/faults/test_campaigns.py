@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import go_without
 from tests.faults.campaign import Campaign, carry_out
 from tests.faults.campaigns import bytes as every_byte
 from tests.faults.campaigns import failover, kill, partition, replies, roll, server, zombie
@@ -36,7 +35,7 @@ def test_a_few_faults_break_no_promise(campaign: Campaign, count: int, tmp_path:
 def test_a_network_that_drops_packets_in_silence_breaks_no_promise(tmp_path: Path) -> None:
     """With a level that holds whenever somebody is taken for dead: on a busy machine that is not up to the test."""
     if sentence := hindrance():
-        go_without(sentence)
+        pytest.skip(sentence)  # the machine's, and nothing that could be installed
     _carried_out(partition.campaign("replicated(2)"), 1, tmp_path)
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import go_without
 from tests.faults.hosts import NAME, Hosts, hindrance
 from tests.servers import Host, Server
 
@@ -21,7 +20,7 @@ SHORT = 0.5
 @pytest.fixture(autouse=True)
 def _can_be_made() -> None:
     if sentence := hindrance():
-        go_without(sentence)
+        pytest.skip(sentence)  # the machine's, and nothing that could be installed
 
 
 @pytest.fixture
