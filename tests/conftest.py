@@ -6,7 +6,7 @@
     start_server   a server of one's own, with any settings, to kill, pause and restart
     namespace      a name that no other test has; nobody flushes
 
-A missing redis-server skips the redis variants, and fails in CI. A machine that lets nobody make network namespaces skips their tests.
+A missing redis-server skips the redis variants, and fails in CI. Where nobody may make network namespaces, their tests are skipped.
 """
 
 from __future__ import annotations
