@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.faults import records
-from tests.faults.checker import Evidence, Judgement, judge
+from tests.faults.checker import Judgement, judge
+from tests.faults.evidence import Evidence
 from tests.faults.lab import Lab, Plan, Store
 from tests.proxy import Proxy
 from tests.servers import DURABLE, Kind, Server
