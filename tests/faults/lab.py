@@ -12,6 +12,7 @@ import os
 import random
 import signal
 import subprocess
+import time
 import uuid
 from collections import deque
 from collections.abc import Iterator
@@ -39,6 +40,7 @@ from tests.proxy import Proxy
 from tests.servers import Server
 from tests.waiting import wait_until
 
+LOST_SECONDS = 15.0  # until a host that stands still is gone for good: longer than its leases, and a hold
 PATIENCE = 120.0  # seconds after the last fault in which everything has to come to its end
 _FOR_GOOD = ("namespace", "watch", "coordinators", "routes", "ended", "paused", "records", "schedules")
 
@@ -83,6 +85,7 @@ class Lab(Stage):
         self.fleets: list[subprocess.Popen[bytes]] = []
         self.coordinators: list[subprocess.Popen[bytes]] = []
         self.producers: list[subprocess.Popen[bytes]] = []
+        self.lost: list[tuple[float, subprocess.Popen[bytes], list[int]]] = []
         self.operators: list[subprocess.Popen[bytes]] = []
         self.diarists: list[subprocess.Popen[bytes]] = []
         self.keys = Keys(self.namespace, 0)
@@ -107,6 +110,7 @@ class Lab(Stage):
 
     def tend(self, *, producing: bool = True) -> None:
         """Starts what is not there."""
+        self._bury(LOST_SECONDS)
         for kept, wanted, start in (
             (self.coordinators, self.plan.coordinators, self.coordinator),
             (self.fleets, self.plan.fleets, self._fleet),
@@ -117,6 +121,23 @@ class Lab(Stage):
             kept[:] = [process for process in kept if process.poll() is None]
             while len(kept) < wanted:
                 kept.append(start())
+
+    def lose(self, fleet: subprocess.Popen[bytes]) -> None:
+        """A host that is heard of no more: a supervisor and its processes stand still. Were they killed, another supervisor of this
+        machine would see that they are gone, and nobody would wait for their leases."""
+        pids = [fleet.pid, *children(fleet.pid)]
+        for pid in pids:
+            _signal(pid, signal.SIGSTOP)
+        self.fleets.remove(fleet)
+        self.lost.append((time.monotonic(), fleet, pids))
+
+    def _bury(self, seconds: float) -> None:
+        """Those that were lost so long ago are gone for good."""
+        while self.lost and time.monotonic() - self.lost[0][0] >= seconds:
+            _, fleet, pids = self.lost.pop(0)
+            for pid in pids:
+                _signal(pid, signal.SIGKILL)
+            fleet.wait()
 
     def _fleet(self) -> subprocess.Popen[bytes]:
         plan = self.plan
@@ -181,6 +202,7 @@ class Lab(Stage):
     def settle(self) -> None:
         """No more faults: everything is there again, and all that was handed over comes to its end, within the patience."""
         self.tend()
+        self._bury(0)
         for process in (*self.producers, *self.operators, *self.diarists):
             process.terminate()
         for process in (*self.producers, *self.operators, *self.diarists):
@@ -309,10 +331,16 @@ class Lab(Stage):
             (target / f"{name}.log").write_bytes(log.read_bytes())
 
     def close(self) -> None:
+        self._bury(0)
         for process in self.started:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGCONT)
         super().close()
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def final_run(fields: Any) -> FinalRun:

@@ -38,7 +38,6 @@ from tests.faults.watching import DIRECTORY
 T = TypeVar("T")
 REST = 0.25  # seconds between two deeds
 SCHEDULES = {"first": 1.0, "second": 2.0}  # and every how many seconds they fire
-ELSEWHERE = "elsewhere"  # one that no coordinator can read
 OVER = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
 Deed = Callable[["Operator"], None]
 
@@ -52,13 +51,14 @@ class Operator:
         self.client, self.wire = Client(timeout=5.0), Wire(self.settings.address, 5.0)
         self.keys = Keys(self.settings.namespace, 0)
         self.unfit: list[str] = []
-        self._numbers = itertools.count()
+        self.elsewhere: list[str] = []
+        self.numbers = itertools.count()
 
     def do(self, plan: Generator[Any, Any, T]) -> T:
         return drive(self.wire, plan)
 
     def inputs(self, turns: int = 4) -> dict[str, Any]:
-        return {"topic": f"small-operator-{os.getpid()}-{next(self._numbers)}", "turns": turns}
+        return {"topic": f"small-operator-{os.getpid()}-{next(self.numbers)}", "turns": turns}
 
     def some_run(self, *statuses: Status) -> RunView | None:
         found = self.client.list(status=self.choose.choice(statuses), limit=30)
@@ -174,8 +174,12 @@ def unschedule(by: Operator) -> None:
 
 
 def schedule_elsewhere(by: Operator) -> None:
-    """By a machine that knows a time zone that those of the coordinators don't: they say so, and look again later."""
-    new = as_wanted(ELSEWHERE, "* * * * *", "plain", {"topic": "small-elsewhere", "turns": 3}, {})
+    """By a machine that knows a time zone that those of the coordinators don't: in two seconds they say so, and look again later.
+    Another one each time: who set the same again would begin these seconds anew."""
+    by.elsewhere.append(f"elsewhere-{os.getpid()}-{next(by.numbers)}")
+    if len(by.elsewhere) > 20:  # deeds: more than two seconds
+        by.client.unschedule(by.elsewhere.pop(0))
+    new = as_wanted(by.elsewhere[-1], "* * * * *", "plain", {"topic": "small-elsewhere", "turns": 3}, {})
     new = new._replace(rules=encode(["* * * * *", 0.0, "Atlantis/Poseidonis", 0.0, "skip", "latest"], "rules"))
     by.do(schedule_plans.replace(by.keys, "", new, os.urandom(8).hex()))
 

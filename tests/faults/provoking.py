@@ -5,11 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
 
 from coordinator.store import plans
 from coordinator.store.script import Script
 from tests.faults.lab import Lab
+from tests.waiting import wait_until
+
+MANY_STEPS = 150  # after so many, and so many seconds, a call is not waited for any more; some are sent every 5 s
+LONG = 12.0
+AGAIN = 40  # steps after which it is provoked once more
+SOON = 5  # steps after which another one is provoked
 
 # what its processes send while all is well
 ALWAYS = (
@@ -17,7 +25,7 @@ ALWAYS = (
     plans.JUDGE, plans.DUE, plans.RING, plans.TRIM, plans.CAP, plans.UPCOMING, plans.SUPERVISE,
     plans.RECORD_SAVE, plans.RECORD_LOAD, plans.RECORD_DELETE, plans.RECORD_LIST, plans.RECORD_CLAIM, plans.RECORD_KEEP,
 )  # fmt: skip
-# and what they send when a worker drains, is killed, or is lost with its supervisor
+# and what they send when a worker drains, is killed, or stands still with its supervisor: its host is lost
 DRAINED = (plans.RELEASE, plans.LEAVE, plans.JOIN)
 KILLED = (plans.ABANDON,)
 LOST = (plans.RECOVER, plans.LOCK)
@@ -38,8 +46,9 @@ NOT_HIT: Mapping[Script, str] = {
 }
 
 
-def provoke(lab: Lab, script: Script) -> None:
-    """Lets something happen after which a script is sent."""
+def provoke(lab: Lab, script: Script, *, again: bool = False) -> None:
+    """Lets something happen after which a script is sent; again, where it was not. A host is lost once: that its runs are recovered
+    takes a lease and a hold, and would take longer if more were lost meanwhile."""
     workers = lab.workers(at_work=True)
     if script in ASKED:
         lab.ask(ASKED[script])
@@ -47,12 +56,8 @@ def provoke(lab: Lab, script: Script) -> None:
         _signal(lab.choose.choice(workers), signal.SIGTERM)
     elif script in KILLED and workers:
         _signal(lab.choose.choice(workers), signal.SIGKILL)
-    elif script in LOST:
-        fleet = lab.choose.choice(lab.fleets)
-        for pid in [fleet.pid, *(pid for pid in lab.workers(at_work=False) if _parent(pid) == fleet.pid)]:
-            _signal(pid, signal.SIGKILL)
-        fleet.wait()
-        lab.tend()
+    elif script in LOST and not again:
+        lab.lose(lab.choose.choice(lab.fleets))
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
@@ -60,9 +65,46 @@ def _signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def _parent(pid: int) -> int:
+def sent(lab: Lab, script: Script, happened: Callable[[], bool]) -> bool:
+    """Provokes a script until something has happened to a call of it; False where nobody sent it although work went on."""
+    begun, since, provoked = lab.steps_so_far(), time.monotonic(), -1
+
+    def is_over() -> bool:
+        nonlocal provoked
+        lab.tend()
+        done = lab.steps_so_far() - begun
+        if happened() or (done > MANY_STEPS and time.monotonic() - since > LONG):
+            return True
+        if (
+            done > provoked
+        ):  # a worker that is drained may have nothing to release, a run be gone before it is cancelled
+            provoke(lab, script, again=provoked >= 0)
+            provoked = done + AGAIN
+        return False
+
+    wait_until(is_over, f"{script.name} is sent, or work goes on without it", timeout=90)
+    return happened()
+
+
+def all_sent(lab: Lab, happened: Callable[[Script], bool]) -> None:
+    """Provokes one script after the other until something has happened to a call of each."""
+    turns, provoked, then = deque(HIT), set[Script](), 0
+
+    def are_over() -> bool:
+        nonlocal then
+        lab.tend()
+        left = [script for script in HIT if not happened(script)]
+        if left and lab.steps_so_far() >= then:
+            while turns[0] not in left:
+                turns.rotate(-1)
+            provoke(lab, turns[0], again=turns[0] in provoked)
+            provoked.add(turns[0])
+            turns.rotate(-1)
+            then = lab.steps_so_far() + SOON
+        return not left
+
     try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return int(stat.read().rpartition(")")[2].split()[1])
-    except FileNotFoundError:
-        return 0
+        wait_until(are_over, "every script is sent", timeout=150)
+    except AssertionError:
+        names = [script.name for script in HIT if not happened(script)]
+        raise AssertionError(f"nobody sends {', '.join(names)}") from None

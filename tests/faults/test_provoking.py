@@ -22,8 +22,8 @@ def test_what_an_operator_is_asked_for_it_can_do() -> None:
 
 def test_a_round_of_lost_replies_and_late_requests_takes_every_script_both_ways() -> None:
     deck = replies.deck(random.Random(7))
-    assert {script for script, _ in deck[: len(HIT)]} == set(HIT)
-    assert sorted((script.name, late) for script, late in deck) == sorted(
+    assert {turn.script for turn in deck[: len(HIT)]} == set(HIT)
+    assert sorted((turn.script.name, turn.late) for turn in deck) == sorted(
         (script.name, late) for script in HIT for late in (False, True)
     )
 

@@ -12,7 +12,7 @@ from coordinator.store.script import Script
 from tests.e2e.processes import children
 from tests.faults.campaign import Campaign, run
 from tests.faults.lab import Lab, Plan
-from tests.faults.provoking import HIT, provoke
+from tests.faults.provoking import HIT, sent
 from tests.faults.watching import POINTS
 from tests.waiting import wait_until
 
@@ -67,10 +67,7 @@ def crash_at_a_point(lab: Lab) -> str:
     new = lab.directory / "crash.new"
     new.write_text(f"{script.name} {point}")
     new.rename(order)
-    provoke(lab, script)
-    begun = lab.steps_so_far()
-    wait_until(lambda: _taken_or_late(lab, begun), "the order is taken, or work goes on without it", timeout=60)
-    if order.exists():
+    if not sent(lab, script, lambda: not order.exists()):
         order.unlink(missing_ok=True)
         lab.deck.append((script, point))
         return kill_a_worker(lab)
@@ -83,11 +80,6 @@ def crash_points(choose: random.Random) -> list[tuple[Script, str]]:
     points = [(script, point) for script in HIT for point in POINTS]
     choose.shuffle(points)
     return points
-
-
-def _taken_or_late(lab: Lab, begun: int) -> bool:
-    lab.tend()
-    return lab.steps_so_far() > begun + 200 or not (lab.directory / "crash").exists()
 
 
 def kill(pid: int) -> None:
