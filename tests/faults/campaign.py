@@ -109,6 +109,7 @@ def carry_out(
         if campaign.also and (also := list(campaign.also(evidence))):
             judgement.breaches[campaign.also.__name__] = also
         if not judgement.passed:
+            (directory / "breaches").write_text(json.dumps(judgement.breaches, indent=1))
             lab.keep(BREACHES / f"{campaign.name}-{seed}", home)
     except BaseException:
         lab.keep(BREACHES / f"{campaign.name}-{seed}", home)

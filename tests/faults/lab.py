@@ -253,9 +253,15 @@ class Lab(Stage):
         self.tend(producing=False)
         if self.plan.operators:
             self._resume()
-        admin = self.store.admin
-        lines = (key for family in ("ready", "suspect") for key in admin.scan_iter(f"{self.keys.at}:{family}:*"))
-        return not admin.exists(self.keys.live(), self.keys.delayed()) and next(lines, None) is None
+        # before and after: a run that was claimed between two looks would else be seen in neither place
+        return not self._under_way() and not self._waiting() and not self._under_way()
+
+    def _under_way(self) -> bool:
+        return bool(self.store.admin.exists(self.keys.live(), self.keys.delayed()))
+
+    def _waiting(self) -> bool:
+        lines = (self.store.admin.scan_iter(f"{self.keys.at}:{family}:*") for family in ("ready", "suspect"))
+        return any(True for line in lines for _ in line)
 
     def evidence(self) -> Evidence:
         events = [event for event in self.events() if event.run not in self.excused]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from coordinator.store import plans
 from coordinator.store.script import Script
+from tests.e2e.processes import children
 from tests.faults.lab import Lab
 from tests.waiting import wait_until
 
@@ -46,9 +47,9 @@ NOT_HIT: Mapping[Script, str] = {
 }
 
 
-def provoke(lab: Lab, script: Script, *, again: bool = False) -> None:
-    """Lets something happen after which a script is sent; again, where it was not. A host is lost once: that its runs are recovered
-    takes a lease and a hold, and would take longer if more were lost meanwhile."""
+def provoke(lab: Lab, script: Script) -> None:
+    """Lets something happen after which a script is sent. One host is lost at a time: that its runs are recovered takes a lease
+    and a hold, and would take longer if more were lost meanwhile."""
     workers = lab.workers(at_work=True)
     if script in ASKED:
         lab.ask(ASKED[script])
@@ -56,8 +57,8 @@ def provoke(lab: Lab, script: Script, *, again: bool = False) -> None:
         _signal(lab.choose.choice(workers), signal.SIGTERM)
     elif script in KILLED and workers:
         _signal(lab.choose.choice(workers), signal.SIGKILL)
-    elif script in LOST and not again:
-        lab.lose(lab.choose.choice(lab.fleets))
+    elif script in LOST and not lab.lost and workers:
+        lab.lose(next(fleet for fleet in lab.fleets if set(workers) & set(children(fleet.pid))))
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
@@ -78,7 +79,7 @@ def sent(lab: Lab, script: Script, happened: Callable[[], bool]) -> bool:
         if (
             done > provoked
         ):  # a worker that is drained may have nothing to release, a run be gone before it is cancelled
-            provoke(lab, script, again=provoked >= 0)
+            provoke(lab, script)
             provoked = done + AGAIN
         return False
 
@@ -88,7 +89,7 @@ def sent(lab: Lab, script: Script, happened: Callable[[], bool]) -> bool:
 
 def all_sent(lab: Lab, happened: Callable[[Script], bool]) -> None:
     """Provokes one script after the other until something has happened to a call of each."""
-    turns, provoked, then = deque(HIT), set[Script](), 0
+    turns, then = deque(HIT), 0
 
     def are_over() -> bool:
         nonlocal then
@@ -97,8 +98,7 @@ def all_sent(lab: Lab, happened: Callable[[Script], bool]) -> None:
         if left and lab.steps_so_far() >= then:
             while turns[0] not in left:
                 turns.rotate(-1)
-            provoke(lab, turns[0], again=turns[0] in provoked)
-            provoked.add(turns[0])
+            provoke(lab, turns[0])
             turns.rotate(-1)
             then = lab.steps_so_far() + SOON
         return not left
