@@ -87,7 +87,8 @@ class Evidence:
 
     @cached_property
     def invoked(self) -> set[str]:
-        return {op.id for op in self.history.of("enqueue", "fire")}
+        fires = (op for op in self.history.of("fire") if op.word == "fired" or op.outcome == "unknown")
+        return {op.id for op in (*self.history.of("enqueue"), *fires)}
 
     @cached_property
     def discarded(self) -> set[str]:

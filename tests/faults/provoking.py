@@ -57,8 +57,9 @@ def provoke(lab: Lab, script: Script) -> None:
         _signal(lab.choose.choice(workers), signal.SIGTERM)
     elif script in KILLED and workers:
         _signal(lab.choose.choice(workers), signal.SIGKILL)
-    elif script in LOST and not lab.lost and workers:
-        lab.lose(next(fleet for fleet in lab.fleets if set(workers) & set(children(fleet.pid))))
+    elif script in LOST and not lab.lost:
+        if busy := [fleet for fleet in lab.fleets if set(workers) & set(children(fleet.pid))]:
+            lab.lose(lab.choose.choice(busy))
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
@@ -78,7 +79,7 @@ def sent(lab: Lab, script: Script, happened: Callable[[], bool]) -> bool:
             return True
         if (
             done > provoked
-        ):  # a worker that is drained may have nothing to release, a run be gone before it is cancelled
+        ):  # again: who is drained may have nothing to release, a run may be gone before it is cancelled
             provoke(lab, script)
             provoked = done + AGAIN
         return False
