@@ -57,9 +57,8 @@ def provoke(lab: Lab, script: Script) -> None:
         _signal(lab.choose.choice(workers), signal.SIGTERM)
     elif script in KILLED and workers:
         _signal(lab.choose.choice(workers), signal.SIGKILL)
-    elif script in LOST and not lab.lost:
-        if busy := [fleet for fleet in lab.fleets if set(workers) & set(children(fleet.pid))]:
-            lab.lose(lab.choose.choice(busy))
+    elif script in LOST and not lab.lost and (busy := [f for f in lab.fleets if set(workers) & set(children(f.pid))]):
+        lab.lose(lab.choose.choice(busy))
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
