@@ -3,8 +3,8 @@
     python -m tests.faults.diarist SEED
 
 Two of its threads are two owners that lay hands on what the other has left. Each takes over what was cut off, goes on with it,
-begins and ends some, and lets go of the rest, as a program that is restarted. What is in a record follows from its id: any loss is
-seen.
+begins and ends some, and lets go of the rest, as a program that is restarted; some stand still for longer than their lease, and go
+on as if nothing had happened. What is in a record follows from its id: any loss is seen.
 """
 
 from __future__ import annotations
@@ -41,7 +41,11 @@ def _one_life(store: RedisStore, choose: random.Random, stopped: threading.Event
     with contextlib.suppress(CoordinatorError):
         for left in store.claim_interrupted():
             held[left.meta.run_id] = whole(left)
-    for _ in range(choose.randint(10, 40)):
+    still = choose.randrange(100)  # in some lives the turn before which it stands still
+    for turn in range(choose.randint(10, 40)):
+        if turn == still:
+            store._here().stop()  # as in a process that is stopped: nobody renews its lease, and it does not know
+            stopped.wait(1.5 * LEASE)
         if stopped.wait(REST):
             return
         if len(held) < 4:
