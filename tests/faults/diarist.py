@@ -2,9 +2,9 @@
 
     python -m tests.faults.diarist SEED
 
-Two of its threads are two owners that lay hands on what the other has left. Each takes over what was cut off, goes on with it,
-begins and ends some, and lets go of the rest, as a program that is restarted; some stand still for longer than their lease, and go
-on as if nothing had happened. What is in a record follows from its id: any loss is seen.
+Three of its threads are three owners that lay hands on what the others have left. Each takes over what was cut off, goes on with
+it, begins and ends some, and lets go of the rest, as a program that is restarted; some stand still for longer than their lease, and
+go on as if nothing had happened. What is in a record follows from its id: any loss is seen.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.e2e.app import journal
 from tests.faults.app import message
 from workers.durable import Checkpoint, Fenced, Meta, RedisStore
 
-LEASE = 2.0
+LEASE = 1.0
 REST = 0.05
 _NUMBERS = itertools.count()
 
@@ -41,11 +41,11 @@ def _one_life(store: RedisStore, choose: random.Random, stopped: threading.Event
     with contextlib.suppress(CoordinatorError):
         for left in store.claim_interrupted():
             held[left.meta.run_id] = whole(left)
-    still = choose.randrange(100)  # in some lives the turn before which it stands still
-    for turn in range(choose.randint(10, 40)):
+    still = choose.randrange(40)  # in some lives the turn before which it stands still
+    for turn in range(choose.randint(5, 25)):
         if turn == still:
             store._here().stop()  # as in a process that is stopped: nobody renews its lease, and it does not know
-            stopped.wait(1.5 * LEASE)
+            stopped.wait(2 * LEASE)
         if stopped.wait(REST):
             return
         if len(held) < 4:
@@ -85,7 +85,7 @@ def main() -> None:
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     seed = int(sys.argv[1])
-    threads = [threading.Thread(target=work, args=(seed + number, stopped)) for number in range(2)]
+    threads = [threading.Thread(target=work, args=(seed + number, stopped)) for number in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
