@@ -223,7 +223,7 @@ class Lab(Stage):
             coordinator.wait(30)
 
     def _put_in_order(self) -> None:
-        """As the operator would have done: what it has damaged is mended, what can't start is given up."""
+        """As the operator would have done: what it has damaged is mended."""
         settings = Settings(self.store.url, self.namespace)
         wire = Wire(settings.address)
         try:
@@ -231,23 +231,30 @@ class Lab(Stage):
             self.strange += strange(self.directory, drive(wire, examine(space, repair=True)).findings)
         finally:
             wire.close()
-        with Client(self.store.url, self.namespace) as client:
-            for status in (Status.DELAYED, Status.QUEUED, Status.RUNNING):
-                for view in client.list(status=status, kind="fitting", limit=1000):
-                    if "unknown" in view.inputs:
-                        self.given_up.add(view.id)
-                        client.handle(view.id).cancel(grace=5)
 
     def _resume(self) -> None:
-        """Nothing is paused, nothing fires any more. Also when it was on its way as the faults ended, and comes late."""
+        """Nothing is paused, nothing fires, and what can't start is given up. Also when it was on its way as the faults ended, and
+        comes late."""
         admin: Any = self.store.admin
         paused = [name.decode() for name in admin.smembers(self.keys.paused())]
+        known = [name.decode() for name in admin.zrange(self.keys.schedules(), 0, -1)]
+        there = [name for name in known if admin.hget(self.keys.schedule(name), "state") != b"removed"]
+        unfit = [id for id in admin.zrange(self.keys.delayed(), 0, -1) if b":fitting@" in self._route(id)]
+        if not paused and not there and not unfit:
+            return
         with Client(self.store.url, self.namespace) as client:
+            for view in client.list(status=Status.DELAYED, kind="fitting", limit=1000):
+                if "unknown" in view.inputs:
+                    self.given_up.add(view.id)
+                    client.handle(view.id).cancel(grace=5)
             for kind in paused:
                 client.unpause(kind=kind.removeprefix("kind:"))
-            for schedule in client.schedules():
+            for name in there:
                 with contextlib.suppress(NotFound):
-                    client.unschedule(schedule.name)
+                    client.unschedule(name)
+
+    def _route(self, id: bytes) -> bytes:
+        return cast("Any", self.store.admin).hget(self.keys.run(id.decode()), "route") or b""
 
     def _idle(self) -> bool:
         self.tend(producing=False)
