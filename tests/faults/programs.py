@@ -24,7 +24,8 @@ def records_fresh(see: Evidence) -> Iterator[str]:
 
 
 def records_owned(see: Evidence) -> Iterator[str]:
-    """Who lost a record to another owner neither saves nor deletes it any more; and what was taken once is given to one."""
+    """Who lost a record to another owner neither saves nor deletes it any more; and what was taken once is given to one. What its owner
+    has deleted may be deleted again, by anybody."""
     writes = _by_run(see, "record_save", "record_delete")
     for id, claims in _by_run(see, "record_claim").items():
         taken = [claim for claim in claims if claim.word == "ok"]
@@ -33,11 +34,24 @@ def records_owned(see: Evidence) -> Iterator[str]:
             if owner == seen:
                 continue
             for op in writes[id]:
-                if op.word == "ok" and op.given["owner"] == seen and op.invoked > claim.ended:
+                if (
+                    op.word == "ok"
+                    and op.given["owner"] == seen
+                    and op.invoked > claim.ended
+                    and not _gone(op, writes[id])
+                ):
                     yield f"record {id} was taken over by {owner}, and {op.script} of {seen} was accepted"
             for other in taken:
                 if other.given["owner"] != owner and other.given.get("seen", "") == seen and other is not claim:
                     yield f"record {id} was taken from {seen!r} by {owner} and by {other.given['owner']}"
+
+
+def _gone(op: Operation, writes: list[Operation]) -> bool:
+    """Whether a delete may have found nothing, since another one came before it."""
+    deletes = (other for other in writes if other.script == "record_delete" and other.word in ("ok", ""))
+    return op.script == "record_delete" and any(
+        other.invoked < op.ended and other.given["owner"] != op.given["owner"] for other in deletes
+    )
 
 
 def records_kept(see: Evidence) -> Iterator[str]:

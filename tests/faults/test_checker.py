@@ -474,6 +474,14 @@ def test_a_breach_is_caught_by_its_rule(spoil: Callable[[Story], None], rule: st
     assert rule in judge(story.evidence(), faults=1).breaches
 
 
+def test_what_the_owner_of_a_record_has_deleted_may_be_deleted_again() -> None:
+    story = orderly()
+    story.record("record_delete", "ok", "b", seq=4)
+    story.record("record_delete", "ok", "a", seq=5)
+    story.records.clear()
+    assert judge(story.evidence(), faults=1).breaches == {}
+
+
 def test_after_a_revival_from_the_start_only_what_was_saved_since_has_to_be_there() -> None:
     story = orderly()
     story.call("cancel", ["cancelled"], id=RUN)
