@@ -24,8 +24,8 @@ def records_fresh(see: Evidence) -> Iterator[str]:
 
 
 def records_owned(see: Evidence) -> Iterator[str]:
-    """Who lost a record to another owner neither saves nor deletes it any more; and what was taken once is given to one. What its owner
-    has deleted may be deleted again, by anybody."""
+    """Who lost a record to another owner neither saves nor deletes it any more; and what was taken once is given to one. What
+    its owner has deleted may be deleted again, by anybody."""
     writes = _by_run(see, "record_save", "record_delete")
     for id, claims in _by_run(see, "record_claim").items():
         taken = [claim for claim in claims if claim.word == "ok"]
