@@ -12,8 +12,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from coordinator.deadline import Watched
 from tests.e2e.app import journal
-from workers import AsyncRun, Registry, Retry, Run
+from workers import AsyncRun, Deadline, Extend, Kill, Registry, Retry, Run
 
 runs = Registry()
 SLOW = 0.03  # seconds that a turn takes at most
@@ -111,3 +112,32 @@ async def failing(run: AsyncRun, topic: str, turns: int) -> str:
     await asyncio.sleep(random.uniform(0, SLOW * turns))
     journal(run, "end", len(run.messages))
     raise ValueError("as it should")
+
+
+@runs.handler(throttle=0)
+async def fitting(run: AsyncRun, topic: str, turns: int) -> str:
+    """An ordinary run. An operator also enqueues some with an input that it does not know: those can't be started."""
+    begin(run, topic)
+    async for turn in run.loop(limit=turns):
+        if not said(run, turn):
+            await asyncio.sleep(random.uniform(0, SLOW))
+            run.messages.append(message(topic, turn))
+    journal(run, "end", len(run.messages))
+    return digest(run.messages)
+
+
+def patience(run: Watched) -> Extend | Kill:
+    return Extend(0.3) if run.extensions == 0 else Kill("it was given more time once")
+
+
+@runs.handler(deadline=Deadline(soft=0.3, hard=30.0, escalator=patience))
+async def overdue(run: AsyncRun, topic: str, turns: int) -> str:
+    """Never comes to an end: its critic gives it more time, and then kills it."""
+    begin(run, topic)
+    if not said(run, 0):
+        run.messages.append(message(topic, 0))
+    await run.flush()
+    journal(run, "saved", len(run.messages))
+    while True:
+        run.checkpoint()  # where it is told to stop
+        await asyncio.sleep(SLOW * turns)

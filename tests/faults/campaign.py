@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.faults import records
-from tests.faults.checker import Evidence, Judgement, judge
+from tests.faults.checker import Judgement, judge
+from tests.faults.evidence import Evidence
 from tests.faults.lab import Lab, Plan, Store
 from tests.proxy import Proxy
 from tests.servers import DURABLE, Kind, Server
@@ -108,6 +109,7 @@ def carry_out(
         if campaign.also and (also := list(campaign.also(evidence))):
             judgement.breaches[campaign.also.__name__] = also
         if not judgement.passed:
+            (directory / "breaches").write_text(json.dumps(judgement.breaches, indent=1))
             lab.keep(BREACHES / f"{campaign.name}-{seed}", home)
     except BaseException:
         lab.keep(BREACHES / f"{campaign.name}-{seed}", home)

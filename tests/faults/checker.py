@@ -6,134 +6,24 @@ Each rule is a function that yields a sentence for each breach. test_checker.py 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
-from coordinator.run import BACKSTOP, STRIKES, Counters
+from coordinator.run import BACKSTOP, STRIKES
 from tests.e2e.processes import Event
-from tests.faults.history import History, Operation
+from tests.faults import orders, programs
+from tests.faults.evidence import ACCEPTED, ENDED, Claim, Evidence, Save, epoch_of
+from tests.faults.history import Operation
 
-ENDED = ("completed", "failed", "cancelled", "dead")
-OWNERS = ("checkpoint", "note", "complete", "fail", "release", "retry", "reject")
+OWNERS = ("checkpoint", "note", "complete", "fail", "release", "retry", "reject", "extend", "kill")
 ENDINGS = ("complete", "fail", "release", "retry", "reject")
-ACCEPTED = ("ok", "delayed", "dead", "cancelled")
-
-
-@dataclass(frozen=True, slots=True)
-class FinalRun:
-    """A run as it is on the server in the end. `expected` is what it should have come to, `result` what it came to."""
-
-    status: str
-    counters: Counters
-    last: str = ""
-    result: object = None
-    expected: object = None
-    expected_status: str = "completed"
-
-
-@dataclass(frozen=True)
-class Final:
-    """What is on the server when all is over. `leaks` are keys that should not be there any more."""
-
-    runs: Mapping[str, FinalRun]
-    findings: Sequence[str] = ()
-    leaks: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A run as it was given to a worker. `seq` is of the checkpoint that went along; None where it was to be loaded."""
-
-    id: str
-    token: str
-    epoch: int
-    life: int
-    attempt: int
-    seq: int | None
-    generation: int
-    chunks: Mapping[str, str]
-    alone: bool
-    invoked: int
-    ended: int
-
-
-@dataclass(frozen=True, slots=True)
-class Save:
-    """Something of a run that was acknowledged."""
-
-    seq: int
-    generation: int
-    base: int
-    count: int
-    chunk: str
-    invoked: int
-    ended: int
-
-
-@dataclass
-class Evidence:
-    """All that is known of one lab. `excused` are runs that were damaged on purpose: nothing is promised of them."""
-
-    history: History
-    events: Sequence[Event]
-    final: Final
-    excused: frozenset[str] = frozenset()
-
-    @cached_property
-    def acknowledged(self) -> set[str]:
-        found = {str(op.answer[1]) for op in self.history.of("enqueue") if op.word in ("created", "found")}
-        return found - self.excused
-
-    @cached_property
-    def invoked(self) -> set[str]:
-        return {op.id for op in self.history.of("enqueue")}
-
-    @cached_property
-    def claims(self) -> dict[str, list[Claim]]:
-        """What was given to workers, by run, in the order of asking."""
-        heads = (op for op in self.history.of("load") if op.word == "ok" and isinstance(op.answer[1], str))
-        loaded = {(op.id, op.token): op.answer[1] for op in heads}
-        found: dict[str, list[Claim]] = defaultdict(list)
-        for op in self.history.of("claim"):
-            for row in op.answer[1] if op.word in ("ok", "suspect") else ():
-                if row["id"] in self.excused:
-                    continue
-                head = row.get("head", "0")
-                if head == "paged":
-                    head = loaded.get((row["id"], row["token"]), "")
-                numbered = row["counters"].split()
-                numbers = [int(number) for number in str(head).split()]
-                found[row["id"]].append(
-                    Claim(
-                        row["id"], row["token"], epoch_of(row["token"]), int(numbered[0]), int(numbered[1]),
-                        numbers[0] if numbers else None, numbers[1] if len(numbers) > 1 else 0,
-                        row.get("chunks", {}), op.word == "suspect", op.invoked, op.ended,
-                    )
-                )  # fmt: skip
-        return found
-
-    @cached_property
-    def saves(self) -> dict[str, list[Save]]:
-        """What was acknowledged of each run."""
-        found: dict[str, list[Save]] = defaultdict(list)
-        for op in self.history.of("checkpoint", "release", "retry", "fail"):
-            delta = op.given.get("delta")
-            if op.word in ACCEPTED and isinstance(delta, dict):
-                parts = (delta["seq"], delta["generation"], delta["base"], delta["count"], delta["chunk"])
-                found[op.id].append(Save(*parts, op.invoked, op.ended))
-        return found
-
-
-def epoch_of(token: str) -> int:
-    return int(token.partition("-")[0])
 
 
 # ---- the rules ---------------------------------------------------------------------------------------------------------
 
 
 def nothing_lost(see: Evidence) -> Iterator[str]:
-    for id in sorted(see.acknowledged - set(see.final.runs)):
+    for id in sorted(see.acknowledged - see.discarded - set(see.final.runs)):
         yield f"run {id} was acknowledged and is gone"
 
 
@@ -149,9 +39,12 @@ def liveness(see: Evidence) -> Iterator[str]:
 
 
 def ended_as_it_should(see: Evidence) -> Iterator[str]:
-    """Dead only where the strikes were used up, cancelled only where somebody asked for it; else what its handler came to."""
-    asked = {op.id for op in see.history.of("cancel")}
+    """Dead only where the strikes were used up, cancelled only where somebody asked for it; else what its handler came to. What was
+    discarded says no more what that should have been."""
+    asked = {op.id for op in see.history.of("cancel")} | orders.overtaken(see)
     for id, run in see.final.runs.items():
+        if run.bare:
+            continue
         if run.status == "dead" and (run.counters.strikes >= STRIKES or run.counters.recoveries >= BACKSTOP):
             continue
         if run.status == "cancelled" and id in asked:
@@ -172,11 +65,10 @@ def died_alone(see: Evidence) -> Iterator[str]:
 
 def one_ending(see: Evidence) -> Iterator[str]:
     """In one life one owner's ending is accepted, nobody gets the run afterwards, and the ending is what is kept."""
-    life_of = {(claim.id, claim.token): claim.life for claims in see.claims.values() for claim in claims}
     endings: dict[tuple[str, int], dict[str, Operation]] = defaultdict(dict)
     for op in see.history.of("complete", "fail"):
         if op.word == "ok" and op.id not in see.excused:
-            endings[op.id, life_of.get((op.id, op.token), 1)].setdefault(op.token, op)
+            endings[op.id, see.life_of.get((op.id, op.token), 1)].setdefault(op.token, op)
     for (id, life), accepted in endings.items():
         if len(accepted) > 1:
             yield f"run {id} was ended {len(accepted)} times in its life {life}: by {', '.join(accepted)}"
@@ -213,19 +105,28 @@ def epochs_grow(see: Evidence) -> Iterator[str]:
 
 
 def resumed_fresh(see: Evidence) -> Iterator[str]:
+    """What was saved before a revival from the start need not be there after it."""
     for id, saves in see.saves.items():
         for claim in see.claims.get(id, ()):
-            before = [save.seq for save in saves if save.ended < claim.invoked]
+            kept = [save for save in saves if not orders.begun_anew(see, id, save.invoked, claim.ended)]
+            before = [save.seq for save in kept if save.ended < claim.invoked]
             if before and claim.seq is not None and claim.seq < max(before):
                 yield f"run {id} was given to {claim.token} at save {claim.seq}, and {max(before)} was acknowledged"
-    saved: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    saved: dict[str, list[Event]] = defaultdict(list)
     for event in sorted(see.events, key=lambda event: event.at):
         if event.what == "saved":
-            saved[event.run].append((epoch_of(event.token), event.number))
+            saved[event.run].append(event)
         elif event.what == "start":  # of a stale owner only what was before it counts
-            most = max((number for epoch, number in saved[event.run] if epoch < epoch_of(event.token)), default=0)
-            if event.number < most:
+            before = [one.number for one in saved[event.run] if _is_before(see, one, event)]
+            if event.number < (most := max(before, default=0)):
                 yield f"run {event.run} began with {event.number} messages under {event.token}, after {most} were saved"
+
+
+def _is_before(see: Evidence, saved: Event, start: Event) -> bool:
+    """Whether what was saved has to be there at a start."""
+    if epoch_of(saved.token) >= epoch_of(start.token):
+        return False
+    return not orders.begun_anew(see, start.run, round(saved.at * 1e9), round(start.at * 1e9))
 
 
 def bytes_kept(see: Evidence) -> Iterator[str]:
@@ -233,7 +134,7 @@ def bytes_kept(see: Evidence) -> Iterator[str]:
         if event.what == "damaged":
             yield f"run {event.run} found a transcript under {event.token} that nobody wrote"
     for id, run in see.final.runs.items():
-        if run.status == "completed" and run.result != run.expected:
+        if run.status == "completed" and not run.bare and run.result != run.expected:
             yield f"run {id} came to {run.result!r} and not to {run.expected!r}"
 
 
@@ -300,6 +201,8 @@ RULES: dict[str, Callable[[Evidence], Iterator[str]]] = {
     for rule in (
         nothing_lost, nothing_invented, liveness, ended_as_it_should, died_alone, one_ending, one_owner, epochs_grow, resumed_fresh,
         bytes_kept, chunks_kept, no_stale_write, condemned_stay_out, effects_once, structure, no_leaks,
+        orders.discarded_for_good, orders.revived_once, orders.killed_for_good, orders.paused_stays, orders.fired_once,
+        orders.fires_as_told, programs.records_fresh, programs.records_owned, programs.records_kept,
     )
 }  # fmt: skip
 
@@ -356,6 +259,8 @@ def counts(see: Evidence, faults: int) -> dict[str, int | float]:
         "fenced": sum(op.word == "fenced" for op in see.history.of(*OWNERS)),
         "recovered": sum(run.counters.recoveries for run in runs.values()),
         "released": sum(run.counters.releases for run in runs.values()),
+        "fired": sum(op.word == "fired" for op in see.history.of("fire")),
+        "records": len({op.id for op in see.history.of("record_save") if op.word == "ok"}),
         "unanswered": sum(op.outcome == "unknown" for op in see.history.operations),
         "steps": len(steps),
         "steps_redone": sum(len(tokens) - 1 for tokens in steps.values()),

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from coordinator.errors import CoordinatorError
+from coordinator.schedule import rules_from
 from coordinator.store.script import Call
 from coordinator.store.trip import Packet
 
@@ -60,7 +62,7 @@ def asked(packet: Packet) -> dict[str, Any]:
 
 def _given(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
     return {
-        name: delta(bytes(value)) if name == "delta" and value else shown(value)
+        name: _READ[name](bytes(value)) if name in _READ and value else shown(value)
         for name, value in zip(names, values, strict=True)
         if name not in ("now", "spec") and value != ""
     }
@@ -77,18 +79,32 @@ def delta(wire: bytes) -> dict[str, Any]:
     return {name: digest(part) if name == "chunk" else int(part) for name, part in named.items()}
 
 
+def interval(packed: bytes) -> float | None:
+    """Every how many seconds a schedule fires; None where its rules say otherwise."""
+    try:
+        return rules_from(packed).every or None
+    except CoordinatorError:
+        return None
+
+
+_READ: dict[str, Callable[[bytes], Any]] = {"delta": delta, "rules": interval}
+
+
 def told(script: str, reply: Any) -> Any:
     """A reply as JSON. Of a claim's runs only what the judgement needs."""
     if script == "claim" and isinstance(reply, list) and len(reply) > 1:
         return [shown(reply[0]), [_claimed(row) for row in reply[1]]]
     if script == "load" and isinstance(reply, list) and len(reply) == 3:
         return [shown(reply[0]), _head(reply[1])]
+    if script == "record_load" and isinstance(reply, list) and len(reply) == 4:
+        return [shown(reply[0]), _head(reply[1])]
     return shown(reply)
 
 
 def _claimed(row: Sequence[Any]) -> dict[str, Any]:
-    id, token, _, _, cause, counters, *_, checkpoint = row
-    claimed = {"id": shown(id), "token": shown(token), "cause": shown(cause), "counters": shown(counters)}
+    id, token, route, _, cause, counters, *_, checkpoint = row
+    claimed = {"id": id, "token": token, "route": route, "cause": cause, "counters": counters}
+    claimed = {name: shown(value) for name, value in claimed.items()}
     if isinstance(checkpoint, list):
         claimed |= {"head": _head(checkpoint[0]), "chunks": {f.decode(): digest(c) for f, c in _pairs(checkpoint[1])}}
     elif checkpoint:

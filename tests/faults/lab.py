@@ -1,4 +1,5 @@
-"""A lab: a server of its own, and fleets, coordinators and a producer as real processes that write their histories.
+"""A lab: a server of its own, and fleets, coordinators, a producer, maybe an operator and a program with records of its own, as
+real processes that write their histories.
 
 Who breaks something calls `tend`, which starts again what is down as an operator would; `settle` ends the faults, waits until all
 is done and stops everything in order; `evidence` is what there is to judge then.
@@ -11,14 +12,17 @@ import os
 import random
 import signal
 import subprocess
+import time
 import uuid
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import redis
 
+from coordinator import Client, NotFound, Status
 from coordinator.codec import decode
 from coordinator.config import Settings
 from coordinator.doctor import examine
@@ -29,14 +33,16 @@ from coordinator.store.keys import Keys
 from coordinator.store.wire import Wire, drive
 from tests.e2e.processes import ROOT, Stage, children
 from tests.faults import app, history
-from tests.faults.checker import ENDED, Evidence, Final, FinalRun
+from tests.faults.evidence import ENDED, Evidence, Final, FinalRun
+from tests.faults.operator import strange
 from tests.faults.watching import DIRECTORY
 from tests.proxy import Proxy
 from tests.servers import Server
 from tests.waiting import wait_until
 
+LOST_SECONDS = 15.0  # until a host that stands still is gone for good: longer than its leases, and a hold
 PATIENCE = 120.0  # seconds after the last fault in which everything has to come to its end
-_FOR_GOOD = ("namespace", "watch", "coordinators", "routes", "ended", "paused")
+_FOR_GOOD = ("namespace", "watch", "coordinators", "routes", "ended", "paused", "records", "schedules")
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,8 @@ class Plan:
     fleets: int = 2
     processes: int = 1
     coordinators: int = 1
+    operators: int = 0
+    diarists: int = 0
     concurrency: int = 8
     under_way: int = 14
     lease: float = 2.0
@@ -77,8 +85,14 @@ class Lab(Stage):
         self.fleets: list[subprocess.Popen[bytes]] = []
         self.coordinators: list[subprocess.Popen[bytes]] = []
         self.producers: list[subprocess.Popen[bytes]] = []
+        self.lost: list[tuple[float, subprocess.Popen[bytes], list[int]]] = []
+        self.operators: list[subprocess.Popen[bytes]] = []
+        self.diarists: list[subprocess.Popen[bytes]] = []
         self.keys = Keys(self.namespace, 0)
         self.excused: set[str] = set()
+        self.given_up: set[str] = set()  # runs that were cancelled when the faults were over
+        self.strange: list[str] = []  # what doctors found while all was at work
+        self.deck: deque[Any] = deque()  # what a campaign has still to break
         self._read = 0
         self.at_work: dict[int, int] = {}
 
@@ -96,22 +110,52 @@ class Lab(Stage):
 
     def tend(self, *, producing: bool = True) -> None:
         """Starts what is not there."""
+        self._bury(LOST_SECONDS)
         for kept, wanted, start in (
             (self.coordinators, self.plan.coordinators, self.coordinator),
             (self.fleets, self.plan.fleets, self._fleet),
             (self.producers, int(producing), self._producer),
+            (self.operators, self.plan.operators * producing, lambda: self._seeded("operator")),
+            (self.diarists, self.plan.diarists * producing, lambda: self._seeded("diarist")),
         ):
             kept[:] = [process for process in kept if process.poll() is None]
             while len(kept) < wanted:
                 kept.append(start())
+
+    def lose(self, fleet: subprocess.Popen[bytes]) -> None:
+        """A host that is heard of no more: a supervisor and its processes stand still. Were they killed, another supervisor of this
+        machine would see that they are gone, and nobody would wait for their leases."""
+        pids = [fleet.pid, *children(fleet.pid)]
+        for pid in pids:
+            _signal(pid, signal.SIGSTOP)
+        self.fleets.remove(fleet)
+        self.lost.append((time.monotonic(), fleet, pids))
+
+    def _bury(self, seconds: float) -> None:
+        """Those that were lost so long ago are gone for good."""
+        while self.lost and time.monotonic() - self.lost[0][0] >= seconds:
+            _, fleet, pids = self.lost.pop(0)
+            for pid in pids:
+                _signal(pid, signal.SIGKILL)
+            fleet.wait()
 
     def _fleet(self) -> subprocess.Popen[bytes]:
         plan = self.plan
         return self.fleet(plan.processes, lease=plan.lease, concurrency=plan.concurrency, grace=plan.grace)
 
     def _producer(self) -> subprocess.Popen[bytes]:
-        words = (self.choose.randrange(10**9), self.plan.under_way, self.plan.most)
-        return self._start("python", "-m", "tests.faults.producer", *map(str, words))
+        return self._seeded("producer", self.plan.under_way, self.plan.most)
+
+    def _seeded(self, module: str, *words: int) -> subprocess.Popen[bytes]:
+        seed = self.choose.randrange(10**9)
+        return self._start("python", "-m", f"tests.faults.{module}", *map(str, (seed, *words)))
+
+    def ask(self, deed: str) -> None:
+        """The operator does this next, unless something is asked for already."""
+        if not (wanted := self.directory / "wanted").exists():
+            new = self.directory / "wanted.new"
+            new.write_text(deed)
+            new.rename(wanted)
 
     def workers(self, *, at_work: bool) -> list[int]:
         """The worker processes that are there; or those of them that have done a step."""
@@ -158,9 +202,13 @@ class Lab(Stage):
     def settle(self) -> None:
         """No more faults: everything is there again, and all that was handed over comes to its end, within the patience."""
         self.tend()
-        for producer in self.producers:
-            producer.terminate()
-            producer.wait(60)
+        self._bury(0)
+        for process in (*self.producers, *self.operators, *self.diarists):
+            process.terminate()
+        for process in (*self.producers, *self.operators, *self.diarists):
+            process.wait(60)
+        if self.plan.operators:
+            self._put_in_order()
         with contextlib.suppress(AssertionError):  # then the judge says which
             wait_until(self._idle, "all runs have ended", timeout=PATIENCE)
         for fleet in self.fleets:
@@ -174,11 +222,53 @@ class Lab(Stage):
             coordinator.terminate()
             coordinator.wait(30)
 
+    def _put_in_order(self) -> None:
+        """As the operator would have done: what it has damaged is mended."""
+        settings = Settings(self.store.url, self.namespace)
+        wire = Wire(settings.address)
+        try:
+            space = drive(wire, enter(settings))
+            self.strange += strange(self.directory, drive(wire, examine(space, repair=True)).findings)
+        finally:
+            wire.close()
+
+    def _resume(self) -> None:
+        """Nothing is paused, nothing fires, and what can't start is given up. Also when it was on its way as the faults ended, and
+        comes late."""
+        admin: Any = self.store.admin
+        paused = [name.decode() for name in admin.smembers(self.keys.paused())]
+        known = [name.decode() for name in admin.zrange(self.keys.schedules(), 0, -1)]
+        there = [name for name in known if admin.hget(self.keys.schedule(name), "state") != b"removed"]
+        unfit = [id for id in admin.zrange(self.keys.delayed(), 0, -1) if b":fitting@" in self._route(id)]
+        if not paused and not there and not unfit:
+            return
+        with Client(self.store.url, self.namespace) as client:
+            for view in client.list(status=Status.DELAYED, kind="fitting", limit=1000):
+                if "unknown" in view.inputs:
+                    self.given_up.add(view.id)
+                    client.handle(view.id).cancel(grace=5)
+            for kind in paused:
+                client.unpause(kind=kind.removeprefix("kind:"))
+            for name in there:
+                with contextlib.suppress(NotFound):
+                    client.unschedule(name)
+
+    def _route(self, id: bytes) -> bytes:
+        return cast("Any", self.store.admin).hget(self.keys.run(id.decode()), "route") or b""
+
     def _idle(self) -> bool:
         self.tend(producing=False)
-        admin = self.store.admin
-        lines = (key for family in ("ready", "suspect") for key in admin.scan_iter(f"{self.keys.at}:{family}:*"))
-        return not admin.exists(self.keys.live(), self.keys.delayed()) and next(lines, None) is None
+        if self.plan.operators:
+            self._resume()
+        # before and after: a run that was claimed between two looks would else be seen in neither place
+        return not self._under_way() and not self._waiting() and not self._under_way()
+
+    def _under_way(self) -> bool:
+        return bool(self.store.admin.exists(self.keys.live(), self.keys.delayed()))
+
+    def _waiting(self) -> bool:
+        lines = (self.store.admin.scan_iter(f"{self.keys.at}:{family}:*") for family in ("ready", "suspect"))
+        return any(True for line in lines for _ in line)
 
     def evidence(self) -> Evidence:
         events = [event for event in self.events() if event.run not in self.excused]
@@ -192,14 +282,33 @@ class Lab(Stage):
         finally:
             wire.close()
         runs = dict(self._runs())
-        return Final(runs, [finding.sentence for finding in report.findings], list(self._leaks(runs)))
+        told = self.directory / "findings"
+        found = [*self.strange, *(told.read_text().splitlines() if told.exists() else ())]
+        found += [finding.sentence for finding in report.findings]
+        return Final(runs, found, [*self._leaks(runs), *self._record_leaks()], dict(self._records()))
+
+    def _records(self) -> Iterator[tuple[str, int]]:
+        """Those that are there, and the number of the save."""
+        prefix = f"{self.keys.at}:record:".encode()
+        for key in self.store.admin.scan_iter(prefix + b"*", count=1000):
+            if head := self.store.admin.hget(key, "head"):
+                yield key[len(prefix) :].decode(errors="replace"), int(head.split()[0])
+
+    def _record_leaks(self) -> Iterator[str]:
+        """What is listed without being there."""
+        there, admin = dict(self._records()), cast("Any", self.store.admin)
+        for member in admin.zrange(self.keys.records(), 0, -1):
+            if member.decode() not in there:
+                yield f"records, with {member.decode()}"
 
     def _runs(self) -> Iterator[tuple[str, FinalRun]]:
         admin = self.store.admin
         prefix = f"{self.keys.at}:run:".encode()
         for key in admin.scan_iter(prefix + b"*", count=1000):
             if (id := key[len(prefix) :].decode(errors="replace")) not in self.excused:
-                yield id, final_run(admin.hgetall(key))
+                run = final_run(admin.hgetall(key))
+                given_up = self.given_up if run.status == "cancelled" else ()
+                yield id, replace(run, expected_status=run.status) if id in given_up else run
 
     def _leaks(self, runs: dict[str, FinalRun]) -> Iterator[str]:
         """What should have gone: everything without a TTL but the namespace's own, and checkpoints of what has completed."""
@@ -209,6 +318,8 @@ class Lab(Stage):
             family, _, rest = name.partition(":")
             if (id := rest.partition(":")[0]) in self.excused or (self.excused and family == "aside"):
                 continue
+            if family == "schedule" and admin.hget(key, "state") == b"removed":
+                continue  # for ten minutes it is known that it was there
             run = runs.get(id)
             completed = run is not None and run.status == "completed"
             over = run is None or run.status in ENDED
@@ -233,22 +344,33 @@ class Lab(Stage):
             (target / f"{name}.log").write_bytes(log.read_bytes())
 
     def close(self) -> None:
+        self._bury(0)
         for process in self.started:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGCONT)
         super().close()
 
 
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
 def final_run(fields: Any) -> FinalRun:
     """A run as it is stored, with what it should have come to."""
     _, kind, _ = parse_route(fields[b"route"].decode())
-    inputs = read_spec(spec_of({name.decode(): value for name, value in fields.items()}) or b"")[0]
-    result = fields.get(b"result")
+    status, counters = fields[b"status"].decode(), Counters.parse(fields[b"counters"].decode())
+    last = fields.get(b"last", b"").decode()
+    spec = spec_of({name.decode(): value for name, value in fields.items()})
+    if spec is None:
+        return FinalRun(status, counters, last, bare=True)
+    inputs, result = read_spec(spec)[0], fields.get(b"result")
+    ending = {"failing": "failed", "overdue": "failed"}.get(kind, "completed")
     return FinalRun(
-        status=fields[b"status"].decode(),
-        counters=Counters.parse(fields[b"counters"].decode()),
-        last=fields.get(b"last", b"").decode(),
+        status,
+        counters,
+        last,
         result=decode(result, "result") if result else None,
         expected=app.result(inputs["topic"], inputs["turns"]),
-        expected_status="failed" if kind == "failing" else "completed",
+        expected_status="dead" if "unknown" in inputs else ending,
     )

@@ -9,12 +9,17 @@ from typing import Any
 import pytest
 
 from coordinator.run import Counters
+from coordinator.schedule import run_id
 from tests.e2e.processes import Event
-from tests.faults.checker import RULES, Evidence, Final, FinalRun, costs_nothing, judge
+from tests.faults.checker import RULES, costs_nothing, judge
+from tests.faults.evidence import Evidence, Final, FinalRun
 from tests.faults.history import NEVER, History, Operation
 
 RUN = "01m7hcmzdw1qs1t77rgr-00"
-ONE, TWO = "1000-1-wone", "2000-1-wtwo"
+OTHER, KILLED, GONE = (f"01m7hcmzdw1qs1t77rg{letter}-00" for letter in "abc")
+ONE, TWO, THREE, FOUR = "1000-1-wone", "2000-1-wtwo", "3000-1-wthree", "1500-1-wfour"
+TIMES = (2000, 4000, 6000, 8000)  # of a schedule that fires every two seconds
+FIRED = [run_id("hourly", at, 0) for at in TIMES]
 
 
 class Story:
@@ -27,6 +32,7 @@ class Story:
         self.runs: dict[str, FinalRun] = {}
         self.findings: list[str] = []
         self.leaks: list[str] = []
+        self.records: dict[str, int] = {}
 
     def call(self, script: str, answer: Any, **given: Any) -> Operation:
         self.now += 10
@@ -36,29 +42,50 @@ class Story:
     def enqueue(self, id: str = RUN) -> None:
         self.call("enqueue", ["created", id], id=id)
 
-    def claim(self, token: str, seq: int = 0, life: int = 1, chunks: dict[str, str] | None = None) -> None:
-        row: dict[str, Any] = {"id": RUN, "token": token, "cause": "", "counters": f"{life} 1 0 0 0 0 0 0 0 0 0 0"}
+    def claim(
+        self,
+        token: str,
+        seq: int = 0,
+        life: int = 1,
+        chunks: dict[str, str] | None = None,
+        id: str = RUN,
+        number: int = 1,
+    ) -> None:
+        row: dict[str, Any] = {"id": id, "token": token, "cause": "", "counters": f"{life} 1 0 0 0 0 0 0 0 0 0 0"}
+        row["route"] = "default:agent@1"
         if seq:
             row |= {"head": f"{seq} 0 {seq} 0 0 0 1 0 0 0", "chunks": chunks or {}}
-        self.call("claim", ["ok", [row]], worker=token.rpartition("-")[2], number=1)
+        self.call("claim", ["ok", [row]], worker=token.rpartition("-")[2], number=number)
 
     def save(self, token: str, seq: int, answer: str = "ok", chunk: str = "#1:a") -> Operation:
         delta = {"seq": seq, "acked": 0, "generation": 0, "base": seq - 1, "count": 1, "chunk": chunk, "iteration": 0}
         return self.call("checkpoint", [answer, 1], id=RUN, token=token, delta=delta)
 
-    def end(self, token: str, script: str = "complete", answer: str = "ok") -> Operation:
-        return self.call(script, answer, id=RUN, token=token)
+    def end(self, token: str, script: str = "complete", answer: str = "ok", id: str = RUN) -> Operation:
+        return self.call(script, answer, id=id, token=token)
+
+    def fire(self, step: int, answer: str = "fired", generation: str = "g1") -> Operation:
+        """Step 0 is the first look, which enqueues nothing; each of the others is for the time before it."""
+        given: dict[str, Any] = {"name": "hourly", "generation": generation, "next": str(TIMES[step])}
+        if step == 0:
+            return self.call("fire", ["moved", ""], **given)
+        at = str(TIMES[step - 1])
+        return self.call("fire", [answer, FIRED[step - 1]], expected=at, at=at, id=FIRED[step - 1], **given)
+
+    def record(self, script: str, answer: Any, owner: str, **given: Any) -> Operation:
+        return self.call(script, answer if isinstance(answer, list) else [answer], id="diary", owner=owner, **given)
 
     def event(self, what: str, number: int = 0, token: str = ONE, pid: int = 7) -> None:
         self.now += 10
-        self.events.append(Event(float(self.now), pid, RUN, token, what, number))
+        self.events.append(Event(self.now / 1e9, pid, RUN, token, what, number))
 
     def final(self, status: str = "completed", **fields: Any) -> None:
         fields = {"last": f"{TWO} complete ok", "result": "r", "expected": "r", **fields}
         self.runs[RUN] = FinalRun(status, fields.pop("counters", Counters()), **fields)
 
     def evidence(self) -> Evidence:
-        return Evidence(History(self.operations), self.events, Final(self.runs, self.findings, self.leaks))
+        final = Final(self.runs, self.findings, self.leaks, self.records)
+        return Evidence(History(self.operations), self.events, final)
 
 
 def good() -> Story:
@@ -82,12 +109,168 @@ def good() -> Story:
     return story
 
 
+def orderly() -> Story:
+    """The same, and beside it: runs that are revived, killed by their critic and discarded; a pause; a schedule that fires, is
+    paused, set again and removed; a record that one program leaves and another takes over."""
+    story = good()
+    for id in (OTHER, KILLED, GONE):
+        story.enqueue(id)
+    story.claim(FOUR, id=OTHER)
+    story.end(FOUR, "fail", id=OTHER)
+    story.call("revive", ["queued"], id=OTHER, operation="o1", life=1)
+    story.call("revive", ["queued"], id=OTHER, operation="o1", life=1)
+    story.claim(TWO, id=OTHER, life=2)
+    story.end(TWO, id=OTHER)
+    story.runs[OTHER] = FinalRun("completed", Counters(life=2), f"{TWO} complete ok", "r", "r")
+    story.claim(FOUR, id=KILLED)
+    story.call("kill", ["ok"], id=KILLED, token=FOUR)
+    story.end(FOUR, "fail", id=KILLED)
+    story.runs[KILLED] = FinalRun("failed", Counters(), f"{FOUR} fail ok", expected_status="failed")
+    story.call("cancel", ["cancelled"], id=GONE)
+    story.call("discard", ["discarded", "cancelled"], id=GONE, life=1)
+    story.runs[GONE] = FinalRun("cancelled", Counters(), bare=True)
+    story.call("pause", ["ok"], name="kind:agent")
+    story.call("claim", ["ok", []], worker="wtwo", number=3)
+    story.call("unpause", ["ok"], name="kind:agent")
+    schedule = {"name": "hourly", "overlap": "cancel", "rules": 2.0}
+    story.call("schedule", ["ok"], generation="g1", **schedule)
+    story.fire(0)
+    story.fire(1)
+    story.fire(1)
+    story.fire(2, "skipped")
+    story.call("pause_schedule", ["ok"], name="hourly", generation="g2", paused=1)
+    story.fire(3, "changed")
+    story.call("schedule", ["ok"], generation="g3", **schedule)
+    story.call("pause_schedule", ["ok"], name="hourly", generation="g4", paused=0)
+    story.fire(3, generation="g4")
+    story.call("unschedule", ["ok"], name="hourly", generation="g5")
+    story.runs[FIRED[0]] = FinalRun("cancelled", Counters(), expected="r")
+    story.runs[FIRED[2]] = FinalRun("completed", Counters(), result="r", expected="r")
+    story.record("record_save", ["ok", "new"], "a", seq=1)
+    story.record("record_claim", "ok", "b", seen="a")
+    story.record("record_save", "fenced", "a", seq=2)
+    story.record("record_save", ["ok", "new"], "b", seq=3)
+    story.record("record_load", ["ok", "3 0 3"], "b", page="head")
+    story.records["diary"] = 3
+    return story
+
+
 def lost(story: Story) -> None:
     del story.runs[RUN]
 
 
 def invented(story: Story) -> None:
     story.runs["somebody"] = story.runs[RUN]
+
+
+def a_run_of_a_fire_time_lost(story: Story) -> None:
+    del story.runs[FIRED[2]]
+
+
+def a_run_of_a_fire_time_that_was_skipped(story: Story) -> None:
+    story.runs[FIRED[1]] = story.runs[FIRED[2]]
+
+
+def discarded_and_given_out(story: Story) -> None:
+    story.claim(THREE, id=GONE)
+
+
+def discarded_and_there(story: Story) -> None:
+    story.runs[GONE] = FinalRun("cancelled", Counters())
+
+
+def bare_by_itself(story: Story) -> None:
+    story.runs[RUN] = FinalRun("completed", Counters(), f"{TWO} complete ok", bare=True)
+
+
+def revived_twice_by_one_order(story: Story) -> None:
+    story.runs[OTHER] = replace(story.runs[OTHER], counters=Counters(life=3))
+
+
+def a_revival_lost(story: Story) -> None:
+    story.runs[OTHER] = replace(story.runs[OTHER], counters=Counters(life=1))
+
+
+def killed_and_given_out(story: Story) -> None:
+    story.claim(THREE, id=KILLED)
+
+
+def claimed_while_paused(story: Story) -> None:
+    story.call("pause", ["ok"], name="kind:agent")
+    story.claim(THREE, id=OTHER, life=2, number=9)
+
+
+def another_run_for_a_fire_time(story: Story) -> None:
+    op = story.fire(3, generation="g4")
+    story.operations[-1] = replace(op, given={**op.given, "id": FIRED[1]})
+
+
+def answered_with_another_run(story: Story) -> None:
+    op = story.fire(3, generation="g4")
+    story.operations[-1] = replace(op, answer=["fired", FIRED[1]])
+
+
+def a_fire_time_passed_over(story: Story) -> None:
+    story.call("schedule", ["ok"], name="hourly", rules=2.0, generation="g6")
+    story.fire(1, generation="g6")
+    story.fire(3, generation="g6")
+
+
+def fired_between_its_times(story: Story) -> None:
+    story.call("schedule", ["ok"], name="hourly", rules=2.0, generation="g6")
+    at, id = 7001, run_id("hourly", 7001, 0)
+    story.call("fire", ["fired", id], name="hourly", generation="g6", at=str(at), next="8000", id=id)
+
+
+def fired_after_it_was_removed(story: Story) -> None:
+    story.fire(3, generation="g4")
+
+
+def fired_while_it_was_paused(story: Story) -> None:
+    story.call("schedule", ["ok"], name="hourly", rules=2.0, generation="g6")
+    story.call("pause_schedule", ["ok"], name="hourly", generation="g7", paused=1)
+    story.fire(3, generation="g7")
+
+
+def overtaken_by_no_other(story: Story) -> None:
+    story.runs[FIRED[2]] = FinalRun("cancelled", Counters())
+
+
+def an_old_record_loaded(story: Story) -> None:
+    story.record("record_load", ["ok", "1 0 1"], "b", page="head")
+
+
+def a_record_not_found(story: Story) -> None:
+    story.record("record_load", "missing", "b", page="head")
+
+
+def a_save_of_the_one_before(story: Story) -> None:
+    story.record("record_save", ["ok", "new"], "a", seq=4)
+    story.records["diary"] = 4
+
+
+def a_delete_by_the_one_before(story: Story) -> None:
+    story.record("record_delete", "ok", "a", seq=4)
+
+
+def taken_by_two(story: Story) -> None:
+    story.record("record_claim", "ok", "c", seen="a")
+
+
+def a_record_lost(story: Story) -> None:
+    story.records.clear()
+
+
+def an_old_record_in_the_end(story: Story) -> None:
+    story.records["diary"] = 1
+
+
+def a_deleted_record_in_the_end(story: Story) -> None:
+    story.record("record_delete", "ok", "b", seq=4)
+
+
+def a_record_of_nobody(story: Story) -> None:
+    story.records["another"] = 1
 
 
 def still_waiting(story: Story) -> None:
@@ -201,6 +384,31 @@ def _row(op: Operation) -> dict[str, Any]:
 BREAKS: list[tuple[Callable[[Story], None], str]] = [
     (lost, "nothing_lost"),
     (invented, "nothing_invented"),
+    (a_run_of_a_fire_time_lost, "nothing_lost"),
+    (a_run_of_a_fire_time_that_was_skipped, "nothing_invented"),
+    (discarded_and_given_out, "discarded_for_good"),
+    (discarded_and_there, "discarded_for_good"),
+    (bare_by_itself, "discarded_for_good"),
+    (revived_twice_by_one_order, "revived_once"),
+    (a_revival_lost, "revived_once"),
+    (killed_and_given_out, "killed_for_good"),
+    (claimed_while_paused, "paused_stays"),
+    (another_run_for_a_fire_time, "fired_once"),
+    (answered_with_another_run, "fired_once"),
+    (a_fire_time_passed_over, "fired_once"),
+    (fired_between_its_times, "fires_as_told"),
+    (fired_after_it_was_removed, "fires_as_told"),
+    (fired_while_it_was_paused, "fires_as_told"),
+    (overtaken_by_no_other, "ended_as_it_should"),
+    (an_old_record_loaded, "records_fresh"),
+    (a_record_not_found, "records_fresh"),
+    (a_save_of_the_one_before, "records_owned"),
+    (a_delete_by_the_one_before, "records_owned"),
+    (taken_by_two, "records_owned"),
+    (a_record_lost, "records_kept"),
+    (an_old_record_in_the_end, "records_kept"),
+    (a_deleted_record_in_the_end, "records_kept"),
+    (a_record_of_nobody, "records_kept"),
     (still_waiting, "liveness"),
     (dead_without_strikes, "ended_as_it_should"),
     (dead_in_company, "died_alone"),
@@ -234,11 +442,59 @@ def test_a_good_history_passes_and_is_counted() -> None:
     assert judgement.counts | wanted == judgement.counts
 
 
+def test_orders_that_are_carried_out_break_nothing() -> None:
+    judgement = judge(orderly().evidence(), faults=1)
+    assert judgement.breaches == {}
+    assert judgement.counts | {"acknowledged": 6, "fired": 3, "records": 1} == judgement.counts
+
+
+def test_an_order_that_nobody_was_told_about_may_be_carried_out_or_not() -> None:
+    """A discard, a revival, an unpause and a delete without an answer: what they may have done is no breach, and neither if not."""
+    story = orderly()
+    for script, given in (
+        ("discard", {"id": FIRED[2]}),
+        ("revive", {"id": KILLED, "operation": "o2"}),
+        ("record_delete", {"id": "diary", "owner": "b", "seq": 4}),
+        ("unpause", {"name": "kind:agent"}),
+    ):
+        story.operations[-1] = replace(story.call(script, None, **given), ended=NEVER, outcome="unknown")
+    assert judge(story.evidence(), faults=1).breaches == {}
+    del story.runs[FIRED[2]]
+    story.runs[KILLED] = replace(story.runs[KILLED], counters=Counters(life=2))
+    story.records.clear()
+    story.call("pause", ["ok"], name="kind:agent")
+    story.claim(THREE, id=KILLED, life=2, number=9)
+    assert judge(story.evidence(), faults=1).breaches == {}
+
+
 @pytest.mark.parametrize(("spoil", "rule"), BREAKS, ids=lambda one: getattr(one, "__name__", one))
 def test_a_breach_is_caught_by_its_rule(spoil: Callable[[Story], None], rule: str) -> None:
-    story = good()
+    story = orderly()
     spoil(story)
     assert rule in judge(story.evidence(), faults=1).breaches
+
+
+def test_what_the_owner_of_a_record_has_deleted_may_be_deleted_again() -> None:
+    story = orderly()
+    story.record("record_delete", "ok", "b", seq=4)
+    story.record("record_delete", "ok", "a", seq=5)
+    story.records.clear()
+    assert judge(story.evidence(), faults=1).breaches == {}
+
+
+def test_after_a_revival_from_the_start_only_what_was_saved_since_has_to_be_there() -> None:
+    story = orderly()
+    story.call("cancel", ["cancelled"], id=RUN)
+    story.call("revive", ["queued"], id=RUN, operation="o3", life=1, from_start=1)
+    story.claim("4000-1-wfive", life=2)
+    story.event("start", 0, "4000-1-wfive", 9)
+    story.runs[RUN] = FinalRun("cancelled", Counters(life=2))
+    assert judge(story.evidence(), faults=1).breaches == {}
+    story.save("4000-1-wfive", 1)
+    story.event("saved", 1, "4000-1-wfive", 9)
+    story.claim("5000-1-wsix", life=2)
+    story.event("start", 0, "5000-1-wsix", 10)
+    assert len(judge(story.evidence(), faults=1).breaches["resumed_fresh"]) == 2
 
 
 def test_every_rule_has_a_history_that_breaks_it() -> None:

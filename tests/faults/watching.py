@@ -27,9 +27,10 @@ POINTS = ("before", "sent", "answered")
 
 
 def role() -> str:
-    """Which kind of process this is: worker, supervisor, coordinator, producer."""
+    """Which kind of process this is: worker, supervisor, coordinator, producer, operator, diarist."""
     words = " ".join([*sys.orig_argv, sys.argv[0]])
-    for name, mark in (("worker", "workers.child"), ("producer", "tests.faults.producer"), ("supervisor", "/workers")):
+    marks = {name: f"tests.faults.{name}" for name in ("producer", "operator", "diarist")}
+    for name, mark in {"worker": "workers.child", **marks, "supervisor": "/workers"}.items():
         if mark in words:
             return name
     return "coordinator" if "/coordinator" in words else "other"

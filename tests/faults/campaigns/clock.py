@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tests.faults.campaign import Campaign, run
-from tests.faults.checker import Evidence
+from tests.faults.evidence import Evidence
 from tests.faults.lab import Lab, Plan
 from tests.faults.shim import ShimServer
 

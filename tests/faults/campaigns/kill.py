@@ -1,23 +1,20 @@
-"""kill -9 of workers, supervisors, coordinators and producers: at random moments, and at named points around every script."""
+"""kill -9 of every process of a lab: at random moments, and at named points around every script."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 from collections.abc import Sequence
 
+from coordinator.store.script import Script
 from tests.e2e.processes import children
 from tests.faults.campaign import Campaign, run
-from tests.faults.lab import Lab
+from tests.faults.lab import Lab, Plan
+from tests.faults.provoking import HIT, sent
 from tests.faults.watching import POINTS
 from tests.waiting import wait_until
-
-# what the processes of a lab send in the ordinary course, often enough to be waited for
-SCRIPTS = (
-    "enqueue", "join", "claim", "load", "checkpoint", "note", "complete", "fail", "retry", "heartbeat", "judge", "lock", "due",
-    "ring", "abandon",
-)  # fmt: skip
 
 
 def break_one(lab: Lab) -> str:
@@ -27,7 +24,13 @@ def break_one(lab: Lab) -> str:
     if how < 0.8:
         return crash_at_a_point(lab)
     kept, name = lab.choose.choice(
-        [(lab.fleets, "supervisor"), (lab.coordinators, "coordinator"), (lab.producers, "producer")]
+        [
+            (lab.fleets, "supervisor"),
+            (lab.coordinators, "coordinator"),
+            (lab.producers, "producer"),
+            (lab.operators, "operator"),
+            (lab.diarists, "diarist"),
+        ]
     )
     lab.work_on(lab.choose.randint(0, 12))
     victim = lab.choose.choice(kept)
@@ -57,26 +60,26 @@ def _workers(lab: Lab, ready: bool) -> list[int]:
 
 def crash_at_a_point(lab: Lab) -> str:
     """The next process that comes to this point is gone there. What nobody sends at the moment is not waited for."""
-    script, point = lab.choose.choice(SCRIPTS), lab.choose.choice(POINTS)
+    if not lab.deck:
+        lab.deck.extend(crash_points(lab.choose))
+    script, point = lab.deck.popleft()
     order = lab.directory / "crash"
     new = lab.directory / "crash.new"
-    new.write_text(f"{script} {point}")
+    new.write_text(f"{script.name} {point}")
     new.rename(order)
-    if script in ("abandon", "join"):  # nothing sends these while all is well
-        for pid in lab.workers(at_work=True)[:1]:
-            kill(pid)
-    begun = lab.steps_so_far()
-    wait_until(lambda: _taken_or_late(lab, begun), "the order is taken, or work goes on without it", timeout=60)
-    if order.exists():
+    if not sent(lab, script, lambda: not order.exists()):
         order.unlink(missing_ok=True)
+        lab.deck.append((script, point))
         return kill_a_worker(lab)
     lab.tend()
-    return f"{script} {point}"
+    return f"{script.name} {point}"
 
 
-def _taken_or_late(lab: Lab, begun: int) -> bool:
-    lab.tend()
-    return lab.steps_so_far() > begun + 200 or not (lab.directory / "crash").exists()
+def crash_points(choose: random.Random) -> list[tuple[Script, str]]:
+    """Every point around every script that is sent in a lab, in any order."""
+    points = [(script, point) for script in HIT for point in POINTS]
+    choose.shuffle(points)
+    return points
 
 
 def kill(pid: int) -> None:
@@ -84,7 +87,7 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-CAMPAIGN = Campaign("kill", break_one)
+CAMPAIGN = Campaign("kill", break_one, Plan(operators=1, diarists=1))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tests.faults.campaign import Campaign, run
-from tests.faults.checker import Evidence
+from tests.faults.evidence import Evidence
 from tests.faults.lab import Lab
 from tests.faults.shim import ShimServer
 

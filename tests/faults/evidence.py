@@ -1,0 +1,149 @@
+"""What there is to judge of one lab: its histories, its journal, and what is on the server in the end. Nouns; no rule is here."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from coordinator.run import Counters
+from tests.e2e.processes import Event
+from tests.faults.history import History, Operation
+
+ENDED = ("completed", "failed", "cancelled", "dead")
+ACCEPTED = ("ok", "delayed", "dead", "cancelled", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class FinalRun:
+    """A run as it is on the server in the end. `expected` is what it should have come to, `result` what it came to; `bare`: it was
+    discarded, and nothing but a tombstone is there."""
+
+    status: str
+    counters: Counters
+    last: str = ""
+    result: object = None
+    expected: object = None
+    expected_status: str = "completed"
+    bare: bool = False
+
+
+@dataclass(frozen=True)
+class Final:
+    """What is on the server when all is over. `leaks` are keys that should not be there any more; `records` are those of programs
+    with an executor of their own, with the number of the save that is there."""
+
+    runs: Mapping[str, FinalRun]
+    findings: Sequence[str] = ()
+    leaks: Sequence[str] = ()
+    records: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A run as it was given to a worker. `seq` is of the checkpoint that went along; None where it was to be loaded."""
+
+    id: str
+    token: str
+    epoch: int
+    life: int
+    attempt: int
+    seq: int | None
+    generation: int
+    chunks: Mapping[str, str]
+    alone: bool
+    invoked: int
+    ended: int
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Something of a run that was acknowledged."""
+
+    seq: int
+    generation: int
+    base: int
+    count: int
+    chunk: str
+    invoked: int
+    ended: int
+
+
+@dataclass
+class Evidence:
+    """All that is known of one lab. `excused` are runs that were damaged on purpose: nothing is promised of them."""
+
+    history: History
+    events: Sequence[Event]
+    final: Final
+    excused: frozenset[str] = frozenset()
+
+    @cached_property
+    def acknowledged(self) -> set[str]:
+        found = {str(op.answer[1]) for op in self.history.of("enqueue") if op.word in ("created", "found")}
+        fired = {str(op.answer[1]) for op in self.history.of("fire") if op.word == "fired"}
+        return (found | fired) - self.excused
+
+    @cached_property
+    def invoked(self) -> set[str]:
+        fires = (op for op in self.history.of("fire") if op.word == "fired" or op.outcome == "unknown")
+        return {op.id for op in (*self.history.of("enqueue"), *fires)}
+
+    @cached_property
+    def discarded(self) -> set[str]:
+        """What may have been removed by hand: the answer says so, or nobody was told."""
+        return {op.id for op in self.history.of("discard") if op.word == "discarded" or op.outcome == "unknown"}
+
+    @cached_property
+    def claims(self) -> dict[str, list[Claim]]:
+        """What was given to workers, by run, in the order of asking."""
+        heads = (op for op in self.history.of("load") if op.word == "ok" and isinstance(op.answer[1], str))
+        loaded = {(op.id, op.token): op.answer[1] for op in heads}
+        found: dict[str, list[Claim]] = defaultdict(list)
+        for op in self.history.of("claim"):
+            for row in op.answer[1] if op.word in ("ok", "suspect") else ():
+                if row["id"] in self.excused:
+                    continue
+                head = row.get("head", "0")
+                if head == "paged":
+                    head = loaded.get((row["id"], row["token"]), "")
+                numbered = row["counters"].split()
+                numbers = [int(number) for number in str(head).split()]
+                found[row["id"]].append(
+                    Claim(
+                        row["id"], row["token"], epoch_of(row["token"]), int(numbered[0]), int(numbered[1]),
+                        numbers[0] if numbers else None, numbers[1] if len(numbers) > 1 else 0,
+                        row.get("chunks", {}), op.word == "suspect", op.invoked, op.ended,
+                    )
+                )  # fmt: skip
+        return found
+
+    @cached_property
+    def from_start(self) -> dict[str, list[Operation]]:
+        """Revivals that leave nothing of what was saved, by run."""
+        found: dict[str, list[Operation]] = defaultdict(list)
+        for op in self.history.of("revive"):
+            if str(op.given.get("from_start")) == "1" and (op.word == "queued" or op.outcome == "unknown"):
+                found[op.id].append(op)
+        return found
+
+    @cached_property
+    def life_of(self) -> dict[tuple[str, str], int]:
+        """In which of its lives a run was given out under a token."""
+        return {(claim.id, claim.token): claim.life for claims in self.claims.values() for claim in claims}
+
+    @cached_property
+    def saves(self) -> dict[str, list[Save]]:
+        """What was acknowledged of each run."""
+        found: dict[str, list[Save]] = defaultdict(list)
+        for op in self.history.of("checkpoint", "release", "retry", "fail"):
+            delta = op.given.get("delta")
+            if op.word in ACCEPTED and isinstance(delta, dict):
+                parts = (delta["seq"], delta["generation"], delta["base"], delta["count"], delta["chunk"])
+                found[op.id].append(Save(*parts, op.invoked, op.ended))
+        return found
+
+
+def epoch_of(token: str) -> int:
+    return int(token.partition("-")[0])

@@ -1,0 +1,252 @@
+"""An operator of the lab, as a process of its own: does by hand what neither producers nor workers do by themselves.
+
+    python -m tests.faults.operator SEED
+
+One deed after the other. Which is next is chosen, or asked for by a campaign that wants a script to be sent: by a file `wanted` in
+the lab's directory. What is damaged for a doctor to mend is written down first, in `damage`: of whatever else a doctor finds in a
+namespace at work `findings` tells the judge.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import redis
+
+from coordinator import Client, CoordinatorError, RunView, Status
+from coordinator.codec import encode
+from coordinator.config import settings
+from coordinator.doctor import Report, examine
+from coordinator.finding import Finding
+from coordinator.run import id_from
+from coordinator.scheduling import wanted as as_wanted
+from coordinator.store import fleet_plans, schedule_plans
+from coordinator.store.checks import enter
+from coordinator.store.keys import Keys
+from coordinator.store.wire import Wire, drive
+from tests.faults.watching import DIRECTORY
+
+T = TypeVar("T")
+REST = 0.25  # seconds between two deeds
+SCHEDULES = {"first": 1.0, "second": 2.0}  # and every how many seconds they fire
+OVER = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
+Deed = Callable[["Operator"], None]
+
+
+class Operator:
+    """What an operator has at hand."""
+
+    def __init__(self, seed: int, directory: Path, stopped: threading.Event) -> None:
+        self.choose, self.directory, self.stopped = random.Random(seed), directory, stopped
+        self.settings = settings(timeout=5.0)
+        self.client, self.wire = Client(timeout=5.0), Wire(self.settings.address, 5.0)
+        self.keys = Keys(self.settings.namespace, 0)
+        self.unfit: list[str] = []
+        self.elsewhere: list[str] = []
+        self.numbers = itertools.count()
+
+    def do(self, plan: Generator[Any, Any, T]) -> T:
+        return drive(self.wire, plan)
+
+    def inputs(self, turns: int = 4) -> dict[str, Any]:
+        return {"topic": f"small-operator-{os.getpid()}-{next(self.numbers)}", "turns": turns}
+
+    def some_run(self, *statuses: Status) -> RunView | None:
+        found = self.client.list(status=self.choose.choice(statuses), limit=30)
+        return self.choose.choice(found) if found else None
+
+    def a_while(self) -> None:
+        self.stopped.wait(self.choose.uniform(0.1, 0.4))
+
+    def work(self) -> None:
+        self._mended()  # what one before may have left
+        for kind in ("plain", "stumbling"):
+            with contextlib.suppress(CoordinatorError):
+                self.client.unpause(kind=kind)
+        while not self.stopped.wait(REST):
+            deed = DEEDS.get(self._asked_for()) or self.choose.choice(OFTEN)
+            with contextlib.suppress(CoordinatorError, redis.RedisError):
+                deed(self)
+
+    def _asked_for(self) -> str:
+        """A deed that a campaign waits for; taken by a rename, so that it is done once."""
+        with contextlib.suppress(OSError):
+            taken = (self.directory / "wanted").rename(self.directory / "wanted.taken")
+            return taken.read_text()
+        return ""
+
+    def _mended(self) -> None:
+        with contextlib.suppress(CoordinatorError):
+            _say_strange(self, self.do(examine(self.do(enter(self.settings)), repair=True)))
+
+
+# ---- runs --------------------------------------------------------------------------------------------------------------
+
+
+def come_in(by: Operator) -> None:
+    by.do(enter(by.settings))
+
+
+def look(by: Operator) -> None:
+    if run := by.some_run(Status.RUNNING, Status.QUEUED):
+        handle = by.client.handle(run.id)
+        handle.view()
+        handle.wait(timeout=0.3)
+
+
+def cancel(by: Operator) -> None:
+    if run := by.some_run(Status.RUNNING, Status.QUEUED, Status.DELAYED):
+        by.client.handle(run.id).cancel(grace=5)
+
+
+def cancel_tree(by: Operator) -> None:
+    """Of one that runs: only below those something may be enqueued."""
+    if run := by.some_run(Status.RUNNING):
+        by.client.handle(run.id).cancel_tree(grace=5)
+
+
+def revive(by: Operator) -> None:
+    if run := by.some_run(Status.FAILED, Status.CANCELLED):
+        by.client.handle(run.id).revive(from_start=by.choose.random() < 0.3)
+
+
+def discard(by: Operator) -> None:
+    if run := by.some_run(*OVER):
+        by.client.handle(run.id).discard()
+
+
+def let_one_be_overdue(by: Operator) -> None:
+    by.client.enqueue("overdue", by.inputs())
+
+
+def enqueue_what_can_not_start(by: Operator) -> None:
+    """It is given back again and again, until it is dead, or somebody has seen enough. Beside it one that can: so that it is known
+    that the kind works."""
+    by.client.enqueue("fitting", by.inputs())
+    by.unfit.append(by.client.enqueue("fitting", {**by.inputs(), "unknown": 1}).id)
+    if len(by.unfit) > 3:
+        by.client.handle(by.unfit.pop(0)).cancel(grace=5)
+
+
+# ---- pauses, schedules, fleets -----------------------------------------------------------------------------------------
+
+
+def pause(by: Operator) -> None:
+    kind = by.choose.choice(["plain", "stumbling"])
+    by.client.pause(kind=kind)
+    try:
+        by.a_while()
+    finally:
+        by.client.unpause(kind=kind)
+
+
+def schedule(by: Operator) -> None:
+    _scheduled(by)
+
+
+def _scheduled(by: Operator) -> str:
+    name = by.choose.choice(list(SCHEDULES))
+    overlap = by.choose.choice(["skip", "allow", "cancel"])
+    by.client.schedule(name, SCHEDULES[name], "plain", {"topic": f"small-{name}", "turns": 3}, overlap=overlap)
+    return name
+
+
+def pause_schedule(by: Operator) -> None:
+    name = _scheduled(by)
+    by.client.pause_schedule(name)
+    try:
+        by.a_while()
+    finally:
+        by.client.unpause_schedule(name)
+
+
+def unschedule(by: Operator) -> None:
+    by.client.unschedule(_scheduled(by))
+
+
+def schedule_elsewhere(by: Operator) -> None:
+    """By a machine that knows a time zone that those of the coordinators don't: in two seconds they say so, and look again later.
+    Another one each time: who set the same again would begin these seconds anew."""
+    by.elsewhere.append(f"elsewhere-{os.getpid()}-{next(by.numbers)}")
+    if len(by.elsewhere) > 20:  # deeds: more than two seconds
+        by.client.unschedule(by.elsewhere.pop(0))
+    new = as_wanted(by.elsewhere[-1], "* * * * *", "plain", {"topic": "small-elsewhere", "turns": 3}, {})
+    new = new._replace(rules=encode(["* * * * *", 0.0, "Atlantis/Poseidonis", 0.0, "skip", "latest"], "rules"))
+    by.do(schedule_plans.replace(by.keys, "", new, os.urandom(8).hex()))
+
+
+def roll(by: Operator) -> None:
+    by.do(fleet_plans.ask_roll(by.keys, "default", os.urandom(8).hex(), at_once=1, by="operator"))
+
+
+def drain(by: Operator) -> None:
+    if workers := by.client.workers():
+        by.do(fleet_plans.drain(by.keys, by.choose.choice(workers).id))
+
+
+# ---- the doctor --------------------------------------------------------------------------------------------------------
+
+
+def doctor(by: Operator) -> None:
+    """Looks, and then mends: first what is wrong by itself, which is nothing; then what was damaged."""
+    _say_strange(by, by.do(examine(by.do(enter(by.settings)))))
+    _damage(by)
+    _say_strange(by, by.do(examine(by.do(enter(by.settings)), repair=True)))
+
+
+def _damage(by: Operator) -> None:
+    """One of each sort that is mended in its own way: a run that is nowhere, an entry and a key without a run, a wrong type."""
+    run = by.client.enqueue("fitting", by.inputs(), delay=1.5).id
+    ghost = id_from(1, by.choose.getrandbits(40), 0)
+    line = f"ready:nobody-{ghost}:none@0"
+    with (by.directory / "damage").open("a") as lines:
+        lines.write(f"{run}\n{ghost}\n")
+    with redis.Redis.from_url(by.settings.url, socket_timeout=5.0) as raw:
+        raw.zrem(by.keys.delayed(), run)
+        raw.zadd(by.keys.ended("failed"), {ghost: 2**42})
+        raw.hset(by.keys.ckpt(ghost), "head", "nothing")
+        raw.set(f"{by.keys.at}:{line}", "no line")
+
+
+def strange(directory: Path, findings: Sequence[Finding]) -> list[str]:
+    """What nobody damaged on purpose."""
+    path = directory / "damage"
+    known = path.read_text().split() if path.exists() else []
+    return [one.sentence for one in findings if not any(name in f"{one.what} {one.name}" for name in known)]
+
+
+def _say_strange(by: Operator, report: Report) -> None:
+    if sentences := strange(by.directory, report.findings):
+        with (by.directory / "findings").open("a") as lines:
+            lines.writelines(f"{sentence}\n" for sentence in sentences)
+
+
+DEEDS: dict[str, Deed] = {
+    deed.__name__: deed
+    for deed in (
+        come_in, look, cancel, cancel_tree, revive, discard, let_one_be_overdue, enqueue_what_can_not_start, pause, schedule,
+        pause_schedule, unschedule, schedule_elsewhere, roll, drain, doctor,
+    )
+}  # fmt: skip
+OFTEN = [
+    deed for name, deed in DEEDS.items() if name not in ("roll", "drain")
+]  # those two only where they are asked for
+
+
+def main() -> None:
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    Operator(int(sys.argv[1]), Path(os.environ[DIRECTORY]), stopped).work()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""The judge's rules about what people order: schedules, pauses, revivals, discards, and the deadlines of a kind. Pure, no I/O.
+
+An order that nobody was told about may have been carried out, or be carried out later; one that was acknowledged holds.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from coordinator.schedule import run_id
+from tests.faults.evidence import Evidence
+from tests.faults.history import NEVER, Operation
+
+MOVED = ("fired", "skipped", "moved")
+
+
+# ---- runs --------------------------------------------------------------------------------------------------------------
+
+
+def discarded_for_good(see: Evidence) -> Iterator[str]:
+    """What was discarded is given to nobody and leaves nothing but a tombstone; what was not is whole."""
+    for op in see.history.of("discard"):
+        if op.word == "discarded":
+            if any(claim.invoked > op.ended for claim in see.claims.get(op.id, ())):
+                yield f"run {op.id} was discarded, and given out afterwards"
+            if op.id in see.final.runs and not see.final.runs[op.id].bare:
+                yield f"run {op.id} was discarded, and is there"
+    for id, run in see.final.runs.items():
+        if run.bare and id not in see.discarded:
+            yield f"nothing is left of run {id}, and nobody discarded it"
+
+
+def revived_once(see: Evidence) -> Iterator[str]:
+    """Each revival that was acknowledged is one more life, however often it was sent; and there is no other."""
+    asked: dict[str, set[str]] = defaultdict(set)
+    told: dict[str, set[str]] = defaultdict(set)
+    for op in see.history.of("revive"):
+        if op.word == "queued":
+            told[op.id].add(str(op.given["operation"]))
+        if op.word == "queued" or op.outcome == "unknown":
+            asked[op.id].add(str(op.given["operation"]))
+    for id, run in see.final.runs.items():
+        most, least = 1 + len(asked[id]), 1 + len(told[id])
+        if not least <= run.counters.life <= most:
+            yield f"run {id} is in its life {run.counters.life}, and was revived {least - 1} to {most - 1} times"
+
+
+def begun_anew(see: Evidence, id: str, since: int, until: int) -> bool:
+    """Whether a run may have been revived from the start between two moments."""
+    return any(op.ended > since and op.invoked < until for op in see.from_start.get(id, ()))
+
+
+def killed_for_good(see: Evidence) -> Iterator[str]:
+    """A run that its critic killed never goes back into a line in that life."""
+    for op in see.history.of("kill"):
+        if op.word == "ok":
+            life = see.life_of.get((op.id, op.token))
+            for claim in see.claims.get(op.id, ()):
+                if claim.life == life and claim.invoked > op.ended:
+                    yield f"run {op.id} was killed by its critic under {op.token}, and given to {claim.token}"
+
+
+# ---- pauses ------------------------------------------------------------------------------------------------------------
+
+
+def paused_stays(see: Evidence) -> Iterator[str]:
+    """Of a kind that is paused nothing is claimed. A claim that was first asked for before that may be answered again; an unpause
+    that nobody was told about may come at any time."""
+    first: dict[tuple[str, str], int] = {}
+    for op in see.history.of("claim"):
+        first.setdefault((str(op.given.get("worker")), str(op.given.get("number"))), op.invoked)
+    given_out = [
+        (first[_asking(op)], op.ended, row)
+        for op in see.history.of("claim")
+        if op.word in ("ok", "suspect")
+        for row in op.answer[1]
+    ]
+    for name, since, until in _pauses(see):
+        for asked, ended, row in given_out:
+            if since < asked and ended < until and name == f"kind:{_kind(row.get('route', ''))}":
+                yield f"run {row['id']} was given to {row['token']} while {name} was paused"
+
+
+def _asking(op: Operation) -> tuple[str, str]:
+    return str(op.given.get("worker")), str(op.given.get("number"))
+
+
+def _kind(route: str) -> str:
+    return route.partition(":")[2].rpartition("@")[0]
+
+
+def _pauses(see: Evidence) -> Iterator[tuple[str, int, int]]:
+    """What was paused, from when to when at least."""
+    ends = list(see.history.of("unpause"))
+    for op in see.history.of("pause"):
+        name = str(op.given["name"])
+        of_it = [end for end in ends if end.given["name"] == name]
+        if op.word and not any(end.invoked < op.ended and end.ended > op.invoked for end in of_it):
+            yield name, op.ended, min((end.invoked for end in of_it if end.invoked > op.ended), default=NEVER)
+
+
+# ---- schedules ---------------------------------------------------------------------------------------------------------
+
+
+def overtaken(see: Evidence) -> set[str]:
+    """Runs that the next one of their schedule may have cancelled."""
+    cancels = {op.given.get("name") for op in see.history.of("schedule") if op.given.get("overlap") == "cancel"}
+    fired: dict[str, list[Operation]] = defaultdict(list)
+    for op in see.history.of("fire"):
+        if op.id and op.given["name"] in cancels:
+            fired[str(op.given["name"])].append(op)
+    found: set[str] = set()
+    for steps in fired.values():
+        newest = max(int(op.given["at"]) for op in steps)
+        found |= {op.id for op in steps if int(op.given["at"]) < newest}
+    return found
+
+
+def fired_once(see: Evidence) -> Iterator[str]:
+    """The run of a fire time is one run, whoever fires it and however often; and no fire time between two is passed over."""
+    steps: dict[tuple[str, str], list[Operation]] = defaultdict(list)
+    for op in see.history.of("fire"):
+        name, at = str(op.given["name"]), str(op.given.get("at", ""))
+        steps[name, str(op.given["generation"])].append(op)
+        if at and op.id != run_id(name, int(at), int(op.id.rpartition("-")[2])):
+            yield f"schedule {name} was to enqueue {op.id} for its fire time {at}, which is not the run of that"
+        if op.word == "fired" and str(op.answer[1]) != op.id:
+            yield f"schedule {name} fired run {op.answer[1]} for its fire time {at}, and not {op.id}"
+    for (name, _), of_it in steps.items():
+        expected = {int(op.given["expected"]) for op in of_it if op.given.get("expected")}
+        for op in of_it:
+            then = int(op.given["next"])
+            if op.word in MOVED and then not in expected and then < max(expected, default=0):
+                yield f"schedule {name} passed over its fire time {then}"
+
+
+def fires_as_told(see: Evidence) -> Iterator[str]:
+    """It fires at the times of its rules, and neither while it is paused nor when it was removed."""
+    rules: dict[str, set[int]] = defaultdict(set)
+    changes: dict[str, list[Operation]] = defaultdict(list)
+    for op in see.history.of("schedule", "pause_schedule", "unschedule"):
+        changes[str(op.given["name"])].append(op)
+        if op.given.get("rules"):
+            rules[str(op.given["name"])].add(round(op.given["rules"] * 1000))
+    for op in see.history.of("fire"):
+        if op.word != "fired":
+            continue
+        name, at = str(op.given["name"]), int(op.given["at"])
+        if not any(at % every == 0 for every in rules[name]):
+            yield f"schedule {name} fired at {at}, which is none of its times"
+        for stop in changes[name]:
+            if _stops(stop) and stop.ended < op.invoked and not _taken_back(stop, changes[name], op):
+                yield f"schedule {name} fired at {at}, after {stop.script} was acknowledged"
+
+
+def _stops(op: Operation) -> bool:
+    return op.word == "ok" and (op.script == "unschedule" or str(op.given.get("paused")) == "1")
+
+
+def _taken_back(stop: Operation, changes: list[Operation], fired: Operation) -> bool:
+    """Whether somebody set or unpaused it since: one that was asked for before the stop is refused when it comes late."""
+    return any(op.invoked > stop.invoked and not _stops(op) and op.invoked < fired.ended for op in changes)

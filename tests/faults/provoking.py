@@ -1,0 +1,110 @@
+"""Which scripts are sent in a lab with an operator and a diarist, and what lets a script be sent now: every one that there is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from coordinator.store import plans
+from coordinator.store.script import Script
+from tests.e2e.processes import children
+from tests.faults.lab import Lab
+from tests.waiting import wait_until
+
+MANY_STEPS = 150  # after so many, and so many seconds, a call is not waited for any more; some are sent every 5 s
+LONG = 12.0
+AGAIN = 40  # steps after which it is provoked once more
+SOON = 5  # steps after which another one is provoked
+
+# what its processes send while all is well
+ALWAYS = (
+    plans.ENQUEUE, plans.CLAIM, plans.LOAD, plans.CHECKPOINT, plans.NOTE, plans.COMPLETE, plans.FAIL, plans.RETRY, plans.HEARTBEAT,
+    plans.JUDGE, plans.DUE, plans.RING, plans.TRIM, plans.CAP, plans.UPCOMING, plans.SUPERVISE,
+    plans.RECORD_SAVE, plans.RECORD_LOAD, plans.RECORD_DELETE, plans.RECORD_LIST, plans.RECORD_CLAIM, plans.RECORD_KEEP,
+)  # fmt: skip
+# and what they send when a worker drains, is killed, or stands still with its supervisor: its host is lost
+DRAINED = (plans.RELEASE, plans.LEAVE, plans.JOIN)
+KILLED = (plans.ABANDON,)
+LOST = (plans.RECOVER, plans.LOCK)
+# and after a deed of the operator
+ASKED: Mapping[Script, str] = {
+    plans.FOUND: "come_in", plans.VIEW: "look", plans.WAIT: "look", plans.CANCEL: "cancel", plans.FELL: "cancel_tree",
+    plans.REVIVE: "revive", plans.DISCARD: "discard", plans.EXTEND: "let_one_be_overdue", plans.KILL: "let_one_be_overdue",
+    plans.REJECT: "enqueue_what_can_not_start", plans.PAUSE: "pause", plans.UNPAUSE: "pause", plans.SCHEDULE: "schedule",
+    plans.FIRE: "schedule", plans.PAUSE_SCHEDULE: "pause_schedule", plans.UNSCHEDULE: "unschedule",
+    plans.POSTPONE: "schedule_elsewhere", plans.ROLL: "roll", plans.ROLL_PART: "roll", plans.UNLOCK: "roll", plans.DRAIN: "drain",
+    plans.EXAMINE: "doctor", plans.EXAMINE_ENTRIES: "doctor", plans.EXAMINE_KEYS: "doctor", plans.MEND_RUN: "doctor",
+    plans.MEND_ENTRY: "doctor", plans.MEND_KEY: "doctor", plans.MEND_TYPE: "doctor",
+}  # fmt: skip
+HIT = (*ALWAYS, *DRAINED, *KILLED, *LOST, *ASKED)
+# and those that are not hit, each with the reason
+NOT_HIT: Mapping[Script, str] = {
+    plans.CONFIRM: "sent only where replicas confirm, in one trip with the script that it is about: see `scripts/faults failover`",
+}
+
+
+def provoke(lab: Lab, script: Script) -> None:
+    """Lets something happen after which a script is sent. One host is lost at a time: that its runs are recovered takes a lease
+    and a hold, and would take longer if more were lost meanwhile."""
+    workers = lab.workers(at_work=True)
+    if script in ASKED:
+        lab.ask(ASKED[script])
+    elif script in DRAINED and workers:
+        _signal(lab.choose.choice(workers), signal.SIGTERM)
+    elif script in KILLED and workers:
+        _signal(lab.choose.choice(workers), signal.SIGKILL)
+    elif script in LOST and not lab.lost and (busy := [f for f in lab.fleets if set(workers) & set(children(f.pid))]):
+        lab.lose(lab.choose.choice(busy))
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def sent(lab: Lab, script: Script, happened: Callable[[], bool]) -> bool:
+    """Provokes a script until something has happened to a call of it; False where nobody sent it although work went on."""
+    begun, since, provoked = lab.steps_so_far(), time.monotonic(), -1
+
+    def is_over() -> bool:
+        nonlocal provoked
+        lab.tend()
+        done = lab.steps_so_far() - begun
+        if happened() or (done > MANY_STEPS and time.monotonic() - since > LONG):
+            return True
+        if (
+            done > provoked
+        ):  # again: who is drained may have nothing to release, a run may be gone before it is cancelled
+            provoke(lab, script)
+            provoked = done + AGAIN
+        return False
+
+    wait_until(is_over, f"{script.name} is sent, or work goes on without it", timeout=90)
+    return happened()
+
+
+def all_sent(lab: Lab, happened: Callable[[Script], bool]) -> None:
+    """Provokes one script after the other until something has happened to a call of each."""
+    turns, then = deque(HIT), 0
+
+    def are_over() -> bool:
+        nonlocal then
+        lab.tend()
+        left = [script for script in HIT if not happened(script)]
+        if left and lab.steps_so_far() >= then:
+            while turns[0] not in left:
+                turns.rotate(-1)
+            provoke(lab, turns[0])
+            turns.rotate(-1)
+            then = lab.steps_so_far() + SOON
+        return not left
+
+    try:
+        wait_until(are_over, "every script is sent", timeout=150)
+    except AssertionError:
+        names = [script.name for script in HIT if not happened(script)]
+        raise AssertionError(f"nobody sends {', '.join(names)}") from None

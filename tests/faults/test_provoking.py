@@ -1,0 +1,37 @@
+"""No script is left out: each is sent in a lab, and hit, or it is said why not; and a campaign's plan takes every one in turn."""
+
+from __future__ import annotations
+
+import random
+
+from coordinator.store.plans import SCRIPTS
+from tests.faults.campaigns import kill, replies
+from tests.faults.operator import DEEDS
+from tests.faults.provoking import ASKED, HIT, NOT_HIT
+from tests.faults.watching import POINTS
+
+
+def test_every_script_is_hit_or_it_is_said_why_not() -> None:
+    assert sorted(script.name for script in (*HIT, *NOT_HIT)) == sorted(script.name for script in SCRIPTS)
+    assert all(NOT_HIT.values())
+
+
+def test_what_an_operator_is_asked_for_it_can_do() -> None:
+    assert set(ASKED.values()) <= set(DEEDS)
+
+
+def test_a_round_of_lost_replies_and_late_requests_takes_every_script_both_ways() -> None:
+    deck = replies.deck(random.Random(7))
+    assert {turn.script for turn in deck[: len(HIT)]} == set(HIT)
+    assert sorted((turn.script.name, turn.late) for turn in deck) == sorted(
+        (script.name, late) for script in HIT for late in (False, True)
+    )
+
+
+def test_a_round_of_crashes_takes_every_point_around_every_script() -> None:
+    assert set(kill.crash_points(random.Random(7))) == {(script, point) for script in HIT for point in POINTS}
+
+
+def test_the_labs_of_these_campaigns_have_whom_it_takes() -> None:
+    for campaign in (kill.CAMPAIGN, replies.CAMPAIGN):
+        assert (campaign.plan.operators, campaign.plan.diarists) == (1, 1)
