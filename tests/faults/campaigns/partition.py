@@ -28,7 +28,7 @@ from tests.clusters import SERVICE, Group
 from tests.faults.campaign import Campaign, run
 from tests.faults.campaigns.failover import AT_MOST, PATIENCE_MS
 from tests.faults.campaigns.power import FORGOTTEN, Cuts
-from tests.faults.checker import ENDED, Evidence
+from tests.faults.evidence import ENDED, Evidence
 from tests.faults.hosts import Hosts, NoNamespaces, Way
 from tests.faults.lab import Lab, Plan
 from tests.servers import Kind, Server
