@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import ssl
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -109,6 +110,41 @@ def detach() -> None:
         attachment.close()
 
 
+class _TlsConnection(redis.SSLConnection):
+    """Says why the server hung up. With TLS 1.3 it refuses the certificate of a client after the handshake: who writes next learns
+    only that the line is dead, and the reason is still there to be read."""
+
+    _last_words = ""
+
+    def disconnect(self, *arguments: Any, **options: Any) -> None:
+        self._last_words = _unread_alert(self._sock)
+        super().disconnect(*arguments, **options)  # type: ignore[no-untyped-call]  # as redis-py has it
+
+    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        self._last_words = ""
+        try:
+            super().send_packed_command(command, check_health)  # type: ignore[no-untyped-call]  # as redis-py has it
+        except redis.ConnectionError as error:
+            if not self._last_words:
+                raise
+            raise redis.ConnectionError(self._last_words) from error
+
+
+def _unread_alert(sock: Any) -> str:
+    """What TLS has to say before a line is closed; nothing, mostly."""
+    try:
+        if sock is not None:
+            sock.settimeout(0)
+            sock.recv(1)
+    except ssl.SSLWantReadError:
+        pass
+    except ssl.SSLError as error:
+        return str(error)
+    except (OSError, ValueError):
+        pass
+    return ""
+
+
 class _ThreadPool(redis.ConnectionPool):
     """Keeps at hand what is given back. To redis-py it stays in use: its own way of taking one and giving it back, with two locks
     and the books of its metrics, takes as long as to write and to read."""
@@ -164,6 +200,8 @@ def sync_pool(
     if address.scheme == "embedded":
         _attachment(address.name)
         return _ThreadPool(_EmbeddedConnection, directory=address.name, **settings)
+    if address.tls:
+        settings["connection_class"] = _TlsConnection
     return _ThreadPool.from_url(_url(address, node, sentinel=sentinel), **settings)
 
 

@@ -67,7 +67,8 @@ async def enqueued(url: str, namespace: str, how: str) -> str:
     if how == "sync":
         with Client(url, namespace, timeout=5) as client:
             return client.enqueue("k", {}).id
-    async with AsyncClient(url, namespace, timeout=5) as asynchronous:
+    # with the patience that it has by itself: a reset may overtake the server's last words, and they are heard at another try
+    async with AsyncClient(url, namespace) as asynchronous:
         return (await asynchronous.enqueue("k", {})).id
 
 
