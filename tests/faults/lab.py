@@ -305,8 +305,10 @@ class Lab(Stage):
         admin = self.store.admin
         prefix = f"{self.keys.at}:run:".encode()
         for key in admin.scan_iter(prefix + b"*", count=1000):
-            if (id := key[len(prefix) :].decode(errors="replace")) not in self.excused:
-                run = final_run(admin.hgetall(key))
+            id = key[len(prefix) :].decode(errors="replace")
+            # nothing, where its retention was over between the two looks
+            if id not in self.excused and (fields := admin.hgetall(key)):
+                run = final_run(fields)
                 given_up = self.given_up if run.status == "cancelled" else ()
                 yield id, replace(run, expected_status=run.status) if id in given_up else run
 
