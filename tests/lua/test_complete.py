@@ -68,6 +68,7 @@ def damage_once(store: Store, run: Claimed) -> None:
 
 
 def damage_waiters(store: Store, run: Claimed) -> None:
+    store.wait(run.id, "c1")
     store.spoil(store.keys.waiters(run.id))
 
 

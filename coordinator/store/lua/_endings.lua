@@ -8,11 +8,11 @@ local TOLD, TOLD_BYTES = 20, 16384 -- entries of a story, and their bytes
 -- What the owner's scripts need of a run; nil where it can't be read.
 local function read_run(id)
   local v = fields(run_key(id), 'status', 'token', 'last', 'route', 'counters', 'retention', 'once', 'cancel',
-    'kill', 'spent', 'started')
+    'kill', 'spent', 'started', 'waited')
   if not v or not v[1] or not v[4] or (v[1] == 'running' and not v[2]) then return nil end
   return {
     status = v[1], token = v[2], last = v[3], route = v[4], counters = v[5], retention = v[6], once = v[7], cancel = v[8],
-    kill = v[9], spent = v[10], started = v[11],
+    kill = v[9], spent = v[10], started = v[11], waited = v[12],
   }
 end
 
@@ -134,13 +134,13 @@ local function finish(id, run, status, now, ...)
   if run.once then free_once(id, run, kept) end
   if kept <= 0 then
     -- A bare tombstone, longer than any client repeats its call.
-    redis.call('HDEL', key, 'result', 'error', 'note', 'prev', 'story', 'kill', 'killed', unpack(SPEC))
+    redis.call('HDEL', key, 'result', 'error', 'note', 'prev', 'story', 'kill', 'killed', 'waited', unpack(SPEC))
     redis.call('PEXPIRE', key, TOMBSTONE)
   else
     redis.call('PEXPIRE', key, int(kept))
     write('ZADD', ended_key(status), int(now + kept), id)
   end
-  wake_waiters(id)
+  if run.waited then wake_waiters(id) end
 end
 
 -- Progress since the last strike takes strikes and back-off away; progress since the last failure takes failures away.

@@ -5,5 +5,13 @@ local function server_ms(given)
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- tostring keeps 14 digits only
-local function int(n) return string.format('%.0f', n) end
+-- tostring keeps 14 digits only. The same few times are written for every run of a call: each is formatted once.
+local INTS = {}
+local function int(n)
+  local text = INTS[n]
+  if not text then
+    text = string.format('%.0f', n)
+    INTS[n] = text
+  end
+  return text
+end

@@ -28,6 +28,7 @@ for key, expected in pairs(touched) do
   if is ~= 'none' and is ~= expected then return { 'blocked' } end
 end
 if run.once and not string.find(run.once, '^%S+ ') then run.once = false end
+run.waited = true -- one that is damaged may have lost the word
 
 local function leave_lines(home)
   if home ~= 'ready' and run.routed then redis.call('ZREM', ready_key(run.route), id) end

@@ -15,4 +15,5 @@ end
 
 if redis.call('SCARD', waiters_key(id)) < 1000 then redis.call('SADD', waiters_key(id), client) end -- the others ask again by themselves
 redis.call('PEXPIRE', waiters_key(id), ttl)
+redis.call('HSET', run_key(id), 'waited', '1') -- only for such a run an ending looks for who waits: most have nobody
 return { 'open', v[1] }
