@@ -30,6 +30,9 @@ async def main(url: str, namespace: str, count: int) -> None:
 
 
 if __name__ == "__main__":
+    import logging
+
     import uvloop
 
+    logging.disable(logging.WARNING)  # so many in one process stand in each other's way while they start
     uvloop.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))

@@ -111,7 +111,7 @@ def where(server: BenchServer) -> dict[str, Any]:
     """What a figure depends on, kept beside it."""
     return {
         "server": server.version(),
-        "settings": "appendonly yes, appendfsync everysec",
+        "settings": f"appendonly yes, appendfsync everysec, {server.admin.info('memory')['mem_allocator']} malloc",
         "cores": os.cpu_count(),
         "load": round(os.getloadavg()[0], 1),
         "at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),

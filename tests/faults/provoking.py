@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 
 from coordinator.store import plans
@@ -85,26 +84,3 @@ def sent(lab: Lab, script: Script, happened: Callable[[], bool]) -> bool:
 
     wait_until(is_over, f"{script.name} is sent, or work goes on without it", timeout=90)
     return happened()
-
-
-def all_sent(lab: Lab, happened: Callable[[Script], bool]) -> None:
-    """Provokes one script after the other until something has happened to a call of each."""
-    turns, then = deque(HIT), 0
-
-    def are_over() -> bool:
-        nonlocal then
-        lab.tend()
-        left = [script for script in HIT if not happened(script)]
-        if left and lab.steps_so_far() >= then:
-            while turns[0] not in left:
-                turns.rotate(-1)
-            provoke(lab, turns[0])
-            turns.rotate(-1)
-            then = lab.steps_so_far() + SOON
-        return not left
-
-    try:
-        wait_until(are_over, "every script is sent", timeout=150)
-    except AssertionError:
-        names = [script.name for script in HIT if not happened(script)]
-        raise AssertionError(f"nobody sends {', '.join(names)}") from None

@@ -11,6 +11,7 @@ from tests.faults.campaign import Campaign, carry_out
 from tests.faults.campaigns import bytes as every_byte
 from tests.faults.campaigns import failover, kill, partition, replies, roll, server, zombie
 from tests.faults.hosts import hindrance
+from tests.faults.provoking import HIT
 from tests.servers import Server
 
 
@@ -22,8 +23,8 @@ from tests.servers import Server
         (zombie.CAMPAIGN, 1),
         (roll.CAMPAIGN, 1),
         (server.campaign("always"), 2),
-        (replies.ALL_AT_ONCE, 1),
-        (replies.CAMPAIGN, 2),
+        (replies.campaign(), 2),
+        (replies.campaign(at_once=len(HIT)), len(HIT)),
         (failover.campaign("cluster", "replicated(1)"), 2),
     ],
     ids=lambda one: getattr(one, "name", ""),
