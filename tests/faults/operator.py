@@ -38,6 +38,7 @@ from tests.faults.watching import DIRECTORY
 T = TypeVar("T")
 REST = 0.25  # seconds between two deeds
 SCHEDULES = {"first": 1.0, "second": 2.0}  # and every how many seconds they fire
+PAUSED = ("plain", "stumbling")  # which kinds are, now and then
 OVER = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
 Deed = Callable[["Operator"], None]
 
@@ -69,13 +70,17 @@ class Operator:
 
     def work(self) -> None:
         self._mended()  # what one before may have left
-        for kind in ("plain", "stumbling"):
-            with contextlib.suppress(CoordinatorError):
-                self.client.unpause(kind=kind)
+        self.unpause()
         while not self.stopped.wait(REST):
             deed = DEEDS.get(self._asked_for()) or self.choose.choice(OFTEN)
             with contextlib.suppress(CoordinatorError, redis.RedisError):
                 deed(self)
+
+    def unpause(self) -> None:
+        """What was left paused, or is so since a pause came late: else its runs are soon all that waits, and little is done."""
+        for kind in PAUSED:
+            with contextlib.suppress(CoordinatorError):
+                self.client.unpause(kind=kind)
 
     def _asked_for(self) -> str:
         """A deed that a campaign waits for; taken by a rename, so that it is done once."""
@@ -141,12 +146,12 @@ def enqueue_what_can_not_start(by: Operator) -> None:
 
 
 def pause(by: Operator) -> None:
-    kind = by.choose.choice(["plain", "stumbling"])
-    by.client.pause(kind=kind)
+    kind = by.choose.choice(PAUSED)
     try:
+        by.client.pause(kind=kind)
         by.a_while()
     finally:
-        by.client.unpause(kind=kind)
+        by.unpause()
 
 
 def schedule(by: Operator) -> None:
