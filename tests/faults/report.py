@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from tests.faults.records import Record
 
 DOC = records.ROOT / "docs" / "faults.md"
 BEGIN, END = "<!-- counts: written by scripts/faults report -->", "<!-- end of counts -->"
+WAYS = {"cut": "the reply was cut", "late": "the request was late"}
 COLUMNS = (
     "attempts",
     "acknowledged",
@@ -37,10 +38,26 @@ def table(kept: Iterable[Record]) -> str:
     for name, found in sorted(campaigns.items()):
         if windows := [record.counts["window_seconds"] for record in found if "window_seconds" in record.counts]:
             lines.append(f"{name}: what was lost had been acknowledged for {max(windows):.2f} s at the most.")
+    lines += _least_hit(campaigns.get("replies", []))
     failed = [record for found in campaigns.values() for record in found if record.verdict == "failed"]
     lines += ["", "Records that ended with a breach:" if failed else "No record ended with a breach.", ""]
     lines += [f"- {r.campaign}, seed {r.seed}, commit {r.commit}, {r.count} faults" for r in failed]
     return "\n".join(lines).rstrip()
+
+
+def _least_hit(found: Sequence[Record]) -> list[str]:
+    """How often every single script was hit, at the least: a sum could hide one that never was."""
+    hits: Counter[tuple[str, str]] = Counter()
+    for record in found:
+        for name, count in record.counts.items():
+            what, _, way = name.removeprefix("fault ").rpartition(" ")
+            if name.startswith("fault ") and way in WAYS:
+                hits[way, what] += int(count)
+    said = []
+    for way, words in WAYS.items():
+        if counts := [count for (its, _), count in hits.items() if its == way]:
+            said.append(f"of each of {len(counts)} scripts {words} {min(counts)} times or more")
+    return [f"replies: {', '.join(said)}."] if said else []
 
 
 def _row(cells: Sequence[object]) -> str:

@@ -24,6 +24,18 @@ def test_records_are_summed_and_a_failed_one_is_not_hidden() -> None:
     assert "- kill, seed 2, commit abc, 10 faults" in table([ONE, TWO])
 
 
+def test_a_script_that_was_hit_less_often_than_the_others_is_not_hidden() -> None:
+    first = {"fault claim cut": 3, "fault claim late": 1, "fault fail cut": 1, "faults": 5}
+    second = {"fault claim late": 4, "fault fail cut": 1, "faults": 5}
+    said = table(
+        [Record("replies", seed, "abc", 5, 9.0, "passed", counts) for seed, counts in ((1, first), (2, second))]
+    )
+    assert (
+        "replies: of each of 2 scripts the reply was cut 2 times or more, of each of 1 scripts the request was late 5 times or more."
+        in said.splitlines()
+    )
+
+
 def test_only_what_is_between_the_marks_is_written() -> None:
     text = rendered(f"before\n{BEGIN}\nold\n{END}\nafter\n", [ONE])
     assert text.startswith("before\n")
