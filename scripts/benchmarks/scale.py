@@ -79,7 +79,8 @@ def _waiting(ours: Data, growth: Data, waiting: int) -> list[str]:
         least = min(drains, key=int)
         ratio = drains[largest]["rate"][0] / drains[least]["rate"][0]
         lines.append(
-            f"- The drain at {int(largest):,} waiting is {ratio:.2f} of that at {int(least):,}: lines are sorted sets."
+            f"- The drain at {int(largest):,} waiting is {ratio:.2f} of that at {int(least):,} "
+            "(why: [benchmarks](benchmarks/README.md))."
         )
     return lines
 

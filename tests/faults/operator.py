@@ -76,9 +76,9 @@ class Operator:
             with contextlib.suppress(CoordinatorError, redis.RedisError):
                 deed(self)
 
-    def unpause(self) -> None:
-        """What was left paused, or is so since a pause came late: else its runs are soon all that waits, and little is done."""
-        for kind in PAUSED:
+    def unpause(self, first: str = PAUSED[0]) -> None:
+        """Also what was left paused, or is since a pause came late: else its runs are soon all that waits, and little is done."""
+        for kind in sorted(PAUSED, key=lambda kind: kind != first):
             with contextlib.suppress(CoordinatorError):
                 self.client.unpause(kind=kind)
 
@@ -151,7 +151,7 @@ def pause(by: Operator) -> None:
         by.client.pause(kind=kind)
         by.a_while()
     finally:
-        by.unpause()
+        by.unpause(kind)
 
 
 def schedule(by: Operator) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.campaign import Campaign, carry_out
+from tests.faults.campaign import Campaign, Ran, carry_out
 from tests.faults.campaigns import bytes as every_byte
 from tests.faults.campaigns import failover, kill, partition, replies, roll, server, zombie
 from tests.faults.hosts import hindrance
@@ -24,13 +24,18 @@ from tests.servers import Server
         (roll.CAMPAIGN, 1),
         (server.campaign("always"), 2),
         (replies.campaign(), 2),
-        (replies.campaign(at_once=len(HIT)), len(HIT)),
         (failover.campaign("cluster", "replicated(1)"), 2),
     ],
     ids=lambda one: getattr(one, "name", ""),
 )
 def test_a_few_faults_break_no_promise(campaign: Campaign, count: int, tmp_path: Path) -> None:
     _carried_out(campaign, count, tmp_path)
+
+
+@pytest.mark.timeout(240)
+def test_a_call_of_every_script_is_lost_or_late_and_no_promise_is_broken(tmp_path: Path) -> None:
+    ran = _carried_out(replies.campaign(at_once=len(HIT)), len(HIT), tmp_path)
+    assert {fault.rpartition(" ")[0] for fault in ran.faults} == {script.name for script in HIT}
 
 
 @pytest.mark.timeout(240)
@@ -41,12 +46,13 @@ def test_a_network_that_drops_packets_in_silence_breaks_no_promise(tmp_path: Pat
     _carried_out(partition.campaign("replicated(2)"), 1, tmp_path)
 
 
-def _carried_out(campaign: Campaign, count: int, tmp_path: Path) -> None:
+def _carried_out(campaign: Campaign, count: int, tmp_path: Path) -> Ran:
     seed = random.SystemRandom().randrange(10**6)
     ran = carry_out(campaign, tmp_path, count, seed)
     assert ran.judgement.breaches == {}, f"seed {seed}"
     assert ran.judgement.counts["acknowledged"] > 0
     assert ran.faults.total() == count
+    return ran
 
 
 def test_a_connection_that_is_cut_at_some_bytes_costs_nothing(valkey_server: Server) -> None:

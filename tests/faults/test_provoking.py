@@ -21,9 +21,9 @@ def test_what_an_operator_is_asked_for_it_can_do() -> None:
 
 
 def test_a_round_of_lost_replies_and_late_requests_takes_every_script_both_ways() -> None:
-    deck = replies.deck(random.Random(7))
-    assert {turn.script for turn in deck[: len(HIT)]} == set(HIT)
-    assert sorted((turn.script.name, turn.late) for turn in deck) == sorted(
+    first, second = replies.halves(random.Random(7))
+    assert {turn.script for turn in first} == {turn.script for turn in second} == set(HIT)
+    assert sorted((turn.script.name, turn.late) for turn in first + second) == sorted(
         (script.name, late) for script in HIT for late in (False, True)
     )
 
@@ -33,5 +33,5 @@ def test_a_round_of_crashes_takes_every_point_around_every_script() -> None:
 
 
 def test_the_labs_of_these_campaigns_have_whom_it_takes() -> None:
-    for campaign in (kill.CAMPAIGN, replies.CAMPAIGN):
+    for campaign in (kill.CAMPAIGN, replies.campaign()):
         assert (campaign.plan.operators, campaign.plan.diarists) == (1, 1)

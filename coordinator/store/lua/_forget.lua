@@ -2,7 +2,7 @@
 local function forget(id, run)
   drop_checkpoint(id)
   redis.call('ZREM', ended_key(run.status), id)
-  redis.call('HDEL', run_key(id), 'result', 'error', 'note', 'prev', 'reason', 'story', 'kill', 'killed', unpack(SPEC))
+  redis.call('HDEL', run_key(id), 'result', 'error', 'note', 'prev', 'reason', 'story', 'kill', 'killed', 'waited', unpack(SPEC))
   local ttl = redis.call('PTTL', run_key(id))
   if ttl > TOMBSTONE or ttl < 0 then redis.call('PEXPIRE', run_key(id), TOMBSTONE) end
   local key = run.once and string.match(run.once, '^%S+ (.*)$')

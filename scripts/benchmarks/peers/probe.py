@@ -94,7 +94,7 @@ async def _timed(work: Awaitable[Any]) -> dict[str, Any]:
 
 
 async def _pick_up(one: Callable[[int], Awaitable[Any]], count: int) -> list[float]:
-    """Milliseconds from the start of the call that enqueues to the handler's first line. The first, which connects, does not count."""
+    """Milliseconds from the start of the call that enqueues to the handler's first line; without the first, which connects."""
     waits: list[float] = []
     for _ in range(count + 1):
         size = os.fstat(_marks).st_size

@@ -32,13 +32,13 @@ class Turn(NamedTuple):
         return f"{self.script.name} {'late' if self.late else 'cut'}"
 
 
-def deck(choose: random.Random) -> list[Turn]:
+def halves(choose: random.Random) -> tuple[list[Turn], list[Turn]]:
     """Every script in one way, and then every script in the other."""
     first = [Turn(script, choose.random() < 0.4) for script in HIT]
     second = [Turn(script, not late) for script, late, _ in first]
     choose.shuffle(first)
     choose.shuffle(second)
-    return first + second
+    return first, second
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,16 +51,46 @@ class Armed:
     steps: int
 
 
-def arm(lab: Lab) -> Armed:
-    """The next turn of the deck."""
-    assert lab.proxy is not None
-    if not lab.deck:
-        lab.deck.extend(deck(lab.choose))
-    turn: Turn = lab.deck.popleft()
-    of_it = naming(turn.script.sha.encode())
-    seconds = lab.choose.choice([0.3, 2.5, 6.0])
-    fault = lab.proxy.delay_next_request(seconds, of_it) if turn.late else lab.proxy.cut_next_reply(of_it)
-    return Armed(turn, fault, time.monotonic(), lab.steps_so_far())
+class Hand:
+    """What waits to be hit in a lab, and what comes next. A half of the deck is dealt when the one before was hit to its last turn:
+    so none is left out, and no call is hit in two ways at once."""
+
+    def __init__(self, lab: Lab, at_once: int) -> None:
+        self._lab, self._at_once = lab, at_once
+        self._to_come: deque[list[Turn]] = deque()
+        self._half: deque[Turn] = deque()
+        self.armed: deque[Armed] = deque()
+
+    def fill(self) -> None:
+        if not self._half and not self.armed:
+            if not self._to_come:
+                self._to_come.extend(halves(self._lab.choose))
+            self._half.extend(self._to_come.popleft())
+        while self._half and len(self.armed) < self._at_once:
+            self.armed.append(self._arm(self._half.popleft()))
+
+    def _arm(self, turn: Turn) -> Armed:
+        proxy, of_it = self._lab.proxy, naming(turn.script.sha.encode())
+        assert proxy is not None
+        seconds = self._lab.choose.choice([0.3, 2.5, 6.0])
+        fault = proxy.delay_next_request(seconds, of_it) if turn.late else proxy.cut_next_reply(of_it)
+        return Armed(turn, fault, time.monotonic(), self._lab.steps_so_far())
+
+    def happened(self, one: Armed) -> bool:
+        """Whether one that is taken out of the hand did; else it comes again, later in its half."""
+        assert self._lab.proxy is not None
+        self.armed.remove(one)
+        if one.fault.happened.is_set() or not self._lab.proxy.call_off(one.fault):
+            return True
+        missed = one.turn.missed + 1
+        assert missed < MOST_MISSED, f"nobody sends {one.turn.script.name}"
+        self._half.append(one.turn._replace(missed=missed))
+        return False
+
+    def call_off(self) -> None:
+        assert self._lab.proxy is not None
+        while self.armed:
+            self._lab.proxy.call_off(self.armed.pop().fault)
 
 
 def first_of(lab: Lab, armed: deque[Armed]) -> Armed:
@@ -89,27 +119,28 @@ def first_of(lab: Lab, armed: deque[Armed]) -> Armed:
 
 def campaign(at_once: int = 1) -> Campaign:
     """So many wait for their calls at once, and the next is armed when one has happened."""
-    armed: deque[Armed] = deque()
+    hands: dict[Lab, Hand] = {}
 
     def break_one(lab: Lab) -> str:
-        assert lab.proxy is not None
+        hand = hands[lab]
         while True:
-            while len(armed) < at_once:
-                armed.append(arm(lab))
-            one = first_of(lab, armed)
-            armed.remove(one)
-            if one.fault.happened.is_set() or not lab.proxy.call_off(one.fault):
+            hand.fill()
+            one = first_of(lab, hand.armed)
+            if hand.happened(one):
                 return str(one.turn)
-            missed = one.turn.missed + 1
-            assert missed < MOST_MISSED, f"nobody sends {one.turn.script.name}"
-            lab.deck.append(one.turn._replace(missed=missed))
 
-    def finish(lab: Lab) -> None:
-        assert lab.proxy is not None
-        while armed:
-            lab.proxy.call_off(armed.pop().fault)
+    def begin(lab: Lab) -> None:
+        hands[lab] = Hand(lab, at_once)
 
-    return Campaign("replies", break_one, Plan(operators=1, diarists=1), proxied=True, finish=finish)
+    return Campaign(
+        "replies",
+        break_one,
+        Plan(operators=1, diarists=1),
+        proxied=True,
+        begin=begin,
+        finish=lambda lab: hands.pop(lab).call_off(),
+        measures=lambda evidence: {"at_once": at_once},
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
