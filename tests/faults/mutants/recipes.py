@@ -587,6 +587,13 @@ MUTANTS = [
         promise=7,
     ),
     Mutant(
+        "who waits for a run leaves no word with it",
+        LUA + "wait.lua",
+        "redis.call('HSET', run_key(id), 'waited', '1')",
+        "",
+        "tests/lua/test_wait.py::test_every_ending_wakes",
+    ),
+    Mutant(
         "an ended run has no TTL",
         LUA + "_endings.lua",
         "    redis.call('PEXPIRE', key, int(kept))\n",
