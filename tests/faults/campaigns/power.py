@@ -19,7 +19,7 @@ from tests.faults.shim import ShimServer
 # what a server that forgets the last second can't keep
 FORGOTTEN = (
     "nothing_lost", "one_ending", "epochs_grow", "resumed_fresh", "chunks_kept", "no_stale_write", "condemned_stay_out",
-    "one_owner", "effects_once",
+    "one_owner", "effects_once", "revived_once",
 )  # fmt: skip
 MOST_SECONDS = 3.0  # everysec: a fsync each second, and a server that waits for one that takes longer at most two
 
