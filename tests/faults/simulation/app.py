@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -18,23 +19,31 @@ class Memory:
     """What was acknowledged of each run's transcript, over all processes: nobody in the simulation can forget it."""
 
     def __init__(self) -> None:
-        self.saved: dict[str, list[Any]] = {}
+        self._saved: dict[
+            str, list[tuple[int, list[Any]]]
+        ] = {}  # run -> epoch of who saved it, and the whole transcript
         self._restarts: dict[str, int] = {}  # run -> epoch of its last revival from the start
 
     def restarted(self, id: str, epoch: int) -> None:
         """An operator wanted it to begin anew: what was acknowledged before counts no more."""
-        self.saved.pop(id, None)
+        self._saved.pop(id, None)
         self._restarts[id] = epoch
 
     def began(self, run: AsyncRun[Any]) -> None:
-        have, saved = list(run.messages), self.saved.get(run.id, [])
+        """What was saved by those who had it before. One that was given up while it lives, and is answered late, begins with what
+        was there at its claim, whatever others have saved since: nobody can tell it in time, and what it writes is refused."""
+        have, saved = list(run.messages), self._longest(run.id, before=run.epoch)
         if have[: len(saved)] != saved:
             raise Broken(f"run {run.id} began with {have}, and {saved} had been acknowledged")
 
     def flushed(self, run: AsyncRun[Any]) -> None:
         have = list(run.messages)
-        if run.epoch > self._restarts.get(run.id, 0) and len(have) > len(self.saved.get(run.id, [])):
-            self.saved[run.id] = have
+        if run.epoch > self._restarts.get(run.id, 0) and len(have) > len(self._longest(run.id)):
+            self._saved.setdefault(run.id, []).append((run.epoch, have))
+
+    def _longest(self, id: str, before: float = math.inf) -> list[Any]:
+        found = [messages for epoch, messages in self._saved.get(id, []) if epoch < before]
+        return max(found, key=len, default=[])
 
 
 def registry(
