@@ -1,6 +1,7 @@
 """A durable home for long runs on plain Redis or Valkey: the producer's side, and what both sides call things."""
 
-from coordinator.client import AsyncClient, AsyncHandle, Client, Handle
+from coordinator.client.client import AsyncClient, AsyncHandle, Client, Handle
+from coordinator.encoding import seal
 from coordinator.errors import (
     BadName,
     BadOption,
@@ -22,9 +23,9 @@ from coordinator.errors import (
     Unreachable,
     Unreadable,
 )
-from coordinator.run import Failure, Inputs, Note, RunView, Status
-from coordinator.schedule import ScheduleView
-from coordinator.views import CoordinatorView, Overview, WorkerView
+from coordinator.model.run import Failure, Inputs, Note, RunView, Status
+from coordinator.model.schedule import ScheduleView
+from coordinator.views.build import CoordinatorView, Overview, WorkerView
 
 __all__ = [
     "AsyncClient",
@@ -59,4 +60,5 @@ __all__ = [
     "Unreachable",
     "Unreadable",
     "WorkerView",
+    "seal",
 ]

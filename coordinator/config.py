@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from coordinator import compression
-from coordinator.address import Address, address
+from coordinator.encoding import compression
 from coordinator.errors import BadOption
-from coordinator.run import name
+from coordinator.model.address import Address, address
+from coordinator.model.run import name
 
 DEFAULT_URL = "redis://localhost:6379/0"
 LOCAL_URL = "embedded://./.runs"

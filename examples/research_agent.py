@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from workers import AsyncRun, Registry
-from workers.messages import ToolCall
+from workers.handlers.messages import ToolCall
 
 
 class ScriptedModel:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from coordinator import AsyncClient, Client
-from coordinator.store.wire import AsyncWire, Wire
+from coordinator.store.transport.wire import AsyncWire, Wire
 
 
 @contextmanager

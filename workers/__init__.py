@@ -1,12 +1,12 @@
 """The execution plane: handlers, and what runs them."""
 
-from coordinator.deadline import Deadline, Extend, Kill, Leave, Watched
-from coordinator.retry import Retry, RetryLater
-from workers.context import AsyncRun, Run, Stopped
-from workers.handler import Handler
-from workers.messages import ToolCall
-from workers.migration import Left
-from workers.registry import Registry
+from coordinator.model.deadline import Deadline, Extend, Kill, Leave, Watched
+from coordinator.model.retry import Retry, RetryLater
+from workers.handlers.context import AsyncRun, Run, Stopped
+from workers.handlers.handler import Handler
+from workers.handlers.messages import ToolCall
+from workers.handlers.migration import Left
+from workers.handlers.registry import Registry
 
 __all__ = [
     "AsyncRun",

@@ -15,20 +15,20 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from coordinator.client import Client
-from coordinator.codec import decode
+from coordinator.client.client import Client
 from coordinator.config import Settings
-from coordinator.daemon import Coordinator
+from coordinator.encoding.codec import decode
 from coordinator.errors import Refused
-from coordinator.outcome import Why
-from coordinator.run import Inputs, Note
-from workers import context
-from workers.context import Facts, Resumed, Stopped
-from workers.draft import RESULT_LIMIT, Cut, Draft
-from workers.handler import Handler
-from workers.messages import Messages, kept
-from workers.registry import Registry
-from workers.worker import Worker, WorkerOptions
+from coordinator.model.outcome import Why
+from coordinator.model.run import Inputs, Note
+from coordinator.services.daemon import Coordinator
+from workers.handlers import context
+from workers.handlers.context import Facts, Resumed, Stopped
+from workers.handlers.draft import RESULT_LIMIT, Cut, Draft
+from workers.handlers.handler import Handler
+from workers.handlers.messages import Messages, kept
+from workers.handlers.registry import Registry
+from workers.process.worker import Worker, WorkerOptions
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -1,0 +1,1 @@
+"""The coordinator process and its periodic services."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.services.ticking import LONGEST_REST, Partition
-from coordinator.store import plans
+from coordinator.services.service_loop import LONGEST_REST, Partition
+from coordinator.store.plans import runs as plans
 
 BATCH = 100  # runs of one call, about a millisecond: the server does nothing else meanwhile
 BATCHES = (

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator.clock import Clock
-from coordinator.services.ticking import Partition
-from coordinator.store import plans
-from coordinator.store.plans import Recovered
+from coordinator.services.service_loop import Partition
+from coordinator.store.plans import runs as plans
+from coordinator.store.plans.runs import Recovered
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from coordinator.run import ENDED
-from coordinator.services.ticking import Partition
-from coordinator.store import plans
+from coordinator.model.run import ENDED
+from coordinator.services.service_loop import Partition
+from coordinator.store.plans import runs as plans
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from coordinator.errors import BadOption, CoordinatorError, Unreadable
-from coordinator.schedule import Firing, Stored, firings, rules_from, run_id
-from coordinator.services.ticking import LONGEST_REST, Partition
-from coordinator.store import schedule_plans as plans
-from coordinator.store.schedule_plans import Entry, Fire
+from coordinator.model.schedule import Firing, Stored, firings, rules_from, run_id
+from coordinator.services.service_loop import LONGEST_REST, Partition
+from coordinator.store.plans import schedules as plans
+from coordinator.store.plans.schedules import Entry, Fire
 
 log = logging.getLogger(__name__)
 

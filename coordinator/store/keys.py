@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import zip_longest
 
-from coordinator.durability import replicas_of
 from coordinator.errors import BadCall
-from coordinator.run import name, partition_of
+from coordinator.model.durability import replicas_of
+from coordinator.model.run import name, partition_of
 
 
 class Tag(str):

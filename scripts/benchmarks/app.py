@@ -9,8 +9,8 @@ import time
 
 from coordinator.config import Settings
 from workers import AsyncRun, Registry
-from workers.program import settle
-from workers.worker import Worker, WorkerOptions
+from workers.process.worker import Worker, WorkerOptions
+from workers.program.registries import settle
 
 runs = Registry()
 

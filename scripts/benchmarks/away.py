@@ -19,12 +19,12 @@ from statistics import median, quantiles
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the servers are those of the tests
 
-from coordinator.address import address
 from coordinator.errors import CoordinatorError
-from coordinator.run import RunIds
-from coordinator.store import plans
+from coordinator.model.address import address
+from coordinator.model.run import RunIds
 from coordinator.store.keys import Keys, Namespace
-from coordinator.store.wire import AsyncWire, drive_async
+from coordinator.store.plans import runs as plans
+from coordinator.store.transport.wire import AsyncWire, drive_async
 from tests.clusters import Cluster
 
 PARTITIONS = 12

@@ -18,11 +18,11 @@ from typing import Any
 import msgpack
 from server import BenchServer
 
-from coordinator.run import id_from
-from coordinator.store import plans
+from coordinator.model.run import id_from
 from coordinator.store.keys import Keys
+from coordinator.store.plans import runs as plans
 from coordinator.store.script import Call
-from coordinator.store.trip import Packet
+from coordinator.store.transport.trip import Packet
 
 ROUTE = "default:nothing@0"
 PIPELINE = 100

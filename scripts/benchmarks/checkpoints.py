@@ -23,9 +23,9 @@ from venvs import python_of
 
 from coordinator import AsyncClient
 from coordinator.config import Settings
-from coordinator.store.embedded import attach
+from coordinator.store.transport.embedded import attach
 from workers import AsyncRun, Registry
-from workers.worker import Worker, WorkerOptions
+from workers.process.worker import Worker, WorkerOptions
 
 MESSAGE = "x" * 1000
 SIZES = (100, 200, 400, 1600)

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import redis
 
-from coordinator import Client, doctor
+from coordinator import Client
 from coordinator.config import Settings
-from coordinator.store import checks, plans
-from coordinator.store.embedded import attach
-from coordinator.store.wire import Wire, drive
+from coordinator.doctor import examiner as doctor
+from coordinator.store import server_checks as checks
+from coordinator.store.plans import runs as plans
+from coordinator.store.transport.embedded import attach
+from coordinator.store.transport.wire import Wire, drive
 
 NAMESPACE = "large"
 

@@ -29,9 +29,9 @@ from server import BenchServer, server, where
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the Cluster is that of the tests
 
 from coordinator import Client, Status
-from coordinator.address import address
-from coordinator.store import plans
-from coordinator.store.wire import Wire, drive
+from coordinator.model.address import address
+from coordinator.store.plans import runs as plans
+from coordinator.store.transport.wire import Wire, drive
 from tests.clusters import Cluster
 
 IDLERS = Path(__file__).with_name("idlers.py")

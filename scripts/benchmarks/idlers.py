@@ -8,7 +8,7 @@ import sys
 
 from coordinator.config import Settings
 from workers import AsyncRun, Registry
-from workers.worker import Worker, WorkerOptions
+from workers.process.worker import Worker, WorkerOptions
 
 runs = Registry()
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import redis
 
 from coordinator import Client
-from coordinator.store.embedded import attach
+from coordinator.store.transport.embedded import attach
 
 APP = Path(__file__).with_name("app.py")
 INPUT = "x" * 100

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import redis
 
-from coordinator.store import embedded
+from coordinator.store.transport import embedded
 
 ROOT = Path(__file__).resolve().parents[2]
 LEASE = 3

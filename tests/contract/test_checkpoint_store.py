@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from coordinator.checkpoint import Checkpoint, CheckpointStore, Fenced, Meta, Phase
 from coordinator.config import address
 from coordinator.errors import BadName, NotPlain, TooLarge, Unreadable
-from coordinator.store import checkpoint_plans
-from coordinator.store.checkpoint_memory import AsyncMemoryStore, MemoryStore
-from coordinator.store.checkpoint_redis import AsyncRedisStore, RedisStore
 from coordinator.store.keys import Keys
 from coordinator.store.script import Call, read
-from coordinator.store.wire import Wire, drive
+from coordinator.store.transport.wire import Wire, drive
 from tests.contract.conftest import TOPOLOGIES, Topology
 from tests.servers import Kind, Server
 from tests.waiting import wait_until
+from workers.durable import record_plans as checkpoint_plans
+from workers.durable.memory_store import AsyncMemoryStore, MemoryStore
+from workers.durable.record import Checkpoint, CheckpointStore, Fenced, Meta, Phase
+from workers.durable.redis_store import AsyncRedisStore, RedisStore
 
 Stores = Callable[..., Any]
 SERVERS = ["memory", "valkey", "redis"]

@@ -34,16 +34,16 @@ from coordinator import (
     TooLarge,
     Unreadable,
 )
-from coordinator.codec import encode
+from coordinator.client.parent import Parent, current
+from coordinator.client.scan import Walk
 from coordinator.config import address
-from coordinator.inherit import Parent, current
-from coordinator.run import parse_route
-from coordinator.store import plans
+from coordinator.encoding.codec import encode
+from coordinator.model.run import parse_route
 from coordinator.store.keys import Namespace
-from coordinator.store.plans import Claimed, Delta, Membership
+from coordinator.store.plans import runs as plans
+from coordinator.store.plans.runs import Claimed, Delta, Membership
 from coordinator.store.script import read
-from coordinator.store.wire import Plan, Wire, drive
-from coordinator.walking import Walk
+from coordinator.store.transport.wire import Plan, Wire, drive
 from tests.unrest import LEVELS, UNREST
 from tests.waiting import eventually, wait_until
 
@@ -482,7 +482,7 @@ def test_a_result_comes_at_once_where_the_run_has_ended(client, shop):
 
 
 def test_who_waits_is_woken(client, shop, monkeypatch):
-    monkeypatch.setattr("coordinator.hints.ASK_AGAIN", ASK_AGAIN)
+    monkeypatch.setattr("coordinator.client.endings.ASK_AGAIN", ASK_AGAIN)
     handle = client.enqueue("work")
     run = shop.start(handle)[handle.id]
     answer = in_thread(lambda: (handle.result(timeout=2 * ASK_AGAIN), time.monotonic()))
@@ -495,10 +495,10 @@ def test_who_waits_is_woken(client, shop, monkeypatch):
 
 
 def test_a_hint_that_is_lost_costs_seconds_and_not_the_result(client, shop, monkeypatch):
-    monkeypatch.setattr("coordinator.hints.ASK_AGAIN", 0.05)
+    monkeypatch.setattr("coordinator.client.endings.ASK_AGAIN", 0.05)
     handle = client.enqueue("work")
     run = shop.start(handle)[handle.id]
-    monkeypatch.setattr("coordinator.hints._Boxes.deliver", lambda *_: None)
+    monkeypatch.setattr("coordinator.client.endings._Boxes.deliver", lambda *_: None)
     answer = in_thread(lambda: handle.result(timeout=30))
     wait_until(lambda: waits(shop, handle.id), "the waiter to be noted")
     shop.complete(run, 1)
@@ -845,7 +845,7 @@ def test_a_list_is_bounded_and_exact_under_its_limit(client, shop):
 
 
 def test_an_ended_index_is_searched_page_by_page(client, shop, monkeypatch):
-    monkeypatch.setattr("coordinator.listing.PAGE", 5)
+    monkeypatch.setattr("coordinator.client.listing.PAGE", 5)
     handles = client.enqueue_many(("other" if n % 7 == 0 else "work", {}) for n in range(40))
     for handle in handles:
         handle.cancel()
@@ -924,7 +924,7 @@ def has(things: list[Any], count: int) -> bool:
 
 
 async def test_an_async_client_does_the_same(shop, monkeypatch):
-    monkeypatch.setattr("coordinator.hints.ASK_AGAIN", ASK_AGAIN)
+    monkeypatch.setattr("coordinator.client.endings.ASK_AGAIN", ASK_AGAIN)
     async with AsyncClient(shop.url, shop.name) as client:
         handle = await client.enqueue("work", {"n": 1}, key="k")
         again = await client.enqueue("work", {"n": 1}, key="k")

@@ -9,8 +9,8 @@ import pytest
 
 from coordinator import AsyncClient, BadName, BadOption, Client
 from coordinator.config import address
-from coordinator.store import plans
-from coordinator.store.wire import Wire, drive
+from coordinator.store.plans import runs as plans
+from coordinator.store.transport.wire import Wire, drive
 
 
 @pytest.fixture(params=[1, 3])

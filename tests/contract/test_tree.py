@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from coordinator import Handle, NotFound, RunCancelled, Status, TreeCancelled
+from coordinator.client.operations import Operations
 from coordinator.errors import Unreadable
-from coordinator.operations import Operations
-from coordinator.store import plans
 from coordinator.store.keys import Keys
+from coordinator.store.plans import runs as plans
 from coordinator.store.script import Call, read
 from tests.contract.test_client import Shop
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from coordinator import Status
-from coordinator.run import ids_from
-from coordinator.walking import PAGE, Walk
+from coordinator.client.scan import PAGE, Walk
+from coordinator.model.run import ids_from
 from tests.contract.test_client import Shop
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.e2e.app import journal
 from workers import AsyncRun, Registry
-from workers.messages import ToolCall
+from workers.handlers.messages import ToolCall
 
 TURNS = 20
 runs = Registry()

@@ -18,10 +18,10 @@ from typing import Any
 import redis
 import redis.cluster
 
-from coordinator.address import address
-from coordinator.rights import ROLES, acl
-from coordinator.store import plans
-from coordinator.store.wire import Wire, drive
+from coordinator.model.address import address
+from coordinator.store.plans import runs as plans
+from coordinator.store.rights import ROLES, acl
+from coordinator.store.transport.wire import Wire, drive
 from tests.clusters import Cluster, Group
 from tests.servers import Server
 from tests.unrest import LEVELS, disturb, kinds_of, whole_again

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator.codec import decode
+from coordinator.encoding.codec import decode
 from coordinator.store.keys import Keys
 from tests.e2e.places import OPERATOR, USERS, Place, role_of
 from tests.waiting import wait_until
@@ -139,7 +139,7 @@ def children(pid: int) -> list[int]:
 
 def _is_worker(pid: int) -> bool:
     try:
-        return b"workers.child" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"workers.program.child" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return False
 

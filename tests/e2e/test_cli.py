@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from coordinator.client import Client
+from coordinator.client.client import Client
 from coordinator.config import address
-from coordinator.run import is_run_id
-from coordinator.store import plans
-from coordinator.store.wire import Wire, drive
+from coordinator.model.run import is_run_id
+from coordinator.store.plans import runs as plans
+from coordinator.store.transport.wire import Wire, drive
 from tests.conftest import StartServer
 from tests.e2e.places import Place, role_of
 from tests.servers import Server
@@ -540,7 +540,7 @@ def test_a_module_in_the_way_is_noticed(shell: Shell, name: str) -> None:
 
 def test_a_mistake_of_ours_shows_no_values(shell: Shell) -> None:
     """typer's tracebacks would print local variables, and the server's password among them."""
-    broken = "import coordinator.cli as cli; cli.Client.status = lambda self: 1 / 0; cli.main()"
+    broken = "import coordinator.cli.app as cli; cli.Client.status = lambda self: 1 / 0; cli.main()"
     command = [sys.executable, "-c", broken, "status", "--url", "redis://:s3cret@127.0.0.1:1/0"]
     done = subprocess.run(command, env=shell.environment, capture_output=True, text=True)
     assert "ZeroDivisionError" in done.stderr

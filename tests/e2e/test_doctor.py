@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from coordinator import Client, Handle, doctor
+from coordinator import Client, Handle
 from coordinator.config import address
-from coordinator.doctor import Report
-from coordinator.store import plans
+from coordinator.doctor import examiner as doctor
+from coordinator.doctor.examiner import Report
 from coordinator.store.keys import Namespace
-from coordinator.store.wire import Wire, drive
+from coordinator.store.plans import runs as plans
+from coordinator.store.transport.wire import Wire, drive
 from tests.conftest import StartServer
 from tests.e2e.places import role_of
 from tests.e2e.processes import Stage, children

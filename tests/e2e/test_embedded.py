@@ -12,8 +12,8 @@ import pytest
 import redis
 
 from coordinator import Client, Status
-from coordinator.store import embedded
-from coordinator.store.connections import detach
+from coordinator.store.transport import embedded
+from coordinator.store.transport.connections import detach
 from tests.e2e.conftest import MakeStage
 from tests.e2e.processes import stop, wait_for_start
 from tests.waiting import wait_until

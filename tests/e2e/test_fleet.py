@@ -22,8 +22,8 @@ from tests.e2e.conftest import MakeStage
 from tests.e2e.processes import Stage, children, stop, wait_for_start
 from tests.servers import Server
 from tests.waiting import eventually, wait_until
-from workers.fleet import Fleet
-from workers.worker import WorkerOptions
+from workers.process.worker import WorkerOptions
+from workers.supervisor.fleet import Fleet
 
 APP, HARD = "tests.e2e.app:runs", "tests.e2e.fleet_app:runs"
 AGES = 60.0  # a lease that no test lives to see the end of

@@ -18,8 +18,8 @@ import coordinator as coordinator_package
 from coordinator import AsyncClient, Client, Status
 from coordinator.config import Settings
 from coordinator.errors import NotConfigured
-from coordinator.rights import CONNECTION, ROLES, acl
-from coordinator.store.plans import SCRIPTS
+from coordinator.store.plans.runs import SCRIPTS
+from coordinator.store.rights import CONNECTION, ROLES, acl
 from tests.certificates import Certificates
 from tests.clusters import Cluster, Group, Guard
 from tests.conftest import StartServer
@@ -158,7 +158,7 @@ def with_rights(server: Server, namespace: str, role: str) -> str:
 
 def test_every_script_belongs_to_a_role() -> None:
     known = {script.name for scripts, _ in ROLES.values() for script in scripts}
-    assert {script.name for script in SCRIPTS} - known == {"confirm"}, "who calls it? (see coordinator/rights.py)"
+    assert {script.name for script in SCRIPTS} - known == {"confirm"}, "who calls it? (see coordinator/store/rights.py)"
 
 
 def test_the_commands_that_roles_send_are_those_that_the_source_sends(start_server: StartServer) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from coordinator.deadline import Watched
+from coordinator.model.deadline import Watched
 from tests.e2e.app import journal
 from workers import AsyncRun, Deadline, Extend, Kill, Registry, Retry, Run
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from coordinator.run import Counters
+from coordinator.model.run import Counters
 from tests.e2e.processes import Event
 from tests.faults.history import History, Operation
 

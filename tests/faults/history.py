@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coordinator.errors import CoordinatorError
-from coordinator.schedule import rules_from
+from coordinator.model.schedule import rules_from
 from coordinator.store.script import Call
-from coordinator.store.trip import Packet
+from coordinator.store.transport.trip import Packet
 
 Outcome = Literal["ok", "fail", "unknown"]
 NEVER = 2**63

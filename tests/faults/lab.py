@@ -23,14 +23,14 @@ from typing import Any, Protocol, cast
 import redis
 
 from coordinator import Client, NotFound, Status
-from coordinator.codec import decode
+from coordinator.client.run_builder import read_spec, spec_of
 from coordinator.config import Settings
-from coordinator.doctor import examine
-from coordinator.producing import read_spec, spec_of
-from coordinator.run import Counters, parse_route
-from coordinator.store.checks import enter
+from coordinator.doctor.examiner import examine
+from coordinator.encoding.codec import decode
+from coordinator.model.run import Counters, parse_route
 from coordinator.store.keys import Keys
-from coordinator.store.wire import Wire, drive
+from coordinator.store.server_checks import enter
+from coordinator.store.transport.wire import Wire, drive
 from tests.e2e.processes import ROOT, Stage, children
 from tests.faults import app, history
 from tests.faults.evidence import ENDED, Evidence, Final, FinalRun

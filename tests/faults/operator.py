@@ -23,16 +23,17 @@ from typing import Any, TypeVar
 import redis
 
 from coordinator import Client, CoordinatorError, RunView, Status
-from coordinator.codec import encode
+from coordinator.client.schedules import wanted as as_wanted
 from coordinator.config import settings
-from coordinator.doctor import Report, examine
-from coordinator.finding import Finding
-from coordinator.run import id_from
-from coordinator.scheduling import wanted as as_wanted
-from coordinator.store import fleet_plans, schedule_plans
-from coordinator.store.checks import enter
+from coordinator.doctor.examiner import Report, examine
+from coordinator.doctor.findings import Finding
+from coordinator.encoding.codec import encode
+from coordinator.model.run import id_from
 from coordinator.store.keys import Keys
-from coordinator.store.wire import Wire, drive
+from coordinator.store.plans import fleets as fleet_plans
+from coordinator.store.plans import schedules as schedule_plans
+from coordinator.store.server_checks import enter
+from coordinator.store.transport.wire import Wire, drive
 from tests.faults.watching import DIRECTORY
 
 T = TypeVar("T")

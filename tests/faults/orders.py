@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from coordinator.schedule import run_id
+from coordinator.model.schedule import run_id
 from tests.faults.evidence import Evidence
 from tests.faults.history import NEVER, Operation
 

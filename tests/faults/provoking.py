@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 
-from coordinator.store import plans
+from coordinator.store.plans import runs as plans
 from coordinator.store.script import Script
 from tests.e2e.processes import children
 from tests.faults.lab import Lab

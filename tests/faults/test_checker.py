@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.run import Counters
-from coordinator.schedule import run_id
+from coordinator.model.run import Counters
+from coordinator.model.schedule import run_id
 from tests.e2e.processes import Event
 from tests.faults.checker import RULES, costs_nothing, judge
 from tests.faults.evidence import Evidence, Final, FinalRun

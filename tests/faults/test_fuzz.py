@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from coordinator import scheduling
-from coordinator.codec import decode, encode
-from coordinator.deadline import Spent
+from coordinator.client import schedules as scheduling
+from coordinator.client.run_builder import read_spec
+from coordinator.encoding.codec import decode, encode
 from coordinator.errors import CoordinatorError, Unreadable
-from coordinator.producing import read_spec
-from coordinator.schedule import rules_from
-from coordinator.store import plans
-from coordinator.story import told
-from coordinator.views import Ending, run_view
+from coordinator.model.deadline import Spent
+from coordinator.model.schedule import rules_from
+from coordinator.model.story import told
+from coordinator.store.plans import runs as plans
+from coordinator.views.build import Ending, run_view
 from tests.faults.fuzz import a_server, call_all, command_all, commands
 from tests.faults.fuzz.decoding import CHUNK, COUNTERS, HEAD, SPEC, TARGETS, TOLD, bad, netstrings
 from tests.faults.fuzz.hostile import NASTY
 from tests.lua.store import Store
-from workers.draft import loaded
+from workers.handlers.draft import loaded
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from coordinator import Client
-from coordinator.store import observer
 from coordinator.store.script import read
-from coordinator.store.trip import Packet
+from coordinator.store.transport import observer
+from coordinator.store.transport.trip import Packet
 from tests.e2e.processes import ROOT
 from tests.faults import history
 from tests.faults.lab import Lab, Plan

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from coordinator.store import observer
-from coordinator.store.trip import Packet
+from coordinator.store.transport import observer
+from coordinator.store.transport.trip import Packet
 from tests.faults import history
 
 DIRECTORY = "LAB_DIRECTORY"
@@ -30,7 +30,7 @@ def role() -> str:
     """Which kind of process this is: worker, supervisor, coordinator, producer, operator, diarist."""
     words = " ".join([*sys.orig_argv, sys.argv[0]])
     marks = {name: f"tests.faults.{name}" for name in ("producer", "operator", "diarist")}
-    for name, mark in {"worker": "workers.child", **marks, "supervisor": "/workers"}.items():
+    for name, mark in {"worker": "workers.program.child", **marks, "supervisor": "/workers"}.items():
         if mark in words:
             return name
     return "coordinator" if "/coordinator" in words else "other"

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from coordinator import AsyncClient, AsyncHandle, Status
-from coordinator.retry import RetryLater
-from coordinator.store import plans
+from coordinator.model.retry import RetryLater
+from coordinator.store.plans import runs as plans
 from tests.integration.worker_harness import Bench, bench
 from tests.waiting import eventually
 from workers import AsyncRun, Registry
-from workers.context import Stopped
+from workers.handlers.context import Stopped
 
 RUNS = 120
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from coordinator import AsyncClient, Client, Inputs, NotConfigured, ResultTimeout, Status, Unconfirmed, Unreachable
-from coordinator.codec import encode
 from coordinator.config import address
-from coordinator.store import plans
-from coordinator.store.plans import Membership
-from coordinator.store.wire import Wire, drive
+from coordinator.encoding.codec import encode
+from coordinator.store.plans import runs as plans
+from coordinator.store.plans.runs import Membership
+from coordinator.store.transport.wire import Wire, drive
 from tests.impatience import impatient, wire_of
 from tests.proxy import Proxy, naming
 from tests.servers import Server, free_port

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from coordinator import AsyncClient
-from coordinator.address import address
 from coordinator.config import Settings
-from coordinator.daemon import Coordinator
 from coordinator.errors import Unreachable
+from coordinator.model.address import address
+from coordinator.services.daemon import Coordinator
 from coordinator.store.keys import Keys
 from coordinator.store.script import Request, read
-from coordinator.store.wire import AsyncBell, AsyncWire
+from coordinator.store.transport.wire import AsyncBell, AsyncWire
 from tests.certificates import Certificates
 from tests.conftest import StartServer
 from tests.integration.worker_harness import bench

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from coordinator import Client, KeyConflict, Status, seal
-from coordinator.codec import encode
+from coordinator import Client, KeyConflict, Status
+from coordinator.encoding import seal
+from coordinator.encoding.codec import encode
 from tests.e2e.processes import Stage, children, kept_open
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.servers import Server
 from tests.waiting import eventually, wait_until
 from workers import AsyncRun, Registry
-from workers.draft import Head
+from workers.handlers.draft import Head
 
 LARGE = "the same words again and again; " * 6400  # 200 kB
 ON, OFF = ("zstd",), ()

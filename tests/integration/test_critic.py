@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from coordinator import Status
-from coordinator.store import plans
-from coordinator.views import run_view
+from coordinator.store.plans import runs as plans
+from coordinator.views.build import run_view
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.waiting import eventually
 from workers import AsyncRun, Deadline, Extend, Kill, Leave, Registry, Retry, Run, Stopped, Watched

@@ -13,13 +13,13 @@ import pytest
 
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import Settings, address
-from coordinator.daemon import Coordinator
 from coordinator.errors import NotConfigured, Refused, Unreachable
-from coordinator.run import RunIds, route
-from coordinator.services.ticking import Outage, Report, Ticking
-from coordinator.store import plans
+from coordinator.model.run import RunIds, route
+from coordinator.services.daemon import Coordinator
+from coordinator.services.service_loop import Outage, Report, Ticking
 from coordinator.store.keys import Namespace
-from coordinator.store.wire import AsyncWire, drive_async
+from coordinator.store.plans import runs as plans
+from coordinator.store.transport.wire import AsyncWire, drive_async
 from tests.conftest import StartServer
 from tests.waiting import eventually
 

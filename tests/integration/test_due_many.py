@@ -12,10 +12,10 @@ import pytest
 
 from coordinator.config import address
 from coordinator.services.due import BATCH, BATCHES, Due, DueReport
-from coordinator.services.ticking import Partition
-from coordinator.store import plans
+from coordinator.services.service_loop import Partition
+from coordinator.store.plans import runs as plans
 from coordinator.store.script import read
-from coordinator.store.wire import AsyncWire, drive_async
+from coordinator.store.transport.wire import AsyncWire, drive_async
 from tests.integration.test_services import KIND, World
 
 MANY = int(os.environ.get("RUNS_TEST_DUE", "20000"))

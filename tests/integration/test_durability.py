@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 
 from coordinator import AsyncClient, Client, Status
-from coordinator.address import address
-from coordinator.checkpoint import Checkpoint, Meta
 from coordinator.errors import NotConfigured, Unconfirmed
-from coordinator.store import checks, plans
-from coordinator.store.checkpoint_redis import AsyncRedisStore, RedisStore
+from coordinator.model.address import address
+from coordinator.store import server_checks as checks
 from coordinator.store.keys import Keys, Tag
-from coordinator.store.plans import SCRIPTS
+from coordinator.store.plans import runs as plans
+from coordinator.store.plans.runs import SCRIPTS
 from coordinator.store.script import Call, read
-from coordinator.store.wire import Wire, drive
+from coordinator.store.transport.wire import Wire, drive
 from tests.clusters import replicated
 from tests.conftest import StartServer
 from tests.impatience import impatient, wire_of
@@ -28,6 +27,8 @@ from tests.lua.calls import ONE, PREPARE
 from tests.lua.store import Store
 from tests.servers import DURABLE, Kind, Server
 from tests.waiting import wait_until
+from workers.durable.record import Checkpoint, Meta
+from workers.durable.redis_store import AsyncRedisStore, RedisStore
 
 LEVEL = "replicated(1)"
 PATIENT = 30.0  # seconds where a replica is to confirm: it may be slow, and the wires here are not patient

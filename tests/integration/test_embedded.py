@@ -16,8 +16,8 @@ import pytest
 import redis
 
 from coordinator.errors import Refused, Unreachable
-from coordinator.store import embedded
-from coordinator.store.embedded import Attachment, attach
+from coordinator.store.transport import embedded
+from coordinator.store.transport.embedded import Attachment, attach
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 COME = """
 import os, sys
 from pathlib import Path
-from coordinator.store.embedded import attach
+from coordinator.store.transport.embedded import attach
 attachment = attach(Path(sys.argv[1]))
 """.strip()
 COME_AND_GO = f"{COME}; print(attachment.url, flush=True); sys.stdin.readline(); attachment.close()"

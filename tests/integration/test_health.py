@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from coordinator import health
 from coordinator.config import Settings
-from coordinator.daemon import Coordinator
 from coordinator.errors import BadOption
-from coordinator.health import Health, answering, endpoint
+from coordinator.services import health
+from coordinator.services.daemon import Coordinator
+from coordinator.services.health import Health, answering, endpoint
 from tests.servers import Server, free_port
 from tests.waiting import eventually
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.address import address
-from coordinator.store import wire as wires
+from coordinator.model.address import address
 from coordinator.store.script import read
-from coordinator.store.wire import AsyncBell, Bell, Wire
+from coordinator.store.transport import wire as wires
+from coordinator.store.transport.wire import AsyncBell, Bell, Wire
 from tests.clusters import Cluster
 from tests.integration.test_topologies import apart, founded
 from tests.waiting import wait_until

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.address import Address, address
-from coordinator.store import topology
+from coordinator.model.address import Address, address
 from coordinator.store.script import Command, read
-from coordinator.store.wire import AsyncBell, AsyncWire, Bell, Wire
+from coordinator.store.transport import topology
+from coordinator.store.transport.wire import AsyncBell, AsyncWire, Bell, Wire
 from tests.clusters import SERVICE, Sentinel
 from tests.servers import Server
 from tests.waiting import eventually, wait_until

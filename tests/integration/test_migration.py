@@ -7,10 +7,10 @@ from typing import Any
 
 from coordinator import AsyncClient, Status
 from coordinator.config import Settings
-from coordinator.run import Counters
+from coordinator.model.run import Counters
 from tests.waiting import eventually
 from workers import AsyncRun, Left, Registry
-from workers.worker import Worker, WorkerOptions
+from workers.process.worker import Worker, WorkerOptions
 
 
 def first_version(parked: asyncio.Event) -> Registry[None]:

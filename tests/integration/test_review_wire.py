@@ -10,7 +10,7 @@ import pytest
 from coordinator.config import address
 from coordinator.errors import BadCall, Unreachable
 from coordinator.store.script import read
-from coordinator.store.wire import AsyncBell, AsyncWire, Wire
+from coordinator.store.transport.wire import AsyncBell, AsyncWire, Wire
 from tests.servers import Server
 
 REQUESTS = [read("{x:0}", "PING"), read("{x:0}", "ECHO", "hello")]
@@ -24,7 +24,7 @@ async def test_a_request_that_can_not_be_packed_is_an_error_at_once(
     valkey_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wire = AsyncWire(address(valkey_server.url))
-    monkeypatch.setattr("coordinator.store.connections.packed", broken)
+    monkeypatch.setattr("coordinator.store.transport.connections.packed", broken)
     try:
         async with asyncio.timeout(10):
             answers = await wire.ask(REQUESTS, give_up=lambda: False)
@@ -39,7 +39,7 @@ def test_a_request_that_can_not_be_packed_is_an_error_at_once_for_threads(
     valkey_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wire = Wire(address(valkey_server.url))
-    monkeypatch.setattr("coordinator.store.connections.packed", broken)
+    monkeypatch.setattr("coordinator.store.transport.connections.packed", broken)
     try:
         assert [type(answer) for answer in wire.ask(REQUESTS)] == [BadCall, BadCall]
         monkeypatch.undo()

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from coordinator.errors import Refused
-from coordinator.store import plans
+from coordinator.store.plans import runs as plans
 from tests.integration.worker_harness import HANG, Bench, bench, performing
 from tests.servers import Server
 from tests.waiting import eventually
 from workers import AsyncRun, Left, Registry
-from workers.draft import Draft, Head
-from workers.heartbeat import Told
-from workers.migration import field_of, migrated, shown
+from workers.handlers.draft import Draft, Head
+from workers.handlers.migration import field_of, migrated, shown
+from workers.process.heartbeat import Told
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from coordinator.config import Settings
-from coordinator.store import fleet_plans
-from coordinator.store.checks import enter
-from coordinator.store.wire import AsyncWire, drive_async
+from coordinator.store.plans import fleets as fleet_plans
+from coordinator.store.server_checks import enter
+from coordinator.store.transport.wire import AsyncWire, drive_async
 from tests.servers import Server
 from tests.waiting import eventually
-from workers.fleet import Fleet
-from workers.worker import WorkerOptions
+from workers.process.worker import WorkerOptions
+from workers.supervisor.fleet import Fleet
 
 HANG = 60.0
 

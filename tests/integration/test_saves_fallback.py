@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from coordinator.store import plans
+from coordinator.store.plans import runs as plans
 from tests.integration.test_saves_lost import COMPLETE, ENDS_BY_ITSELF, SAVES, STEPS, UNFINISHED, expected, found, whole
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.servers import Server
 from tests.waiting import eventually
 from workers import AsyncRun, Registry
-from workers.context import Stopped
-from workers.draft import Head
+from workers.handlers.context import Stopped
+from workers.handlers.draft import Head
 
 # how the wire builds its back-off is deprecated in the newest tenacity
 pytestmark = pytest.mark.filterwarnings("ignore:The 'initial' parameter:DeprecationWarning")

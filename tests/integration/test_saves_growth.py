@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.codec import encode
-from coordinator.store import plans
+from coordinator.encoding.codec import encode
+from coordinator.store.plans import runs as plans
 from tests.integration.worker_harness import Bench, bench
 from tests.servers import Server
 from workers import AsyncRun, Registry

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.store import observer
-from coordinator.store.trip import Packet
+from coordinator.store.transport import observer
+from coordinator.store.transport.trip import Packet
 from tests.integration.worker_harness import Bench, bench
 from tests.servers import Server
 from tests.waiting import eventually

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-import workers.worker
-from coordinator.store import plans
-from coordinator.store.wire import AsyncWire
+import workers.process.worker
+from coordinator.store.plans import runs as plans
+from coordinator.store.transport.wire import AsyncWire
 from tests.integration.worker_harness import Bench, bench
 from tests.proxy import Matching, Proxy
 from tests.resp import words
@@ -128,7 +128,7 @@ async def here(valkey_server: Server, proxy: Proxy, namespace: str) -> AsyncIter
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trip is given up after a moment, and not after five seconds."""
-    monkeypatch.setattr(workers.worker, "AsyncWire", partial(AsyncWire, trip_seconds=0.3))
+    monkeypatch.setattr(workers.process.worker, "AsyncWire", partial(AsyncWire, trip_seconds=0.3))
 
 
 def save(number: int) -> Matching:

@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coordinator.codec import encode
-from coordinator.run import route
-from coordinator.store import plans
+from coordinator.encoding.codec import encode
+from coordinator.model.run import route
+from coordinator.store.plans import runs as plans
 from tests.integration.worker_harness import Bench, bench
 from tests.servers import Server
 from tests.waiting import eventually
 from workers import AsyncRun, Registry
-from workers.draft import Head
+from workers.handlers.draft import Head
 
 RUNS = 1000
 OFFERS = 50

@@ -12,17 +12,18 @@ from typing import Any, TypeVar
 import pytest
 
 from coordinator import AsyncClient, BadOption, Client, Inputs, NotFound, ScheduleView
+from coordinator.client.schedules import view, wanted
 from coordinator.config import address
-from coordinator.run import partition_for
-from coordinator.schedule import Overlap, Rules, rules_for, run_id
-from coordinator.scheduling import view, wanted
+from coordinator.model.run import partition_for
+from coordinator.model.schedule import Overlap, Rules, rules_for, run_id
 from coordinator.services import scheduler
 from coordinator.services.scheduler import LEFT_TO_OTHERS_MS, LOOK_AGAIN, Scheduler, SchedulerReport
-from coordinator.services.ticking import LONGEST_REST, Partition
-from coordinator.store import plans, schedule_plans
+from coordinator.services.service_loop import LONGEST_REST, Partition
 from coordinator.store.keys import Keys, Namespace
+from coordinator.store.plans import runs as plans
+from coordinator.store.plans import schedules as schedule_plans
 from coordinator.store.script import read
-from coordinator.store.wire import AsyncWire, Plan, drive_async
+from coordinator.store.transport.wire import AsyncWire, Plan, drive_async
 from tests.integration.test_daemon import running
 from tests.waiting import eventually
 

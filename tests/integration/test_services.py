@@ -12,16 +12,16 @@ import pytest
 
 from coordinator.clock import SystemClock
 from coordinator.config import address
-from coordinator.run import RunIds, route
+from coordinator.model.run import RunIds, route
+from coordinator.services.bell_ringer import Ringing
 from coordinator.services.due import Due
 from coordinator.services.recovery import Recovery, RecoveryReport
 from coordinator.services.retention import Retention
-from coordinator.services.ringing import Ringing
-from coordinator.services.ticking import LONGEST_REST, Partition
-from coordinator.store import plans
+from coordinator.services.service_loop import LONGEST_REST, Partition
 from coordinator.store.keys import Keys, Namespace
+from coordinator.store.plans import runs as plans
 from coordinator.store.script import read
-from coordinator.store.wire import AsyncWire, Plan, drive_async
+from coordinator.store.transport.wire import AsyncWire, Plan, drive_async
 
 LEASE = 15.0
 T = TypeVar("T")

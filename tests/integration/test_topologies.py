@@ -13,15 +13,16 @@ import pytest
 import redis
 
 from coordinator import AsyncClient, AsyncHandle, Client, Status
-from coordinator.address import address
 from coordinator.config import Settings
 from coordinator.errors import NotConfigured, NotFound, Unreachable
-from coordinator.run import partition_for
-from coordinator.store import checks, plans
+from coordinator.model.address import address
+from coordinator.model.run import partition_for
+from coordinator.store import server_checks as checks
 from coordinator.store.keys import Keys, Namespace
+from coordinator.store.plans import runs as plans
 from coordinator.store.script import read
-from coordinator.store.slots import slot_of
-from coordinator.store.wire import AsyncBell, AsyncWire, Bell, Wire, drive, drive_async
+from coordinator.store.transport.slots import slot_of
+from coordinator.store.transport.wire import AsyncBell, AsyncWire, Bell, Wire, drive, drive_async
 from tests.clusters import Cluster, ClusterNode, Group, replicated
 from tests.servers import Kind, Server
 from tests.waiting import wait_until

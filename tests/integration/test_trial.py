@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from workers import trial
-from workers.trial import tried
+from workers.dev import import_trial as trial
+from workers.dev.import_trial import tried
 
 GOOD = """
 from helping import kind

@@ -12,10 +12,11 @@ import pytest
 
 from coordinator.config import address
 from coordinator.errors import CoordinatorError, NotConfigured, ServerFull, Unconfirmed, Unreachable
-from coordinator.store import plans, wire
-from coordinator.store.plans import SCRIPTS, NewRun
+from coordinator.store.plans import runs as plans
+from coordinator.store.plans.runs import SCRIPTS, NewRun
 from coordinator.store.script import read
-from coordinator.store.wire import AsyncWire, Wire, drive, drive_async
+from coordinator.store.transport import wire
+from coordinator.store.transport.wire import AsyncWire, Wire, drive, drive_async
 from tests.conftest import StartServer
 from tests.lua.calls import PREPARE, TELLS_WHAT_IS_LEFT
 from tests.lua.store import ROUTES, Store, delta

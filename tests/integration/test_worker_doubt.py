@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from coordinator.config import Settings
-from coordinator.daemon import Coordinator
-from coordinator.store import plans
+from coordinator.services.daemon import Coordinator
+from coordinator.store.plans import runs as plans
 from tests.conftest import StartServer
 from tests.integration.worker_harness import HANG, Bench, bench, performing
 from tests.proxy import Proxy, naming
 from tests.servers import Server
 from tests.waiting import eventually
 from workers import AsyncRun, Registry
-from workers.context import Stopped
+from workers.handlers.context import Stopped
 
 # how the wire builds its back-off is deprecated in the newest tenacity
 pytestmark = pytest.mark.filterwarnings("ignore:The 'initial' parameter:DeprecationWarning")

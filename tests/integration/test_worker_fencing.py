@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coordinator.store import plans
+from coordinator.store.plans import runs as plans
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.servers import Server
 from tests.waiting import eventually
 from workers import AsyncRun, Registry, Run
-from workers.context import Stopped
-from workers.lease import Lease
+from workers.handlers.context import Stopped
+from workers.process.lease import Lease
 
 
 @pytest.fixture

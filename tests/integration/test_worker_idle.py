@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from coordinator import Client, Status
-from coordinator.store import plans
-from coordinator.store.wire import Wire, drive
+from coordinator.store.plans import runs as plans
+from coordinator.store.transport.wire import Wire, drive
 from tests.integration.worker_harness import HANG, Bench, bench
 from tests.proxy import Proxy, naming
 from tests.servers import Server
 from tests.waiting import eventually, wait_until
 from workers import AsyncRun, Registry, Stopped
-from workers.slots import SlotTable
+from workers.process.slots import SlotTable
 
 runs = Registry()
 
@@ -41,7 +41,7 @@ async def odd(run: AsyncRun) -> str:
 @pytest.fixture(autouse=True)
 def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """No claim waits in vain while a test blocks the loop that would send the next one."""
-    monkeypatch.setattr("workers.claimer.ROUND", 600.0)
+    monkeypatch.setattr("workers.process.claimer.ROUND", 600.0)
 
 
 @pytest.fixture

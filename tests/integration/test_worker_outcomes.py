@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from tenacity import stop_after_delay
 
-from coordinator.retry import Retry, RetryLater
+from coordinator.model.retry import Retry, RetryLater
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.waiting import eventually
 from workers import AsyncRun, Registry, Run
-from workers.context import Stopped
+from workers.handlers.context import Stopped
 
 
 @pytest.fixture

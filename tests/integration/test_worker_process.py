@@ -7,7 +7,7 @@ import sys
 
 LEFT_BEHIND = """
 import asyncio
-from workers.program import fast_runner, leave
+from workers.program.registries import fast_runner, leave
 
 async def deaf():
     while True:

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-import workers.worker
-from coordinator.retry import Retry
-from coordinator.store import plans
+import workers.process.worker
+from coordinator.model.retry import Retry
+from coordinator.store.plans import runs as plans
 from coordinator.store.script import Script
-from coordinator.store.wire import AsyncWire
+from coordinator.store.transport.wire import AsyncWire
 from tests.integration.worker_harness import HANG, Bench, bench, performing
 from tests.proxy import Matching, Proxy, naming
 from tests.servers import Server
 from tests.waiting import eventually
 from workers import AsyncRun, Registry
-from workers.context import Stopped
+from workers.handlers.context import Stopped
 
 # how the wire builds its back-off is deprecated in the newest tenacity
 pytestmark = pytest.mark.filterwarnings("ignore:The 'initial' parameter:DeprecationWarning")
@@ -150,8 +150,8 @@ async def test_a_stop_between_a_claim_and_its_answer_gives_the_run_back(here, pr
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """A claim is given up after a second or so."""
-    monkeypatch.setattr(workers.worker, "AsyncWire", partial(AsyncWire, trip_seconds=0.5))
-    monkeypatch.setattr("workers.claimer.CLAIM_SECONDS", 0.1)
+    monkeypatch.setattr(workers.process.worker, "AsyncWire", partial(AsyncWire, trip_seconds=0.5))
+    monkeypatch.setattr("workers.process.claimer.CLAIM_SECONDS", 0.1)
 
 
 @pytest.mark.usefixtures("hasty")

@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coordinator import AsyncClient, Client, inherit, logs
-from coordinator.store import plans
+from coordinator import AsyncClient, Client, logs
+from coordinator.client import parent as inherit
+from coordinator.store.plans import runs as plans
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.servers import Server
 from tests.waiting import eventually
 from workers import AsyncRun, Registry, Run
-from workers.context import Stopped
+from workers.handlers.context import Stopped
 
 
 @pytest.fixture

@@ -11,15 +11,15 @@ from typing import Any, TypeVar
 
 import redis
 
-from coordinator.codec import decode, encode
 from coordinator.config import Settings
-from coordinator.run import Counters, RunIds, route
-from coordinator.store import plans
+from coordinator.encoding.codec import decode, encode
+from coordinator.model.run import Counters, RunIds, route
 from coordinator.store.keys import Namespace
-from coordinator.store.wire import AsyncWire, Plan, drive_async
+from coordinator.store.plans import runs as plans
+from coordinator.store.transport.wire import AsyncWire, Plan, drive_async
 from tests.waiting import eventually
 from workers import Registry
-from workers.worker import Worker, WorkerOptions
+from workers.process.worker import Worker, WorkerOptions
 
 T = TypeVar("T")
 HANG = 60.0  # nothing here takes this long unless it hangs

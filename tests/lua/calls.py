@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.store import doctor_plans, plans, tree_plans
-from coordinator.store.plans import NewRun
+from coordinator.store.plans import doctor as doctor_plans
+from coordinator.store.plans import runs as plans
+from coordinator.store.plans import trees as tree_plans
+from coordinator.store.plans.runs import NewRun
 from tests.lua import fleet_calls, schedule_calls
 from tests.lua.store import LEASE, ROUTES, Store, delta
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.store import fleet_plans
-from coordinator.store.fleet_plans import Part
+from coordinator.store.plans import fleets as fleet_plans
+from coordinator.store.plans.fleets import Part
 from tests.lua.store import Store
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from coordinator.store import fleet_plans, plans
-from coordinator.store.plans import Beat, Claimed, Delta, Membership, NewRun
+from coordinator.store.plans import fleets as fleet_plans
+from coordinator.store.plans import runs as plans
+from coordinator.store.plans.runs import Beat, Claimed, Delta, Membership, NewRun
 from tests.lua.model import ENDED, Model, Save
 from tests.lua.store import HEAD, LEASE, ROUTES, Store
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.checkpoint import Checkpoint, Meta, Phase
-from coordinator.store import checkpoint_plans as plans
 from tests.lua.store import Store
+from workers.durable import record_plans as plans
+from workers.durable.record import Checkpoint, Meta, Phase
 
 OWNER, OTHER = "a-30000", "b-30000"
 PACKED = plans.pack(Checkpoint(Meta("r1"), ["a", "b"], phases=(Phase("p", 1),), state={"n": 1}))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.schedule import rules_for, run_id
-from coordinator.store import schedule_plans
-from coordinator.store.schedule_plans import Fire, NewSchedule
+from coordinator.model.schedule import rules_for, run_id
+from coordinator.store.plans import schedules as schedule_plans
+from coordinator.store.plans.schedules import Fire, NewSchedule
 from tests.lua.store import NOW, ROUTES, Store
 
 HOURLY = rules_for("0 * * * *").packed()

@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 import redis
 
 from coordinator.config import address
-from coordinator.run import Counters, RunIds
-from coordinator.store import memory, plans
-from coordinator.store.plans import Beat, Claimed, Delta, Membership, Moved, NewRun, Recovered
-from coordinator.store.wire import Wire, drive
+from coordinator.model.run import Counters, RunIds
+from coordinator.store.plans import runs as plans
+from coordinator.store.plans.runs import Beat, Claimed, Delta, Membership, Moved, NewRun, Recovered
+from coordinator.store.transport import memory
+from coordinator.store.transport.wire import Wire, drive
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from dataclasses import astuple, replace
 
 import pytest
 
-from coordinator.store import plans
+from coordinator.store.plans import runs as plans
 from tests.lua.store import Store, delta
 from tests.lua.test_trim import DAY
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.store import plans
-from coordinator.store.plans import Claimed, netstrings
+from coordinator.store.plans import runs as plans
+from coordinator.store.plans.runs import Claimed, netstrings
 from tests.lua.store import ROUTES, Store, delta, messages
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.run import Counters
-from coordinator.store.plans import Claimed
+from coordinator.model.run import Counters
+from coordinator.store.plans.runs import Claimed
 from tests.lua.store import LEASE, NOW, ROUTES, Store, delta
 
 STRIKES = 5  # where strikes stand among the counters

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.run import Status
-from coordinator.store.plans import Claimed
+from coordinator.model.run import Status
+from coordinator.store.plans.runs import Claimed
 from tests.lua.store import Store
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from coordinator.client.run_builder import SPEC
 from coordinator.errors import BadCall
-from coordinator.producing import SPEC
-from coordinator.store import plans
-from coordinator.store.plans import Claimed
+from coordinator.store.plans import runs as plans
+from coordinator.store.plans.runs import Claimed
 from tests.lua.store import NOW, ROUTES, Store, delta
 
 DAY = 86_400_000

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator import doctor
-from coordinator.producing import SPEC
-from coordinator.store import plans
-from coordinator.store.plans import NewRun
+from coordinator.client.run_builder import SPEC
+from coordinator.doctor import examiner as doctor
+from coordinator.store.plans import runs as plans
+from coordinator.store.plans.runs import NewRun
 from tests.lua.store import ROUTES, Store, delta
 
 

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from coordinator import Status, doctor
-from coordinator.doctor import Report
-from coordinator.finding import Finding
-from coordinator.store import doctor_plans, plans
+from coordinator import Status
+from coordinator.doctor import examiner as doctor
+from coordinator.doctor.examiner import Report
+from coordinator.doctor.findings import Finding
+from coordinator.store.plans import doctor as doctor_plans
+from coordinator.store.plans import runs as plans
 from coordinator.store.script import Call
-from coordinator.views import run_view
+from coordinator.views.build import run_view
 from tests.lua.store import LEASE, NOW, ROUTES, Store, delta
 
 LINE = ROUTES[0]

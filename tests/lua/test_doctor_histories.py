@@ -8,8 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from coordinator import doctor
-from coordinator.doctor import Report
+from coordinator.doctor import examiner as doctor
+from coordinator.doctor.examiner import Report
 from tests.lua.calls import PREPARE
 from tests.lua.history import History
 from tests.lua.store import Store

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.store import schedule_plans
+from coordinator.store.plans import schedules as schedule_plans
 from tests.lua.schedule_calls import put
 from tests.lua.store import Store
 from tests.lua.test_doctor import look, words

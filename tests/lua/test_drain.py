@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.store import fleet_plans
+from coordinator.store.plans import fleets as fleet_plans
 from tests.lua.store import NOW, Store
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.producing import spec_of
-from coordinator.store import plans
-from coordinator.store.plans import NewRun
+from coordinator.client.run_builder import spec_of
+from coordinator.store.plans import runs as plans
+from coordinator.store.plans.runs import NewRun
 from tests.lua.store import NOW, ROUTES, Store
 
 STEP = 2**43

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.errors import NotConfigured
-from coordinator.store import plans
+from coordinator.store.plans import runs as plans
 from tests.lua.store import NOW, Store
 
 

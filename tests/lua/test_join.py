@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.store import plans
+from coordinator.store.plans import runs as plans
 from tests.lua.store import LEASE, NOW, ROUTES, Store
 
 

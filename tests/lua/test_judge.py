@@ -174,7 +174,7 @@ def test_sent_twice_it_says_the_same(store: Store) -> None:
 
 
 def test_it_tells_so_many_at_most(store: Store) -> None:
-    from coordinator.store import plans
+    from coordinator.store.plans import runs as plans
 
     settled(store, "w1", "w2")
     store.tick_for(LEASE)

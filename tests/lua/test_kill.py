@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.store.plans import Claimed
+from coordinator.store.plans.runs import Claimed
 from tests.lua.store import LEASE, Store
 
 TAKES: dict[str, Callable[[Store, Claimed], object]] = {
@@ -112,7 +112,7 @@ def test_nothing_of_it_stays_in_a_bare_tombstone(store: Store) -> None:
 
 
 def test_the_doctor_ends_a_killed_run_without_an_owner(store: Store) -> None:
-    from coordinator.store import doctor_plans
+    from coordinator.store.plans import doctor as doctor_plans
 
     run = store.running()
     store.kill(run)

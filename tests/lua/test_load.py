@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.store import plans
-from coordinator.store.plans import Claimed, pairs
+from coordinator.store.plans import runs as plans
+from coordinator.store.plans.runs import Claimed, pairs
 from tests.lua.store import Store, delta
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coordinator.store import plans
-from coordinator.store.plans import Claimed
+from coordinator.store.plans import runs as plans
+from coordinator.store.plans.runs import Claimed
 from tests.lua.store import Store
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.checkpoint import Checkpoint, Fenced, Meta
-from coordinator.store import checkpoint_plans as plans
-from coordinator.store.checkpoint_plans import NOTHING, Known
 from tests.lua.store import Store
+from workers.durable import record_plans as plans
+from workers.durable.record import Checkpoint, Fenced, Meta
+from workers.durable.record_plans import NOTHING, Known
 
 LEASE = 30_000
 A, B, C = (f"{name}-{LEASE}" for name in "abc")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.store.plans import Claimed, NewRun
+from coordinator.store.plans.runs import Claimed, NewRun
 from tests.lua.store import NOW, ROUTES, Store, delta, messages
 
 

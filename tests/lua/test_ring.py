@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.store import plans
+from coordinator.store.plans import runs as plans
 from tests.lua.store import ROUTES, Store
 from tests.lua.test_claim import suspect
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.store import fleet_plans
-from coordinator.store.fleet_plans import Asked, Order, Part, RollView
+from coordinator.store.plans import fleets as fleet_plans
+from coordinator.store.plans.fleets import Asked, Order, Part, RollView
 from tests.lua.store import NOW, Store
 
 SILENCE = round(fleet_plans.SILENCE * 1000)

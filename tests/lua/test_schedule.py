@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.schedule import rules_for, run_id
-from coordinator.store import schedule_plans as plans
-from coordinator.store.plans import PAUSE_SCHEDULE, SCHEDULE, UNSCHEDULE, word
-from coordinator.store.schedule_plans import Entry
+from coordinator.model.schedule import rules_for, run_id
+from coordinator.store.plans import schedules as plans
+from coordinator.store.plans.runs import PAUSE_SCHEDULE, SCHEDULE, UNSCHEDULE, word
+from coordinator.store.plans.schedules import Entry
 from tests.lua.schedule_calls import FIRST, HOURLY, SECOND, fire_all, new, planned, put, step
 from tests.lua.store import NOW, ROUTES, Store
 

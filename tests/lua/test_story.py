@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.codec import encode
-from coordinator.run import Told
-from coordinator.store import plans
-from coordinator.store.plans import Claimed
-from coordinator.story import told
+from coordinator.encoding.codec import encode
+from coordinator.model.run import Told
+from coordinator.model.story import told
+from coordinator.store.plans import runs as plans
+from coordinator.store.plans.runs import Claimed
 from tests.lua.store import LEASE, NOW, Store, delta
 
 ERROR = encode(["ValueError", "no tides", "Traceback: " + "x" * 5000], "error")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.store import plans
+from coordinator.store.plans import runs as plans
 from tests.lua.store import NOW, ROUTES, Store, delta
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.address import Node, address
 from coordinator.errors import BadOption
+from coordinator.model.address import Node, address
 
 SECRET = "s3cr3t"
 

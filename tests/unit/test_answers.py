@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from coordinator.errors import ServerFull, Unconfirmed, Unreachable
-from coordinator.store import plans
-from coordinator.store.answers import Answers
+from coordinator.store.plans import runs as plans
 from coordinator.store.script import Call, hasty, read
-from coordinator.store.trouble import Trouble
+from coordinator.store.transport.answers import Answers
+from coordinator.store.transport.trouble import Trouble
 
 SENT, NOT_SENT = Trouble("no answer", sent=True), Trouble("nobody there", sent=False)
 

@@ -9,15 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from coordinator.clock import SystemClock
-from coordinator.run import Counters
+from coordinator.model.run import Counters
 from coordinator.store.keys import Keys
-from coordinator.store.plans import Claimed, Delta
+from coordinator.store.plans.runs import Claimed, Delta
 from workers import AsyncRun, Registry
-from workers.attempt import Attempt
-from workers.context import Stopped
-from workers.draft import Draft, Head
-from workers.lease import Lease
-from workers.saver import Saver
+from workers.attempt.attempt import Attempt
+from workers.attempt.saver import Saver
+from workers.handlers.context import Stopped
+from workers.handlers.draft import Draft, Head
+from workers.process.lease import Lease
 from workers.throttle import Throttle
 
 runs = Registry()

@@ -11,8 +11,8 @@ import pytest
 from coordinator.clock import SystemClock
 from coordinator.logs import about
 from tests.waiting import eventually
-from workers import blocked
-from workers.blocked import NOBODY, TICK, Blocked, Stillness, run_of
+from workers.process import loop_watchdog as blocked
+from workers.process.loop_watchdog import NOBODY, TICK, Blocked, Stillness, run_of
 
 
 def ticks(stillness: Stillness, seconds: float, *, moved: bool = False) -> list[str]:

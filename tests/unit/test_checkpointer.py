@@ -14,11 +14,8 @@ from typing import Any
 import pytest
 
 from coordinator.errors import BadName, BadOption, NotPlain, Refused, ServerFull, TooLarge, Unreachable
-from coordinator.store.checkpoint_memory import AsyncMemoryStore, MemoryStore
-from coordinator.store.checkpoint_redis import AsyncRedisStore, RedisStore
 from tests.waiting import eventually, wait_until
 from workers import durable
-from workers.checkpointer import Pace
 from workers.durable import (
     AsyncCheckpointer,
     AsyncCheckpointerFactory,
@@ -38,6 +35,9 @@ from workers.durable import (
     recover,
     recover_async,
 )
+from workers.durable.checkpointer import Pace
+from workers.durable.memory_store import AsyncMemoryStore, MemoryStore
+from workers.durable.redis_store import AsyncRedisStore, RedisStore
 
 META = Meta("r1")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-from workers.child import Supervisor
+from workers.program.child import Supervisor
 
 
 def test_a_supervisor_that_hears_nothing_does_not_hold_up_a_process_that_says_that_it_moves() -> None:

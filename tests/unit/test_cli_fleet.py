@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.errors import NotFound, Refused
 from tests.unit.test_cli_show import WORKER
-from workers.cli_fleet import chosen
+from workers.cli.fleet import chosen
 
 HERE = [replace(WORKER, id="w12ab", pid=7), replace(WORKER, id="w34cd", pid=7)]  # one process, two partitions
 OTHER = replace(WORKER, id="w56ef", pid=8)

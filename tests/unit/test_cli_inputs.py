@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.cli_inputs import parse_age, parse_inputs
+from coordinator.cli.inputs import parse_age, parse_inputs
 from coordinator.errors import BadOption
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from coordinator import show
-from coordinator.run import Counters, Failure, Note, RunView, Status
-from coordinator.views import CoordinatorView, Overview, WorkerView, phase_named
+from coordinator.model.run import Counters, Failure, Note, RunView, Status
+from coordinator.views import terminal as show
+from coordinator.views.build import CoordinatorView, Overview, WorkerView, phase_named
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 RUN = RunView(

@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.config import address
 from coordinator.errors import NotConfigured
-from coordinator.store.checks import Wanted, examine, findings, of_address, refuse
+from coordinator.store.server_checks import Wanted, examine, findings, of_address, refuse
 
 GOOD = {
     "redis_version": "7.2.4",

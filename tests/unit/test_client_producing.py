@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.client.parent import Parent
+from coordinator.client.run_builder import BATCH_BYTES, BATCH_RUNS, Draft, Drafting, batches, digest, read_spec
 from coordinator.errors import BadOption
-from coordinator.inherit import Parent
-from coordinator.producing import BATCH_BYTES, BATCH_RUNS, Draft, Drafting, batches, digest, read_spec
-from coordinator.run import RunIds, partition_for, partition_of
+from coordinator.model.run import RunIds, partition_for, partition_of
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text() | st.binary(),

@@ -9,7 +9,7 @@ import pytest
 
 import coordinator
 from coordinator import AsyncClient, AsyncHandle, Client, Handle
-from coordinator.store import plans
+from coordinator.store.plans import runs as plans
 
 PAIRS = [(Client, AsyncClient), (Handle, AsyncHandle)]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator.client.endings import ASK_AGAIN, IDLE, Mailbox, Watch, _Boxes
 from coordinator.clock import SystemClock
 from coordinator.errors import ResultTimeout
-from coordinator.hints import ASK_AGAIN, IDLE, Mailbox, Watch, _Boxes
 
 
 def test_all_are_asked_about_first_then_those_with_a_hint_then_all_again():

@@ -21,8 +21,8 @@ async def research(run: AsyncRun[None]) -> None:
 """
 SAY = """
 import sys
-from workers.code import code_version
-from workers.program import load_all
+from workers.program.code_version import code_version
+from workers.program.registries import load_all
 print(code_version(sys.argv[1:], load_all(sys.argv[1:])))
 """
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from coordinator.codec import decode, encode
+from coordinator.encoding.codec import decode, encode
 from coordinator.errors import NotPlain, TooLarge, Unreadable
 
 calm = settings(deadline=None)

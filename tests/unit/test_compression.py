@@ -16,12 +16,13 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from coordinator import compression, producing, seal
-from coordinator.codec import decode, encode
+from coordinator.client import run_builder as producing
 from coordinator.config import Settings, compress
+from coordinator.encoding import compression, seal
+from coordinator.encoding.codec import decode, encode
 from coordinator.errors import BadOption, TooLarge, Unreadable
 from tests.unit.test_codec import calm, plain, shape
-from workers.messages import Messages, chunk, unchunk
+from workers.handlers.messages import Messages, chunk, unchunk
 
 MIB = 1024 * 1024
 DOCS = Path(__file__).parents[2] / "docs" / "compression.md"
@@ -309,7 +310,7 @@ def test_the_environment_switches_it_on(monkeypatch):
 
 def test_another_process_does_as_its_own_environment_says():
     """A worker of a fleet is a child of its supervisor, and has its environment."""
-    code = "from coordinator.seal import sealed; import sys; sys.stdout.buffer.write(sealed(bytes(5000))[:2])"
+    code = "from coordinator.encoding.seal import sealed; import sys; sys.stdout.buffer.write(sealed(bytes(5000))[:2])"
     for value, begin in (("zstd", b"\xc1\x01"), ("", b"\0\0")):
         done = subprocess.run(
             [sys.executable, "-c", code], env={"RUNS_COMPRESS": value}, stdout=-1, cwd=DOCS.parents[1]

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from coordinator.errors import NotPlain, Refused
-from coordinator.run import Note
-from workers.context import AsyncRun, Facts, Run, Stopped
-from workers.draft import Cut, Draft
+from coordinator.model.run import Note
+from workers.handlers.context import AsyncRun, Facts, Run, Stopped
+from workers.handlers.draft import Cut, Draft
 
 
 class Backing:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.deadline import Deadline, Extend, Kill, Leave, Spent, Verdict, Watched, extend_once
 from coordinator.errors import BadOption
-from workers.critic import AGAIN, LOOK, Watch, _verdict
+from coordinator.model.deadline import Deadline, Extend, Kill, Leave, Spent, Verdict, Watched, extend_once
+from workers.attempt.critic import AGAIN, LOOK, Watch, _verdict
 
 ALL = Deadline(soft=10, hard=100, progress=30)
 SHOWN = Watched("id", "kind", {}, {}, 1, 10.0, 10.0, 0, (), (), None, 0, 0.0, ALL)

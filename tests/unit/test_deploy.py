@@ -15,12 +15,13 @@ import pytest
 import typer
 import yaml
 
-import coordinator.cli
-import workers.cli
-from coordinator import daemon
+import coordinator.cli.app
+import workers.cli.app
 from coordinator.config import Settings
-from workers import crew, worker
-from workers.worker import WorkerOptions
+from coordinator.services import daemon
+from workers.process import worker
+from workers.process.worker import WorkerOptions
+from workers.supervisor import crew
 
 DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
 UNITS = sorted(DEPLOY.glob("*.service"))
@@ -79,7 +80,7 @@ def option(words: Sequence[str], name: str) -> str:
 @pytest.mark.parametrize("where", command_lines())
 def test_every_command_and_option_is_there(where: str) -> None:
     program, name, *words = command_lines()[where]
-    app = {"workers": workers.cli.app, "coordinator": coordinator.cli.app}[Path(program).name]
+    app = {"workers": workers.cli.app.app, "coordinator": coordinator.cli.app.app}[Path(program).name]
     known = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]  # a group has them
     with known.make_context(name, list(words), resilient_parsing=False) as context:
         assert context.params["health"] is not None, "what is deployed can be asked how it is"
@@ -143,7 +144,7 @@ def test_the_grace_and_the_lease_that_are_written_are_the_defaults(where: str) -
 
 
 def test_the_command_has_the_same_defaults() -> None:
-    start = typer.main.get_command(workers.cli.app).commands["start"]  # type: ignore[attr-defined]  # a group has them
+    start = typer.main.get_command(workers.cli.app.app).commands["start"]  # type: ignore[attr-defined]  # a group has them
     given = {parameter.name: parameter.default for parameter in start.params}
     assert (given["grace"], given["lease"]) == (GRACE, LEASE)
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.codec import encode
+from coordinator.encoding.codec import encode
 from coordinator.errors import NotPlain, Refused, TooLarge, Unreadable
-from workers.draft import Draft, Head, loaded
-from workers.messages import chunk
+from workers.handlers.draft import Draft, Head, loaded
+from workers.handlers.messages import chunk
 
 
 def stored(**changes: Any) -> list[list[bytes]]:
@@ -138,7 +138,7 @@ def test_messages_may_stand_in_the_state():
 
 
 def test_a_checkpoint_that_is_too_large_is_refused_at_its_cut_and_a_shorter_transcript_mends_it(monkeypatch):
-    monkeypatch.setattr("workers.draft.CHECKPOINT_LIMIT", 1000)
+    monkeypatch.setattr("workers.handlers.draft.CHECKPOINT_LIMIT", 1000)
     draft = Draft()
     for _ in range(4):
         draft.messages.append({"text": "x" * 200})

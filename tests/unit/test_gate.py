@@ -7,7 +7,7 @@ from typing import Any
 
 from coordinator.config import Settings
 from workers import Registry
-from workers.worker import TURNS_FOR_A_CLAIM, Worker, WorkerOptions
+from workers.process.worker import TURNS_FOR_A_CLAIM, Worker, WorkerOptions
 
 
 def gate() -> asyncio.Future[None]:

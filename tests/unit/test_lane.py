@@ -6,11 +6,11 @@ from typing import Any
 
 import redis.exceptions as foreign
 
-from coordinator.address import Node, address
-from coordinator.store import plans
+from coordinator.model.address import Node, address
 from coordinator.store.keys import Keys
-from coordinator.store.lane import Lane, Trip
-from coordinator.store.trouble import Moved, Trouble
+from coordinator.store.plans import runs as plans
+from coordinator.store.transport.lane import Lane, Trip
+from coordinator.store.transport.trouble import Moved, Trouble
 
 NODE = Node("a", 1)
 HERE = address("redis+cluster://a:1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from coordinator.store.keys import Keys
-from workers.lease import Lease, claim_number, new_worker_id
+from workers.process.lease import Lease, claim_number, new_worker_id
 
 
 class Clock:

@@ -11,7 +11,7 @@ import os
 import pytest
 
 from tests.waiting import eventually
-from workers.merged_log import LONGEST_LINE, MergedLog
+from workers.supervisor.merged_log import LONGEST_LINE, MergedLog
 
 
 class Terminal(io.StringIO):
@@ -66,19 +66,19 @@ async def test_a_line_without_end_is_bounded() -> None:
 def test_who_said_it_is_known_by_the_logger() -> None:
     shown = io.StringIO()
     log = MergedLog(shown)
-    log.emit(record("coordinator.daemon", "here"))
-    log.emit(record("workers.fleet", "there\nand on"))
+    log.emit(record("coordinator.services.daemon", "here"))
+    log.emit(record("workers.supervisor.fleet", "there\nand on"))
     assert [line.split(" | ")[0].strip() for line in shown.getvalue().splitlines()] == ["coordinator", "dev", "dev"]
 
 
 @pytest.mark.parametrize(("stream", "coloured"), [(Terminal(), True), (io.StringIO(), False)])
 def test_colours_are_for_terminals(stream: io.StringIO, coloured: bool) -> None:
-    MergedLog(stream).emit(record("workers.fleet", "hello"))
+    MergedLog(stream).emit(record("workers.supervisor.fleet", "hello"))
     assert ("\x1b" in stream.getvalue()) == coloured
 
 
 def test_a_line_of_json_stays_one() -> None:
     shown = Terminal()
     log = MergedLog(shown, as_json=True)
-    log.emit(record("workers.fleet", "hello"))
+    log.emit(record("workers.supervisor.fleet", "hello"))
     assert json.loads(shown.getvalue())["message"] == "hello"

@@ -12,7 +12,7 @@ import pydantic
 import pytest
 
 from coordinator.errors import NotPlain, Refused, TooLarge
-from workers.messages import NESTED, FrozenDict, Messages, ReadOnly, chunk, kept, unchunk
+from workers.handlers.messages import NESTED, FrozenDict, Messages, ReadOnly, chunk, kept, unchunk
 
 MESSAGE = {"role": "user", "content": [{"type": "text", "text": "hi", "tags": ["a", {"b": 1}]}]}
 
@@ -195,7 +195,7 @@ def test_a_state_or_an_output_without_end_is_refused_by_its_name(value):
 
 
 def test_a_message_has_a_limit(monkeypatch):
-    monkeypatch.setattr("workers.messages.MESSAGE_LIMIT", 100)
+    monkeypatch.setattr("workers.handlers.messages.MESSAGE_LIMIT", 100)
     with pytest.raises(TooLarge, match=r"messages\[0\]"):
         filled({"text": "x" * 200})
 

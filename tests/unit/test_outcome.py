@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from coordinator.outcome import (
+from coordinator.model.outcome import (
     Complete,
     Ending,
     Fail,
@@ -22,9 +22,9 @@ from coordinator.outcome import (
     Why,
     classify,
 )
-from coordinator.retry import Retry, RetryLater
-from workers.context import Stopped
-from workers.executor import _judged
+from coordinator.model.retry import Retry, RetryLater
+from workers.attempt.executor import _judged
+from workers.handlers.context import Stopped
 
 NEVER, TWICE = Retry(), Retry(limit=2, wait=7)
 ERROR = ValueError("x")

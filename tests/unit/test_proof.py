@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workers.proof import AGAIN_AFTER, Proof
+from workers.process.kind_health import AGAIN_AFTER, Proof
 
 
 def test_five_different_runs_that_can_not_start_are_too_many():

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import typer
 
-import coordinator.cli
-import workers.cli
-from coordinator.run import MOVES
+import coordinator.cli.app
+import workers.cli.app
+from coordinator.model.run import MOVES
 
 ROOT = Path(__file__).parents[2]
 FIRST = ROOT / "examples" / "first"
@@ -86,13 +86,13 @@ def commands(program: str, app: typer.Typer) -> set[str]:
 
 def test_each_command_is_there_and_no_other() -> None:
     shown = {" ".join(line.split()[:2]) for line in listed()}
-    assert shown == commands("coordinator", coordinator.cli.app) | commands("workers", workers.cli.app)
+    assert shown == commands("coordinator", coordinator.cli.app.app) | commands("workers", workers.cli.app.app)
 
 
 @pytest.mark.parametrize("line", listed(), ids=lambda line: " ".join(line.split()[:2]))
 def test_each_option_that_is_named_is_there(line: str) -> None:
     program, command = line.split()[:2]
-    app = {"coordinator": coordinator.cli.app, "workers": workers.cli.app}[program]
+    app = {"coordinator": coordinator.cli.app.app, "workers": workers.cli.app.app}[program]
     group = typer.main.get_command(app)
     found = group.commands[command]  # type: ignore[attr-defined]  # a group has them
     known = {name for one in (found, *getattr(found, "commands", {}).values()) for p in one.params for name in p.opts}

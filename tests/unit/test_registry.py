@@ -8,9 +8,9 @@ import pytest
 
 import workers
 from coordinator.errors import BadName, BadOption, Refused
-from coordinator.run import Inputs
+from coordinator.model.run import Inputs
 from workers import AsyncRun, Deadline, Registry, Retry, Run
-from workers.context import AsyncRun as Renamed
+from workers.handlers.context import AsyncRun as Renamed
 
 if TYPE_CHECKING:
     from nowhere import Model  # type: ignore[import-not-found]

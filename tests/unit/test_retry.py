@@ -4,9 +4,9 @@ import pytest
 from tenacity import stop_after_attempt, stop_after_delay, stop_before_delay, stop_never, wait_exponential, wait_fixed
 from tenacity.wait import wait_exception
 
-from coordinator.deadline import Deadline, extend_once
 from coordinator.errors import BadOption
-from coordinator.retry import LONGEST, Retry, RetryLater
+from coordinator.model.deadline import Deadline, extend_once
+from coordinator.model.retry import LONGEST, Retry, RetryLater
 
 
 def test_by_default_nothing_is_tried_again():

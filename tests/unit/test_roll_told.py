@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.store.fleet_plans import Part
-from workers.cli_fleet import _trouble
+from coordinator.store.plans.fleets import Part
+from workers.cli.fleet import _trouble
 
 
 @pytest.mark.parametrize(

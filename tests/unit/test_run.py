@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.errors import BadName, BadOption
-from coordinator.run import (
+from coordinator.model.run import (
     ENDED,
     MOVES,
     Counters,

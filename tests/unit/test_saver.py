@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from coordinator.errors import Unconfirmed
-from coordinator.run import Note
-from coordinator.store.plans import Delta
-from workers.draft import Cut, Draft, Head
-from workers.messages import unchunk
-from workers.saver import Fenced, Saver
+from coordinator.model.run import Note
+from coordinator.store.plans.runs import Delta
+from workers.attempt.saver import Fenced, Saver
+from workers.handlers.draft import Cut, Draft, Head
+from workers.handlers.messages import unchunk
 from workers.throttle import Throttle
 
 
@@ -186,12 +186,12 @@ async def test_a_failed_save_is_tried_again_by_itself_with_the_newest_and_a_new_
 async def test_an_outage_of_hours_ends_neither_the_saving_nor_a_flush():
     bench = made()
     bench.server.words = [Unconfirmed("no answer")] * 2000
-    logging.getLogger("workers.saver").setLevel(logging.CRITICAL)
+    logging.getLogger("workers.attempt.saver").setLevel(logging.CRITICAL)
     try:
         async with asyncio.timeout(60):
             await bench.saver.flush(bench.draft.cut())
     finally:
-        logging.getLogger("workers.saver").setLevel(logging.NOTSET)
+        logging.getLogger("workers.attempt.saver").setLevel(logging.NOTSET)
     assert len(bench.sent) == 2001
     assert max(bench.clock.slept) == 5.0
 

@@ -8,10 +8,20 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from coordinator.client.schedules import UNREADABLE, view, wanted
 from coordinator.errors import BadName, BadOption, NotPlain, Unreadable
-from coordinator.run import is_run_id, partition_of
-from coordinator.schedule import LATE_MS, MOST_MISSED, Firing, Rules, Stored, firings, rules_for, rules_from, run_id
-from coordinator.scheduling import UNREADABLE, view, wanted
+from coordinator.model.run import is_run_id, partition_of
+from coordinator.model.schedule import (
+    LATE_MS,
+    MOST_MISSED,
+    Firing,
+    Rules,
+    Stored,
+    firings,
+    rules_for,
+    rules_from,
+    run_id,
+)
 
 BERLIN = ZoneInfo("Europe/Berlin")
 SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000

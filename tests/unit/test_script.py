@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from coordinator.errors import BadCall
-from coordinator.run import MOVES
+from coordinator.model.run import MOVES
 from coordinator.store.keys import lua_keys
-from coordinator.store.plans import SCRIPTS
+from coordinator.store.plans.runs import SCRIPTS
 from coordinator.store.script import Script
 from tests.lua.calls import PREPARE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from workers.slots import SlotTable
+from workers.process.slots import SlotTable
 
 
 async def settled() -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from coordinator import show, story
-from coordinator.codec import decode, encode
-from coordinator.run import Counters, Failure, Status, Told
+from coordinator.encoding.codec import decode, encode
+from coordinator.model import story
+from coordinator.model.run import Counters, Failure, Status, Told
+from coordinator.views import terminal as show
 from tests.unit.test_cli_show import RUN, shown
 
 T0 = datetime(2026, 1, 1, 12, tzinfo=UTC)

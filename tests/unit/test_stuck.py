@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from coordinator import stuck
-from coordinator.run import Counters, RunView, Status
-from coordinator.views import CoordinatorView, Overview, WorkerView
+from coordinator.model.run import Counters, RunView, Status
+from coordinator.views import stuck
+from coordinator.views.build import CoordinatorView, Overview, WorkerView
 
 NOW = 1_700_000_000.0
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from coordinator.errors import NotFound, Unconfirmed
+from coordinator.store.plans.together import together
 from coordinator.store.script import Request, read
-from coordinator.store.together import together
 
 
 def asks(name: str, steps: int) -> Generator[Request | list[Request], Any, str]:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from coordinator.address import HERE, Node, address
 from coordinator.errors import NotConfigured
-from coordinator.store.slots import SLOTS, masters, slot_of, tag_of
-from coordinator.store.topology import LOOK_SECONDS, Lookout, Question, Topology, topology
-from coordinator.store.trouble import Trouble
+from coordinator.model.address import HERE, Node, address
+from coordinator.store.transport.slots import SLOTS, masters, slot_of, tag_of
+from coordinator.store.transport.topology import LOOK_SECONDS, Lookout, Question, Topology, topology
+from coordinator.store.transport.trouble import Trouble
 
 A, B, C = Node("a", 1), Node("b", 2), Node("c", 3)
 AWAY = Trouble("away", sent=False)

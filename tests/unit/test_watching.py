@@ -6,8 +6,8 @@ import asyncio
 import os
 from pathlib import Path
 
-from workers import watching
-from workers.watching import Watch, differing, look
+from workers.dev import file_watcher as watching
+from workers.dev.file_watcher import Watch, differing, look
 
 
 class Turns:

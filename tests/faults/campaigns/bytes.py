@@ -9,16 +9,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from coordinator.codec import decode, encode
 from coordinator.config import address
-from coordinator.run import id_from
-from coordinator.store import plans
+from coordinator.encoding.codec import decode, encode
+from coordinator.model.run import id_from
 from coordinator.store.keys import Keys, Namespace
-from coordinator.store.wire import Wire, drive
+from coordinator.store.plans import runs as plans
+from coordinator.store.transport.wire import Wire, drive
 from tests.faults import records
 from tests.faults.cutter import Cutter, Direction
 from tests.servers import Kind, Server
-from workers.messages import chunk
+from workers.handlers.messages import chunk
 
 ROUTE = "default:agent@0"
 STEPS = ("enqueue", "claim", "checkpoint", "release", "claim again", "complete")

@@ -8,8 +8,8 @@ import random
 import sys
 from unittest import mock
 
-from coordinator.cli import main as coordinator_main
-from workers.cli import main as workers_main
+from coordinator.cli.app import main as coordinator_main
+from workers.cli.app import main as workers_main
 
 # `start` and --wait go on for ever where they are right: they are called only with what can't be right
 COMMANDS = {

@@ -6,19 +6,20 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from coordinator import scheduling, story
-from coordinator.codec import decode, encode
-from coordinator.deadline import Deadline, Spent
+from coordinator.client import schedules as scheduling
+from coordinator.client.run_builder import read_spec
+from coordinator.encoding.codec import decode, encode
 from coordinator.errors import CoordinatorError
-from coordinator.producing import read_spec
-from coordinator.run import Status
-from coordinator.schedule import rules_from
-from coordinator.store import checkpoint_plans
-from coordinator.views import Ending, read_failure, read_note, run_view
+from coordinator.model import story
+from coordinator.model.deadline import Deadline, Spent
+from coordinator.model.run import Status
+from coordinator.model.schedule import rules_from
+from coordinator.views.build import Ending, read_failure, read_note, run_view
 from tests.faults.fuzz.hostile import hostile
-from workers.critic import Watch
-from workers.draft import Head, loaded
-from workers.executor import _spec
+from workers.attempt.critic import Watch
+from workers.attempt.executor import _spec
+from workers.durable import record_plans as checkpoint_plans
+from workers.handlers.draft import Head, loaded
 
 SPEC = encode([{"topic": "tides", "n": 3}, {"caller_id": "u1"}, {"key": "k", "priority": 5}], "spec")
 STATE = encode({"turn": 3, "seen": ["a", "b"], "at": (1, 2)}, "state")

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack
 
-from coordinator.codec import encode
+from coordinator.encoding.codec import encode
 
 NASTY = (
     b"",

@@ -12,8 +12,9 @@ from typing import Any
 
 import redis
 
-from coordinator.store import fleet_plans, tree_plans
-from coordinator.store.plans import SCRIPTS
+from coordinator.store.plans import fleets as fleet_plans
+from coordinator.store.plans import trees as tree_plans
+from coordinator.store.plans.runs import SCRIPTS
 from coordinator.store.script import Script
 from tests.lua.store import ROUTES, Store, delta
 

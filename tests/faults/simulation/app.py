@@ -8,11 +8,11 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.deadline import Deadline
-from coordinator.retry import Retry, RetryLater
+from coordinator.model.deadline import Deadline
+from coordinator.model.retry import Retry, RetryLater
 from tests.faults.simulation.watcher import Broken
-from workers.context import AsyncRun
-from workers.registry import Registry
+from workers.handlers.context import AsyncRun
+from workers.handlers.registry import Registry
 
 
 class Memory:

@@ -12,12 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from coordinator.address import address
 from coordinator.config import Settings
-from coordinator.store import checks, plans
+from coordinator.model.address import address
+from coordinator.store import server_checks as checks
 from coordinator.store.keys import Namespace
+from coordinator.store.plans import runs as plans
 from coordinator.store.script import Call, Command
-from coordinator.store.trip import Packet
+from coordinator.store.transport.trip import Packet
 from tests.faults.simulation.app import Memory
 from tests.faults.simulation.loop import Process, VirtualClock, VirtualLoop
 from tests.faults.simulation.network import Bell, Line, Weather
@@ -25,7 +26,7 @@ from tests.faults.simulation.scene import Scene
 from tests.faults.simulation.server import RealServer
 from tests.faults.simulation.site import ServerSite, Trace
 from tests.faults.simulation.watcher import Watchers
-from workers.heartbeat import Heartbeat
+from workers.process.heartbeat import Heartbeat
 
 URL, NAMESPACE = "redis://simulated:6379/0", "sim"
 
@@ -115,16 +116,20 @@ class Ground:
         random.seed(self.seed)
         with contextlib.ExitStack() as stack:
             for target, name, value in (
-                ("coordinator.store.wire", "async_pool", lambda address, node: Line(self.site)),
-                ("workers.claimer", "AsyncBell", bell),
-                ("coordinator.daemon", "AsyncBell", bell),
-                ("coordinator.hints", "AsyncBell", bell),
-                ("coordinator.daemon", "version", lambda package: "simulated"),  # read from a file for each one
-                ("workers.worker", "Heartbeat", InLoop),
-                ("workers.blocked", "Blocked.watch", nothing_blocks),
+                ("coordinator.store.transport.wire", "async_pool", lambda address, node: Line(self.site)),
+                ("workers.process.claimer", "AsyncBell", bell),
+                ("coordinator.services.daemon", "AsyncBell", bell),
+                ("coordinator.client.endings", "AsyncBell", bell),
+                (
+                    "coordinator.services.daemon",
+                    "version",
+                    lambda package: "simulated",
+                ),  # read from a file for each one
+                ("workers.process.worker", "Heartbeat", InLoop),
+                ("workers.process.loop_watchdog", "Blocked.watch", nothing_blocks),
                 ("coordinator.config", "address", address_once),
-                ("coordinator.store.checks", "_lines", lines_once),
-                ("workers.heartbeat", "resident_bytes", lambda: 0),
+                ("coordinator.store.server_checks", "_lines", lines_once),
+                ("workers.process.heartbeat", "resident_bytes", lambda: 0),
                 ("tenacity", "time", SimpleNamespace(monotonic=self.loop.time)),
                 ("os", "urandom", self.dice.randbytes),
                 ("os", "getpid", lambda: 1),

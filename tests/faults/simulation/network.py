@@ -17,8 +17,8 @@ import hiredis
 import redis.exceptions as foreign
 
 from coordinator.errors import Unreachable
-from coordinator.store.connections import packed
-from coordinator.store.trip import pack
+from coordinator.store.transport.connections import packed
+from coordinator.store.transport.trip import pack
 from tests.faults.simulation.loop import Process, VirtualLoop, current
 from tests.faults.simulation.scene import HARD
 from tests.faults.simulation.server import Words

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 from typing import Any
 
-from coordinator.client import AsyncClient, AsyncHandle
+from coordinator.client.client import AsyncClient, AsyncHandle
 from coordinator.errors import BadCall, CoordinatorError, NotFound, Unconfirmed
-from coordinator.run import ENDED
+from coordinator.model.run import ENDED
 from tests.faults.simulation.ground import NAMESPACE, URL, Ground
 from tests.faults.simulation.loop import Process
 from tests.faults.simulation.scene import new_run

@@ -7,14 +7,14 @@ import contextlib
 from collections.abc import Generator
 from typing import Any
 
-from coordinator.daemon import Coordinator
 from coordinator.errors import CoordinatorError
-from coordinator.store import plans
-from coordinator.store.wire import AsyncWire, drive_async
+from coordinator.services.daemon import Coordinator
+from coordinator.store.plans import runs as plans
+from coordinator.store.transport.wire import AsyncWire, drive_async
 from tests.faults.simulation.app import registry
 from tests.faults.simulation.ground import Ground
 from tests.faults.simulation.loop import Process, current
-from workers.worker import Worker, WorkerOptions
+from workers.process.worker import Worker, WorkerOptions
 
 
 class Pod:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from coordinator import doctor
-from coordinator.codec import decode
-from coordinator.run import ENDED, Status
-from coordinator.store import plans, schedule_plans
+from coordinator.doctor import examiner as doctor
+from coordinator.encoding.codec import decode
+from coordinator.model.run import ENDED, Status
+from coordinator.store.plans import runs as plans
+from coordinator.store.plans import schedules as schedule_plans
 from tests.faults.simulation.ground import Ground
 from tests.faults.simulation.people import People
 from tests.faults.simulation.pods import Coordinators, Pods

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from coordinator.run import ENDED, MOVES, Counters, Status
+from coordinator.model.run import ENDED, MOVES, Counters, Status
 
 Given = tuple[dict[str, str], list[dict[str, str]]]
 OWNERS_CALLS = ("checkpoint", "complete", "fail", "retry", "release", "reject", "note", "extend", "kill")

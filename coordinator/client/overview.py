@@ -1,0 +1,144 @@
+"""A namespace from above, as plans: its workers, its counts, and how many are before a run."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from coordinator.client.listing import MOST, all_of, waiting_lines
+from coordinator.model.run import ENDED, Status, parse_route
+from coordinator.store.keys import Keys, Namespace
+from coordinator.store.plans.runs import text
+from coordinator.store.script import Request, read
+from coordinator.views.build import CoordinatorView, Overview, WorkerView
+
+_FIELDS = ("host", "pid", "fleet", "code", "slots", "lease", "condemned", "drain", "routes", "memory")
+
+
+def workers(space: Namespace) -> Generator[list[Request], Any, list[WorkerView]]:
+    """Every worker that has an entry; one that is in several partitions is shown once."""
+    parts = space.everywhere()
+    listed = yield [read(keys.at, "ZRANGE", keys.workers(), 0, MOST, "WITHSCORES") for keys in parts]
+    entries = [
+        (keys, text(flat[i]), float(flat[i + 1]))
+        for keys, flat in zip(parts, all_of(listed), strict=True)
+        for i in range(0, len(flat), 2)
+    ]
+    requests: list[Request] = [read(keys.at, "HMGET", keys.worker(worker), *_FIELDS) for keys, worker, _ in entries]
+    requests += [read(keys.at, "SCARD", keys.owned(worker)) for keys, worker, _ in entries]
+    *replies, now = all_of((yield [*requests, read(parts[0].at, "TIME")]))
+    clock = int(now[0]) + int(now[1]) / 1e6
+    shown: dict[str, WorkerView] = {}
+    for (_, worker, deadline), known, running in zip(
+        entries, replies[: len(entries)], replies[len(entries) :], strict=True
+    ):
+        one = _worker(worker, deadline / 1000, known, int(running), clock)
+        shown[worker] = _joined(shown[worker], one) if worker in shown else one
+    return sorted(shown.values(), key=lambda one: (one.fleet, one.host, one.pid, one.id))
+
+
+def _worker(id: str, deadline: float, known: Sequence[bytes | None], running: int, clock: float) -> WorkerView:
+    host, pid, fleet, code, slots, lease, condemned, drain, routes, memory = (text(value or b"") for value in known)
+    lease_seconds = int(lease or 0) / 1000
+    return WorkerView(
+        id=id,
+        host=host,
+        pid=int(pid or 0),
+        fleet=fleet,
+        code=code,
+        slots=int(slots or 0),
+        running=running,
+        lease=lease_seconds,
+        lease_age=max(0.0, clock - (deadline - lease_seconds)),
+        condemned=bool(condemned),
+        draining=bool(drain),
+        routes=tuple(routes.split()),
+        memory=int(memory or 0),
+    )
+
+
+def _joined(a: WorkerView, b: WorkerView) -> WorkerView:
+    return replace(
+        a,
+        running=a.running + b.running,
+        lease_age=max(a.lease_age, b.lease_age),
+        condemned=a.condemned or b.condemned,
+        draining=a.draining or b.draining,
+    )
+
+
+def whole(space: Namespace) -> Generator[list[Request], Any, Overview]:
+    """Counts per status, lines, workers, coordinators."""
+    parts = space.everywhere()
+    lines: list[tuple[Keys, str]] = yield from waiting_lines(parts)
+    known: list[WorkerView] = yield from workers(space)
+    waiting = all_of(
+        (yield [read(k.at, "ZCARD", key) for k, route in lines for key in (k.ready(route), k.suspect(route))])
+    )
+    queues: dict[str, int] = {}
+    for index, (_, route) in enumerate(lines):
+        queues[route] = queues.get(route, 0) + int(waiting[2 * index]) + int(waiting[2 * index + 1])
+    now = all_of((yield [read(parts[0].at, "TIME")]))[0]
+    clock = int(now[0]) * 1000
+    ended = sorted(ENDED)
+    width = 4 + len(ended)
+    requests: list[Request] = []
+    for keys in parts:
+        requests += [
+            read(keys.at, "ZCARD", keys.delayed()),
+            read(keys.at, "ZCARD", keys.aside()),
+            read(keys.at, "SRANDMEMBER", keys.paused(), MOST),
+            read(keys.at, "ZRANGE", keys.coordinators(), 0, MOST, "WITHSCORES"),
+            *(read(keys.at, "ZCOUNT", keys.ended(status), f"({clock}", "+inf") for status in ended),
+        ]
+    replies = all_of((yield requests))
+    rows = [replies[i : i + width] for i in range(0, len(replies), width)]
+    counts = dict.fromkeys(Status, 0)
+    counts[Status.QUEUED] = sum(queues.values())
+    counts[Status.RUNNING] = sum(worker.running for worker in known)
+    counts[Status.DELAYED] = sum(int(row[0]) for row in rows)
+    for index, status in enumerate(ended):
+        counts[status] = sum(int(row[4 + index]) for row in rows)
+    return Overview(
+        namespace=space.name,
+        partitions=space.partitions,
+        durability=space.durability,
+        counts=counts,
+        queues={route: count for route, count in sorted(queues.items()) if count},
+        paused=tuple(sorted({text(one) for row in rows for one in row[2]})),
+        aside=sum(int(row[1]) for row in rows),
+        workers=tuple(known),
+        coordinators=_coordinators([row[3] for row in rows], clock),
+    )
+
+
+def _coordinators(rows: Sequence[Sequence[Any]], clock: float) -> tuple[CoordinatorView, ...]:
+    seen: dict[str, float] = {}
+    for flat in rows:
+        for i in range(0, len(flat), 2):
+            id = text(flat[i])
+            seen[id] = max(seen.get(id, 0.0), float(flat[i + 1]))
+    return tuple(CoordinatorView(id, max(0.0, (clock - at) / 1000)) for id, at in sorted(seen.items()))
+
+
+def before(space: Namespace, keys: Keys, id: str, route: str, score: int) -> Generator[list[Request], Any, int | None]:
+    """How many of the same queue and kind come before it; those of another partition by their scores."""
+    queue, kind, _ = parse_route(route)
+    lines: list[tuple[Keys, str]] = yield from waiting_lines(space.everywhere())
+    others = [
+        (part, line)
+        for part, other in lines
+        if parse_route(other)[:2] == (queue, kind)
+        for line in (part.ready(other), part.suspect(other))
+        if (part.at, other) != (keys.at, route)
+    ]
+    own = (keys.ready(route), keys.suspect(route))
+    requests: list[Request] = [read(keys.at, "ZRANK", line, id) for line in own]
+    requests += [read(keys.at, "ZCOUNT", line, "-inf", f"({score}") for line in own]
+    requests += [read(part.at, "ZCOUNT", line, "-inf", f"({score}") for part, line in others]
+    ready_rank, suspect_rank, ready, suspects, *counts = all_of((yield requests))
+    if ready_rank is None and suspect_rank is None:
+        return None
+    here = ready_rank + suspects if ready_rank is not None else suspect_rank + ready
+    return int(here) + sum(int(count) for count in counts)

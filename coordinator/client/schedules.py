@@ -1,0 +1,116 @@
+"""Schedules from the producer's side: what a user says becomes what the server is sent, and what it keeps becomes views."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypedDict
+
+from coordinator.client.run_builder import Drafting, read_spec, without
+from coordinator.encoding.codec import decode
+from coordinator.errors import BadOption, CoordinatorError
+from coordinator.model.run import Inputs, name, parse_route
+from coordinator.model.schedule import ScheduleView, rules_for
+from coordinator.store.plans.runs import text
+from coordinator.store.plans.schedules import NewSchedule
+
+When = str | float | timedelta
+UNREADABLE = "its record can't be read: set it again, or remove it"
+_RULES = ("tz", "jitter", "overlap", "catch_up")
+_RUN = ("queue", "priority", "expires", "retention", "schema", "meta")
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """The options of `schedule`: its rules (`overlap` is skip, allow or cancel; `catch_up` latest, all or none), and its runs'."""
+
+    tz: str
+    jitter: float
+    overlap: str
+    catch_up: str
+    queue: str
+    priority: int
+    expires: float | None
+    retention: float | None
+    schema: int
+    meta: Mapping[str, Any] | None
+
+
+def wanted(
+    schedule: str, when: When, what: Inputs[Any] | str, values: Mapping[str, Any] | None, options: Mapping[str, Any]
+) -> NewSchedule:
+    """What is to be kept under a name; everything that can be refused is refused here."""
+    name(schedule, "schedule")
+    if unknown := options.keys() - {*_RULES, *_RUN}:
+        raise BadOption(f"a schedule has no option {', '.join(sorted(unknown))}: it has {', '.join((*_RULES, *_RUN))}")
+    rules = rules_for(when, **{option: options[option] for option in _RULES if option in options})
+    kind, values = (what.kind, what.values) if isinstance(what, Inputs) else (what, values or {})
+    run = without(options, *_RULES)
+    drafting = Drafting({**run, "meta": {**(run.get("meta") or {}), "schedule": schedule}})
+    draft = drafting.draft(kind, values)
+    return NewSchedule(
+        schedule, rules.packed(), str(rules.overlap), draft.route, draft.spec, run.get("priority", 0),
+        _ms(run.get("expires")), _ms(run.get("retention")),
+    )  # fmt: skip
+
+
+def _ms(seconds: float | None) -> str:
+    return "" if seconds is None else str(round(seconds * 1000))
+
+
+# ---- views -----------------------------------------------------------------------------------------------------------
+
+
+def view(schedule: str, fields: Mapping[str, Any] | None) -> ScheduleView:
+    """A schedule as it is kept. What can't be read of it is left out, and said."""
+    of = fields or {}
+    trouble = _shown(of.get("why", b"")) if of.get("generation") else UNREADABLE
+    rules, kind, inputs, counts = {}, {}, {}, {}
+    try:
+        counts = _counts(of)
+        rules = _rules(of.get("rules", b""))
+        kind = _route(text(of.get("route", b"")))
+        inputs = _inputs(of.get("spec", b""))
+    except (CoordinatorError, ValueError, TypeError, OverflowError, OSError):
+        trouble = trouble or UNREADABLE
+    shown: dict[str, Any] = {"next": None, "fired": 0, "skipped": 0}
+    shown |= {"when": "?", "tz": "?", "jitter": 0.0, "overlap": "?", "catch_up": "?", "kind": "?", "queue": "?"}
+    paused, due = of.get("state") == b"paused", of.get("next")
+    if not trouble and not paused and not due:
+        trouble = "no coordinator has looked at it yet"
+    return ScheduleView(
+        name=schedule,
+        paused=paused,
+        last=_shown(of["last"]) if of.get("last") else None,
+        trouble=trouble,
+        **{**shown, "inputs": {}, "meta": {}, **counts, **rules, **kind, **inputs},
+    )
+
+
+def _shown(value: bytes | str) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _counts(of: Mapping[str, Any]) -> dict[str, Any]:
+    due = of.get("next")
+    return {
+        "next": datetime.fromtimestamp(int(due) / 1000, UTC) if due else None,
+        "fired": int(of.get("fired", 0)),
+        "skipped": int(of.get("skipped", 0)),
+    }
+
+
+def _rules(packed: bytes) -> dict[str, Any]:
+    """Without judging them: a time zone that is not known here may be known to the coordinators."""
+    cron, every, tz, jitter, overlap, catch_up = decode(packed, "rules")
+    when = cron or f"every {every:g} s"
+    return {"when": when, "tz": tz, "jitter": jitter, "overlap": overlap, "catch_up": catch_up}
+
+
+def _route(route: str) -> dict[str, Any]:
+    queue, kind, _ = parse_route(route)
+    return {"queue": queue, "kind": kind}
+
+
+def _inputs(spec: bytes) -> dict[str, Any]:
+    inputs, meta, _ = read_spec(spec)
+    return {"inputs": inputs, "meta": meta}

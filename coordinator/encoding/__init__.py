@@ -1,0 +1,1 @@
+"""Encode plain data as msgpack, and compress or encrypt stored values."""

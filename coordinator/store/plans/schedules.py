@@ -1,0 +1,172 @@
+"""Schedules as plans. A change by a user is a compare-and-set on the generation that was seen; its own generation names it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from coordinator.errors import Changed, CoordinatorError, Unconfirmed, Unreachable
+from coordinator.store.keys import Keys
+from coordinator.store.plans.runs import (
+    FIRE,
+    PAUSE_SCHEDULE,
+    POSTPONE,
+    SCHEDULE,
+    UNSCHEDULE,
+    UPCOMING,
+    pairs,
+    text,
+    word,
+)
+from coordinator.store.script import Call, Request, read
+
+TRIES = 20
+PAGE = 500
+
+
+class NewSchedule(NamedTuple):
+    """A schedule on its way to the server. Times in ms, as text."""
+
+    name: str
+    rules: bytes
+    overlap: str
+    route: str
+    spec: bytes
+    priority: int = 0
+    expires: str = ""
+    retention: str = ""
+
+
+def replace(keys: Keys, birth: str, new: NewSchedule, generation: str, now: str = "") -> Generator[Request, Any, str]:
+    """ok, stranger or unreadable."""
+    seen = ""
+    for _ in range(TRIES):
+        reply = yield SCHEDULE.call(keys.at, now=now, birth=birth, seen=seen, generation=generation, **new._asdict())
+        if word(reply) != "changed":
+            return word(reply)
+        seen = text(reply[1])
+    raise _busy(new.name)
+
+
+def pause(keys: Keys, name: str, generation: str, *, paused: bool, now: str = "") -> Generator[Request, Any, str]:
+    """ok or missing."""
+    seen = ""
+    for _ in range(TRIES):
+        reply = yield PAUSE_SCHEDULE.call(
+            keys.at, now=now, name=name, seen=seen, generation=generation, paused=int(paused)
+        )
+        if word(reply) != "changed":
+            return word(reply)
+        seen = text(reply[1])
+    raise _busy(name)
+
+
+def remove(keys: Keys, name: str, generation: str, now: str = "") -> Generator[Request, Any, str]:
+    """ok or missing."""
+    seen = ""
+    for _ in range(TRIES):
+        reply = yield UNSCHEDULE.call(keys.at, now=now, name=name, seen=seen, generation=generation)
+        if word(reply) != "changed":
+            return word(reply)
+        seen = text(reply[1])
+    raise _busy(name)
+
+
+def _busy(name: str) -> Changed:
+    return Changed(f"schedule {name} is being changed by others all the time; call again")
+
+
+def listed(keys: Keys) -> Generator[Request | list[Request], Any, list[tuple[str, dict[str, Any] | None]]]:
+    """Name and fields of each schedule of the partition; None where they can't be read."""
+    found: list[tuple[str, dict[str, Any] | None]] = []
+    start = 0
+    while True:
+        names = [text(name) for name in (yield read(keys.at, "ZRANGE", keys.schedules(), start, start + PAGE - 1))]
+        replies = yield [read(keys.at, "HGETALL", keys.schedule(name)) for name in names]
+        for name, reply in zip(names, replies, strict=True):
+            if isinstance(reply, (Unreachable, Unconfirmed)):
+                raise reply
+            found.append((name, None if isinstance(reply, Exception) else _fields(reply)))
+        if len(names) < PAGE:
+            return [(name, fields) for name, fields in found if fields is None or fields.get("state") != b"removed"]
+        start += PAGE
+
+
+def _fields(reply: Any) -> dict[str, Any]:
+    return {text(field): value for field, value in reply.items()} if isinstance(reply, dict) else pairs(reply)
+
+
+# ---- coordinators ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A schedule that is to be looked at. `next` is None where its next fire time was not computed yet; `offset` (s) is that of its
+    zone then, as whoever computed it knows the zone."""
+
+    name: str
+    generation: str
+    after: int
+    next: int | None
+    offset: int
+    rules: bytes
+
+    @property
+    def expected(self) -> str:
+        return "" if self.next is None else str(self.next)
+
+
+@dataclass(frozen=True, slots=True)
+class Upcoming:
+    """What is to be looked at now; `next_ms` is how long until the next one, None where there is none. `now` is the server's."""
+
+    entries: tuple[Entry, ...]
+    next_ms: int | None
+    now: int
+
+
+def upcoming(keys: Keys, *, batch: int, now: str = "") -> Generator[Request, Any, Upcoming]:
+    reply = yield UPCOMING.call(keys.at, now=now, batch=batch)
+    _, rows, first, clock = reply
+    entries = tuple(_entry(*row) for row in rows)
+    return Upcoming(entries, int(text(first)) - int(clock) if text(first) else None, int(clock))
+
+
+def _entry(name: bytes, generation: bytes, after: bytes, next: bytes, offset: bytes, rules: bytes) -> Entry:
+    return Entry(text(name), text(generation), int(after or 0), int(next) if next else None, int(offset), rules)
+
+
+class Fire(NamedTuple):
+    """One step of a schedule, in the order of fire.lua; times in ms, as text. Without `at` and `id` nothing is enqueued."""
+
+    name: str
+    generation: str
+    expected: str
+    at: str
+    next: str
+    due: str
+    offset: str
+    id: str
+
+
+def fire(
+    keys: Keys, steps: Iterable[Fire], *, grace: float, now: str = ""
+) -> Generator[Request, Any, Sequence[tuple[str, str]]]:
+    """For each step its word, and the id of the run that it is about."""
+    replies = yield Call(FIRE, keys.at, (now, round(grace * 1000)), tuple(steps))
+    return [(text(reply[0]), text(reply[1])) for reply in replies]
+
+
+def postpone(keys: Keys, entry: Entry, why: str, wait: float, now: str = "") -> Generator[Request, Any, str]:
+    """ok or changed."""
+    reply = yield POSTPONE.call(
+        keys.at, now=now, name=entry.name, generation=entry.generation, expected=entry.expected, why=why,
+        wait=round(wait * 1000),
+    )  # fmt: skip
+    return word(reply)
+
+
+def said(error: CoordinatorError) -> str:
+    """Why a schedule does not fire, short enough to be kept with it."""
+    return " ".join(str(error).split())[:500]

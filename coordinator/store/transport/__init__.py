@@ -1,0 +1,1 @@
+"""Carry plans to the servers: connections, topology, lanes, retries, and bells."""

@@ -1,0 +1,1 @@
+"""Views of runs, workers and namespaces, and how a terminal shows them."""

@@ -1,0 +1,1 @@
+"""One attempt at a run: load, execute, save checkpoints, enforce deadlines, and record the outcome."""

@@ -1,0 +1,1 @@
+"""The command `workers`: one module per group of commands."""

@@ -1,0 +1,94 @@
+"""What a handler takes, worked out once at decoration, so that judging the inputs of a run costs two comparisons."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from inspect import Parameter
+from typing import Any, get_origin
+
+from coordinator.errors import Refused
+from workers.handlers.context import AsyncRun, Run
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a handler takes besides its run."""
+
+    kind: str
+    reserved: frozenset[str]
+    ordered: tuple[str, ...]
+    known: frozenset[str]
+    required: frozenset[str]
+    open: bool
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], kind: str) -> Signature:
+        parameters = list(inspect.signature(function).parameters.values())
+        if not parameters or parameters[0].kind not in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD):
+            raise Refused(f"handler {kind!r} takes no run: its first parameter must be one, as in `def {kind}(run, …)`")
+        first, *rest = parameters
+        _check_run(function, first, kind)
+        for one in rest:
+            if one.kind in (one.POSITIONAL_ONLY, one.VAR_POSITIONAL):
+                shown = f"*{one.name}" if one.kind is one.VAR_POSITIONAL else f"{one.name}, /"
+                raise Refused(f"handler {kind!r} takes `{shown}`: inputs are kept by name, so each needs one")
+        named = [one for one in rest if one.kind is not one.VAR_KEYWORD]
+        return cls(
+            kind=kind,
+            reserved=frozenset() if first.kind is Parameter.POSITIONAL_ONLY else frozenset({first.name}),
+            ordered=tuple(one.name for one in named if one.kind is one.POSITIONAL_OR_KEYWORD),
+            known=frozenset(one.name for one in named),
+            required=frozenset(one.name for one in named if one.default is one.empty),
+            open=len(named) < len(rest),
+        )
+
+    def by_name(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
+        if len(args) > len(self.ordered):
+            raise Refused(f"{self.kind} takes {len(self.ordered)} inputs by position, and {len(args)} were given")
+        values = dict(zip(self.ordered, args, strict=False))
+        twice = values.keys() & kwargs.keys()
+        if twice:
+            raise Refused(f"{self.kind} got {_listed(twice)} twice, by position and by name")
+        return values | kwargs
+
+    def fits(self, inputs: Mapping[str, Any]) -> str | None:
+        names = inputs.keys()
+        if names >= self.required and (names <= self.known or (self.open and self._may_be_extra(names - self.known))):
+            return None
+        missing, unexpected = self.required - names, names - self.known
+        wrong = [f"lacks {_listed(missing)}"] if missing else []
+        if unexpected and not (self.open and self._may_be_extra(unexpected)):
+            wrong.append(f"does not know {_listed(unexpected)}")
+        return f"{self.kind} {' and '.join(wrong)}; it takes {_listed(self.known) if self.known else 'no inputs'}"
+
+    def _may_be_extra(self, names: AbstractSet[str]) -> bool:
+        return self.reserved.isdisjoint(names) and all(isinstance(one, str) for one in names)
+
+
+def _check_run(function: Callable[..., Any], first: Parameter, kind: str) -> None:
+    """Refuse an async handler with a Run and a plain one with an AsyncRun: both would fail in the middle of a run."""
+    given = _annotated(first.annotation, getattr(function, "__globals__", {}))
+    is_async = inspect.iscoroutinefunction(function)
+    wanted, other = (AsyncRun, Run) if is_async else (Run, AsyncRun)
+    if isinstance(given, type) and issubclass(given, other):
+        raise Refused(
+            f"handler {kind!r} is {'async' if is_async else 'plain'}: "
+            f"annotate `{first.name}: {wanted.__name__}`, not {other.__name__}"
+        )
+
+
+def _annotated(annotation: object, names: Mapping[str, Any]) -> object:
+    """Run, AsyncRun or something else. Of a text only the head counts: the rest may exist for type checkers alone."""
+    if not isinstance(annotation, str):
+        return get_origin(annotation) or annotation
+    head = annotation.strip("'\" ").partition("[")[0].strip()
+    module, _, last = head.rpartition(".")
+    found = getattr(names.get(module), last, None) if module else names.get(head)
+    return {"Run": Run, "AsyncRun": AsyncRun}.get(last) if found is None else get_origin(found) or found
+
+
+def _listed(names: AbstractSet[str]) -> str:
+    return ", ".join(sorted(repr(one) for one in names))

@@ -1,0 +1,1 @@
+"""One worker process: join, claim, execute, renew leases, and drain."""

@@ -1,0 +1,1 @@
+"""How a worker process starts: import the handlers, find their version, and run the event loop."""

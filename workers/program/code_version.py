@@ -1,0 +1,79 @@
+"""Which code a worker process runs: the git commit of its handlers, or a hash of their modules where there is none.
+
+It is found out in the process itself, after the handlers were imported: that is the code on disk at that moment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from workers.handlers.registry import Registry
+
+GIT_SECONDS = 5.0
+DIGITS = 12
+_INSTALLED = {"site-packages", "dist-packages"}
+
+
+def code_version(places: Sequence[str], registry: Registry[Any]) -> str:
+    """Of the registries at some places and of their handlers: as in 3f2a91c04d7e, 3f2a91c04d7e-dirty-91ab…, or hash-91ab… where
+    there is no git; '-' where there are no files."""
+    modules = [place.partition(":")[0] for place in places]
+    modules += [handler.function.__module__ for handler in registry.handlers.values()]
+    homes = {home for module in modules if (home := _file(module)) is not None}
+    if not homes:
+        return "-"
+    commits = {_commit(directory) for directory in {home.parent for home in homes}}
+    commit = commits.pop() if len(commits) == 1 else ""
+    if commit and not commit.endswith("-dirty"):
+        return commit
+    return f"{commit or 'hash'}-{_digest(_modules_beside(homes))}"
+
+
+def _file(module: str) -> Path | None:
+    name = getattr(sys.modules.get(module), "__file__", None)
+    return Path(name).resolve() if name else None
+
+
+def _commit(directory: Path) -> str:
+    """The commit that is checked out there, with -dirty where files differ from it; empty where git has nothing to say."""
+    if not (commit := _git(directory, "rev-parse", f"--short={DIGITS}", "HEAD")):
+        return ""
+    changes = _git(directory, "status", "--porcelain", "--", ":/*.py")
+    return commit.strip() if changes == "" else f"{commit.strip()}-dirty"
+
+
+def _git(directory: Path, *arguments: str) -> str | None:
+    # no lock: a roll must not get in the way of a checkout that goes on
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment["GIT_OPTIONAL_LOCKS"] = "0"
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(directory), *arguments],
+            env=environment, capture_output=True, text=True, timeout=GIT_SECONDS, check=True, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout
+
+
+def _modules_beside(homes: Iterable[Path]) -> list[Path]:
+    """The files of all modules that were imported from the handlers' folders, and from those below them."""
+    folders = {home.parent for home in homes}
+    files = {file for module in list(sys.modules) if (file := _file(module)) is not None}
+    return sorted(f for f in files if folders & set(f.parents) and not _INSTALLED & set(f.parts)) or sorted(homes)
+
+
+def _digest(files: Iterable[Path]) -> str:
+    whole = hashlib.sha256()
+    for file in files:
+        try:
+            whole.update(f"{file.name}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
+        except OSError:  # it was imported from there, and is gone
+            whole.update(f"{file.name}\0".encode())
+    return whole.hexdigest()[:DIGITS]
