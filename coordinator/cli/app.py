@@ -29,7 +29,7 @@ from coordinator.model.run import Status
 from coordinator.services.daemon import serve
 from coordinator.services.retention import KEEP
 from coordinator.store import server_checks as checks
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.transport.wire import Wire, drive
 from coordinator.views import terminal as show
 
@@ -68,7 +68,9 @@ def init(
         found = drive(wire, checks.examine(settings.address, settings.namespace, durability, partitions=partitions))
         checks.refuse(found)
         birth = uuid4().hex
-        space = drive(wire, plans.found(settings.namespace, birth=birth, partitions=partitions, durability=durability))
+        space = drive(
+            wire, namespace_plans.found(settings.namespace, birth=birth, partitions=partitions, durability=durability)
+        )
     finally:
         wire.close()
     for finding in found:

@@ -19,7 +19,7 @@ from coordinator.clock import Clock
 from coordinator.config import Address
 from coordinator.errors import CoordinatorError, ResultTimeout
 from coordinator.store.keys import Keys
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import clients as client_plans
 from coordinator.store.transport.wire import AsyncBell, AsyncWire, Bell, Wire, drive, drive_async
 
 ASK_AGAIN = 5.0
@@ -187,7 +187,9 @@ class Hints:
         try:
             if found := bell.wait(list(places), seconds):
                 self._boxes.deliver([found[1].decode()])  # who waits for that one need not wait for the others
-                self._boxes.deliver(drive(self._wire, plans.hints(places[found[0]], self.client, AT_ONCE), timeout=1.0))
+                self._boxes.deliver(
+                    drive(self._wire, client_plans.hints(places[found[0]], self.client, AT_ONCE), timeout=1.0)
+                )
         except CoordinatorError:
             self._closed.wait(AFTER_TROUBLE)  # whoever waits asks every 5 s, and is told what is wrong
 
@@ -263,7 +265,7 @@ class AsyncHints:
                 try:
                     if found := await bell.wait(list(places), BLOCK):
                         self._boxes.deliver([found[1].decode()])  # who waits for that one need not wait for the others
-                        plan = plans.hints(places[found[0]], self.client, AT_ONCE)
+                        plan = client_plans.hints(places[found[0]], self.client, AT_ONCE)
                         self._boxes.deliver(await drive_async(self._wire, plan, timeout=1.0))
                 except CoordinatorError:
                     await self._clock.asleep(AFTER_TROUBLE)

@@ -8,9 +8,9 @@ from typing import Any
 
 from coordinator.errors import BadCall, BadOption, Unreadable
 from coordinator.model.run import ENDED, RunView, Status, name, parse_route
+from coordinator.store import scripts
 from coordinator.store.keys import Keys, Namespace
-from coordinator.store.plans import runs as plans
-from coordinator.store.plans.runs import text
+from coordinator.store.replies import text, word
 from coordinator.store.script import Request, read
 from coordinator.views.build import damaged_view, run_view
 
@@ -174,9 +174,9 @@ def _views(entries: Sequence[Entry], status: Status) -> Steps:
     views = []
     for start in range(0, len(entries), VIEWS_AT_ONCE):
         part = entries[start : start + VIEWS_AT_ONCE]
-        replies = yield [plans.VIEW.call(keys.at, id=id) for _, keys, id in part]
+        replies = yield [scripts.VIEW.call(keys.at, id=id) for _, keys, id in part]
         for (_, _, id), reply in zip(part, all_of(replies), strict=True):
-            if plans.word(reply) == "ok":
+            if word(reply) == "ok":
                 try:
                     views.append(run_view(id, reply[1:]))
                 except Unreadable as error:

@@ -46,14 +46,17 @@ from coordinator.errors import (
 from coordinator.model.address import Address
 from coordinator.model.run import Inputs, RunIds, RunView, Status, name, partition_for, partition_of
 from coordinator.model.schedule import ScheduleView
+from coordinator.store import scripts
 from coordinator.store import server_checks as checks
 from coordinator.store.keys import Keys, Namespace
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import clients as client_plans
+from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.plans import schedules as schedule_plans
 from coordinator.store.plans import trees as tree_plans
-from coordinator.store.plans.runs import NewRun, text
+from coordinator.store.plans.clients import NewRun
 from coordinator.store.plans.together import together
 from coordinator.store.plans.trees import Felled
+from coordinator.store.replies import text, word
 from coordinator.store.script import Request, read
 from coordinator.views.build import Ending, Overview, WorkerView, counters_of, run_view
 
@@ -85,8 +88,8 @@ class Operations:
                 checks.refuse(found)
                 for finding in found:
                     log.warning("%s", finding.sentence)
-            known = yield from _reading(plans.known(self._name))
-            self._space = known or (yield from plans.found(self._name, birth=os.urandom(8).hex()))
+            known = yield from _reading(namespace_plans.known(self._name))
+            self._space = known or (yield from namespace_plans.found(self._name, birth=os.urandom(8).hex()))
         return self._space
 
     # ---- enqueue
@@ -157,15 +160,15 @@ class Operations:
         return runs, answers
 
     def _enqueue(self, space: Namespace, runs: Sequence[NewRun], *, in_haste: bool = False) -> Steps[list[Any]]:
-        answers = yield from plans.enqueue(space, runs, in_haste=in_haste)
+        answers = yield from client_plans.enqueue(space, runs, in_haste=in_haste)
         if any(answer == ("stranger", "") for answer in answers):
             space = yield from self._anew(space)
-            answers = yield from plans.enqueue(space, runs, in_haste=in_haste)
+            answers = yield from client_plans.enqueue(space, runs, in_haste=in_haste)
         return answers
 
     def _anew(self, before: Namespace) -> Steps[Namespace]:
         """The namespace is not the one that was opened: the server was flushed, or an old backup was brought back."""
-        self._space = space = yield from plans.found(self._name, birth=os.urandom(8).hex())
+        self._space = space = yield from namespace_plans.found(self._name, birth=os.urandom(8).hex())
         if space.partitions != before.partitions:
             raise NotConfigured(
                 f"namespace {self._name!r} was founded anew with {space.partitions} partitions, and had {before.partitions}: "
@@ -179,7 +182,7 @@ class Operations:
 
     def view(self, id: str) -> Steps[RunView]:
         keys = yield from self._keys(id)
-        reply = yield from _reading(plans.view(keys, id))
+        reply = yield from _reading(client_plans.view(keys, id))
         if reply is None:
             raise _not_found(id)
         return run_view(id, reply)
@@ -194,7 +197,7 @@ class Operations:
         keys = yield from self._keys(id)
         (counters,) = yield from self._fields(keys, id, "counters")
         life = counters_of(id, counters).life
-        answer, *rest = yield from plans.cancel(keys, id, operation=_operation(), grace=grace, life=life)
+        answer, *rest = yield from client_plans.cancel(keys, id, operation=_operation(), grace=grace, life=life)
         match answer:
             case "cancelled":
                 return Status.CANCELLED, life
@@ -229,7 +232,9 @@ class Operations:
         if cancel and ended:  # before it can run again: what it enqueues is wanted then
             space = yield from self.space()
             yield from tree_plans.revived(space, Felled(id, life))
-        answer = yield from plans.revive(keys, id, operation=_operation(), life=life, from_start=from_start, digest=its)
+        answer = yield from client_plans.revive(
+            keys, id, operation=_operation(), life=life, from_start=from_start, digest=its
+        )
         match answer:
             case "queued":
                 return
@@ -252,7 +257,7 @@ class Operations:
         """The status in which it had ended."""
         keys = yield from self._keys(id)
         (counters,) = yield from self._fields(keys, id, "counters")
-        answer, *rest = yield from plans.discard(keys, id, counters_of(id, counters).life)
+        answer, *rest = yield from client_plans.discard(keys, id, counters_of(id, counters).life)
         match answer:
             case "discarded":
                 return Status(rest[0])
@@ -285,14 +290,14 @@ class Operations:
             calls: list[Request] = []
             for id in part:
                 keys = yield from self._keys(id)
-                calls.append(plans.WAIT.call(keys.at, id=id, client=client, ttl=plans.WAITER_TTL))
+                calls.append(scripts.WAIT.call(keys.at, id=id, client=client, ttl=client_plans.WAITER_TTL))
             replies = yield calls
             for id, reply in zip(part, replies, strict=True):
                 if isinstance(reply, Exception):
                     raise _for_reading(reply)
-                if plans.word(reply) == "missing":
+                if word(reply) == "missing":
                     raise _not_found(id)
-                if plans.word(reply) == "ended":
+                if word(reply) == "ended":
                     endings.append(Ending.of(id, reply[1:]))
         return sorted(endings, key=lambda ending: ending.at)
 
@@ -372,11 +377,11 @@ class Operations:
 
     def pause(self, queue: str | None, kind: str | None) -> Steps[bool]:
         """Whether that is new, in any partition."""
-        return (yield from self._in_every_partition(plans.pause, _paused_name(queue, kind)))
+        return (yield from self._in_every_partition(client_plans.pause, _paused_name(queue, kind)))
 
     def unpause(self, queue: str | None, kind: str | None) -> Steps[bool]:
         """Whether it was paused, in any partition."""
-        return (yield from self._in_every_partition(plans.unpause, _paused_name(queue, kind)))
+        return (yield from self._in_every_partition(client_plans.unpause, _paused_name(queue, kind)))
 
     def _in_every_partition(self, plan: Callable[[Keys, str], Steps[bool]], paused: str) -> Steps[bool]:
         space = yield from self.space()

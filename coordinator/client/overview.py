@@ -9,7 +9,7 @@ from typing import Any
 from coordinator.client.listing import MOST, all_of, waiting_lines
 from coordinator.model.run import ENDED, Status, parse_route
 from coordinator.store.keys import Keys, Namespace
-from coordinator.store.plans.runs import text
+from coordinator.store.replies import text
 from coordinator.store.script import Request, read
 from coordinator.views.build import CoordinatorView, Overview, WorkerView
 

@@ -18,7 +18,7 @@ from coordinator.encoding.codec import decode, encode
 from coordinator.encoding.seal import sealed
 from coordinator.errors import BadOption, NotPlain, Unreadable
 from coordinator.model.run import Inputs, Options, RunIds, is_run_id, name, partition_for, partition_of, route
-from coordinator.store.plans.runs import NewRun
+from coordinator.store.plans.clients import NewRun
 
 INPUTS_LIMIT = 1024 * 1024
 META_LIMIT = 64 * 1024

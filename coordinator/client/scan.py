@@ -12,7 +12,7 @@ from typing import Any
 from coordinator.client.listing import all_of, routes_of, waiting_lines
 from coordinator.model.run import Status, parse_route
 from coordinator.store.keys import Keys, Namespace
-from coordinator.store.plans.runs import text
+from coordinator.store.replies import text
 from coordinator.store.script import Request, read
 
 PAGE = 1000

@@ -11,8 +11,8 @@ from coordinator.encoding.codec import decode
 from coordinator.errors import BadOption, CoordinatorError
 from coordinator.model.run import Inputs, name, parse_route
 from coordinator.model.schedule import ScheduleView, rules_for
-from coordinator.store.plans.runs import text
 from coordinator.store.plans.schedules import NewSchedule
+from coordinator.store.replies import text
 
 When = str | float | timedelta
 UNREADABLE = "its record can't be read: set it again, or remove it"

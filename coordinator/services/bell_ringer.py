@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinator.services.service_loop import Partition
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import coordinators as coordinator_plans
 
 TICK = 1.0
 
@@ -26,4 +26,4 @@ class Ringing:
         self.name = f"ringing of partition {partition.keys.partition}"
 
     async def tick(self) -> RingingReport:
-        return RingingReport(await self._partition.ask(plans.ring(self._partition.keys)))
+        return RingingReport(await self._partition.ask(coordinator_plans.ring(self._partition.keys)))

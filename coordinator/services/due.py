@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinator.services.service_loop import LONGEST_REST, Partition
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import coordinators as coordinator_plans
 
 BATCH = 100  # runs of one call, about a millisecond: the server does nothing else meanwhile
 BATCHES = (
@@ -37,7 +37,7 @@ class Due:
         moved = passed = 0
         for _ in range(BATCHES):
             now = self._partition.now()
-            part = await self._partition.ask(plans.due(self._partition.keys, batch=self._batch, now=now))
+            part = await self._partition.ask(coordinator_plans.due(self._partition.keys, batch=self._batch, now=now))
             moved, passed = moved + part.moved, passed + part.passed
             if part.next_ms is None:
                 return DueReport(moved, passed)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator.services.service_loop import Partition
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import namespace as namespace_plans
 
 TICK = 5.0
 
@@ -28,7 +28,7 @@ class Founding:
         self._partition, self._birth, self._tell = partition, birth, tell
 
     async def tick(self) -> FoundingReport:
-        birth = await self._partition.ask(plans.birth(self._partition.keys))
+        birth = await self._partition.ask(namespace_plans.birth(self._partition.keys))
         anew = birth not in ("", self._birth)
         if anew:
             self._tell()

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from coordinator.clock import Clock
 from coordinator.services.service_loop import Partition
-from coordinator.store.plans import runs as plans
-from coordinator.store.plans.runs import Recovered
+from coordinator.store.plans import coordinators as coordinator_plans
+from coordinator.store.plans.coordinators import Recovered
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Recovery:
     async def tick(self) -> RecoveryReport:
         keys, now = self._partition.keys, self._partition.now()
         lost, held_ms = await self._partition.ask(
-            plans.judge(keys, self._coordinator, tick=TICK, most=MOST_WORKERS, now=now)
+            coordinator_plans.judge(keys, self._coordinator, tick=TICK, most=MOST_WORKERS, now=now)
         )
         self._say_hold(held_ms / 1000)
         if not lost or not await self._lock(LOCK_SECONDS):
@@ -72,13 +72,13 @@ class Recovery:
     async def _recover(self, worker: str) -> Recovered:
         """All runs of a worker, batch by batch; the word is that of the last batch."""
         keys = self._partition.keys
-        host, pid = await self._partition.ask(plans.whereabouts(keys, worker))
+        host, pid = await self._partition.ask(coordinator_plans.whereabouts(keys, worker))
         total = NOTHING
         while True:
             if self._clock.monotonic() - self._locked_at > LOCK_SECONDS / 3:
                 await self._lock(LOCK_SECONDS)  # lost or not, the script says
             part = await self._partition.ask(
-                plans.recover(
+                coordinator_plans.recover(
                     keys, worker, lock=LOCK, token=self._coordinator, tick=TICK, batch=BATCH, jitter=self._jitter(),
                     now=self._partition.now(),
                 )
@@ -93,7 +93,7 @@ class Recovery:
 
     async def _lock(self, seconds: float) -> bool:
         asked_at = self._clock.monotonic()
-        got = await self._partition.ask(plans.lock(self._partition.keys, LOCK, self._coordinator, seconds))
+        got = await self._partition.ask(coordinator_plans.lock(self._partition.keys, LOCK, self._coordinator, seconds))
         self._locked_at = asked_at if got else 0.0
         return got
 

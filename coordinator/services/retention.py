@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from coordinator.model.run import ENDED
 from coordinator.services.service_loop import Partition
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import coordinators as coordinator_plans
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Retention:
     async def tick(self) -> RetentionReport:
         forgotten = 0
         while True:
-            part = await self._partition.ask(plans.trim(self._partition.keys, now=self._partition.now()))
+            part = await self._partition.ask(coordinator_plans.trim(self._partition.keys, now=self._partition.now()))
             forgotten += part
             if part < FULL:
                 break
@@ -50,7 +50,9 @@ class Retention:
     async def _cap(self, status: str) -> int:
         total = 0
         for _ in range(BATCHES):
-            part = await self._partition.ask(plans.cap(self._partition.keys, status, keep=self._keep, batch=BATCH))
+            part = await self._partition.ask(
+                coordinator_plans.cap(self._partition.keys, status, keep=self._keep, batch=BATCH)
+            )
             total += part
             if part < BATCH:
                 break

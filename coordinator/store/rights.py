@@ -10,30 +10,80 @@ from collections.abc import Iterable, Mapping
 
 from coordinator.errors import BadOption
 from coordinator.model.run import name
-from coordinator.store.plans import runs as plans
+from coordinator.store import scripts
 from coordinator.store.script import Script
 
 CONNECTION = ("select", "eval", "evalsha", "info", "time", "wait", "role", "cluster|slots")
 _FACTS = ("hget", "hgetall")  # what the namespace is, and whether it is still the same
 # runs, lines, workers and schedules, as lists and as counts
 _LISTS = (*_FACTS, "hmget", "scard", "srandmember", "sscan", "zcard", "zcount", "zrange", "zrank")
-_LOOKING = (plans.VIEW,)
+_LOOKING = (scripts.VIEW,)
 _OF_ENDED = "hexists"  # in wait, which tells the result of an ended run, and writes only for one that goes on
 _PRODUCING = (
-    plans.FOUND, plans.ENQUEUE, plans.WAIT, plans.CANCEL, plans.REVIVE, plans.DISCARD, plans.PAUSE, plans.UNPAUSE, plans.SCHEDULE,
-    plans.PAUSE_SCHEDULE, plans.UNSCHEDULE, plans.FELL,
-)  # fmt: skip
+    scripts.FOUND,
+    scripts.ENQUEUE,
+    scripts.WAIT,
+    scripts.CANCEL,
+    scripts.REVIVE,
+    scripts.DISCARD,
+    scripts.PAUSE,
+    scripts.UNPAUSE,
+    scripts.SCHEDULE,
+    scripts.PAUSE_SCHEDULE,
+    scripts.UNSCHEDULE,
+    scripts.FELL,
+)
 _WORKING = (
-    plans.FOUND, plans.JOIN, plans.LEAVE, plans.HEARTBEAT, plans.CLAIM, plans.LOAD, plans.CHECKPOINT, plans.COMPLETE, plans.FAIL,
-    plans.RETRY, plans.RELEASE, plans.REJECT, plans.NOTE, plans.RING, plans.ABANDON, plans.RECORD_SAVE, plans.RECORD_LOAD,
-    plans.RECORD_DELETE, plans.RECORD_LIST, plans.RECORD_CLAIM, plans.RECORD_KEEP, plans.LOCK, plans.UNLOCK, plans.SUPERVISE,
-    plans.ROLL, plans.ROLL_PART, plans.DRAIN, plans.EXTEND, plans.KILL,
-)  # fmt: skip
+    scripts.FOUND,
+    scripts.JOIN,
+    scripts.LEAVE,
+    scripts.HEARTBEAT,
+    scripts.CLAIM,
+    scripts.LOAD,
+    scripts.CHECKPOINT,
+    scripts.COMPLETE,
+    scripts.FAIL,
+    scripts.RETRY,
+    scripts.RELEASE,
+    scripts.REJECT,
+    scripts.NOTE,
+    scripts.RING,
+    scripts.ABANDON,
+    scripts.RECORD_SAVE,
+    scripts.RECORD_LOAD,
+    scripts.RECORD_DELETE,
+    scripts.RECORD_LIST,
+    scripts.RECORD_CLAIM,
+    scripts.RECORD_KEEP,
+    scripts.LOCK,
+    scripts.UNLOCK,
+    scripts.SUPERVISE,
+    scripts.ROLL,
+    scripts.ROLL_PART,
+    scripts.DRAIN,
+    scripts.EXTEND,
+    scripts.KILL,
+)
 _COORDINATING = (
-    plans.FOUND, plans.JUDGE, plans.RECOVER, plans.DUE, plans.RING, plans.LOCK, plans.TRIM, plans.FIRE, plans.UPCOMING,
-    plans.POSTPONE, plans.EXAMINE, plans.EXAMINE_ENTRIES, plans.EXAMINE_KEYS, plans.MEND_RUN, plans.MEND_ENTRY, plans.MEND_KEY,
-    plans.MEND_TYPE, plans.CAP,
-)  # fmt: skip
+    scripts.FOUND,
+    scripts.JUDGE,
+    scripts.RECOVER,
+    scripts.DUE,
+    scripts.RING,
+    scripts.LOCK,
+    scripts.TRIM,
+    scripts.FIRE,
+    scripts.UPCOMING,
+    scripts.POSTPONE,
+    scripts.EXAMINE,
+    scripts.EXAMINE_ENTRIES,
+    scripts.EXAMINE_KEYS,
+    scripts.MEND_RUN,
+    scripts.MEND_ENTRY,
+    scripts.MEND_KEY,
+    scripts.MEND_TYPE,
+    scripts.CAP,
+)
 
 # role: the scripts it calls, and the commands that it sends besides
 ROLES: Mapping[str, tuple[tuple[Script, ...], tuple[str, ...]]] = {

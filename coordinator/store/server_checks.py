@@ -20,8 +20,8 @@ from coordinator.model.address import Address
 from coordinator.model.durability import replicas_of
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.nodes import every_master
-from coordinator.store.plans import runs as plans
-from coordinator.store.plans.runs import pairs, text
+from coordinator.store.plans import namespace as namespace_plans
+from coordinator.store.replies import pairs, text
 from coordinator.store.script import Command, Request, read
 
 logger = logging.getLogger(__name__)
@@ -339,5 +339,5 @@ def enter(settings: Settings) -> Generator[Request | list[Request], Any, Namespa
         refuse(found)
         for finding in [*of_address(settings.address), *found]:
             logger.warning("%s", finding.sentence)
-    namespace = yield from plans.found(settings.namespace, birth=uuid4().hex)
+    namespace = yield from namespace_plans.found(settings.namespace, birth=uuid4().hex)
     return namespace

@@ -13,7 +13,7 @@ from coordinator.errors import NotFound, RunCancelled, RunDead, RunFailed, Unrea
 from coordinator.model.deadline import DeadlineExceeded, Spent
 from coordinator.model.run import Counters, Failure, Note, RunView, Status, made_at, parse_route
 from coordinator.model.story import told
-from coordinator.store.plans.runs import pairs, text
+from coordinator.store.replies import pairs, text
 
 # ---- how a run ended -------------------------------------------------------------------------------------------------
 

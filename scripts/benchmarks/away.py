@@ -16,6 +16,7 @@ import uuid
 from collections import defaultdict
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the servers are those of the tests
 
@@ -23,7 +24,10 @@ from coordinator.errors import CoordinatorError
 from coordinator.model.address import address
 from coordinator.model.run import RunIds
 from coordinator.store.keys import Keys, Namespace
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import attempts as attempt_plans
+from coordinator.store.plans import clients as client_plans
+from coordinator.store.plans import namespace as namespace_plans
+from coordinator.store.plans import workers as worker_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from tests.clusters import Cluster
 
@@ -41,8 +45,8 @@ class Worker:
         self.times: Times = defaultdict(list)
 
     async def join(self) -> None:
-        member = plans.Membership(self.worker, 60_000, "h", 1, "s", "f", "c", 1, (ROUTE,))
-        await drive_async(self._wire, plans.join(self.keys, self._space.birth, member))
+        member = worker_plans.Membership(self.worker, 60_000, "h", 1, "s", "f", "c", 1, (ROUTE,))
+        await drive_async(self._wire, worker_plans.join(self.keys, self._space.birth, member))
 
     async def work(self, seconds: float) -> None:
         self.times.clear()
@@ -55,16 +59,16 @@ class Worker:
 
     async def _round(self) -> None:
         keys, self._number = self.keys, self._number + 1
-        await self._timed("heartbeat", plans.heartbeat(keys, self.worker, lease_ms=60_000, floor=0))
-        run = plans.NewRun(self._ids.make(time.time(), keys.partition), ROUTE, b"")
-        await self._timed("enqueue", plans.enqueue(self._space, [run]))
-        claim = plans.claim(keys, self.worker, number=self._number, want=1, routes=[ROUTE], alone=False)
+        await self._timed("heartbeat", worker_plans.heartbeat(keys, self.worker, lease_ms=60_000, floor=0))
+        run = client_plans.NewRun(self._ids.make(time.time(), keys.partition), ROUTE, b"")
+        await self._timed("enqueue", client_plans.enqueue(self._space, [run]))
+        claim = worker_plans.claim(keys, self.worker, number=self._number, want=1, routes=[ROUTE], alone=False)
         _, claimed = await self._timed("claim", claim)
         for one in claimed:
-            await self._timed("ending", plans.complete(keys, one.id, one.token, b""))
+            await self._timed("ending", attempt_plans.complete(keys, one.id, one.token, b""))
         await asyncio.sleep(0.02)
 
-    async def _timed(self, what: str, plan: plans.Any) -> plans.Any:
+    async def _timed(self, what: str, plan: Any) -> Any:
         begun = time.monotonic()
         answer = await drive_async(self._wire, plan, timeout=5.0)
         self.times[what].append(1000 * (time.monotonic() - begun))
@@ -88,7 +92,7 @@ async def measure(seconds: float) -> dict[str, object]:
         cluster = Cluster("valkey", Path(directory), replicas=0)
         wire = AsyncWire(address(cluster.url))
         try:
-            space = await drive_async(wire, plans.found("away", birth="b", partitions=PARTITIONS))
+            space = await drive_async(wire, namespace_plans.found("away", birth="b", partitions=PARTITIONS))
             workers = [Worker(wire, space, keys) for keys in space.everywhere()]
             for worker in workers:
                 await worker.join()

@@ -19,8 +19,11 @@ import msgpack
 from server import BenchServer
 
 from coordinator.model.run import id_from
+from coordinator.store import scripts
 from coordinator.store.keys import Keys
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import clients as client_plans
+from coordinator.store.plans import namespace as namespace_plans
+from coordinator.store.plans import workers as worker_plans
 from coordinator.store.script import Call
 from coordinator.store.transport.trip import Packet
 
@@ -35,14 +38,14 @@ class Bare:
 
     def __init__(self, server: BenchServer, name: str) -> None:
         self.server, self.keys = server, Keys(name, 0)
-        for script in (plans.ENQUEUE, plans.CLAIM, plans.COMPLETE):
+        for script in (scripts.ENQUEUE, scripts.CLAIM, scripts.COMPLETE):
             server.admin.script_load(script.text)
-        self._do(plans.found(name, birth="bench"))
+        self._do(namespace_plans.found(name, birth="bench"))
         self.number = 0
 
     def join(self, worker: str, lease_ms: int = 600_000) -> None:
-        member = plans.Membership(worker, lease_ms, "host", 1, "", "default", "", 100, (ROUTE,))
-        self._do(plans.join(self.keys, "bench", member))
+        member = worker_plans.Membership(worker, lease_ms, "host", 1, "", "default", "", 100, (ROUTE,))
+        self._do(worker_plans.join(self.keys, "bench", member))
 
     def _do(self, plan: Any) -> None:
         """A plan of few steps, carried out whole."""
@@ -62,27 +65,29 @@ class Bare:
 
     def enqueues(self, count: int) -> list[tuple[Any, ...]]:
         return [
-            tuple(plans.NewRun(id_from(time.time_ns() // 1_000_000, next(_tails), 0), ROUTE, SPEC))
+            tuple(client_plans.NewRun(id_from(time.time_ns() // 1_000_000, next(_tails), 0), ROUTE, SPEC))
             for _ in range(count)
         ]
 
     def enqueue(self, items: Sequence[tuple[Any, ...]], *, merged: bool) -> None:
         fixed = ("", "bench")
         parts = [tuple(items)] if merged else [(item,) for item in items]
-        self.send([Call(plans.ENQUEUE, self.keys.at, fixed, part) for part in parts])
+        self.send([Call(scripts.ENQUEUE, self.keys.at, fixed, part) for part in parts])
 
     def claim(self, want: int, *, merged: bool, worker: str = "w") -> list[tuple[str, str]]:
         calls = []
         for part in [want] if merged else [1] * want:
             self.number += 1
-            calls.append(plans.claim(self.keys, worker, number=self.number, want=part, routes=[ROUTE], alone=False))
+            calls.append(
+                worker_plans.claim(self.keys, worker, number=self.number, want=part, routes=[ROUTE], alone=False)
+            )
         replies = self.send([next(call) for call in calls])
         return [(row[0], row[1]) for reply in replies for row in reply[1]]
 
     def complete(self, held: Sequence[tuple[str, str]], *, merged: bool) -> None:
         items = [(id, token, b"") for id, token in held]
         parts = [tuple(items)] if merged else [(item,) for item in items]
-        self.send([Call(plans.COMPLETE, self.keys.at, ("",), part) for part in parts])
+        self.send([Call(scripts.COMPLETE, self.keys.at, ("",), part) for part in parts])
 
     def fill(self, count: int) -> None:
         """As fast as it goes: for measurements that begin with many waiting runs."""
@@ -124,7 +129,9 @@ def by_tool(server: BenchServer, count: int) -> dict[str, float]:
     if not program:
         return {}
     bare = Bare(server, "tool")
-    call = Call(plans.ENQUEUE, bare.keys.at, ("", "bench"), (tuple(plans.NewRun("__rand_int__", ROUTE, b"x" * 120)),))
+    call = Call(
+        scripts.ENQUEUE, bare.keys.at, ("", "bench"), (tuple(client_plans.NewRun("__rand_int__", ROUTE, b"x" * 120)),)
+    )
     command = [str(part, "ascii") if isinstance(part, bytes) else str(part)
                for part in Packet(call, [0], list(call.items)).command(bare=False, whole=False)]  # fmt: skip
     found = {}

@@ -17,8 +17,8 @@ import redis
 from coordinator import Client
 from coordinator.config import Settings
 from coordinator.doctor import examiner as doctor
+from coordinator.store import scripts
 from coordinator.store import server_checks as checks
-from coordinator.store.plans import runs as plans
 from coordinator.store.transport.embedded import attach
 from coordinator.store.transport.wire import Wire, drive
 
@@ -49,8 +49,8 @@ def examined(admin: redis.Redis, url: str, *, repair: bool) -> dict[str, object]
 def name_of(command: bytes) -> str:
     """A script by its name. One that is sent whole, since the server did not have it yet, is known by the call."""
     words = command.decode(errors="replace").split()
-    scripts = {script.sha: script.name for script in plans.SCRIPTS}
-    return scripts.get(words[1], words[1]) if words[0] == "EVALSHA" else words[0]
+    names = {script.sha: script.name for script in scripts.SCRIPTS}
+    return names.get(words[1], words[1]) if words[0] == "EVALSHA" else words[0]
 
 
 def cpu_of(admin: redis.Redis) -> float:

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the Cluster is that of the
 
 from coordinator import Client, Status
 from coordinator.model.address import address
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.transport.wire import Wire, drive
 from tests.clusters import Cluster
 
@@ -165,7 +165,7 @@ def partitions(cluster: Cluster, count: int, directory: Path) -> dict[str, float
     for node in nodes:
         node.empty()
     wire = Wire(address(cluster.url))
-    drive(wire, plans.found("runs", birth="b", partitions=count))
+    drive(wire, namespace_plans.found("runs", birth="b", partitions=count))
     wire.close()
     before = [node.usage() for node in nodes]
     with Client(cluster.url) as client:

@@ -40,8 +40,13 @@ from coordinator.config import address
 from coordinator.encoding.codec import encode
 from coordinator.model.run import parse_route
 from coordinator.store.keys import Namespace
-from coordinator.store.plans import runs as plans
-from coordinator.store.plans.runs import Claimed, Delta, Membership
+from coordinator.store.plans import attempts as attempt_plans
+from coordinator.store.plans import coordinators as coordinator_plans
+from coordinator.store.plans import namespace as namespace_plans
+from coordinator.store.plans import workers as worker_plans
+from coordinator.store.plans.attempts import Delta
+from coordinator.store.plans.workers import Claimed, Membership
+from coordinator.store.replies import pairs
 from coordinator.store.script import read
 from coordinator.store.transport.wire import Plan, Wire, drive
 from tests.unrest import LEVELS, UNREST
@@ -60,7 +65,7 @@ class Shop:
         self.url, self.name = url, name
         self.wire = Wire(address(url))
         level = LEVELS.get(address(url).kind, "local") if UNREST else "local"
-        self.space: Namespace = self.do(plans.found(name, birth="b", partitions=partitions, durability=level))
+        self.space: Namespace = self.do(namespace_plans.found(name, birth="b", partitions=partitions, durability=level))
         self.client = Client(url, name)
         self._numbers: dict[int, int] = {}
 
@@ -70,17 +75,17 @@ class Shop:
     def join(self, *routes: str, worker: str = "w") -> None:
         member = Membership(worker, 15_000, "host", 7, "", "fleet", "v1", 10, routes)
         for keys in self.space.everywhere():
-            word = self.do(plans.join(keys, self.space.birth, member))
+            word = self.do(worker_plans.join(keys, self.space.birth, member))
             if word == "stranger":  # it could not be reached when the namespace was founded: as a worker does
-                assert self.do(plans.found_copies(self.name, self.space.birth))
-                word = self.do(plans.join(keys, self.space.birth, member))
+                assert self.do(namespace_plans.found_copies(self.name, self.space.birth))
+                word = self.do(worker_plans.join(keys, self.space.birth, member))
             assert word == "ok"
 
     def claim(self, *routes: str, want: int = 500, worker: str = "w") -> dict[str, Claimed]:
         claimed: dict[str, Claimed] = {}
         for keys in self.space.everywhere():
             number = self._numbers[keys.partition] = self._numbers.get(keys.partition, 0) + 1
-            plan = plans.claim(keys, worker, number=number, want=want, routes=routes, alone=True)
+            plan = worker_plans.claim(keys, worker, number=number, want=want, routes=routes, alone=True)
             claimed |= {run.id: run for run in self.do(plan)[1]}
         return claimed
 
@@ -93,18 +98,21 @@ class Shop:
 
     def complete(self, run: Claimed, value: object = None) -> None:
         result = b"" if value is None else encode(value, "result")
-        assert self.do(plans.complete(self.space.keys_of(run.id), run.id, run.token, result)) == "ok"
+        assert self.do(attempt_plans.complete(self.space.keys_of(run.id), run.id, run.token, result)) == "ok"
 
     def fail(self, run: Claimed, *error: str) -> None:
-        assert self.do(plans.fail(self.space.keys_of(run.id), run.id, run.token, encode(list(error), "error"))) == "ok"
+        assert (
+            self.do(attempt_plans.fail(self.space.keys_of(run.id), run.id, run.token, encode(list(error), "error")))
+            == "ok"
+        )
 
     def due(self) -> None:
         for keys in self.space.everywhere():
-            self.do(plans.due(keys))
+            self.do(coordinator_plans.due(keys))
 
     def fields(self, id: str) -> dict[str, Any]:
         keys = self.space.keys_of(id)
-        return plans.pairs(self.wire.ask([read(keys.at, "HGETALL", keys.run(id))])[0])
+        return pairs(self.wire.ask([read(keys.at, "HGETALL", keys.run(id))])[0])
 
     def all_keys(self) -> list[str]:
         found: list[str] = []
@@ -575,7 +583,11 @@ def test_a_dead_run_is_raised_as_dead(client, shop):
     error = encode(["ImportError", "no module", ""], "error")
     for _ in range(3):
         run = shop.start(handle)[handle.id]
-        assert shop.do(plans.reject(keys, handle.id, run.token, proven=True, error=error)) in ("ok", "delayed", "dead")
+        assert shop.do(attempt_plans.reject(keys, handle.id, run.token, proven=True, error=error)) in (
+            "ok",
+            "delayed",
+            "dead",
+        )
         view = handle.view()
         if view.status is Status.DEAD:
             break
@@ -624,7 +636,7 @@ def test_a_running_one_is_asked_to_stop(client, shop):
     with pytest.raises(RunCancelled, match="by force"):
         handle.result(timeout=10)
     assert not handle.view().cancelling
-    assert shop.do(plans.complete(shop.space.keys_of(run.id), run.id, run.token, b"")) == "fenced"
+    assert shop.do(attempt_plans.complete(shop.space.keys_of(run.id), run.id, run.token, b"")) == "fenced"
 
 
 def test_an_ended_run_is_not_cancelled(client, shop):
@@ -706,17 +718,17 @@ def test_a_checkpoint_that_nobody_reads_is_said(client, shop):
     delta = Delta(
         1, 0, 1, 0, 0, b"", 3, 2, b"state", phases=(("phase:-:outline#0", b"x"),), note=encode(["half", 1, 2], "note")
     )
-    assert shop.do(plans.checkpoint(keys, handle.id, run.token, delta))[0] == "ok"
+    assert shop.do(attempt_plans.checkpoint(keys, handle.id, run.token, delta))[0] == "ok"
     view = handle.view()
     assert (view.iteration, view.phases, view.schema, view.owner) == (3, ("outline",), 2, "w")
     assert view.note is not None
     assert (view.note.text, view.note.done, view.note.total) == ("half", 1, 2)
     assert view.why == "attempt 1 on worker w"
     assert view.checkpointed is not None
-    assert shop.do(plans.release(keys, handle.id, run.token, mode="stopping")) == "ok"
+    assert shop.do(attempt_plans.release(keys, handle.id, run.token, mode="stopping")) == "ok"
     assert handle.view().why.startswith("no live worker reads its checkpoint: it has schema 2, and")
     assert handle.view().cause == "release"
-    assert shop.do(plans.leave(keys, "w")) == []
+    assert shop.do(worker_plans.leave(keys, "w")) == []
     assert handle.view().why == "no live worker knows kind 'work' (queue 'default')"
 
 
@@ -858,7 +870,7 @@ def test_workers_and_the_whole_are_shown(client, shop):
     runs = shop.start(*handles)
     shop.complete(runs[handles[0].id])
     for keys in shop.space.everywhere():
-        shop.do(plans.judge(keys, "c1", tick=1))
+        shop.do(coordinator_plans.judge(keys, "c1", tick=1))
     (worker,) = client.workers()
     assert (worker.id, worker.host, worker.pid, worker.fleet, worker.code) == ("w", "host", 7, "fleet", "v1")
     assert (worker.slots, worker.running, worker.condemned, worker.draining) == (10, 4, False, False)

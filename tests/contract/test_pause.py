@@ -9,7 +9,7 @@ import pytest
 
 from coordinator import AsyncClient, BadName, BadOption, Client
 from coordinator.config import address
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.transport.wire import Wire, drive
 
 
@@ -18,7 +18,7 @@ def founded(store_url: str, request: pytest.FixtureRequest) -> tuple[str, str]:
     """A url and a namespace of one or of three partitions."""
     name = f"t{uuid.uuid4().hex[:10]}"
     wire = Wire(address(store_url), timeout=5)
-    drive(wire, plans.found(name, birth="b1", partitions=request.param, durability="local"))
+    drive(wire, namespace_plans.found(name, birth="b1", partitions=request.param, durability="local"))
     wire.close()
     return store_url, name
 

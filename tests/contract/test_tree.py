@@ -11,8 +11,9 @@ import pytest
 from coordinator import Handle, NotFound, RunCancelled, Status, TreeCancelled
 from coordinator.client.operations import Operations
 from coordinator.errors import Unreadable
+from coordinator.store import scripts
 from coordinator.store.keys import Keys
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.script import Call, read
 from tests.contract.test_client import Shop
 
@@ -105,7 +106,7 @@ def test_no_child_escapes_whenever_it_is_enqueued(shop: Shop) -> None:
         with pytest.raises(TreeCancelled) as refused:
             below(shop, root)
         assert refused.value.parent == root.id
-        shop.do(plans.release(*_owned(shop, root), mode="stopping"))
+        shop.do(attempt_plans.release(*_owned(shop, root), mode="stopping"))
         assert root.view().status is Status.CANCELLED
         number += 1
     assert steps > 3
@@ -146,7 +147,7 @@ def test_a_revived_run_may_have_children_again(shop: Shop) -> None:
     root = shop.client.enqueue("work")
     shop.start(root)
     root.cancel_tree()
-    shop.do(plans.release(*_owned(shop, root), mode="stopping"))
+    shop.do(attempt_plans.release(*_owned(shop, root), mode="stopping"))
     root.revive()
     assert len(below(shop, root)) == 8
 
@@ -167,11 +168,11 @@ def test_a_mark_that_comes_late_does_not_count_for_the_next_life(shop: Shop) -> 
     plan = Operations(shop.name, shop.client._clock, examine=None).cancel_tree(root.id, 30.0)
     request = next(plan)
     while not (
-        isinstance(request, list) and any(isinstance(one, Call) and one.script is plans.FELL for one in request)
+        isinstance(request, list) and any(isinstance(one, Call) and one.script is scripts.FELL for one in request)
     ):
         replies = shop.wire.ask(request if isinstance(request, list) else [request])
         request = plan.send(replies if isinstance(request, list) else replies[0])
-    shop.do(plans.release(*_owned(shop, root), mode="stopping"))
+    shop.do(attempt_plans.release(*_owned(shop, root), mode="stopping"))
     root.revive()
     shop.wire.ask(request)
     assert len(below(shop, root)) == 8

@@ -19,7 +19,7 @@ import redis
 import redis.cluster
 
 from coordinator.model.address import address
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.rights import ROLES, acl
 from coordinator.store.transport.wire import Wire, drive
 from tests.clusters import Cluster, Group
@@ -62,7 +62,9 @@ class Place:
         wire = Wire(address(self._made.url))
         try:
             level = LEVELS["cluster" if isinstance(self._made, Cluster) else "sentinel"]
-            drive(wire, plans.found(namespace, birth=uuid.uuid4().hex, partitions=PARTITIONS, durability=level))
+            drive(
+                wire, namespace_plans.found(namespace, birth=uuid.uuid4().hex, partitions=PARTITIONS, durability=level)
+            )
         finally:
             wire.close()
 

@@ -19,7 +19,8 @@ import pytest
 from coordinator.client.client import Client
 from coordinator.config import address
 from coordinator.model.run import is_run_id
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import namespace as namespace_plans
+from coordinator.store.plans import workers as worker_plans
 from coordinator.store.transport.wire import Wire, drive
 from tests.conftest import StartServer
 from tests.e2e.places import Place, role_of
@@ -267,9 +268,9 @@ def test_show_says_that_no_live_worker_knows_the_kind_and_which_one_was_meant(sh
     id = shell("enqueue", "reserch", "topic=tides").out.strip()
     assert "no live worker knows kind 'reserch'" in shell("show", id).out
     wire = Wire(address(shell.url))
-    space = drive(wire, plans.found(shell.namespace, birth=""))
-    member = plans.Membership("w-1", 60_000, "host", 1, "", "default", "", 1, ("default:research@0",))
-    drive(wire, plans.join(space.keys(0), space.birth, member))
+    space = drive(wire, namespace_plans.found(shell.namespace, birth=""))
+    member = worker_plans.Membership("w-1", 60_000, "host", 1, "", "default", "", 1, ("default:research@0",))
+    drive(wire, worker_plans.join(space.keys(0), space.birth, member))
     wire.close()
     said = shell("show", id)
     assert "did you mean 'research'?" in said.out

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from coordinator import Client, Handle, Status
-from coordinator.store.plans.runs import CLAIM
+from coordinator.store.scripts import CLAIM
 from tests.e2e.conftest import MakeStage
 from tests.e2e.processes import Stage, children, stop, wait_for_start
 from tests.proxy import Proxy, naming

@@ -18,8 +18,8 @@ import coordinator as coordinator_package
 from coordinator import AsyncClient, Client, Status
 from coordinator.config import Settings
 from coordinator.errors import NotConfigured
-from coordinator.store.plans.runs import SCRIPTS
 from coordinator.store.rights import CONNECTION, ROLES, acl
+from coordinator.store.scripts import SCRIPTS
 from tests.certificates import Certificates
 from tests.clusters import Cluster, Group, Guard
 from tests.conftest import StartServer

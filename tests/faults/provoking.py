@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 
-from coordinator.store.plans import runs as plans
+from coordinator.store import scripts
 from coordinator.store.script import Script
 from tests.e2e.processes import children
 from tests.faults.lab import Lab
@@ -21,28 +21,68 @@ SOON = 5  # steps after which another one is provoked
 
 # what its processes send while all is well
 ALWAYS = (
-    plans.ENQUEUE, plans.CLAIM, plans.LOAD, plans.CHECKPOINT, plans.NOTE, plans.COMPLETE, plans.FAIL, plans.RETRY, plans.HEARTBEAT,
-    plans.JUDGE, plans.DUE, plans.RING, plans.TRIM, plans.CAP, plans.UPCOMING, plans.SUPERVISE,
-    plans.RECORD_SAVE, plans.RECORD_LOAD, plans.RECORD_DELETE, plans.RECORD_LIST, plans.RECORD_CLAIM, plans.RECORD_KEEP,
-)  # fmt: skip
+    scripts.ENQUEUE,
+    scripts.CLAIM,
+    scripts.LOAD,
+    scripts.CHECKPOINT,
+    scripts.NOTE,
+    scripts.COMPLETE,
+    scripts.FAIL,
+    scripts.RETRY,
+    scripts.HEARTBEAT,
+    scripts.JUDGE,
+    scripts.DUE,
+    scripts.RING,
+    scripts.TRIM,
+    scripts.CAP,
+    scripts.UPCOMING,
+    scripts.SUPERVISE,
+    scripts.RECORD_SAVE,
+    scripts.RECORD_LOAD,
+    scripts.RECORD_DELETE,
+    scripts.RECORD_LIST,
+    scripts.RECORD_CLAIM,
+    scripts.RECORD_KEEP,
+)
 # and what they send when a worker drains, is killed, or stands still with its supervisor: its host is lost
-DRAINED = (plans.RELEASE, plans.LEAVE, plans.JOIN)
-KILLED = (plans.ABANDON,)
-LOST = (plans.RECOVER, plans.LOCK)
+DRAINED = (scripts.RELEASE, scripts.LEAVE, scripts.JOIN)
+KILLED = (scripts.ABANDON,)
+LOST = (scripts.RECOVER, scripts.LOCK)
 # and after a deed of the operator
 ASKED: Mapping[Script, str] = {
-    plans.FOUND: "come_in", plans.VIEW: "look", plans.WAIT: "look", plans.CANCEL: "cancel", plans.FELL: "cancel_tree",
-    plans.REVIVE: "revive", plans.DISCARD: "discard", plans.EXTEND: "let_one_be_overdue", plans.KILL: "let_one_be_overdue",
-    plans.REJECT: "enqueue_what_can_not_start", plans.PAUSE: "pause", plans.UNPAUSE: "pause", plans.SCHEDULE: "schedule",
-    plans.FIRE: "schedule", plans.PAUSE_SCHEDULE: "pause_schedule", plans.UNSCHEDULE: "unschedule",
-    plans.POSTPONE: "schedule_elsewhere", plans.ROLL: "roll", plans.ROLL_PART: "roll", plans.UNLOCK: "roll", plans.DRAIN: "drain",
-    plans.EXAMINE: "doctor", plans.EXAMINE_ENTRIES: "doctor", plans.EXAMINE_KEYS: "doctor", plans.MEND_RUN: "doctor",
-    plans.MEND_ENTRY: "doctor", plans.MEND_KEY: "doctor", plans.MEND_TYPE: "doctor",
-}  # fmt: skip
+    scripts.FOUND: "come_in",
+    scripts.VIEW: "look",
+    scripts.WAIT: "look",
+    scripts.CANCEL: "cancel",
+    scripts.FELL: "cancel_tree",
+    scripts.REVIVE: "revive",
+    scripts.DISCARD: "discard",
+    scripts.EXTEND: "let_one_be_overdue",
+    scripts.KILL: "let_one_be_overdue",
+    scripts.REJECT: "enqueue_what_can_not_start",
+    scripts.PAUSE: "pause",
+    scripts.UNPAUSE: "pause",
+    scripts.SCHEDULE: "schedule",
+    scripts.FIRE: "schedule",
+    scripts.PAUSE_SCHEDULE: "pause_schedule",
+    scripts.UNSCHEDULE: "unschedule",
+    scripts.POSTPONE: "schedule_elsewhere",
+    scripts.ROLL: "roll",
+    scripts.ROLL_PART: "roll",
+    scripts.UNLOCK: "roll",
+    scripts.DRAIN: "drain",
+    scripts.EXAMINE: "doctor",
+    scripts.EXAMINE_ENTRIES: "doctor",
+    scripts.EXAMINE_KEYS: "doctor",
+    scripts.MEND_RUN: "doctor",
+    scripts.MEND_ENTRY: "doctor",
+    scripts.MEND_KEY: "doctor",
+    scripts.MEND_TYPE: "doctor",
+}
 HIT = (*ALWAYS, *DRAINED, *KILLED, *LOST, *ASKED)
 # and those that are not hit, each with the reason
 NOT_HIT: Mapping[Script, str] = {
-    plans.CONFIRM: "sent only where replicas confirm, in one trip with the script that it is about: see `scripts/faults failover`",
+    scripts.CONFIRM: "sent only where replicas confirm, in one trip with the script it confirms: see `scripts/faults failover`",
 }
 
 

@@ -18,7 +18,7 @@ from multiprocessing import get_context
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
-from coordinator.store.plans.runs import SCRIPTS
+from coordinator.store.scripts import SCRIPTS
 from tests.faults.records import Record, Verdict, commit, keep
 from tests.faults.simulation.server import RealServer
 from tests.faults.simulation.world import World

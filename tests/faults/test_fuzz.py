@@ -14,7 +14,7 @@ from coordinator.errors import CoordinatorError, Unreadable
 from coordinator.model.deadline import Spent
 from coordinator.model.schedule import rules_from
 from coordinator.model.story import told
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import clients as client_plans
 from coordinator.views.build import Ending, run_view
 from tests.faults.fuzz import a_server, call_all, command_all, commands
 from tests.faults.fuzz.decoding import CHUNK, COUNTERS, HEAD, SPEC, TARGETS, TOLD, bad, netstrings
@@ -135,9 +135,9 @@ def test_one_item_that_can_t_be_read_leaves_its_neighbours_in_their_line(store: 
     """A number that only turns out to be none when the item before it is written would leave that one in no line."""
     good, other = store.id(), store.id()
     answers = store.do(
-        plans.enqueue(
+        client_plans.enqueue(
             store.ns,
-            [plans.NewRun(good, "default:k@0", b"s"), plans.NewRun(other, "default:k@0", b"s", **wrong)],
+            [client_plans.NewRun(good, "default:k@0", b"s"), client_plans.NewRun(other, "default:k@0", b"s", **wrong)],
             now=store.at,
         )
     )

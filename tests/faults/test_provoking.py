@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from coordinator.store.plans.runs import SCRIPTS
+from coordinator.store.scripts import SCRIPTS
 from tests.faults.campaigns import kill, replies
 from tests.faults.operator import DEEDS
 from tests.faults.provoking import ASKED, HIT, NOT_HIT

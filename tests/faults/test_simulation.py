@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from coordinator.store.plans.runs import SCRIPTS
+from coordinator.store.scripts import SCRIPTS
 from tests.faults.records import ROOT
 from tests.faults.simulate import some
 from tests.faults.simulation.bugs import BUGS, Bug

@@ -10,7 +10,7 @@ import pytest
 
 from coordinator import AsyncClient, AsyncHandle, Status
 from coordinator.model.retry import RetryLater
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import coordinators as coordinator_plans
 from tests.integration.worker_harness import Bench, bench
 from tests.waiting import eventually
 from workers import AsyncRun, Registry
@@ -65,7 +65,7 @@ async def test_every_run_has_one_ending_and_it_is_the_one_that_was_told(here: Be
         told = await asyncio.gather(*cancels)
 
         async def settled() -> bool:
-            await here.do(plans.due(here.namespace.keys(0)))
+            await here.do(coordinator_plans.due(here.namespace.keys(0)))
             return all(here.status(handle.id) in ("completed", "failed", "cancelled") for handle in handles)
 
         await eventually(settled, "all of them to end", timeout=60)

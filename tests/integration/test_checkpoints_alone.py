@@ -15,7 +15,7 @@ import pytest
 
 from coordinator.config import address
 from coordinator.errors import NotConfigured, ServerFull, Unreachable
-from coordinator.store.plans.runs import SCRIPTS
+from coordinator.store.scripts import SCRIPTS
 from coordinator.store.transport.wire import Wire, drive
 from tests.conftest import StartServer
 from tests.lua import record_calls

@@ -16,8 +16,10 @@ import pytest
 from coordinator import AsyncClient, Client, Inputs, NotConfigured, ResultTimeout, Status, Unconfirmed, Unreachable
 from coordinator.config import address
 from coordinator.encoding.codec import encode
-from coordinator.store.plans import runs as plans
-from coordinator.store.plans.runs import Membership
+from coordinator.store.plans import attempts as attempt_plans
+from coordinator.store.plans import namespace as namespace_plans
+from coordinator.store.plans import workers as worker_plans
+from coordinator.store.plans.workers import Membership
 from coordinator.store.transport.wire import Wire, drive
 from tests.impatience import impatient, wire_of
 from tests.proxy import Proxy, naming
@@ -78,7 +80,7 @@ def test_a_replica_is_refused(start_server, namespace):
 def test_a_namespace_without_durability_may_live_in_memory(start_server, namespace):
     server = start_server(settings={"appendonly": "no"})
     wire = Wire(address(server.url))
-    drive(wire, plans.found(namespace, birth="b", durability="none"))
+    drive(wire, namespace_plans.found(namespace, birth="b", durability="none"))
     wire.close()
     with Client(server.url, namespace) as client:
         assert client.enqueue("work").created
@@ -213,7 +215,7 @@ def test_an_enqueue_without_an_answer_is_unconfirmed_and_can_be_made_again_with_
 @pytest.mark.parametrize("partitions", [1, 4])
 def test_many_without_an_answer_say_which_are_acknowledged(proxy, namespace, partitions):
     wire = Wire(address(proxy.url))
-    drive(wire, plans.found(namespace, birth="b", partitions=partitions))
+    drive(wire, namespace_plans.found(namespace, birth="b", partitions=partitions))
     wire.close()
 
     def some(patience: ExitStack | None = None) -> Iterator[Inputs[None]]:
@@ -272,12 +274,12 @@ def test_reading_without_an_answer_is_unreachable_there_is_nothing_to_confirm(pr
 def finish(server: Server, namespace: str, id: str) -> None:
     """A worker takes the run and completes it, not over the proxy."""
     wire = Wire(address(server.url))
-    space = drive(wire, plans.found(namespace, birth="b"))
+    space = drive(wire, namespace_plans.found(namespace, birth="b"))
     keys = space.keys_of(id)
     routes = ("default:work@0",)
-    drive(wire, plans.join(keys, space.birth, Membership("w", 15_000, "h", 1, "", "f", "c", 1, routes)))
-    _, (run,) = drive(wire, plans.claim(keys, "w", number=1, want=1, routes=routes, alone=True))
-    assert drive(wire, plans.complete(keys, id, run.token, encode("done", "result"))) == "ok"
+    drive(wire, worker_plans.join(keys, space.birth, Membership("w", 15_000, "h", 1, "", "f", "c", 1, routes)))
+    _, (run,) = drive(wire, worker_plans.claim(keys, "w", number=1, want=1, routes=routes, alone=True))
+    assert drive(wire, attempt_plans.complete(keys, id, run.token, encode("done", "result"))) == "ok"
     wire.close()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from coordinator import Status
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import clients as client_plans
 from coordinator.views.build import run_view
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.waiting import eventually
@@ -44,10 +44,10 @@ def standing_still(deadline: Deadline, **policy: Any) -> Registry[Any]:
 
 async def enqueue_used(here: Bench, ms: int) -> str:
     """A run of `still` that has used some of its time in attempts before."""
-    await here.do(plans.pause(here.namespace.keys(0), "kind:still"))
+    await here.do(client_plans.pause(here.namespace.keys(0), "kind:still"))
     id = await here.enqueue("still")
     here.admin.hset(here.namespace.keys_of(id).run(id), "spent", f"{ms} 0 0 0 0")
-    await here.do(plans.unpause(here.namespace.keys(0), "kind:still"))
+    await here.do(client_plans.unpause(here.namespace.keys(0), "kind:still"))
     return id
 
 
@@ -330,7 +330,7 @@ async def test_a_kill_holds_although_the_process_dies_before_it_could_fail_the_r
     try:
         await eventually(lambda: "kill" in here.run(id), "the kill")
         assert not next(iter(worker.attempts.values())).ended, "it was not written by the ending"
-        view = run_view(id, await here.do(plans.view(here.namespace.keys_of(id), id)))
+        view = run_view(id, await here.do(client_plans.view(here.namespace.keys_of(id), id)))
         assert view.status is Status.RUNNING
         assert view.why.startswith(
             "killed by its critic: once and for all; its handler has not ended yet (attempt 1 on"
@@ -436,7 +436,7 @@ async def test_a_revived_run_has_all_its_time_again_and_sees_why_it_was_killed(h
     here.worker(runs)
     id = await here.enqueue("second")
     await killed(here, id)
-    assert await here.do(plans.revive(here.namespace.keys_of(id), id, operation="r1")) == "queued"
+    assert await here.do(client_plans.revive(here.namespace.keys_of(id), id, operation="r1")) == "queued"
     assert await here.until(id, "completed") == "completed"
     assert seen[0] is None
     assert seen[1] is not None

@@ -18,7 +18,10 @@ from coordinator.model.run import RunIds, route
 from coordinator.services.daemon import Coordinator
 from coordinator.services.service_loop import Outage, Report, Ticking
 from coordinator.store.keys import Namespace
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import clients as client_plans
+from coordinator.store.plans import namespace as namespace_plans
+from coordinator.store.plans import workers as worker_plans
+from coordinator.store.replies import pairs, text
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from tests.conftest import StartServer
 from tests.waiting import eventually
@@ -48,12 +51,14 @@ class Producer:
 
     async def enqueue(self, due: str = "", partition: int = 0) -> str:
         id = self.ids.make(time.time(), partition)
-        await drive_async(self.wire, plans.enqueue(self.namespace, [plans.NewRun(id, KIND, b"\x80", due=due)]))
+        await drive_async(
+            self.wire, client_plans.enqueue(self.namespace, [client_plans.NewRun(id, KIND, b"\x80", due=due)])
+        )
         return id
 
     async def status(self, id: str) -> str:
-        reply = await drive_async(self.wire, plans.view(self.namespace.keys_of(id), id))
-        return plans.text(plans.pairs(reply[0])["status"])
+        reply = await drive_async(self.wire, client_plans.view(self.namespace.keys_of(id), id))
+        return text(pairs(reply[0])["status"])
 
     async def becomes_queued(self, id: str, timeout: float = 30) -> None:
         async def queued() -> bool:
@@ -63,17 +68,17 @@ class Producer:
 
     async def die_with_a_run(self, worker: str, lease: float) -> str:
         """A worker that claims and is never heard of again."""
-        member = plans.Membership(worker, round(lease * 1000), "host", 7, "", "default", "", 1, (KIND,))
-        await drive_async(self.wire, plans.join(self.namespace.keys(0), self.namespace.birth, member))
+        member = worker_plans.Membership(worker, round(lease * 1000), "host", 7, "", "default", "", 1, (KIND,))
+        await drive_async(self.wire, worker_plans.join(self.namespace.keys(0), self.namespace.birth, member))
         await self.enqueue()
-        plan = plans.claim(self.namespace.keys(0), worker, number=1, want=1, routes=[KIND], alone=False)
+        plan = worker_plans.claim(self.namespace.keys(0), worker, number=1, want=1, routes=[KIND], alone=False)
         _, claimed = await drive_async(self.wire, plan)
         return claimed[0].id
 
 
 async def producer_on(url: str, namespace: str, partitions: int = 1, birth: str = "b") -> Producer:
     wire = AsyncWire(address(url))
-    return Producer(wire, await drive_async(wire, plans.found(namespace, birth=birth, partitions=partitions)))
+    return Producer(wire, await drive_async(wire, namespace_plans.found(namespace, birth=birth, partitions=partitions)))
 
 
 @pytest.fixture

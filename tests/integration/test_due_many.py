@@ -13,7 +13,7 @@ import pytest
 from coordinator.config import address
 from coordinator.services.due import BATCH, BATCHES, Due, DueReport
 from coordinator.services.service_loop import Partition
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.script import read
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from tests.integration.test_services import KIND, World
@@ -36,7 +36,7 @@ class Counted(Partition):
 @pytest.fixture
 async def world(real_url: str, namespace: str) -> AsyncIterator[World]:
     wire = AsyncWire(address(real_url))
-    found = await drive_async(wire, plans.found(namespace, birth="b", partitions=1, clock="test"))
+    found = await drive_async(wire, namespace_plans.found(namespace, birth="b", partitions=1, clock="test"))
     yield World(wire, found)
     await wire.close()
 

@@ -15,9 +15,12 @@ from coordinator.errors import NotConfigured, Unconfirmed
 from coordinator.model.address import address
 from coordinator.store import server_checks as checks
 from coordinator.store.keys import Keys, Tag
-from coordinator.store.plans import runs as plans
-from coordinator.store.plans.runs import SCRIPTS
+from coordinator.store.plans import attempts as attempt_plans
+from coordinator.store.plans import clients as client_plans
+from coordinator.store.plans import namespace as namespace_plans
+from coordinator.store.plans import workers as worker_plans
 from coordinator.store.script import Call, read
+from coordinator.store.scripts import SCRIPTS
 from coordinator.store.transport.wire import Wire, drive
 from tests.clusters import replicated
 from tests.conftest import StartServer
@@ -72,7 +75,7 @@ def wire(pair: Pair) -> Iterator[Wire]:
 
 
 def founded(wire: Wire, namespace: str) -> Any:
-    return drive(wire, plans.found(namespace, birth="b", durability=LEVEL), timeout=PATIENT)
+    return drive(wire, namespace_plans.found(namespace, birth="b", durability=LEVEL), timeout=PATIENT)
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
@@ -107,15 +110,15 @@ async def test_an_enqueue_without_a_replica_is_unconfirmed_until_one_has_it(
 async def test_reads_and_heartbeats_do_not_wait_for_replicas(pair: Pair, wire: Wire, namespace: str) -> None:
     space = founded(wire, namespace)
     keys = space.keys(0)
-    member = plans.Membership("w1", 15_000, "h", 1, "s", "f", "c", 1, ("default:k@0",))
-    assert drive(wire, plans.join(keys, space.birth, member), timeout=PATIENT) == "ok"
+    member = worker_plans.Membership("w1", 15_000, "h", 1, "s", "f", "c", 1, ("default:k@0",))
+    assert drive(wire, worker_plans.join(keys, space.birth, member), timeout=PATIENT) == "ok"
     pair.replica.pause()
     async with AsyncClient(pair.master.url, namespace, timeout=30) as client:
         waiting = asyncio.create_task(client.enqueue("k", {}, key="x"))  # holds its trips up
         for _ in range(20):
             assert (await client.status()).durability == LEVEL
         assert not waiting.done()
-        assert drive(wire, plans.heartbeat(keys, "w1", lease_ms=15_000, floor=0)) is not None
+        assert drive(wire, worker_plans.heartbeat(keys, "w1", lease_ms=15_000, floor=0)) is not None
         pair.replica.resume()
         assert (await waiting).created
 
@@ -124,32 +127,32 @@ def test_an_unconfirmed_claim_brings_nothing(pair: Pair, wire: Wire, namespace: 
     """Its runs are owned and in no worker's hands: the next comparison gives them back, without a strike."""
     space = founded(wire, namespace)
     keys = space.keys(0)
-    member = plans.Membership("w1", 15_000, "h", 1, "s", "f", "c", 1, ("default:k@0",))
-    drive(wire, plans.join(keys, "b", member), timeout=PATIENT)
-    drive(wire, plans.enqueue(space, [plans.NewRun(ONE, "default:k@0", b"")]), timeout=PATIENT)
+    member = worker_plans.Membership("w1", 15_000, "h", 1, "s", "f", "c", 1, ("default:k@0",))
+    drive(wire, worker_plans.join(keys, "b", member), timeout=PATIENT)
+    drive(wire, client_plans.enqueue(space, [client_plans.NewRun(ONE, "default:k@0", b"")]), timeout=PATIENT)
     pair.replica.pause()
     with pytest.raises(Unconfirmed):
-        drive(wire, plans.claim(keys, "w1", number=1, want=1, routes=["default:k@0"], alone=False))
-    beat = drive(wire, plans.heartbeat(keys, "w1", lease_ms=15_000, floor=1, held=[]))
+        drive(wire, worker_plans.claim(keys, "w1", number=1, want=1, routes=["default:k@0"], alone=False))
+    beat = drive(wire, worker_plans.heartbeat(keys, "w1", lease_ms=15_000, floor=1, held=[]))
     assert beat is not None
     ((stray, token),) = beat.strays
     assert stray == ONE
     pair.replica.resume()
-    assert drive(wire, plans.release(keys, ONE, token, mode="stopping"), timeout=PATIENT) == "ok"
+    assert drive(wire, attempt_plans.release(keys, ONE, token, mode="stopping"), timeout=PATIENT) == "ok"
 
 
 def test_an_ending_is_repeated_until_a_replica_has_it(pair: Pair, wire: Wire, namespace: str) -> None:
     space = founded(wire, namespace)
     keys = space.keys(0)
-    member = plans.Membership("w1", 15_000, "h", 1, "s", "f", "c", 1, ("default:k@0",))
-    drive(wire, plans.join(keys, "b", member), timeout=PATIENT)
-    drive(wire, plans.enqueue(space, [plans.NewRun(ONE, "default:k@0", b"")]), timeout=PATIENT)
-    claim = plans.claim(keys, "w1", number=1, want=1, routes=["default:k@0"], alone=False)
+    member = worker_plans.Membership("w1", 15_000, "h", 1, "s", "f", "c", 1, ("default:k@0",))
+    drive(wire, worker_plans.join(keys, "b", member), timeout=PATIENT)
+    drive(wire, client_plans.enqueue(space, [client_plans.NewRun(ONE, "default:k@0", b"")]), timeout=PATIENT)
+    claim = worker_plans.claim(keys, "w1", number=1, want=1, routes=["default:k@0"], alone=False)
     _, (run,) = drive(wire, claim, timeout=PATIENT)
     pair.replica.pause()
     back = threading.Timer(1.5, pair.replica.resume)
     back.start()
-    assert drive(wire, plans.complete(keys, ONE, run.token, b""), timeout=PATIENT) == "ok"
+    assert drive(wire, attempt_plans.complete(keys, ONE, run.token, b""), timeout=PATIENT) == "ok"
     back.join()
     assert pair.replica.admin.hget(keys.run(ONE), "status") == b"completed"
 

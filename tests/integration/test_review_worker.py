@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from coordinator.errors import Refused
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import workers as worker_plans
 from tests.integration.worker_harness import HANG, Bench, bench, performing
 from tests.servers import Server
 from tests.waiting import eventually
@@ -110,7 +110,7 @@ async def test_an_ending_that_is_being_recorded_is_not_taken_for_a_stray(here: B
         return True
 
     worker._release = release  # type: ignore[method-assign]
-    beat = plans.Beat(strays=((id, attempt.token),))
+    beat = worker_plans.Beat(strays=((id, attempt.token),))
     worker._told(Told(attempt.lease, beat, worker.clock.monotonic(), held, attempt.lease.floor))
     async with asyncio.timeout(HANG):
         await asyncio.sleep(0)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import coordinators as coordinator_plans
 from tests.integration.test_saves_lost import COMPLETE, ENDS_BY_ITSELF, SAVES, STEPS, UNFINISHED, expected, found, whole
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.servers import Server
@@ -230,7 +230,7 @@ async def test_a_fall_back_to_before_the_claim_stops_the_handler_and_the_run_goe
     await worker.ready.wait()
     backup = unknown or Backup(server, tmp_path / "old")
     here.admin.srem(keys.paused(), "kind:work")
-    await here.do(plans.ring(keys))
+    await here.do(coordinator_plans.ring(keys))
     await performing(worker)
     await steps.until(saved + 2)
     attempts = here.counters(id).attempt
@@ -242,7 +242,7 @@ async def test_a_fall_back_to_before_the_claim_stops_the_handler_and_the_run_goe
     assert isinstance(steps.ends[0], (Stopped, asyncio.CancelledError))
     assert here.status(id) == "queued"
     here.admin.srem(keys.paused(), "kind:work")
-    await here.do(plans.ring(keys))
+    await here.do(coordinator_plans.ring(keys))
     steps.allowed = SAVES + 1
     assert await here.outcome(id) == "completed"
     assert here.result(id) == DONE

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coordinator.encoding.codec import encode
-from coordinator.store.plans import runs as plans
+from coordinator.store import scripts
 from tests.integration.worker_harness import Bench, bench
 from tests.servers import Server
 from workers import AsyncRun, Registry
@@ -23,7 +23,7 @@ LARGE = "s" * 100_000
 def server(start_server: Any) -> Server:
     """One whose bytes nobody else sends."""
     made: Server = start_server()
-    for script in plans.SCRIPTS:
+    for script in scripts.SCRIPTS:
         made.admin.script_load(script.text)
     return made
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import workers.process.worker
-from coordinator.store.plans import runs as plans
+from coordinator.store import scripts
 from coordinator.store.transport.wire import AsyncWire
 from tests.integration.worker_harness import Bench, bench
 from tests.proxy import Matching, Proxy
@@ -120,7 +120,7 @@ def proxy(valkey_server: Server) -> Iterator[Proxy]:
 async def here(valkey_server: Server, proxy: Proxy, namespace: str) -> AsyncIterator[Bench]:
     """The proxy outlives the workers: they leave through it."""
     async with bench(valkey_server.url, namespace) as made:
-        for script in plans.SCRIPTS:
+        for script in scripts.SCRIPTS:
             made.admin.script_load(script.text)  # so that each call is one EVALSHA
         yield made
 
@@ -133,7 +133,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def save(number: int) -> Matching:
     """The save of this seq, however often it is sent."""
-    sha = plans.CHECKPOINT.sha.encode()
+    sha = scripts.CHECKPOINT.sha.encode()
 
     def matching(request: bytes) -> bool:
         if sha not in request:

@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.encoding.codec import encode
 from coordinator.model.run import route
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import clients as client_plans
 from tests.integration.worker_harness import Bench, bench
 from tests.servers import Server
 from tests.waiting import eventually
@@ -31,8 +31,8 @@ async def here(valkey_server: Server, namespace: str) -> AsyncIterator[Bench]:
 async def enqueued(here: Bench) -> list[str]:
     """All in one call: they begin together, as after a restart."""
     spec = encode([{}, {}, {}], "spec")
-    new = [plans.NewRun(here.ids.make(time.time(), 0), route("default", "busy", 0), spec) for _ in range(RUNS)]
-    return [id for _, id in await here.do(plans.enqueue(here.namespace, new))]
+    new = [client_plans.NewRun(here.ids.make(time.time(), 0), route("default", "busy", 0), spec) for _ in range(RUNS)]
+    return [id for _, id in await here.do(client_plans.enqueue(here.namespace, new))]
 
 
 async def test_a_thousand_runs_that_save_all_the_time_share_their_trips(here, caplog):

@@ -20,8 +20,9 @@ from coordinator.services import scheduler
 from coordinator.services.scheduler import LEFT_TO_OTHERS_MS, LOOK_AGAIN, Scheduler, SchedulerReport
 from coordinator.services.service_loop import LONGEST_REST, Partition
 from coordinator.store.keys import Keys, Namespace
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.plans import schedules as schedule_plans
+from coordinator.store.replies import text
 from coordinator.store.script import read
 from coordinator.store.transport.wire import AsyncWire, Plan, drive_async
 from tests.integration.test_daemon import running
@@ -71,7 +72,7 @@ class World:
     async def run_ids(self) -> list[str]:
         found: list[str] = []
         for keys in self.namespace.everywhere():
-            found += map(plans.text, await self.ask(_one(read(keys.at, "ZRANGE", keys.ready("default:work@0"), 0, -1))))
+            found += map(text, await self.ask(_one(read(keys.at, "ZRANGE", keys.ready("default:work@0"), 0, -1))))
         return sorted(found)
 
     async def fired(self, name: str) -> list[int]:
@@ -93,7 +94,7 @@ def _one(request: Any) -> Any:
 @pytest.fixture
 async def world(store_url: str, namespace: str) -> AsyncIterator[World]:
     wire = AsyncWire(address(store_url))
-    found = await drive_async(wire, plans.found(namespace, birth="b", partitions=2, clock="test"))
+    found = await drive_async(wire, namespace_plans.found(namespace, birth="b", partitions=2, clock="test"))
     yield World(wire, found)
     await wire.close()
 
@@ -374,7 +375,7 @@ async def test_a_bad_record_is_listed_with_its_trouble(store_url: str, namespace
         client.schedule("good", 30, "work")
         client.schedule("bad", 30, "work")
         wire = AsyncWire(address(store_url))
-        keys = (await drive_async(wire, plans.found(namespace, birth="x"))).keys(0)
+        keys = (await drive_async(wire, namespace_plans.found(namespace, birth="x"))).keys(0)
         await drive_async(wire, _one(read(keys.at, "DEL", keys.schedule("bad"))))
         await drive_async(wire, _one(read(keys.at, "SET", keys.schedule("bad"), "spoilt")))
         await wire.close()

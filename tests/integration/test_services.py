@@ -19,7 +19,11 @@ from coordinator.services.recovery import Recovery, RecoveryReport
 from coordinator.services.retention import Retention
 from coordinator.services.service_loop import LONGEST_REST, Partition
 from coordinator.store.keys import Keys, Namespace
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import clients as client_plans
+from coordinator.store.plans import coordinators as coordinator_plans
+from coordinator.store.plans import namespace as namespace_plans
+from coordinator.store.plans import workers as worker_plans
+from coordinator.store.replies import pairs, text
 from coordinator.store.script import read
 from coordinator.store.transport.wire import AsyncWire, Plan, drive_async
 
@@ -52,27 +56,29 @@ class World:
 
     async def enqueue(self, count: int = 1, *, partition: int = 0, due: str = "", expires: str = "") -> list[str]:
         runs = [
-            plans.NewRun(self.ids.make(self.seconds, partition), KIND, b"\x80", due=due, expires=expires)
+            client_plans.NewRun(self.ids.make(self.seconds, partition), KIND, b"\x80", due=due, expires=expires)
             for _ in range(count)
         ]
-        for answer in await self.ask(plans.enqueue(self.namespace, runs, self.now())):
+        for answer in await self.ask(client_plans.enqueue(self.namespace, runs, self.now())):
             assert answer[0] == "created", answer
         return [run.id for run in runs]
 
     async def join(self, *workers: str, partition: int = 0) -> None:
         for worker in workers:
-            member = plans.Membership(worker, round(LEASE * 1000), "host", 7, "", "default", "", 100, (KIND,))
+            member = worker_plans.Membership(worker, round(LEASE * 1000), "host", 7, "", "default", "", 100, (KIND,))
             keys = self.namespace.keys(partition)
-            assert await self.ask(plans.join(keys, self.namespace.birth, member, self.now())) == "ok"
+            assert await self.ask(worker_plans.join(keys, self.namespace.birth, member, self.now())) == "ok"
 
     async def beat(self, *workers: str) -> None:
         for worker in workers:
-            plan = plans.heartbeat(self.keys, worker, lease_ms=round(LEASE * 1000), floor=0, now=self.now())
+            plan = worker_plans.heartbeat(self.keys, worker, lease_ms=round(LEASE * 1000), floor=0, now=self.now())
             assert await self.ask(plan) is not None
 
-    async def claim(self, worker: str, want: int, *, partition: int = 0, alone: bool = False) -> list[plans.Claimed]:
+    async def claim(
+        self, worker: str, want: int, *, partition: int = 0, alone: bool = False
+    ) -> list[worker_plans.Claimed]:
         number = self.numbers[worker] = self.numbers.get(worker, 0) + 1
-        plan = plans.claim(
+        plan = worker_plans.claim(
             self.namespace.keys(partition), worker, number=number, want=want, routes=[KIND], alone=alone, now=self.now()
         )
         _, claimed = await self.ask(plan)
@@ -81,15 +87,15 @@ class World:
     async def statuses(self, ids: list[str]) -> list[str]:
         found = []
         for id in ids:
-            reply = await self.ask(plans.view(self.namespace.keys_of(id), id))
-            found.append(plans.text(plans.pairs(reply[0])["status"]))
+            reply = await self.ask(client_plans.view(self.namespace.keys_of(id), id))
+            found.append(text(pairs(reply[0])["status"]))
         return found
 
     async def recoveries(self, ids: list[str]) -> list[int]:
         found = []
         for id in ids:
-            reply = await self.ask(plans.view(self.namespace.keys_of(id), id))
-            found.append(int(plans.text(plans.pairs(reply[0])["counters"]).split()[4]))
+            reply = await self.ask(client_plans.view(self.namespace.keys_of(id), id))
+            found.append(int(text(pairs(reply[0])["counters"]).split()[4]))
         return found
 
     async def watch(self, *recoveries: Recovery, seconds: float, beating: tuple[str, ...] = ()) -> list[RecoveryReport]:
@@ -109,7 +115,7 @@ class World:
 @pytest.fixture
 async def world(store_url: str, namespace: str) -> AsyncIterator[World]:
     wire = AsyncWire(address(store_url))
-    found = await drive_async(wire, plans.found(namespace, birth="b", partitions=2, clock="test"))
+    found = await drive_async(wire, namespace_plans.found(namespace, birth="b", partitions=2, clock="test"))
     yield World(wire, found)
     await wire.close()
 
@@ -212,10 +218,10 @@ async def test_who_does_not_hold_the_lock_leaves_the_work_to_its_holder(world: W
     await world.join("w-1")
     ids = await world.enqueue(1)
     await world.claim("w-1", 1)
-    assert await world.ask(plans.lock(world.keys, "recovery", "somebody", 60))
+    assert await world.ask(coordinator_plans.lock(world.keys, "recovery", "somebody", 60))
     assert not any(report.workers for report in await world.watch(recovery, seconds=LEASE + 5))
     assert await world.statuses(ids) == ["running"]
-    await world.ask(plans.lock(world.keys, "recovery", "somebody", 0.001))
+    await world.ask(coordinator_plans.lock(world.keys, "recovery", "somebody", 0.001))
     reports: list[RecoveryReport] = []
     while not any(report.workers for report in reports):
         reports += await world.watch(recovery, seconds=1)

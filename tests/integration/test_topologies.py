@@ -17,9 +17,11 @@ from coordinator.config import Settings
 from coordinator.errors import NotConfigured, NotFound, Unreachable
 from coordinator.model.address import address
 from coordinator.model.run import partition_for
+from coordinator.store import scripts
 from coordinator.store import server_checks as checks
 from coordinator.store.keys import Keys, Namespace
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import namespace as namespace_plans
+from coordinator.store.replies import word
 from coordinator.store.script import read
 from coordinator.store.transport.slots import slot_of
 from coordinator.store.transport.wire import AsyncBell, AsyncWire, Bell, Wire, drive, drive_async
@@ -49,7 +51,9 @@ def sync_wires() -> Iterator[Callable[..., Wire]]:
 
 
 def founded(wire: Wire, namespace: str, durability: str = "local", partitions: int = P) -> Namespace:
-    return drive(wire, plans.found(namespace, birth=uuid.uuid4().hex, partitions=partitions, durability=durability))
+    return drive(
+        wire, namespace_plans.found(namespace, birth=uuid.uuid4().hex, partitions=partitions, durability=durability)
+    )
 
 
 def apart(cluster: Cluster, space: Namespace, node: ClusterNode) -> tuple[list[Keys], list[Keys]]:
@@ -68,7 +72,7 @@ def apart(cluster: Cluster, space: Namespace, node: ClusterNode) -> tuple[list[K
 async def test_one_turn_of_the_loop_goes_to_every_node_and_comes_back_in_order(url: str, namespace: str) -> None:
     wire = AsyncWire(address(url))
     try:
-        space = await drive_async(wire, plans.found(namespace, birth="b", partitions=P))
+        space = await drive_async(wire, namespace_plans.found(namespace, birth="b", partitions=P))
         requests = [read(keys.at, "HGET", keys.namespace(), "birth") for keys in space.everywhere()] * 5
         assert await wire.ask(requests) == [b"b"] * len(requests)
     finally:
@@ -152,8 +156,8 @@ def test_a_script_that_a_node_forgot_is_sent_whole_to_that_node_alone(
     _, others = apart(cluster, space, cluster.nodes[0])  # before its replica takes over
     cluster.nodes[0].pause()  # a client that loaded scripts everywhere would hang here
     try:
-        replies = wire.ask([plans.RING.call(keys.at, most=1) for keys in others], timeout=10)
-        assert {plans.word(reply) for reply in replies} == {"ok"}
+        replies = wire.ask([scripts.RING.call(keys.at, most=1) for keys in others], timeout=10)
+        assert {word(reply) for reply in replies} == {"ok"}
     finally:
         cluster.nodes[0].resume()
 

@@ -12,9 +12,13 @@ import pytest
 
 from coordinator.config import address
 from coordinator.errors import CoordinatorError, NotConfigured, ServerFull, Unconfirmed, Unreachable
-from coordinator.store.plans import runs as plans
-from coordinator.store.plans.runs import SCRIPTS, NewRun
+from coordinator.store import scripts
+from coordinator.store.plans import attempts as attempt_plans
+from coordinator.store.plans import clients as client_plans
+from coordinator.store.plans import namespace as namespace_plans
+from coordinator.store.plans.clients import NewRun
 from coordinator.store.script import read
+from coordinator.store.scripts import SCRIPTS
 from coordinator.store.transport import wire
 from coordinator.store.transport.wire import AsyncWire, Wire, drive, drive_async
 from tests.conftest import StartServer
@@ -125,7 +129,7 @@ async def test_a_repeated_recovery_goes_on_with_the_next_batch(
     load_all(valkey_server)
     store = open_store(valkey_server)
     plan = PREPARE["recover"](store)
-    proxy.cut_next_reply(naming(plans.RECOVER.sha.encode()))
+    proxy.cut_next_reply(naming(scripts.RECOVER.sha.encode()))
     answer = await carried(how, sync_wire, async_wire, proxy.url, plan)
     assert (answer.queued, answer.left) == (1, 0), "two batches of one"
 
@@ -136,13 +140,15 @@ async def test_a_lost_reply_in_a_pipeline_costs_no_neighbour_anything(
     load_all(valkey_server)
     store = open_store(valkey_server)
     runs = [store.running() for _ in range(4)]
-    proxy.cut_next_reply(naming(plans.RELEASE.sha.encode()))
+    proxy.cut_next_reply(naming(scripts.RELEASE.sha.encode()))
     made = async_wire(proxy.url)
     answers: Any = await asyncio.gather(
-        drive_async(made, plans.complete(store.keys, runs[0].id, runs[0].token, b"", now=store.at)),
-        drive_async(made, plans.release(store.keys, runs[1].id, runs[1].token, mode="stopping", now=store.at)),
-        drive_async(made, plans.checkpoint(store.keys, runs[2].id, runs[2].token, delta(1, count=1), now=store.at)),
-        drive_async(made, plans.fail(store.keys, runs[3].id, runs[3].token, b"e", now=store.at)),
+        drive_async(made, attempt_plans.complete(store.keys, runs[0].id, runs[0].token, b"", now=store.at)),
+        drive_async(made, attempt_plans.release(store.keys, runs[1].id, runs[1].token, mode="stopping", now=store.at)),
+        drive_async(
+            made, attempt_plans.checkpoint(store.keys, runs[2].id, runs[2].token, delta(1, count=1), now=store.at)
+        ),
+        drive_async(made, attempt_plans.fail(store.keys, runs[3].id, runs[3].token, b"e", now=store.at)),
     )
     assert list(answers) == ["ok", "ok", ("ok", 1), "ok"]
     assert store.counters(runs[1].id).releases == 1
@@ -172,13 +178,13 @@ async def test_a_pipeline_of_forgotten_scripts_is_answered_in_order(
     runs = [store.running() for _ in range(3)]
     made = async_wire(real_server.url)
     real_server.admin.script_flush()
-    real_server.admin.script_load(plans.FAIL.text)  # one of them is known
+    real_server.admin.script_load(scripts.FAIL.text)  # one of them is known
     answers: Any = await asyncio.gather(
-        drive_async(made, plans.complete(store.keys, runs[0].id, runs[0].token, b"r", now=store.at)),
-        drive_async(made, plans.fail(store.keys, runs[1].id, runs[1].token, b"e", now=store.at)),
-        drive_async(made, plans.cancel(store.keys, runs[2].id, operation="o", grace=1, now=store.at)),
-        drive_async(made, plans.complete(store.keys, runs[1].id, "1-1-w1", b"r", now=store.at)),
-        drive_async(made, plans.view(store.keys, "00000000000000000009-00")),
+        drive_async(made, attempt_plans.complete(store.keys, runs[0].id, runs[0].token, b"r", now=store.at)),
+        drive_async(made, attempt_plans.fail(store.keys, runs[1].id, runs[1].token, b"e", now=store.at)),
+        drive_async(made, client_plans.cancel(store.keys, runs[2].id, operation="o", grace=1, now=store.at)),
+        drive_async(made, attempt_plans.complete(store.keys, runs[1].id, "1-1-w1", b"r", now=store.at)),
+        drive_async(made, client_plans.view(store.keys, "00000000000000000009-00")),
     )
     assert list(answers) == ["ok", "ok", ["cancelling"], "fenced", None]
     assert made.trips <= 2
@@ -198,11 +204,14 @@ async def test_a_server_that_comes_back_is_found_again(
     ask = (
         (lambda plan: asyncio.to_thread(drive, made, plan)) if how == "sync" else (lambda plan: drive_async(made, plan))
     )
-    assert await ask(plans.checkpoint(store.keys, run.id, run.token, delta(1, count=1), now=store.at)) == ("ok", 1)
+    assert await ask(attempt_plans.checkpoint(store.keys, run.id, run.token, delta(1, count=1), now=store.at)) == (
+        "ok",
+        1,
+    )
     server.kill()
     back = threading.Timer(0.3, server.restart)
     back.start()
-    assert await ask(plans.complete(store.keys, run.id, run.token, b"r", now=store.at)) == "ok"
+    assert await ask(attempt_plans.complete(store.keys, run.id, run.token, b"r", now=store.at)) == "ok"
     back.join()
     assert store.status(run.id) == "completed"
 
@@ -212,7 +221,7 @@ async def test_nobody_there_is_unreachable_within_the_timeout(
     proxy: Proxy, sync_wire: Any, async_wire: Any, namespace: str, how: str
 ) -> None:
     proxy.refuse()
-    plan = plans.found(namespace, birth="b")
+    plan = namespace_plans.found(namespace, birth="b")
     loop = asyncio.get_running_loop()
     begun = loop.time()
     with pytest.raises(Unreachable, match=f"redis://127.0.0.1:{proxy.port}/0 can't be reached"):
@@ -228,8 +237,8 @@ async def test_sent_and_never_answered_is_unconfirmed(
     store = open_store(valkey_server)
     run = store.running()
     monkeypatch.setattr(wire, "TRIP_SECONDS", 0.3)
-    proxy.hold_requests(naming(plans.COMPLETE.sha.encode()))
-    plan = plans.complete(store.keys, run.id, run.token, b"r", now=store.at)
+    proxy.hold_requests(naming(scripts.COMPLETE.sha.encode()))
+    plan = attempt_plans.complete(store.keys, run.id, run.token, b"r", now=store.at)
     made = sync_wire(proxy.url) if how == "sync" else async_wire(proxy.url, trip_seconds=0.3)
     # who can't connect in so little time, on a busy machine, has sent nothing
     await (asyncio.to_thread(made.ask, [PING]) if how == "sync" else made.ask([PING]))
@@ -246,10 +255,10 @@ async def test_once_sent_a_later_refusal_does_not_make_it_unreachable(
     load_all(valkey_server)
     store = open_store(valkey_server)
     run = store.running()
-    proxy.hold_requests(naming(plans.COMPLETE.sha.encode()))
+    proxy.hold_requests(naming(scripts.COMPLETE.sha.encode()))
     made = async_wire(proxy.url, trip_seconds=0.5)
     await made.ask([PING])
-    plan = plans.complete(store.keys, run.id, run.token, b"r", now=store.at)
+    plan = attempt_plans.complete(store.keys, run.id, run.token, b"r", now=store.at)
     caller = asyncio.create_task(drive_async(made, plan, 0.5))
     await eventually(lambda: proxy.held == 1, "the trip to be under way")
     proxy.refuse()
@@ -275,13 +284,15 @@ async def test_calls_of_one_turn_share_a_trip_and_a_command(
     made = async_wire(server.url)
     new = [NewRun(store.id(), ROUTES[0], b"spec") for _ in range(200)]
     before = evalshas(server)
-    answers = await asyncio.gather(*(drive_async(made, plans.enqueue(store.ns, [run], now=store.at)) for run in new))
+    answers = await asyncio.gather(
+        *(drive_async(made, client_plans.enqueue(store.ns, [run], now=store.at)) for run in new)
+    )
     assert [answer[0] for answer in answers] == [("created", run.id) for run in new]
     assert (made.trips, evalshas(server) - before) == (1, 1)
     runs = store.claim(want=200)[1]
     before = evalshas(server)
     saves = [
-        drive_async(made, plans.checkpoint(store.keys, run.id, run.token, delta(1, count=1), now=store.at))
+        drive_async(made, attempt_plans.checkpoint(store.keys, run.id, run.token, delta(1, count=1), now=store.at))
         for run in runs
     ]
     assert set(await asyncio.gather(*saves)) == {("ok", 1)}
@@ -292,8 +303,12 @@ async def test_calls_about_one_run_keep_their_order(valkey_server: Server, open_
     store = open_store(valkey_server)
     run = store.running()
     made = async_wire(valkey_server.url)
-    saved = await drive_async(made, plans.checkpoint(store.keys, run.id, run.token, delta(1, count=1), now=store.at))
-    released = await drive_async(made, plans.release(store.keys, run.id, run.token, mode="stopping", now=store.at))
+    saved = await drive_async(
+        made, attempt_plans.checkpoint(store.keys, run.id, run.token, delta(1, count=1), now=store.at)
+    )
+    released = await drive_async(
+        made, attempt_plans.release(store.keys, run.id, run.token, mode="stopping", now=store.at)
+    )
     assert (saved, released) == (("ok", 1), "ok")
 
 
@@ -304,9 +319,11 @@ async def test_cancelling_a_caller_does_not_touch_the_trip(
     store = open_store(valkey_server)
     runs = [store.running() for _ in range(3)]
     made = async_wire(proxy.url)
-    proxy.hold_requests(naming(plans.COMPLETE.sha.encode()))
+    proxy.hold_requests(naming(scripts.COMPLETE.sha.encode()))
     callers = [
-        asyncio.create_task(drive_async(made, plans.complete(store.keys, run.id, run.token, b"r", now=store.at)))
+        asyncio.create_task(
+            drive_async(made, attempt_plans.complete(store.keys, run.id, run.token, b"r", now=store.at))
+        )
         for run in runs
     ]
     await eventually(lambda: proxy.held == 1, "the trip to be under way")
@@ -328,10 +345,10 @@ async def test_one_bad_item_does_not_spoil_its_neighbours(
     spoilt = store.id()
     store.spoil(store.keys.run(spoilt))
     answers = await asyncio.gather(
-        drive_async(made, plans.enqueue(store.ns, [good], now=store.at)),
-        drive_async(made, plans.enqueue(store.ns, [bad._replace(due="soon")], now=store.at)),
-        drive_async(made, plans.enqueue(store.ns, [NewRun(spoilt, ROUTES[0], b"")], now=store.at)),
-        drive_async(made, plans.enqueue(store.ns, [other], now=store.at)),
+        drive_async(made, client_plans.enqueue(store.ns, [good], now=store.at)),
+        drive_async(made, client_plans.enqueue(store.ns, [bad._replace(due="soon")], now=store.at)),
+        drive_async(made, client_plans.enqueue(store.ns, [NewRun(spoilt, ROUTES[0], b"")], now=store.at)),
+        drive_async(made, client_plans.enqueue(store.ns, [other], now=store.at)),
     )
     assert [answer[0][0] for answer in answers] == ["created", "bad", "unreadable", "created"]
     assert store.line(store.keys.ready(ROUTES[0])) == [good.id, other.id]
@@ -365,7 +382,7 @@ async def test_a_wrong_password_is_said(
         f"redis://user:{SECRET}@127.0.0.1:{server.port}/0",
         server.url,
     ):
-        error = await refused(how, sync_wire, async_wire, url, plans.found(namespace, birth="b"))
+        error = await refused(how, sync_wire, async_wire, url, namespace_plans.found(namespace, birth="b"))
         assert isinstance(error, NotConfigured)
         assert f"redis://127.0.0.1:{server.port}/0 refused the user or password" in str(error)
 
@@ -379,7 +396,7 @@ async def test_missing_rights_are_said(
     server.admin.execute_command("ACL", "SETUSER", "blind", "on", f">{SECRET}", "~other:*", "+@all")
     for user in ("weak", "blind"):
         url = f"redis://{user}:{SECRET}@127.0.0.1:{server.port}/0"
-        error = await refused(how, sync_wire, async_wire, url, plans.found(namespace, birth="b"))
+        error = await refused(how, sync_wire, async_wire, url, namespace_plans.found(namespace, birth="b"))
         assert isinstance(error, NotConfigured)
         assert "coordinator acl" in str(error)
 
@@ -391,7 +408,9 @@ async def test_a_replica_is_said(
     primary, replica = start_server(settings={"repl-diskless-sync-delay": "0"}), start_server()
     replica.admin.execute_command("REPLICAOF", "127.0.0.1", primary.port)
     wait_until(lambda: replica.admin.info("replication")["master_link_status"] == "up", "the replica to be in sync")
-    error = await refused(how, sync_wire, async_wire, replica.url, plans.found(namespace, birth="b"), timeout=2)
+    error = await refused(
+        how, sync_wire, async_wire, replica.url, namespace_plans.found(namespace, birth="b"), timeout=2
+    )
     assert isinstance(error, Unreachable)
     assert "is a replica and takes no writes: use the address of its primary" in str(error)
 
@@ -419,5 +438,5 @@ async def test_no_error_shows_a_password(proxy: Proxy, sync_wire: Any, async_wir
     proxy.refuse()
     for how in ("sync", "async"):
         url = f"redis://user:{SECRET}@127.0.0.1:{proxy.port}/0"
-        error = await refused(how, sync_wire, async_wire, url, plans.found(namespace, birth="b"), timeout=0.3)
+        error = await refused(how, sync_wire, async_wire, url, namespace_plans.found(namespace, birth="b"), timeout=0.3)
         assert isinstance(error, Unreachable)

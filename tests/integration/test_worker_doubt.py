@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.config import Settings
 from coordinator.services.daemon import Coordinator
-from coordinator.store.plans import runs as plans
+from coordinator.store import scripts
 from tests.conftest import StartServer
 from tests.integration.worker_harness import HANG, Bench, bench, performing
 from tests.proxy import Proxy, naming
@@ -201,10 +201,10 @@ async def test_what_a_claim_brings_in_a_doubt_is_not_begun_before_it_is_over(val
             worker, _ = here.worker(runs, url=proxy.url, lease=1.0)
             async with asyncio.timeout(HANG):
                 await worker.ready.wait()
-            answer = proxy.hold_next_reply(naming(plans.CLAIM.sha.encode()))
+            answer = proxy.hold_next_reply(naming(scripts.CLAIM.sha.encode()))
             id = await here.enqueue("has_an_effect")
             await eventually(answer.happened.is_set, "a claim to be carried out")
-            proxy.hold_requests(naming(plans.HEARTBEAT.sha.encode()))
+            proxy.hold_requests(naming(scripts.HEARTBEAT.sha.encode()))
             await eventually(lambda: worker._leases[0].in_doubt, "the lease to be in doubt")
             answer.over.set()
             await eventually(lambda: worker.attempts, "the answer to be there")

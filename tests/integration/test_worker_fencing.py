@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import workers as worker_plans
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.servers import Server
 from tests.waiting import eventually
@@ -152,9 +152,9 @@ async def test_a_claim_that_is_answered_when_its_worker_is_gone_starts_nothing(h
     await worker.ready.wait()
     id = await here.enqueue("work", queue="elsewhere")
     keys = here.namespace.keys(0)
-    member = plans.Membership("w9", 60_000, "host", 1, "", "fleet", "-", 1, ())
-    assert await here.do(plans.join(keys, here.namespace.birth, member)) == "ok"
-    claim = plans.claim(keys, "w9", number=1, want=1, routes=["elsewhere:work@0"], alone=False)
+    member = worker_plans.Membership("w9", 60_000, "host", 1, "", "fleet", "-", 1, ())
+    assert await here.do(worker_plans.join(keys, here.namespace.birth, member)) == "ok"
+    claim = worker_plans.claim(keys, "w9", number=1, want=1, routes=["elsewhere:work@0"], alone=False)
     _, claimed = await here.do(claim)
     assert [run.id for run in claimed] == [id]
     lease = Lease(keys, 15.0, worker.clock)

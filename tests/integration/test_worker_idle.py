@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from coordinator import Client, Status
-from coordinator.store.plans import runs as plans
+from coordinator.store import scripts
+from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.transport.wire import Wire, drive
 from tests.integration.worker_harness import HANG, Bench, bench
 from tests.proxy import Proxy, naming
@@ -85,7 +86,7 @@ async def test_a_lost_answer_to_a_claim_that_waited_costs_nothing(server: Server
         async with bench(server.url, namespace) as here:
             here.worker(runs, url=proxy.url)
             await idle(here)
-            cut = proxy.cut_next_reply(naming(plans.CLAIM.sha.encode()))
+            cut = proxy.cut_next_reply(naming(scripts.CLAIM.sha.encode()))
             run = await here.enqueue("double")
             await here.until(run, "completed")
             assert cut.happened.is_set()
@@ -111,7 +112,7 @@ async def test_a_claim_that_waits_takes_no_suspect_along(server: Server, namespa
         before = number()
         here.admin.zadd(keys.delayed(), {run: 1}, xx=True)
         with contextlib.closing(Wire(here.wire.address)) as wire:  # from here on the event loop stands still
-            drive(wire, plans.due(keys))
+            drive(wire, coordinator_plans.due(keys))
             wait_until(lambda: number() != before, "the claim was carried out")
         assert here.status(run) == "queued"
         await here.until(run, "completed")

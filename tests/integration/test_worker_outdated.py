@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from coordinator.store.plans import fleets as fleet_plans
-from coordinator.store.plans.runs import text
+from coordinator.store.replies import text
 from tests.integration.worker_harness import HANG, Bench, bench, performing
 from tests.servers import Server
 from tests.waiting import eventually

@@ -11,7 +11,7 @@ import pytest
 
 import workers.process.worker
 from coordinator.model.retry import Retry
-from coordinator.store.plans import runs as plans
+from coordinator.store import scripts
 from coordinator.store.script import Script
 from coordinator.store.transport.wire import AsyncWire
 from tests.integration.worker_harness import HANG, Bench, bench, performing
@@ -36,7 +36,7 @@ def proxy(valkey_server: Server) -> Iterator[Proxy]:
 async def here(valkey_server: Server, proxy: Proxy, namespace: str) -> AsyncIterator[Bench]:
     """The proxy outlives the workers: they leave through it."""
     async with bench(valkey_server.url, namespace) as made:
-        for script in plans.SCRIPTS:
+        for script in scripts.SCRIPTS:
             made.admin.script_load(script.text)  # so that each call is one EVALSHA
         yield made
 
@@ -66,7 +66,9 @@ def counting(registry: Registry[Any]) -> list[int]:
     return begun
 
 
-@pytest.mark.parametrize("script", [plans.JOIN, plans.CLAIM, plans.CHECKPOINT, plans.COMPLETE], ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    "script", [scripts.JOIN, scripts.CLAIM, scripts.CHECKPOINT, scripts.COMPLETE], ids=lambda s: s.name
+)
 async def test_a_lost_reply_costs_nothing(here, proxy, script):
     runs = Registry()
     begun = counting(runs)
@@ -84,7 +86,7 @@ async def test_a_lost_reply_costs_nothing(here, proxy, script):
 async def test_a_lost_reply_to_an_ending_counts_it_once(here, proxy, end):
     runs = Registry()
     begun = counting(runs)
-    cut = proxy.cut_next_reply(calls(plans.RETRY if end == "raise" else plans.RELEASE))
+    cut = proxy.cut_next_reply(calls(scripts.RETRY if end == "raise" else scripts.RELEASE))
     here.worker(runs, url=proxy.url)
     id = await here.enqueue("work", {"end": end})
     assert await here.outcome(id) == "delayed"
@@ -100,7 +102,7 @@ async def test_a_lost_reply_to_an_ending_counts_it_once(here, proxy, end):
 async def test_a_lost_reply_to_a_rejection_counts_it_once(here, proxy):
     runs = Registry()
     counting(runs)
-    cut = proxy.cut_next_reply(calls(plans.REJECT))
+    cut = proxy.cut_next_reply(calls(scripts.REJECT))
     here.worker(runs, url=proxy.url)
     id = await here.enqueue("work", {"unknown": 1})
     assert await here.outcome(id) == "delayed"
@@ -108,7 +110,7 @@ async def test_a_lost_reply_to_a_rejection_counts_it_once(here, proxy):
     assert here.counters(id).recoveries == 1
 
 
-@pytest.mark.parametrize("script", [plans.RELEASE, plans.LEAVE], ids=lambda s: s.name)
+@pytest.mark.parametrize("script", [scripts.RELEASE, scripts.LEAVE], ids=lambda s: s.name)
 async def test_a_lost_reply_while_draining_releases_once(here, proxy, script):
     runs = Registry()
 
@@ -134,7 +136,7 @@ async def test_a_stop_between_a_claim_and_its_answer_gives_the_run_back(here, pr
     begun = counting(runs)
     worker, task = here.worker(runs, url=proxy.url)
     await worker.ready.wait()
-    proxy.hold_requests(calls(plans.CLAIM))
+    proxy.hold_requests(calls(scripts.CLAIM))
     id = await here.enqueue("work")
     await eventually(lambda: proxy.held, "the claim to be on its way")
     worker.stop()
@@ -162,7 +164,7 @@ async def test_a_claim_that_was_given_up_and_arrives_late(here, proxy, told):
     worker, _ = here.worker(runs, url=proxy.url, lease=600.0)  # no beat but those that are asked for
     await worker.ready.wait()
     lease = worker._leases[0]
-    proxy.hold_requests(calls(plans.CLAIM))
+    proxy.hold_requests(calls(scripts.CLAIM))
     id = await here.enqueue("work")
     await eventually(lambda: proxy.held, "the claim to be on its way")
     proxy.refuse()
@@ -200,7 +202,7 @@ async def test_what_a_claim_took_that_was_given_up_goes_back_as_soon_as_the_next
     begun = counting(runs)
     worker, _ = here.worker(runs, url=proxy.url, lease=600.0)  # no beat but those that are asked for
     await worker.ready.wait()
-    proxy.hold_requests(calls(plans.CLAIM))
+    proxy.hold_requests(calls(scripts.CLAIM))
     id = await here.enqueue("work")
     await eventually(lambda: proxy.held, "the claim to be on its way")
     proxy.refuse()
@@ -230,7 +232,7 @@ async def test_a_save_that_arrives_late_changes_nothing(here, proxy):
             saved.set()
         return list(run.messages)
 
-    late = proxy.delay_next_request(HANG, calls(plans.CHECKPOINT))
+    late = proxy.delay_next_request(HANG, calls(scripts.CHECKPOINT))
     here.worker(runs, url=proxy.url)
     id = await here.enqueue("writes")
     assert await here.outcome(id) == "completed"

@@ -11,7 +11,7 @@ import pytest
 
 from coordinator import AsyncClient, Client, logs
 from coordinator.client import parent as inherit
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import clients as client_plans
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.servers import Server
 from tests.waiting import eventually
@@ -141,9 +141,9 @@ async def test_in_a_process_of_one_place_a_suspect_has_its_turn_although_others_
     assert await here.outcome(id) == "delayed"
     await here.make_due(id)
     await eventually(lambda: len(order) == 2 and here.status(id) == "delayed", "the second strike")
-    await here.do(plans.pause(here.namespace.keys(0), "kind:fine"))
+    await here.do(client_plans.pause(here.namespace.keys(0), "kind:fine"))
     others = [await here.enqueue("fine") for _ in range(20)]
-    await here.do(plans.unpause(here.namespace.keys(0), "kind:fine"))
+    await here.do(client_plans.unpause(here.namespace.keys(0), "kind:fine"))
     assert await here.outcome(others[-1]) == "completed"
     assert order == ["odd", "odd", "fine", "odd"] + 19 * ["fine"]
 

@@ -15,7 +15,9 @@ from coordinator.config import Settings
 from coordinator.encoding.codec import decode, encode
 from coordinator.model.run import Counters, RunIds, route
 from coordinator.store.keys import Namespace
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import clients as client_plans
+from coordinator.store.plans import coordinators as coordinator_plans
+from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.transport.wire import AsyncWire, Plan, drive_async
 from tests.waiting import eventually
 from workers import Registry
@@ -48,12 +50,12 @@ class Bench:
         """The id of a new run; `spec` for one whose bytes are not what an enqueue writes."""
         id = self.ids.make(time.time(), partition)
         packed = encode([dict(inputs or {}), dict(meta or {}), {}], "spec") if spec is None else spec
-        new = plans.NewRun(id, route(queue, kind, 0), packed)
-        assert await self.do(plans.enqueue(self.namespace, [new])) == [("created", id)]
+        new = client_plans.NewRun(id, route(queue, kind, 0), packed)
+        assert await self.do(client_plans.enqueue(self.namespace, [new])) == [("created", id)]
         return id
 
     async def cancel(self, id: str) -> None:
-        await self.do(plans.cancel(self.namespace.keys_of(id), id, operation=f"cancel-{id}", grace=30))
+        await self.do(client_plans.cancel(self.namespace.keys_of(id), id, operation=f"cancel-{id}", grace=30))
 
     # -- workers
 
@@ -71,9 +73,11 @@ class Bench:
         async with asyncio.timeout(HANG):
             return await task
 
-    async def abandon(self, worker: Worker, partition: int = 0) -> plans.Recovered:
+    async def abandon(self, worker: Worker, partition: int = 0) -> coordinator_plans.Recovered:
         """What a supervisor does with a child that is gone; here it is not."""
-        return await self.do(plans.abandon(self.namespace.keys(partition), worker._leases[partition].worker))
+        return await self.do(
+            coordinator_plans.abandon(self.namespace.keys(partition), worker._leases[partition].worker)
+        )
 
     # -- coordinators
 
@@ -81,7 +85,7 @@ class Bench:
         """A delayed run waits no longer."""
         keys = self.namespace.keys_of(id)
         self.admin.zadd(keys.delayed(), {id: 1}, xx=True)
-        await self.do(plans.due(keys))
+        await self.do(coordinator_plans.due(keys))
 
     # -- onlookers
 
@@ -142,7 +146,7 @@ async def bench(url: str, name: str, partitions: int = 1) -> AsyncIterator[Bench
     admin: Any = redis.Redis.from_url(url, protocol=2, socket_timeout=10)
     made: Bench | None = None
     try:
-        namespace = await drive_async(wire, plans.found(name, birth="b1", partitions=partitions))
+        namespace = await drive_async(wire, namespace_plans.found(name, birth="b1", partitions=partitions))
         made = Bench(url, namespace, wire, admin)
         yield made
     finally:

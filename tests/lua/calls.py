@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from coordinator.store import scripts
+from coordinator.store.plans import attempts as attempt_plans
+from coordinator.store.plans import clients as client_plans
+from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.plans import doctor as doctor_plans
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.plans import trees as tree_plans
-from coordinator.store.plans.runs import NewRun
+from coordinator.store.plans import workers as worker_plans
+from coordinator.store.plans.clients import NewRun
 from tests.lua import fleet_calls, schedule_calls
 from tests.lua.store import LEASE, ROUTES, Store, delta
 
@@ -22,29 +27,31 @@ def _running(store: Store) -> Any:
 
 
 def enqueue(store: Store) -> Any:
-    return plans.enqueue(store.ns, [NewRun(ONE, ROUTES[0], b"spec", once="key", digest="d")], now=store.at)
+    return client_plans.enqueue(store.ns, [NewRun(ONE, ROUTES[0], b"spec", once="key", digest="d")], now=store.at)
 
 
 def view(store: Store) -> Any:
-    return plans.view(store.keys, _running(store).id)
+    return client_plans.view(store.keys, _running(store).id)
 
 
 def wait(store: Store) -> Any:
-    return plans.wait(store.keys, _running(store).id, "c1")
+    return client_plans.wait(store.keys, _running(store).id, "c1")
 
 
 def join(store: Store) -> Any:
-    return plans.join(store.keys, "b1", plans.Membership("w1", LEASE, "h", 1, "s", "f", "c", 1, ROUTES), now=store.at)
+    return worker_plans.join(
+        store.keys, "b1", worker_plans.Membership("w1", LEASE, "h", 1, "s", "f", "c", 1, ROUTES), now=store.at
+    )
 
 
 def leave(store: Store) -> Any:
     store.join()
-    return plans.leave(store.keys, "w1")
+    return worker_plans.leave(store.keys, "w1")
 
 
 def heartbeat(store: Store) -> Any:
     run = _running(store)
-    return plans.heartbeat(
+    return worker_plans.heartbeat(
         store.keys, "w1", lease_ms=LEASE, floor=1, held=[(run.id, run.token), (TWO, "1-1-w1")], now=store.at
     )
 
@@ -53,60 +60,62 @@ def claim(store: Store) -> Any:
     store.join()
     store.enqueue(ONE)
     store.enqueue(TWO)
-    return plans.claim(store.keys, "w1", number=1, want=1, routes=ROUTES, alone=False, now=store.at)
+    return worker_plans.claim(store.keys, "w1", number=1, want=1, routes=ROUTES, alone=False, now=store.at)
 
 
 def load(store: Store) -> Any:
     run = _running(store)
     store.save(run, delta(1, count=2, state=b"s"))
-    return plans.load(store.keys, run.id, run.token)
+    return worker_plans.load(store.keys, run.id, run.token)
 
 
 def checkpoint(store: Store) -> Any:
     run = _running(store)
-    return plans.checkpoint(store.keys, run.id, run.token, delta(1, count=2, state=b"s"), now=store.at)
+    return attempt_plans.checkpoint(store.keys, run.id, run.token, delta(1, count=2, state=b"s"), now=store.at)
 
 
 def complete(store: Store) -> Any:
     run = _running(store)
-    return plans.complete(store.keys, run.id, run.token, b"result", now=store.at)
+    return attempt_plans.complete(store.keys, run.id, run.token, b"result", now=store.at)
 
 
 def fail(store: Store) -> Any:
     run = _running(store)
-    return plans.fail(store.keys, run.id, run.token, b"error", delta(1, count=1).wire(), now=store.at)
+    return attempt_plans.fail(store.keys, run.id, run.token, b"error", delta(1, count=1).wire(), now=store.at)
 
 
 def retry(store: Store) -> Any:
     run = _running(store)
-    return plans.retry(
+    return attempt_plans.retry(
         store.keys, run.id, run.token, delay=1, error=b"error", delta=delta(1, count=1).wire(), now=store.at
     )
 
 
 def release(store: Store) -> Any:
     run = _running(store)
-    return plans.release(store.keys, run.id, run.token, mode="unasked", delta=delta(1, count=1).wire(), now=store.at)
+    return attempt_plans.release(
+        store.keys, run.id, run.token, mode="unasked", delta=delta(1, count=1).wire(), now=store.at
+    )
 
 
 def reject(store: Store) -> Any:
     run = _running(store)
-    return plans.reject(store.keys, run.id, run.token, proven=True, error=b"error", now=store.at)
+    return attempt_plans.reject(store.keys, run.id, run.token, proven=True, error=b"error", now=store.at)
 
 
 def cancel(store: Store) -> Any:
-    return plans.cancel(store.keys, _running(store).id, operation="o1", grace=10, now=store.at)
+    return client_plans.cancel(store.keys, _running(store).id, operation="o1", grace=10, now=store.at)
 
 
 def revive(store: Store) -> Any:
     run = _running(store)
     store.fail(run)
-    return plans.revive(store.keys, run.id, operation="r1", now=store.at)
+    return client_plans.revive(store.keys, run.id, operation="r1", now=store.at)
 
 
 def judge(store: Store) -> Any:
     store.join()
-    return plans.judge(store.keys, "c1", tick=1, now=store.at)
+    return coordinator_plans.judge(store.keys, "c1", tick=1, now=store.at)
 
 
 def recover(store: Store) -> Any:
@@ -114,59 +123,61 @@ def recover(store: Store) -> Any:
         store.running()
     store.client.hset(store.keys.worker("w1"), "condemned", "struck")
     store.lock("recovery", "t1")
-    return plans.recover(store.keys, "w1", lock="recovery", token="t1", tick=1, batch=1, jitter=0.5, now=store.at)
+    return coordinator_plans.recover(
+        store.keys, "w1", lock="recovery", token="t1", tick=1, batch=1, jitter=0.5, now=store.at
+    )
 
 
 def abandon(store: Store) -> Any:
     _running(store)
-    return plans.abandon(store.keys, "w1", now=store.at)
+    return coordinator_plans.abandon(store.keys, "w1", now=store.at)
 
 
 def due(store: Store) -> Any:
     store.enqueue(ONE, due="+1")
     store.later(1)
-    return plans.due(store.keys, now=store.at)
+    return coordinator_plans.due(store.keys, now=store.at)
 
 
 def ring(store: Store) -> Any:
     store.enqueue(ONE)
-    return plans.ring(store.keys)
+    return coordinator_plans.ring(store.keys)
 
 
 def lock(store: Store) -> Any:
-    return plans.lock(store.keys, "recovery", "t1", 60)
+    return coordinator_plans.lock(store.keys, "recovery", "t1", 60)
 
 
 def trim(store: Store) -> Any:
     store.complete(_running(store))
     store.later(86_400_000)
-    return plans.trim(store.keys, now=store.at)
+    return coordinator_plans.trim(store.keys, now=store.at)
 
 
 def note(store: Store) -> Any:
     run = _running(store)
-    return plans.note(store.keys, run.id, run.token, b"note")
+    return attempt_plans.note(store.keys, run.id, run.token, b"note")
 
 
 def extend(store: Store) -> Any:
     run = _running(store)
-    return plans.extend(store.keys, run.id, run.token, number=1, seconds=60)
+    return attempt_plans.extend(store.keys, run.id, run.token, number=1, seconds=60)
 
 
 def kill(store: Store) -> Any:
     run = _running(store)
-    return plans.kill(store.keys, run.id, run.token, b"why")
+    return attempt_plans.kill(store.keys, run.id, run.token, b"why")
 
 
 def discard(store: Store) -> Any:
     run = _running(store)
     store.fail(run)
-    return plans.discard(store.keys, run.id, 1)
+    return client_plans.discard(store.keys, run.id, 1)
 
 
 def cap(store: Store) -> Any:
     store.fail(_running(store))
-    return plans.cap(store.keys, "failed", keep=0, batch=10)
+    return coordinator_plans.cap(store.keys, "failed", keep=0, batch=10)
 
 
 def fell(store: Store) -> Any:
@@ -174,13 +185,13 @@ def fell(store: Store) -> Any:
 
 
 def pause(store: Store) -> Any:
-    return plans.pause(store.keys, "queue:default")
+    return client_plans.pause(store.keys, "queue:default")
 
 
 def unpause(store: Store) -> Any:
     store.enqueue(ONE)
-    store.do(plans.pause(store.keys, "kind:k"))
-    return plans.unpause(store.keys, "kind:k")
+    store.do(client_plans.pause(store.keys, "kind:k"))
+    return client_plans.unpause(store.keys, "kind:k")
 
 
 def examine(store: Store) -> Any:
@@ -221,7 +232,7 @@ def mend_type(store: Store) -> Any:
 
 
 def confirm(store: Store) -> Any:
-    return _one(plans.CONFIRM.call(store.keys.at))
+    return _one(scripts.CONFIRM.call(store.keys.at))
 
 
 def _one(request: Any) -> Any:
@@ -230,7 +241,7 @@ def _one(request: Any) -> Any:
 
 def found(store: Store) -> Any:
     store.client.delete(store.keys.namespace())
-    return plans.found(store.ns.name, birth="b3", clock="test")
+    return namespace_plans.found(store.ns.name, birth="b3", clock="test")
 
 
 PREPARE: dict[str, Prepare] = {

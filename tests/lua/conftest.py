@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.store.plans.runs import Claimed
+from coordinator.store.plans.workers import Claimed
 from tests.lua.store import Store
 
 

@@ -7,9 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from coordinator.store.plans import attempts as attempt_plans
+from coordinator.store.plans import clients as client_plans
+from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.plans import fleets as fleet_plans
-from coordinator.store.plans import runs as plans
-from coordinator.store.plans.runs import Beat, Claimed, Delta, Membership, NewRun
+from coordinator.store.plans import workers as worker_plans
+from coordinator.store.plans.attempts import Delta
+from coordinator.store.plans.clients import NewRun
+from coordinator.store.plans.workers import Beat, Claimed, Membership
+from coordinator.store.replies import pairs, word
 from tests.lua.model import ENDED, Model, Save
 from tests.lua.store import HEAD, LEASE, ROUTES, Store
 
@@ -187,18 +193,22 @@ class History:
         life = run.life if aware else None
         self.make(
             "discard",
-            lambda: self.store.do(plans.discard(self.store.keys, run.id, life)),
+            lambda: self.store.do(client_plans.discard(self.store.keys, run.id, life)),
             lambda: self.model.discard(run.id, life),
         )
 
     def pause(self, choose: Choose) -> None:
         name = choose(["queue:default", "kind:k"])
-        self.make("pause", lambda: self.store.do(plans.pause(self.store.keys, name)), lambda: self.model.pause(name))
+        self.make(
+            "pause", lambda: self.store.do(client_plans.pause(self.store.keys, name)), lambda: self.model.pause(name)
+        )
 
     def unpause(self, choose: Choose) -> None:
         name = choose(["queue:default", "kind:k"])
         self.make(
-            "unpause", lambda: self.store.do(plans.unpause(self.store.keys, name)), lambda: self.model.unpause(name)
+            "unpause",
+            lambda: self.store.do(client_plans.unpause(self.store.keys, name)),
+            lambda: self.model.unpause(name),
         )
 
     # -- workers
@@ -219,7 +229,7 @@ class History:
         member = Membership(name, lease, "host", 1, "s", "fleet", "c1", 10, ROUTES)
         self.make(
             "join",
-            lambda: self.store.do(plans.join(self.store.keys, "b1", member, now=self.store.at)),
+            lambda: self.store.do(worker_plans.join(self.store.keys, "b1", member, now=self.store.at)),
             lambda: self.model.join(self.now, name, lease),
         )
 
@@ -242,7 +252,7 @@ class History:
         def really() -> Any:
             keys = self.store.keys
             beat = self.store.do(
-                plans.heartbeat(keys, name, lease_ms=worker.lease, floor=floor, held=held, now=self.store.at)
+                worker_plans.heartbeat(keys, name, lease_ms=worker.lease, floor=floor, held=held, now=self.store.at)
             )
             return beat and seen(beat)
 
@@ -268,9 +278,9 @@ class History:
         owner = Owner(run)
         if run.checkpoint is not None:
             parts = self.store.load(run) if run.checkpoint == "paged" else run.checkpoint
-            fields = plans.pairs(parts[0])
+            fields = pairs(parts[0])
             head = dict(zip(HEAD, map(int, fields["head"].split()), strict=True))
-            chunks = sorted((int(index), chunk) for index, chunk in plans.pairs(parts[1]).items())
+            chunks = sorted((int(index), chunk) for index, chunk in pairs(parts[1]).items())
             owner.messages = [message for _, chunk in chunks for message in chunk.split(b";")[:-1]]
             assert len(owner.messages) == head["length"]
             owner.seq = owner.acked = head["seq"]
@@ -361,7 +371,7 @@ class History:
         run, note = self.some_owner(choose).run, self.fresh().encode()
         self.make(
             "note",
-            lambda: self.store.do(plans.note(self.store.keys, run.id, run.token, note)),
+            lambda: self.store.do(attempt_plans.note(self.store.keys, run.id, run.token, note)),
             lambda: self.model.note(run.id, run.token, note),
         )
 
@@ -464,10 +474,10 @@ class History:
 
         def really() -> str:
             before = self.store.members(self.store.keys.owned(name))
-            call = next(plans.abandon(self.store.keys, name, batch=batch, now=self.store.at))
-            word = plans.word(self.store.wire.ask([call])[0])
+            call = next(coordinator_plans.abandon(self.store.keys, name, batch=batch, now=self.store.at))
+            answer = word(self.store.wire.ask([call])[0])
             taken[:] = before - self.store.members(self.store.keys.owned(name))
-            return word
+            return answer
 
         self.make("abandon", really, lambda: self.model.abandon(self.now, name, taken))
 
@@ -482,7 +492,7 @@ class History:
         """It changes nothing but bells."""
 
         def really() -> None:
-            self.store.do(plans.ring(self.store.keys))
+            self.store.do(coordinator_plans.ring(self.store.keys))
 
         self.make("ring", really, lambda: None)
 
@@ -490,7 +500,7 @@ class History:
         status, keep = choose(ENDED), choose([0, 1, 3])
         self.make(
             "cap",
-            lambda: self.store.do(plans.cap(self.store.keys, status, keep=keep, batch=2)),
+            lambda: self.store.do(coordinator_plans.cap(self.store.keys, status, keep=keep, batch=2)),
             lambda: self.model.cap(status, keep, 2),
         )
 

@@ -11,8 +11,16 @@ import redis
 
 from coordinator.config import address
 from coordinator.model.run import Counters, RunIds
-from coordinator.store.plans import runs as plans
-from coordinator.store.plans.runs import Beat, Claimed, Delta, Membership, Moved, NewRun, Recovered
+from coordinator.store.plans import attempts as attempt_plans
+from coordinator.store.plans import clients as client_plans
+from coordinator.store.plans import coordinators as coordinator_plans
+from coordinator.store.plans import namespace as namespace_plans
+from coordinator.store.plans import workers as worker_plans
+from coordinator.store.plans.attempts import Delta
+from coordinator.store.plans.clients import NewRun
+from coordinator.store.plans.coordinators import Moved, Recovered
+from coordinator.store.plans.workers import Beat, Claimed, Membership
+from coordinator.store.replies import text
 from coordinator.store.transport import memory
 from coordinator.store.transport.wire import Wire, drive
 
@@ -49,7 +57,7 @@ class Store:
             memory.sync_client(where.name) if where.scheme == "memory" else redis.Redis.from_url(url, protocol=2)
         )
         self.now = NOW
-        self.ns = self.do(plans.found(name, birth="b1", partitions=partitions, clock=clock))
+        self.ns = self.do(namespace_plans.found(name, birth="b1", partitions=partitions, clock=clock))
         self.keys = self.ns.keys(0)
         self._ids = RunIds()
         self._numbers: Counter[str] = Counter()
@@ -82,28 +90,28 @@ class Store:
         return id
 
     def ask_enqueue(self, run: NewRun) -> Any:
-        return self.do(plans.enqueue(self.ns, [run], now=self.at))[0]
+        return self.do(client_plans.enqueue(self.ns, [run], now=self.at))[0]
 
     def cancel(self, id: str, operation: str = "o1", grace: float = 10, life: int | None = None) -> list[str]:
-        return self.do(plans.cancel(self.keys, id, operation=operation, grace=grace, life=life, now=self.at))
+        return self.do(client_plans.cancel(self.keys, id, operation=operation, grace=grace, life=life, now=self.at))
 
     def revive(self, id: str, operation: str = "r1", **options: Any) -> str:
-        return self.do(plans.revive(self.keys, id, operation=operation, now=self.at, **options))
+        return self.do(client_plans.revive(self.keys, id, operation=operation, now=self.at, **options))
 
     def wait(self, id: str, client: str = "c1") -> list[Any]:
-        return [plans.text(part) for part in self.do(plans.wait(self.keys, id, client))]
+        return [text(part) for part in self.do(client_plans.wait(self.keys, id, client))]
 
     # -- workers
 
     def join(self, worker: str = "w1", lease: int = LEASE, birth: str = "b1", routes: Sequence[str] = ROUTES) -> str:
         member = Membership(worker, lease, "host", 1, "s", "fleet", "c1", 10, tuple(routes))
-        return self.do(plans.join(self.keys, birth, member, now=self.at))
+        return self.do(worker_plans.join(self.keys, birth, member, now=self.at))
 
     def beat(
         self, worker: str = "w1", lease: int = LEASE, floor: int = 0, held: Iterable[Claimed] | None = None
     ) -> Beat | None:
         pairs = None if held is None else [(run.id, run.token) for run in held]
-        return self.do(plans.heartbeat(self.keys, worker, lease_ms=lease, floor=floor, held=pairs, now=self.at))
+        return self.do(worker_plans.heartbeat(self.keys, worker, lease_ms=lease, floor=floor, held=pairs, now=self.at))
 
     def claim(
         self,
@@ -119,7 +127,9 @@ class Store:
         number = number or self._numbers[worker] + 1
         self._numbers[worker] = max(number, self._numbers[worker])
         return self.do(
-            plans.claim(self.keys, worker, number=number, want=want, routes=routes, alone=alone, now=self.at, **more)
+            worker_plans.claim(
+                self.keys, worker, number=number, want=want, routes=routes, alone=alone, now=self.at, **more
+            )
         )
 
     def take(self, worker: str = "w1", **more: Any) -> Claimed:
@@ -137,47 +147,51 @@ class Store:
         return runs[id]
 
     def leave(self, worker: str = "w1") -> list[tuple[str, str]]:
-        return self.do(plans.leave(self.keys, worker))
+        return self.do(worker_plans.leave(self.keys, worker))
 
     def load(self, run: Claimed, **more: Any) -> Any:
-        return self.do(plans.load(self.keys, run.id, run.token, **more))
+        return self.do(worker_plans.load(self.keys, run.id, run.token, **more))
 
     def save(self, run: Claimed, saved: Delta) -> str:
-        return self.do(plans.checkpoint(self.keys, run.id, run.token, saved, now=self.at))[0]
+        return self.do(attempt_plans.checkpoint(self.keys, run.id, run.token, saved, now=self.at))[0]
 
     def complete(self, run: Claimed, result: bytes = b"result") -> str:
-        return self.do(plans.complete(self.keys, run.id, run.token, result, now=self.at))
+        return self.do(attempt_plans.complete(self.keys, run.id, run.token, result, now=self.at))
 
     def fail(self, run: Claimed, error: bytes = b"error", last: bytes = b"") -> str:
-        return self.do(plans.fail(self.keys, run.id, run.token, error, last, now=self.at))
+        return self.do(attempt_plans.fail(self.keys, run.id, run.token, error, last, now=self.at))
 
     def retry(
         self, run: Claimed, delay: float = 1, error: bytes = b"error", last: bytes = b"", from_start: bool = False
     ) -> str:
         return self.do(
-            plans.retry(
+            attempt_plans.retry(
                 self.keys, run.id, run.token, delay=delay, error=error, from_start=from_start, delta=last, now=self.at
             )
         )
 
     def release(self, run: Claimed, mode: str = "stopping", jitter: float = 0.5, last: bytes = b"") -> str:
-        return self.do(plans.release(self.keys, run.id, run.token, mode=mode, jitter=jitter, delta=last, now=self.at))
+        return self.do(
+            attempt_plans.release(self.keys, run.id, run.token, mode=mode, jitter=jitter, delta=last, now=self.at)
+        )
 
     def reject(self, run: Claimed, proven: bool = True, jitter: float = 0.5) -> str:
         return self.do(
-            plans.reject(self.keys, run.id, run.token, proven=proven, error=b"error", jitter=jitter, now=self.at)
+            attempt_plans.reject(
+                self.keys, run.id, run.token, proven=proven, error=b"error", jitter=jitter, now=self.at
+            )
         )
 
     def extend(self, run: Claimed, number: int = 1, seconds: float = 60) -> str:
-        return self.do(plans.extend(self.keys, run.id, run.token, number=number, seconds=seconds))
+        return self.do(attempt_plans.extend(self.keys, run.id, run.token, number=number, seconds=seconds))
 
     def kill(self, run: Claimed, error: bytes = b"why") -> str:
-        return self.do(plans.kill(self.keys, run.id, run.token, error))
+        return self.do(attempt_plans.kill(self.keys, run.id, run.token, error))
 
     # -- coordinators
 
     def judge(self, tick: float = 1) -> tuple[list[str], int]:
-        return self.do(plans.judge(self.keys, "c1", tick=tick, now=self.at))
+        return self.do(coordinator_plans.judge(self.keys, "c1", tick=tick, now=self.at))
 
     def tick_for(self, ms: int) -> None:
         """A coordinator judges every second for a while."""
@@ -189,27 +203,27 @@ class Store:
         if locked:
             assert self.lock("recovery", "t1")
         return self.do(
-            plans.recover(
+            coordinator_plans.recover(
                 self.keys, worker, lock="recovery", token="t1", tick=1, batch=batch, jitter=jitter, now=self.at
             )
         )
 
     def abandon(self, worker: str = "w1", **more: Any) -> Recovered:
-        return self.do(plans.abandon(self.keys, worker, now=self.at, **more))
+        return self.do(coordinator_plans.abandon(self.keys, worker, now=self.at, **more))
 
     def do_abandon_batch(self, batch: int) -> None:
         """The first batch of an abandonment whose supervisor then died, too."""
-        next_call = next(plans.abandon(self.keys, "w1", batch=batch, now=self.at))
+        next_call = next(coordinator_plans.abandon(self.keys, "w1", batch=batch, now=self.at))
         self.wire.ask([next_call])
 
     def due(self, batch: int = 500) -> Moved:
-        return self.do(plans.due(self.keys, batch=batch, now=self.at))
+        return self.do(coordinator_plans.due(self.keys, batch=batch, now=self.at))
 
     def trim(self, cap: int = 10_000) -> int:
-        return self.do(plans.trim(self.keys, cap=cap, now=self.at))
+        return self.do(coordinator_plans.trim(self.keys, cap=cap, now=self.at))
 
     def lock(self, name: str, token: str, ttl: float = 60) -> bool:
-        return self.do(plans.lock(self.keys, name, token, ttl))
+        return self.do(coordinator_plans.lock(self.keys, name, token, ttl))
 
     def crash(self, run: Claimed) -> None:
         """The run's worker dies, and its supervisor says so."""

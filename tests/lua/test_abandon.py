@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.store.plans.runs import Recovered
+from coordinator.store.plans.coordinators import Recovered
 from tests.lua.store import Store
 
 
@@ -49,10 +49,10 @@ def test_only_the_run_that_is_blamed_is_struck(store: Store) -> None:
 
 
 def test_the_blame_holds_where_a_coordinator_takes_the_rest(store: Store) -> None:
-    from coordinator.store.plans import runs as plans
+    from coordinator.store.plans import coordinators as coordinator_plans
 
     guilty, *innocent = [store.running() for _ in range(6)]
-    store.wire.ask([next(plans.abandon(store.keys, "w1", batch=1, blame=guilty.id, now=store.at))])
+    store.wire.ask([next(coordinator_plans.abandon(store.keys, "w1", batch=1, blame=guilty.id, now=store.at))])
     assert store.recover().left == 0
     assert store.counters(guilty.id).strikes == 1
     assert {store.counters(run.id).strikes for run in innocent} == {0}
@@ -60,10 +60,10 @@ def test_the_blame_holds_where_a_coordinator_takes_the_rest(store: Store) -> Non
 
 def test_the_blame_holds_where_another_supervisor_takes_the_rest(store: Store) -> None:
     """Who gave the worker up dies in the middle, and the next one on its host only sees that its process is gone."""
-    from coordinator.store.plans import runs as plans
+    from coordinator.store.plans import coordinators as coordinator_plans
 
     guilty, *innocent = [store.running() for _ in range(6)]
-    store.wire.ask([next(plans.abandon(store.keys, "w1", batch=1, blame=guilty.id, now=store.at))])
+    store.wire.ask([next(coordinator_plans.abandon(store.keys, "w1", batch=1, blame=guilty.id, now=store.at))])
     assert store.abandon().left == 0
     assert store.counters(guilty.id).strikes == 1
     assert {store.counters(run.id).strikes for run in innocent} == {0}

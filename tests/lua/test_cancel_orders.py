@@ -10,7 +10,7 @@ from itertools import permutations
 
 import pytest
 
-from coordinator.store.plans.runs import Claimed
+from coordinator.store.plans.workers import Claimed
 from tests.lua.store import LEASE, Store
 
 Deed = Callable[[Store, Claimed], object]

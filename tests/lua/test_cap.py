@@ -6,7 +6,7 @@ from dataclasses import astuple, replace
 
 import pytest
 
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import coordinators as coordinator_plans
 from tests.lua.store import Store, delta
 from tests.lua.test_trim import DAY
 
@@ -14,7 +14,7 @@ TOMBSTONE = 60_000
 
 
 def cap(store: Store, status: str, keep: int, batch: int = 100) -> int:
-    return store.do(plans.cap(store.keys, status, keep=keep, batch=batch))
+    return store.do(coordinator_plans.cap(store.keys, status, keep=keep, batch=batch))
 
 
 def ended(store: Store, ending: str) -> str:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.store.plans import runs as plans
-from coordinator.store.plans.runs import Claimed, netstrings
+from coordinator.store import scripts
+from coordinator.store.plans import attempts as attempt_plans
+from coordinator.store.plans.attempts import netstrings
+from coordinator.store.plans.workers import Claimed
+from coordinator.store.replies import word
 from tests.lua.store import ROUTES, Store, delta, messages
 
 
@@ -39,10 +42,12 @@ def test_an_ended_run_cannot_be_saved(store: Store) -> None:
 def test_a_repetition_is_answered_and_writes_nothing_new(store: Store) -> None:
     run = store.running()
     save = delta(1, count=2, state=b"s", phases=(("phase:-:a#0", b"o"),))
-    first = store.do(plans.checkpoint(store.keys, run.id, run.token, save, now=store.at))
+    first = store.do(attempt_plans.checkpoint(store.keys, run.id, run.token, save, now=store.at))
     store.later(100)
     with store.unchanged():
-        assert store.do(plans.checkpoint(store.keys, run.id, run.token, save, now=store.at)) == first == ("ok", 1)
+        assert (
+            store.do(attempt_plans.checkpoint(store.keys, run.id, run.token, save, now=store.at)) == first == ("ok", 1)
+        )
 
 
 @pytest.mark.parametrize("late", range(1, 5))
@@ -135,8 +140,8 @@ def test_a_transcript_may_be_cut_back_to_what_was_acknowledged(store: Store) -> 
     assert store.transcript(run.id) == messages(3)
 
 
-def progress_of(store: Store, run: Claimed, save: plans.Delta) -> int:
-    word, progress = store.do(plans.checkpoint(store.keys, run.id, run.token, save, now=store.at))
+def progress_of(store: Store, run: Claimed, save: attempt_plans.Delta) -> int:
+    word, progress = store.do(attempt_plans.checkpoint(store.keys, run.id, run.token, save, now=store.at))
     assert word == "ok"
     return progress
 
@@ -223,10 +228,10 @@ def test_one_bad_save_does_not_spoil_its_neighbours(store: Store) -> None:
     good = delta(1, count=1).wire()
     for bad in BAD:
         calls = [
-            plans.CHECKPOINT.each(store.keys.at, run.id, {"now": store.at}, id=run.id, token=run.token, delta=saved)
+            scripts.CHECKPOINT.each(store.keys.at, run.id, {"now": store.at}, id=run.id, token=run.token, delta=saved)
             for run, saved in ((first, good), (second, bad), (third, good))
         ]
-        assert [plans.word(reply) for reply in store.wire.ask(calls)] == ["ok", "bad", "ok"], bad
+        assert [word(reply) for reply in store.wire.ask(calls)] == ["ok", "bad", "ok"], bad
         assert store.head(second.id) == {}
     assert store.transcript(first.id) == store.transcript(third.id) == messages(1)
 
@@ -248,7 +253,7 @@ def test_many_saves_in_one_call_are_answered_one_by_one(store: Store) -> None:
     runs = [store.running() for _ in range(4)]
     stale = runs[1]._replace(token="1-1-w1")
     calls = [
-        plans.CHECKPOINT.each(
+        scripts.CHECKPOINT.each(
             store.keys.at,
             run.id,
             {"now": store.at},
@@ -259,5 +264,5 @@ def test_many_saves_in_one_call_are_answered_one_by_one(store: Store) -> None:
         for index, (run, acked) in enumerate([(runs[0], 0), (stale, 0), (runs[2], 7), (runs[3], 0)])
     ]
     replies = store.wire.ask(calls)
-    assert [plans.word(reply) for reply in replies] == ["ok", "fenced", "gap", "ok"]
+    assert [word(reply) for reply in replies] == ["ok", "fenced", "gap", "ok"]
     assert store.transcript(runs[3].id) == messages(3)

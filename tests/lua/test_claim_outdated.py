@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.model.run import Status
-from coordinator.store.plans.runs import Claimed
+from coordinator.store.plans.workers import Claimed
 from tests.lua.store import Store
 
 

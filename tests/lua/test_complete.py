@@ -8,8 +8,9 @@ import pytest
 
 from coordinator.client.run_builder import SPEC
 from coordinator.errors import BadCall
-from coordinator.store.plans import runs as plans
-from coordinator.store.plans.runs import Claimed
+from coordinator.store import scripts
+from coordinator.store.plans.workers import Claimed
+from coordinator.store.replies import word
 from tests.lua.store import NOW, ROUTES, Store, delta
 
 DAY = 86_400_000
@@ -56,10 +57,10 @@ def test_one_refused_item_does_not_spoil_its_neighbours(store: Store) -> None:
     first, second, third = (store.running() for _ in range(3))
     store.spoil(store.keys.run(second.id))
     calls = [
-        plans.COMPLETE.each(store.keys.at, run.id, {"now": store.at}, id=run.id, token=run.token, result=b"r")
+        scripts.COMPLETE.each(store.keys.at, run.id, {"now": store.at}, id=run.id, token=run.token, result=b"r")
         for run in (first, second, third)
     ]
-    assert [plans.word(reply) for reply in store.wire.ask(calls)] == ["ok", "fenced", "ok"]
+    assert [word(reply) for reply in store.wire.ask(calls)] == ["ok", "fenced", "ok"]
     assert store.line(store.keys.ended("completed")) == [first.id, third.id]
 
 
@@ -84,10 +85,10 @@ def test_what_is_damaged_of_one_leaves_no_neighbour_half_ended(
     runs = [store.running(once=f"key{number}", digest="d") for number in range(3)]
     damage(store, runs[1])
     calls = [
-        plans.COMPLETE.each(store.keys.at, run.id, {"now": store.at}, id=run.id, token=run.token, result=b"r")
+        scripts.COMPLETE.each(store.keys.at, run.id, {"now": store.at}, id=run.id, token=run.token, result=b"r")
         for run in runs
     ]
-    assert [plans.word(reply) for reply in store.wire.ask(calls)] == ["ok", "ok", "ok"]
+    assert [word(reply) for reply in store.wire.ask(calls)] == ["ok", "ok", "ok"]
     assert [store.places(run.id) for run in runs] == [["ended:completed"]] * 3
     assert not store.client.exists(store.keys.live(), store.keys.owned("w1"))
 
@@ -96,7 +97,7 @@ def test_where_a_set_is_broken_the_others_are_written_and_it_is_said(store: Stor
     first, second = store.running(), store.running()
     store.spoil(store.keys.ended("completed"))
     calls = [
-        plans.COMPLETE.each(store.keys.at, run.id, {"now": store.at}, id=run.id, token=run.token, result=b"r")
+        scripts.COMPLETE.each(store.keys.at, run.id, {"now": store.at}, id=run.id, token=run.token, result=b"r")
         for run in (first, second)
     ]
     assert [type(reply) for reply in store.wire.ask(calls)] == [BadCall, BadCall]

@@ -6,13 +6,13 @@ import pytest
 
 from coordinator.client.run_builder import SPEC
 from coordinator.doctor import examiner as doctor
-from coordinator.store.plans import runs as plans
-from coordinator.store.plans.runs import NewRun
+from coordinator.store.plans import clients as client_plans
+from coordinator.store.plans.clients import NewRun
 from tests.lua.store import ROUTES, Store, delta
 
 
 def discard(store: Store, id: str, life: int | None = None) -> list[str]:
-    return store.do(plans.discard(store.keys, id, life))
+    return store.do(client_plans.discard(store.keys, id, life))
 
 
 @pytest.mark.parametrize("ending", ["completed", "failed", "cancelled", "dead"])

@@ -12,8 +12,9 @@ from coordinator import Status
 from coordinator.doctor import examiner as doctor
 from coordinator.doctor.examiner import Report
 from coordinator.doctor.findings import Finding
+from coordinator.store import scripts
+from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import doctor as doctor_plans
-from coordinator.store.plans import runs as plans
 from coordinator.store.script import Call
 from coordinator.views.build import run_view
 from tests.lua.store import LEASE, NOW, ROUTES, Store, delta
@@ -580,7 +581,7 @@ def test_one_that_could_not_be_read_is_shown_after_its_repair_whatever_bytes_wer
     id = store.enqueue()
     store.client.hset(store.keys.run(id), field, b"\xff\x00\x1b[31m" + b"x" * 5000)
     look(store, repair=True)
-    shown = run_view(id, store.do(plans.view(store.keys, id)))
+    shown = run_view(id, store.do(client_plans.view(store.keys, id)))
     assert shown.status == Status.DEAD
     assert shown.why.startswith(rf"it could not be read: {field} \xff\x00\x1b[31mxxx")
     assert len(shown.why) < 200
@@ -686,7 +687,7 @@ def test_what_was_seen_once_and_is_gone_at_the_second_look_is_not_said(store: St
                 return report
             answer = yield request
             if isinstance(request, list) and any(
-                isinstance(one, Call) and one.script is plans.EXAMINE for one in request
+                isinstance(one, Call) and one.script is scripts.EXAMINE for one in request
             ):
                 looks += 1
                 store.client.zadd(store.keys.ready(LINE), {id: NOW})  # it comes back after the first look
@@ -721,12 +722,12 @@ def test_another_namespace_is_not_touched(store: Store, store_url: str, namespac
 
 
 def test_every_word_that_a_script_may_answer_is_said_in_a_sentence() -> None:
-    for fault in set(plans.EXAMINE.head["Answers"]) - {"mistaken"}:
+    for fault in set(scripts.EXAMINE.head["Answers"]) - {"mistaken"}:
         detail = {"lineless": "ready", "twice": "delayed"}.get(fault, "x y")
         assert "damaged" not in Finding("run", 0, "id", fault, detail).sentence, fault
-    for fault in plans.EXAMINE_ENTRIES.head["Answers"]:
+    for fault in scripts.EXAMINE_ENTRIES.head["Answers"]:
         assert Finding("entry", 0, "id", fault, "x", "live").sentence
-    for fault in set(plans.EXAMINE_KEYS.head["Answers"]) - {"mistaken"}:
+    for fault in set(scripts.EXAMINE_KEYS.head["Answers"]) - {"mistaken"}:
         for family in ("ckpt", "messages", "once", "worker", "schedule"):
             assert Finding("key", 0, "id", fault, "", family).sentence
 

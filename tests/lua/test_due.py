@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.store.plans.runs import Moved
+from coordinator.store.plans.coordinators import Moved
 from tests.lua.store import NOW, ROUTES, Store, delta
 
 

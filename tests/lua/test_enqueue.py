@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from coordinator.client.run_builder import spec_of
-from coordinator.store.plans import runs as plans
-from coordinator.store.plans.runs import NewRun
+from coordinator.store.plans import clients as client_plans
+from coordinator.store.plans.clients import NewRun
 from tests.lua.store import NOW, ROUTES, Store
 
 STEP = 2**43
@@ -165,7 +165,7 @@ def test_another_birth_is_a_stranger(store: Store) -> None:
     with store.unchanged():
         assert store.ask_enqueue(NewRun(store.id(), ROUTES[0], b"")) == ("stranger", "")
         assert (
-            store.do(plans.enqueue(store.ns, [NewRun(store.id(), ROUTES[0], b"") for _ in "ab"]))
+            store.do(client_plans.enqueue(store.ns, [NewRun(store.id(), ROUTES[0], b"") for _ in "ab"]))
             == [("stranger", "")] * 2
         )
 
@@ -183,7 +183,7 @@ BAD = [
 @pytest.mark.parametrize("wrong", BAD, ids=lambda wrong: next(iter(wrong)))
 def test_one_bad_item_does_not_spoil_its_neighbours(store: Store, wrong: dict[str, Any]) -> None:
     before, bad, after = (NewRun(store.id(), ROUTES[0], b"") for _ in range(3))
-    answers = store.do(plans.enqueue(store.ns, [before, bad._replace(**wrong), after], now=store.at))
+    answers = store.do(client_plans.enqueue(store.ns, [before, bad._replace(**wrong), after], now=store.at))
     assert answers == [("created", before.id), ("bad", bad.id), ("created", after.id)]
     assert store.line(store.keys.ready(ROUTES[0])) == [before.id, after.id]
     assert store.status(bad.id) == "missing"
@@ -199,14 +199,14 @@ def test_a_key_of_another_type_is_said_and_spares_the_neighbours(store: Store, w
         ],
         "x",
     )
-    answers = store.do(plans.enqueue(store.ns, [good, spoilt, NewRun(good.id, *good[1:])], now=store.at))
+    answers = store.do(client_plans.enqueue(store.ns, [good, spoilt, NewRun(good.id, *good[1:])], now=store.at))
     assert answers == [("created", good.id), ("unreadable", spoilt.id), ("created", good.id)]
     assert store.places(good.id) == ["ready:default:good@0"]
 
 
 def test_many_at_once_are_all_there_in_order(store: Store) -> None:
     runs = [NewRun(store.id(), ROUTES[i % 2], b"", due="+5" if i % 3 == 2 else "") for i in range(1201)]
-    answers = store.do(plans.enqueue(store.ns, runs, now=store.at))
+    answers = store.do(client_plans.enqueue(store.ns, runs, now=store.at))
     assert answers == [("created", run.id) for run in runs]
     now = [run for run in runs if not run.due]
     assert store.line(store.keys.ready(ROUTES[0])) == [run.id for run in now if run.route == ROUTES[0]]
@@ -216,7 +216,7 @@ def test_many_at_once_are_all_there_in_order(store: Store) -> None:
 
 def test_two_with_one_key_in_one_call_are_one_run(store: Store) -> None:
     first, second = (NewRun(store.id(), ROUTES[0], b"", once="key", digest="d") for _ in range(2))
-    assert store.do(plans.enqueue(store.ns, [first, second], now=store.at)) == [
+    assert store.do(client_plans.enqueue(store.ns, [first, second], now=store.at)) == [
         ("created", first.id),
         ("found", first.id),
     ]
@@ -225,7 +225,7 @@ def test_two_with_one_key_in_one_call_are_one_run(store: Store) -> None:
 def test_four_partitions_each_hold_their_runs(store_url: str, namespace: str) -> None:
     store = Store(store_url, namespace, partitions=4)
     runs = [NewRun(store.id(i % 4), ROUTES[0], b"") for i in range(12)]
-    assert store.do(plans.enqueue(store.ns, runs, now=store.at)) == [("created", run.id) for run in runs]
+    assert store.do(client_plans.enqueue(store.ns, runs, now=store.at)) == [("created", run.id) for run in runs]
     for partition, keys in enumerate(store.ns.everywhere()):
         store.keys = keys
         assert store.join(f"w{partition}") == "ok"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.store.plans.runs import Beat
+from coordinator.store.plans.workers import Beat
 from tests.lua.store import LEASE, NOW, Store
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import coordinators as coordinator_plans
 from tests.lua.store import LEASE, NOW, ROUTES, Store
 
 
@@ -61,5 +61,5 @@ def test_another_birth_is_a_stranger(store: Store) -> None:
 
 
 def test_a_tombstone_goes_after_a_minute(store: Store) -> None:
-    store.do(plans.abandon(store.keys, "w9", now=store.at))
+    store.do(coordinator_plans.abandon(store.keys, "w9", now=store.at))
     assert 50_000 < store.client.pttl(store.keys.worker("w9")) <= 60_000

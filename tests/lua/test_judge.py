@@ -174,9 +174,9 @@ def test_sent_twice_it_says_the_same(store: Store) -> None:
 
 
 def test_it_tells_so_many_at_most(store: Store) -> None:
-    from coordinator.store.plans import runs as plans
+    from coordinator.store.plans import coordinators as coordinator_plans
 
     settled(store, "w1", "w2")
     store.tick_for(LEASE)
-    workers, _ = store.do(plans.judge(store.keys, "c1", tick=1, most=1, now=store.at))
+    workers, _ = store.do(coordinator_plans.judge(store.keys, "c1", tick=1, most=1, now=store.at))
     assert len(workers) == 1

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.store.plans.runs import Claimed
+from coordinator.store.plans.workers import Claimed
 from tests.lua.store import LEASE, Store
 
 TAKES: dict[str, Callable[[Store, Claimed], object]] = {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.store.plans import runs as plans
-from coordinator.store.plans.runs import Claimed, pairs
+from coordinator.store.plans import workers as worker_plans
+from coordinator.store.plans.workers import Claimed
+from coordinator.store.replies import pairs
 from tests.lua.store import Store, delta
 
 
@@ -42,7 +43,7 @@ def test_only_the_owner_reads(store: Store, stranger: Claimed) -> None:
 
 def test_each_page_is_fenced(store: Store) -> None:
     run = large(store)
-    plan = plans.load(store.keys, run.id, run.token, page_bytes=1)
+    plan = worker_plans.load(store.keys, run.id, run.token, page_bytes=1)
     reply = store.wire.ask([next(plan)])[0]
     second = plan.send(reply)
     store.crash(run)

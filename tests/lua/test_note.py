@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from coordinator.store.plans import runs as plans
-from coordinator.store.plans.runs import Claimed
+from coordinator.store.plans import attempts as attempt_plans
+from coordinator.store.plans.workers import Claimed
 from tests.lua.store import Store
 
 
 def test_the_owners_note_is_kept(store: Store) -> None:
     run = store.running()
-    assert store.do(plans.note(store.keys, run.id, run.token, b"half")) == "ok"
+    assert store.do(attempt_plans.note(store.keys, run.id, run.token, b"half")) == "ok"
     assert store.run(run.id)["note"] == "half"
     with store.unchanged():
-        assert store.do(plans.note(store.keys, run.id, run.token, b"half")) == "ok"
+        assert store.do(attempt_plans.note(store.keys, run.id, run.token, b"half")) == "ok"
 
 
 def test_nobody_elses_is(store: Store, stranger: Claimed) -> None:
     with store.unchanged():
-        assert store.do(plans.note(store.keys, stranger.id, stranger.token, b"stale")) == "fenced"
+        assert store.do(attempt_plans.note(store.keys, stranger.id, stranger.token, b"stale")) == "fenced"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import clients as client_plans
 from tests.lua.store import ROUTES, Store
 
 OTHER = "other:k@0"
@@ -14,9 +14,9 @@ OTHER = "other:k@0"
 def test_what_is_paused_is_not_claimed_until_it_is_unpaused(store: Store, name: str) -> None:
     id = store.enqueue()
     store.join()
-    assert store.do(plans.pause(store.keys, name)) is True
+    assert store.do(client_plans.pause(store.keys, name)) is True
     assert store.claim() == ("ok", [])
-    assert store.do(plans.unpause(store.keys, name)) is True
+    assert store.do(client_plans.unpause(store.keys, name)) is True
     assert [run.id for run in store.claim()[1]] == [id]
 
 
@@ -24,15 +24,15 @@ def test_another_queue_or_kind_goes_on(store: Store) -> None:
     store.enqueue()
     other = store.enqueue(route=OTHER)
     store.join()
-    store.do(plans.pause(store.keys, "queue:default"))
-    store.do(plans.pause(store.keys, "kind:default"))
-    store.do(plans.pause(store.keys, "queue:k"))
+    store.do(client_plans.pause(store.keys, "queue:default"))
+    store.do(client_plans.pause(store.keys, "kind:default"))
+    store.do(client_plans.pause(store.keys, "queue:k"))
     assert [run.id for run in store.claim(routes=(*ROUTES, OTHER))[1]] == [other]
 
 
 def test_what_runs_goes_on(store: Store) -> None:
     run = store.running()
-    store.do(plans.pause(store.keys, "kind:k"))
+    store.do(client_plans.pause(store.keys, "kind:k"))
     assert store.complete(run) == "ok"
 
 
@@ -40,10 +40,10 @@ def test_suspects_are_paused_too(store: Store) -> None:
     run = store.running()
     store.client.hset(store.keys.run(run.id), "counters", "1 1 1 0 0 2 0 0 9 0 1 1")
     store.release(run)
-    store.do(plans.pause(store.keys, "kind:k"))
+    store.do(client_plans.pause(store.keys, "kind:k"))
     assert store.claim("w1", alone=True) == ("ok", [])
     store.client.delete(store.keys.suspect_bell(ROUTES[0]))
-    store.do(plans.unpause(store.keys, "kind:k"))
+    store.do(client_plans.unpause(store.keys, "kind:k"))
     assert store.client.llen(store.keys.suspect_bell(ROUTES[0])) == 1
     assert store.claim("w1", alone=True)[0] == "suspect"
 
@@ -52,9 +52,9 @@ def test_suspects_are_paused_too(store: Store) -> None:
 def test_unpausing_rings_the_lines_that_are_meant_and_no_other(store: Store, name: str) -> None:
     store.enqueue()
     store.enqueue(route="other:j@0")
-    store.do(plans.pause(store.keys, name))
+    store.do(client_plans.pause(store.keys, name))
     store.client.delete(store.keys.bell(ROUTES[0]), store.keys.bell("other:j@0"))
-    store.do(plans.unpause(store.keys, name))
+    store.do(client_plans.unpause(store.keys, name))
     assert store.client.llen(store.keys.bell(ROUTES[0])) == 1
     assert store.client.llen(store.keys.bell("other:j@0")) == 0
 
@@ -62,14 +62,14 @@ def test_unpausing_rings_the_lines_that_are_meant_and_no_other(store: Store, nam
 def test_an_empty_line_is_not_rung(store: Store) -> None:
     store.complete(store.running())
     store.client.delete(store.keys.bell(ROUTES[0]))
-    store.do(plans.unpause(store.keys, "kind:k"))
+    store.do(client_plans.unpause(store.keys, "kind:k"))
     assert store.client.llen(store.keys.bell(ROUTES[0])) == 0
 
 
 def test_doing_it_again_is_said_and_changes_nothing(store: Store) -> None:
-    store.do(plans.pause(store.keys, "kind:k"))
+    store.do(client_plans.pause(store.keys, "kind:k"))
     with store.unchanged():
-        assert store.do(plans.pause(store.keys, "kind:k")) is False
-    store.do(plans.unpause(store.keys, "kind:k"))
+        assert store.do(client_plans.pause(store.keys, "kind:k")) is False
+    store.do(client_plans.unpause(store.keys, "kind:k"))
     with store.unchanged():
-        assert store.do(plans.unpause(store.keys, "kind:k")) is False
+        assert store.do(client_plans.unpause(store.keys, "kind:k")) is False

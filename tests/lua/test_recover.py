@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.store.plans.runs import Recovered
+from coordinator.store.plans.coordinators import Recovered
 from tests.lua.store import LEASE, NOW, ROUTES, Store, delta, messages
 from tests.lua.test_judge import settled
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.store.plans.runs import Claimed
+from coordinator.store.plans.workers import Claimed
 from tests.lua.store import NOW, ROUTES, Store, delta
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.store.plans.runs import NewRun
+from coordinator.store.plans.clients import NewRun
 from tests.lua.calls import ONE, PREPARE, TWO
 from tests.lua.store import ROUTES, Store
 from tests.servers import Server

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.store.plans.runs import Claimed
+from coordinator.store.plans.workers import Claimed
 from tests.lua.store import NOW, ROUTES, Store, delta, messages
 
 STEP = 2**43

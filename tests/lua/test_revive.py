@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.store.plans.runs import Claimed, NewRun
+from coordinator.store.plans.clients import NewRun
+from coordinator.store.plans.workers import Claimed
 from tests.lua.store import NOW, ROUTES, Store, delta, messages
 
 

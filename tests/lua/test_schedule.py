@@ -8,8 +8,9 @@ import pytest
 
 from coordinator.model.schedule import rules_for, run_id
 from coordinator.store.plans import schedules as plans
-from coordinator.store.plans.runs import PAUSE_SCHEDULE, SCHEDULE, UNSCHEDULE, word
 from coordinator.store.plans.schedules import Entry
+from coordinator.store.replies import word
+from coordinator.store.scripts import PAUSE_SCHEDULE, SCHEDULE, UNSCHEDULE
 from tests.lua.schedule_calls import FIRST, HOURLY, SECOND, fire_all, new, planned, put, step
 from tests.lua.store import NOW, ROUTES, Store
 

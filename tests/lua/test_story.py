@@ -7,8 +7,8 @@ import pytest
 from coordinator.encoding.codec import encode
 from coordinator.model.run import Told
 from coordinator.model.story import told
-from coordinator.store.plans import runs as plans
-from coordinator.store.plans.runs import Claimed
+from coordinator.store.plans import clients as client_plans
+from coordinator.store.plans.workers import Claimed
 from tests.lua.store import LEASE, NOW, Store, delta
 
 ERROR = encode(["ValueError", "no tides", "Traceback: " + "x" * 5000], "error")
@@ -195,5 +195,5 @@ def test_it_goes_with_the_run(store: Store, what: str) -> None:
     store.fail(store.take(), error=ERROR)
     if what == "discard":
         assert store.client.hexists(store.keys.run(run.id), "story")
-        store.do(plans.discard(store.keys, run.id))
+        store.do(client_plans.discard(store.keys, run.id))
     assert not store.client.hexists(store.keys.run(run.id), "story")

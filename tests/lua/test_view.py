@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import clients as client_plans
+from coordinator.store.replies import pairs
 from tests.lua.store import NOW, ROUTES, Store, delta
 
 
 def view(store: Store, id: str) -> Any:
-    return store.do(plans.view(store.keys, id))
+    return store.do(client_plans.view(store.keys, id))
 
 
 def test_it_tells_what_is_before_a_run_and_who_could_take_it(store: Store) -> None:
@@ -20,7 +21,7 @@ def test_it_tells_what_is_before_a_run_and_who_could_take_it(store: Store) -> No
     store.join("w3", routes=["default:k@7"])
     with store.unchanged():
         fields, head, phases, before, able, paused, due, known = view(store, id)
-    assert plans.pairs(fields)["status"] == b"queued"
+    assert pairs(fields)["status"] == b"queued"
     assert (head, phases, before, able, paused, due, known) == (b"", [], 1, 1, b"", b"", 2)
     store.client.sadd(store.keys.paused(), "queue:default")
     assert view(store, id)[5] == b"queue"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coordinator.errors import ServerFull, Unconfirmed, Unreachable
-from coordinator.store.plans import runs as plans
+from coordinator.store import scripts
 from coordinator.store.script import Call, hasty, read
 from coordinator.store.transport.answers import Answers
 from coordinator.store.transport.trouble import Trouble
@@ -12,7 +12,7 @@ SENT, NOT_SENT = Trouble("no answer", sent=True), Trouble("nobody there", sent=F
 
 
 def enqueue() -> Call:
-    return Call(plans.ENQUEUE, "{x:0}", ("", "b"), (("id",),), "id")
+    return Call(scripts.ENQUEUE, "{x:0}", ("", "b"), (("id",),), "id")
 
 
 def test_a_refusal_after_a_try_that_was_sent_is_no_proof_that_nothing_was_written() -> None:
@@ -44,6 +44,6 @@ def test_a_question_can_be_given_up_though_it_was_sent() -> None:
     gathered = Answers([type(question)(question.at, question.arguments, hasty=True)])
     assert not gathered.take([SENT])
     assert isinstance(gathered.result()[0], Unreachable)
-    looking = Answers([Call(plans.VIEW, "{x:0}", ())])
+    looking = Answers([Call(scripts.VIEW, "{x:0}", ())])
     looking.take([SENT])
     assert isinstance(looking.result()[0], Unreachable)

@@ -11,7 +11,8 @@ import pytest
 from coordinator.clock import SystemClock
 from coordinator.model.run import Counters
 from coordinator.store.keys import Keys
-from coordinator.store.plans.runs import Claimed, Delta
+from coordinator.store.plans.attempts import Delta
+from coordinator.store.plans.workers import Claimed
 from workers import AsyncRun, Registry
 from workers.attempt.attempt import Attempt
 from workers.attempt.saver import Saver

@@ -9,7 +9,8 @@ import pytest
 
 import coordinator
 from coordinator import AsyncClient, AsyncHandle, Client, Handle
-from coordinator.store.plans import runs as plans
+from coordinator.store import scripts
+from coordinator.store.plans import clients as client_plans
 
 PAIRS = [(Client, AsyncClient), (Handle, AsyncHandle)]
 
@@ -54,5 +55,5 @@ def test_what_is_public_is_listed_and_there():
 
 
 def test_new_runs_have_the_order_of_the_script():
-    assert plans.ENQUEUE.item_fields == plans.NewRun._fields
-    assert plans.ENQUEUE.arguments == ("now", "birth")
+    assert scripts.ENQUEUE.item_fields == client_plans.NewRun._fields
+    assert scripts.ENQUEUE.arguments == ("now", "birth")

@@ -7,8 +7,8 @@ from typing import Any
 import redis.exceptions as foreign
 
 from coordinator.model.address import Node, address
+from coordinator.store import scripts
 from coordinator.store.keys import Keys
-from coordinator.store.plans import runs as plans
 from coordinator.store.transport.lane import Lane, Trip
 from coordinator.store.transport.trouble import Moved, Trouble
 
@@ -18,7 +18,7 @@ HERE = address("redis+cluster://a:1")
 
 def answers(partitions: list[int], replies: list[Any]) -> list[Any]:
     """What becomes of one call for each partition, under replicated(1), with these replies of the node."""
-    calls = [plans.CANCEL.call(Keys("x", p, "replicated(1)").at, **CANCEL) for p in partitions]
+    calls = [scripts.CANCEL.call(Keys("x", p, "replicated(1)").at, **CANCEL) for p in partitions]
     steps = Trip(HERE, Lane(NODE, 1), calls, 5.0).exchange()
     commands, _ = next(steps)
     assert [command[0] for command in commands] == ["EVALSHA"] * len(calls) + ["EVAL"] * len(calls) + ["WAIT"]
@@ -29,7 +29,7 @@ def answers(partitions: list[int], replies: list[Any]) -> list[Any]:
     raise AssertionError("it goes on")
 
 
-CANCEL: dict[str, Any] = dict.fromkeys(plans.CANCEL.arguments, 1)
+CANCEL: dict[str, Any] = dict.fromkeys(scripts.CANCEL.arguments, 1)
 OK = [b"ok"]
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from coordinator.errors import Unconfirmed
 from coordinator.model.run import Note
-from coordinator.store.plans.runs import Delta
+from coordinator.store.plans.attempts import Delta
 from workers.attempt.saver import Fenced, Saver
 from workers.handlers.draft import Cut, Draft, Head
 from workers.handlers.messages import unchunk

@@ -12,8 +12,8 @@ import pytest
 from coordinator.errors import BadCall
 from coordinator.model.run import MOVES
 from coordinator.store.keys import lua_keys
-from coordinator.store.plans.runs import SCRIPTS
 from coordinator.store.script import Script
+from coordinator.store.scripts import SCRIPTS
 from tests.lua.calls import PREPARE
 
 LUA = files("coordinator.store") / "lua"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from coordinator.errors import BadCall
-from coordinator.store.plans.runs import CHECKPOINT, CLAIM, COMPLETE, ENQUEUE, FAIL, RELEASE, VIEW
 from coordinator.store.script import Call, Request, read
+from coordinator.store.scripts import CHECKPOINT, CLAIM, COMPLETE, ENQUEUE, FAIL, RELEASE, VIEW
 from coordinator.store.transport.trip import MOST_BYTES, MOST_ITEMS, next_trip, pack
 
 AT, ELSEWHERE = "{t:0}", "{t:1}"

@@ -12,7 +12,7 @@ from typing import Any
 from coordinator.model.deadline import DeadlineExceeded
 from coordinator.model.outcome import Stop, Why
 from coordinator.model.run import Counters, Note
-from coordinator.store.plans.runs import Claimed
+from coordinator.store.plans.workers import Claimed
 from workers.attempt.saver import Fenced, Saver
 from workers.handlers.context import Facts, Stopped
 from workers.handlers.draft import Cut, Draft

@@ -30,7 +30,7 @@ from coordinator.model.deadline import (
     Watched,
     extend_once,
 )
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from coordinator.views.build import phase_named
 from workers.attempt.attempt import Attempt
@@ -187,7 +187,9 @@ class Critic:
         """Counts when it is written: one that is not remembered would be given again after a crash."""
         more = watch.extension(seconds, self._clock.monotonic())
         watch.extensions, watch.extended = watch.extensions + 1, watch.extended + more
-        plan = plans.extend(attempt.lease.keys, attempt.id, attempt.token, number=watch.extensions, seconds=more)
+        plan = attempt_plans.extend(
+            attempt.lease.keys, attempt.id, attempt.token, number=watch.extensions, seconds=more
+        )
         try:
             await drive_async(self._wire, plan, give_up=lambda: attempt.ended or attempt.lost)
         except CoordinatorError as error:

@@ -31,7 +31,8 @@ from coordinator.model.outcome import (
     TryAgain,
     classify,
 )
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import attempts as attempt_plans
+from coordinator.store.plans import workers as worker_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from coordinator.views.build import read_failure
 from workers.attempt.attempt import Attempt
@@ -135,7 +136,7 @@ class Executor:
         if parts is None:
             return Draft(), NO_HEAD, []
         if parts == "paged":
-            plan = plans.load(attempt.lease.keys, attempt.id, attempt.token)
+            plan = worker_plans.load(attempt.lease.keys, attempt.id, attempt.token)
             parts = await drive_async(self.wire, plan, give_up=lambda: attempt.stopping is not None)
             if parts == "fenced":
                 attempt.stop("lost")
@@ -213,24 +214,26 @@ class Executor:
         if attempt.killed is not None and not isinstance(outcome, Complete | Nothing):
             # before any way back: from here on each of them ends the run as failed
             why = failure(attempt.killed)
-            await self._drive(attempt, plans.kill(attempt.lease.keys, attempt.id, attempt.token, why))
+            await self._drive(attempt, attempt_plans.kill(attempt.lease.keys, attempt.id, attempt.token, why))
         match outcome:
             case Complete(value):
                 try:
                     result = b"" if value is None else kept(value, "the result", RESULT_LIMIT)
                 except (NotPlain, TooLarge) as error:
                     return await self._record(attempt, Fail(error))
-                return await self._drive(attempt, plans.complete(attempt.lease.keys, attempt.id, attempt.token, result))
+                return await self._drive(
+                    attempt, attempt_plans.complete(attempt.lease.keys, attempt.id, attempt.token, result)
+                )
             case Fail(error):
                 text = failure(error)
                 return await self._with_delta(
-                    attempt, lambda d: plans.fail(attempt.lease.keys, attempt.id, attempt.token, text, d)
+                    attempt, lambda d: attempt_plans.fail(attempt.lease.keys, attempt.id, attempt.token, text, d)
                 )
             case TryAgain(error, delay, from_start):
                 text = failure(error)
                 return await self._with_delta(
                     attempt,
-                    lambda d: plans.retry(
+                    lambda d: attempt_plans.retry(
                         attempt.lease.keys,
                         attempt.id,
                         attempt.token,
@@ -248,7 +251,7 @@ class Executor:
                 proven = self.proof.proven(attempt.handler.kind)
                 return await self._drive(
                     attempt,
-                    plans.reject(
+                    attempt_plans.reject(
                         attempt.lease.keys,
                         attempt.id,
                         attempt.token,
@@ -328,7 +331,9 @@ class BadInputs(CoordinatorError):
 
 def release(attempt: Attempt, *, stopping: bool, delta: bytes = b"") -> Any:
     mode = "stopping" if stopping else "unasked"
-    return plans.release(attempt.lease.keys, attempt.id, attempt.token, mode=mode, jitter=random.random(), delta=delta)
+    return attempt_plans.release(
+        attempt.lease.keys, attempt.id, attempt.token, mode=mode, jitter=random.random(), delta=delta
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,8 +343,8 @@ class _Sender:
     wire: AsyncWire
     attempt: Attempt
 
-    async def __call__(self, delta: plans.Delta) -> tuple[str, int]:
-        plan = plans.checkpoint(self.attempt.lease.keys, self.attempt.id, self.attempt.token, delta)
+    async def __call__(self, delta: attempt_plans.Delta) -> tuple[str, int]:
+        plan = attempt_plans.checkpoint(self.attempt.lease.keys, self.attempt.id, self.attempt.token, delta)
         return await drive_async(self.wire, plan, give_up=lambda: True)
 
 

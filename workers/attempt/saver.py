@@ -14,7 +14,7 @@ from coordinator.clock import Clock
 from coordinator.encoding.codec import encode
 from coordinator.errors import CoordinatorError, Unconfirmed, Unreachable, Unreadable
 from coordinator.model.run import Note
-from coordinator.store.plans.runs import Delta
+from coordinator.store.plans.attempts import Delta
 from workers.handlers.draft import Cut, Head
 from workers.handlers.messages import Messages, chunk
 from workers.throttle import Throttle

@@ -17,19 +17,10 @@ import msgpack
 from coordinator.encoding.codec import decode, encode
 from coordinator.errors import BadCall, CoordinatorError, TooLarge, Unreadable
 from coordinator.store.keys import Keys
-from coordinator.store.plans.runs import (
-    RECORD_CLAIM,
-    RECORD_DELETE,
-    RECORD_KEEP,
-    RECORD_LIST,
-    RECORD_LOAD,
-    RECORD_SAVE,
-    Delta,
-    pairs,
-    text,
-    word,
-)
+from coordinator.store.plans.attempts import Delta
+from coordinator.store.replies import pairs, text, word
 from coordinator.store.script import Call, Request, read
+from coordinator.store.scripts import RECORD_CLAIM, RECORD_DELETE, RECORD_KEEP, RECORD_LIST, RECORD_LOAD, RECORD_SAVE
 from workers.durable.record import Checkpoint, Fenced, Meta, Phase, Transcript
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from coordinator.config import Settings, settings
 from coordinator.errors import BadOption, CoordinatorError, Unreadable
 from coordinator.store import server_checks as checks
 from coordinator.store.keys import Keys
-from coordinator.store.plans import runs as store_plans
+from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.transport.wire import AsyncWire, Wire, drive, drive_async
 from workers.durable import record_plans as plans
 from workers.durable.lease_keeper import Keeper
@@ -123,7 +123,7 @@ class Records:
             for finding in found:
                 logger.warning("%s", finding.sentence)
             # what the namespace promises holds for its records, too; where nobody founded it there is nothing to wait for
-            if (space := (yield from store_plans.known(self._settings.namespace))) is not None:
+            if (space := (yield from namespace_plans.known(self._settings.namespace))) is not None:
                 self.keys = space.keys(0)
             self._trusted = True
 

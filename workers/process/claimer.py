@@ -15,7 +15,7 @@ from typing import Any
 from coordinator.clock import Clock
 from coordinator.config import Address
 from coordinator.errors import CoordinatorError
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import workers as worker_plans
 from coordinator.store.transport.wire import AsyncBell, AsyncWire, drive_async
 from workers.process.lease import Lease
 from workers.process.slots import SlotTable
@@ -39,7 +39,7 @@ class Claimer:
         lease: Callable[[], Lease],
         routes: Callable[[], Sequence[str]],
         outdated: Callable[[], bool],
-        take: Callable[[Lease, list[plans.Claimed]], None],
+        take: Callable[[Lease, list[worker_plans.Claimed]], None],
         lost: Callable[[Lease], None],
         renew: Callable[[Lease], None],
         only: bool,
@@ -51,7 +51,7 @@ class Claimer:
         self._take, self._lost, self._renew = take, lost, renew
         self._may_wait_there = only and address.scheme != "memory"
         self.first_answer = asyncio.Event()
-        self.asking: asyncio.Task[tuple[str, list[plans.Claimed]]] | None = None
+        self.asking: asyncio.Task[tuple[str, list[worker_plans.Claimed]]] | None = None
         self.draining = False
         self._waits = False  # the claim that is under way does so at the server
         self._ringing: asyncio.Task[Any] | None = None
@@ -118,12 +118,14 @@ class Claimer:
         if self._waits and self.asking is not None:
             self.asking.cancel()
 
-    async def _ask(self, lease: Lease, count: int, alone: bool, *, waiting: bool) -> tuple[str, list[plans.Claimed]]:
+    async def _ask(
+        self, lease: Lease, count: int, alone: bool, *, waiting: bool
+    ) -> tuple[str, list[worker_plans.Claimed]]:
         """One numbered claim. Unanswered in its time it is given up: by the floor it takes nothing when it arrives later."""
         lease.number += 1
         number, routes, outdated = lease.number, self._routes(), self._outdated()
         waiting = waiting and bool(routes) and not outdated  # as when it was decided
-        plan = plans.claim(
+        plan = worker_plans.claim(
             lease.keys, lease.worker, number=number, want=count if routes else 0, routes=routes, alone=alone and not waiting,
             outdated=outdated,
         )  # fmt: skip

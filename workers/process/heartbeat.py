@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from coordinator.clock import Clock
 from coordinator.config import Address
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import workers as worker_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from workers.process.host import resident_bytes
 from workers.process.lease import Lease
@@ -27,7 +27,7 @@ class Told:
     """What came back of a beat: None for `beat` says that the worker is gone. `held` is what was compared, if it was."""
 
     lease: Lease
-    beat: plans.Beat | None
+    beat: worker_plans.Beat | None
     sent_at: float
     held: frozenset[tuple[str, str]] | None
     floor: int
@@ -135,7 +135,7 @@ class Heartbeat:
         )  # after the floor: what came by claims up to it is in here, or has ended
         if compare:
             wire.look_again()
-        plan = plans.heartbeat(
+        plan = worker_plans.heartbeat(
             lease.keys, lease.worker, lease_ms=round(lease.length * 1000), floor=floor, held=held,
             memory=resident_bytes(),
         )  # fmt: skip

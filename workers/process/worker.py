@@ -23,8 +23,11 @@ from coordinator.model.outcome import Fail, Outcome, Release
 from coordinator.model.run import name, route
 from coordinator.store import server_checks as checks
 from coordinator.store.keys import Namespace
+from coordinator.store.plans import attempts as attempt_plans
+from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.plans import fleets as fleet_plans
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import namespace as namespace_plans
+from coordinator.store.plans import workers as worker_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from workers.attempt.attempt import Attempt
 from workers.attempt.critic import Critic
@@ -267,13 +270,13 @@ class Worker:
             self._announce(
                 partition, lease.worker
             )  # before it exists: a supervisor can then give up whatever comes of it
-            member = plans.Membership(
+            member = worker_plans.Membership(
                 lease.worker, round(lease.length * 1000), socket.gethostname(), os.getpid(), str(round(self.clock.now() * 1000)),
                 self.options.fleet, self.options.code or "-", self.options.concurrency, self._all_routes(),
                 str(own_mark() or ""),
             )  # fmt: skip
             word = await drive_async(
-                self._wire, plans.join(lease.keys, self._namespace.birth, member), give_up=self._stop.is_set
+                self._wire, worker_plans.join(lease.keys, self._namespace.birth, member), give_up=self._stop.is_set
             )
             if word == "stranger":
                 strangers += 1
@@ -285,7 +288,7 @@ class Worker:
 
     async def _introduce(self, *, final: bool) -> None:
         """A partition that was not there when the namespace was founded does not know it yet; more than once it is another one."""
-        plan = plans.found_copies(self._namespace.name, self._namespace.birth)
+        plan = namespace_plans.found_copies(self._namespace.name, self._namespace.birth)
         if final or not await drive_async(self._wire, plan, give_up=self._stop.is_set):
             raise NotConfigured(
                 f"namespace {self._namespace.name!r} is not the one that this process started with: it was flushed or restored"
@@ -349,7 +352,7 @@ class Worker:
     def _inbox(self, partition: int) -> Inbox:
         return Inbox(self.options.settings.address, self.clock, lambda: self._leases[partition], self._heard)
 
-    def _take(self, lease: Lease, runs: list[plans.Claimed]) -> None:
+    def _take(self, lease: Lease, runs: list[worker_plans.Claimed]) -> None:
         """Starts what was claimed. What comes while the worker stops goes back at once: no strike."""
         loop = asyncio.get_running_loop()
         gate = self._gate(loop) if len(runs) >= MANY else None
@@ -459,7 +462,7 @@ class Worker:
         news = [a for a in self.attempts.values() if a.lease is lease and a.note is not a.note_told]
         for attempt in news:
             attempt.note_told = attempt.note
-        told = (plans.note(lease.keys, a.id, a.token, packed_note(a.note)) for a in news)
+        told = (attempt_plans.note(lease.keys, a.id, a.token, packed_note(a.note)) for a in news)
         # together, so that they share a trip; what gets lost is told by the next save
         await asyncio.gather(*(drive_async(self._wire, plan, timeout=0) for plan in told), return_exceptions=True)
 
@@ -476,7 +479,7 @@ class Worker:
     async def _release(self, lease: Lease, id: str, token: str, timeout: float | None = None) -> bool:
         """Whether it was answered."""
         try:
-            await drive_async(self._wire, plans.release(lease.keys, id, token, mode="stopping"), timeout)
+            await drive_async(self._wire, attempt_plans.release(lease.keys, id, token, mode="stopping"), timeout)
         except CoordinatorError as error:
             logger.warning("run %s could not be given back: %s", id, error)
             return False
@@ -511,7 +514,7 @@ class Worker:
 
     async def _mark_killed(self, attempt: Attempt, error: DeadlineExceeded) -> None:
         """Should this process die before the handler has ended, whoever takes its run ends it. Its ending writes the same again."""
-        plan = plans.kill(attempt.lease.keys, attempt.id, attempt.token, failure(error))
+        plan = attempt_plans.kill(attempt.lease.keys, attempt.id, attempt.token, failure(error))
         with contextlib.suppress(CoordinatorError):
             await drive_async(self._wire, plan, give_up=lambda: attempt.ended)
 
@@ -622,14 +625,16 @@ class Worker:
         self._leaving.add(lease)
         refused, until = set[tuple[str, str]](), self.clock.monotonic() + 2 * CLEAN_UP
         try:
-            while owned := await drive_async(self._wire, plans.leave(lease.keys, lease.worker), timeout=CLEAN_UP):
+            while owned := await drive_async(
+                self._wire, worker_plans.leave(lease.keys, lease.worker), timeout=CLEAN_UP
+            ):
                 if refused.issuperset(owned) or self.clock.monotonic() > until:
                     logger.warning("can't leave: run %s and %d more can't be given back", owned[0][0], len(owned) - 1)
                     return False
                 answered = await asyncio.gather(*(self._release(lease, *one, timeout=CLEAN_UP) for one in owned))
                 refused.update(one for one, was in zip(owned, answered, strict=True) if was)
             # a token that went to a bell of ours at the last moment is rung again for others
-            await drive_async(self._wire, plans.ring(lease.keys), timeout=CLEAN_UP)
+            await drive_async(self._wire, coordinator_plans.ring(lease.keys), timeout=CLEAN_UP)
         except CoordinatorError as error:
             logger.warning("could not leave, the lease will run out: %s", error)
             return False

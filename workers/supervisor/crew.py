@@ -18,7 +18,7 @@ from dataclasses import replace
 from coordinator.clock import Clock
 from coordinator.errors import CoordinatorError
 from coordinator.store.keys import Namespace
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from workers.process.worker import WorkerOptions
 from workers.supervisor.child_process import Child, spawn
@@ -224,7 +224,7 @@ class Crew:
 
     async def abandon(self, partition: int, worker: str, blame: str = "") -> int | None:
         """How many runs of a worker that is gone went back; None where nobody knows."""
-        plan = plans.abandon(self._namespace.keys(partition), worker, blame=blame, jitter=random.random())
+        plan = coordinator_plans.abandon(self._namespace.keys(partition), worker, blame=blame, jitter=random.random())
         try:
             done = await drive_async(self._wire, plan, timeout=self.options.lease)
         except CoordinatorError as error:

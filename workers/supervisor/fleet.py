@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from coordinator.clock import Clock, SystemClock
 from coordinator.errors import CoordinatorError, Unconfirmed, Unreachable
 from coordinator.store.keys import Namespace
+from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.plans import fleets as fleet_plans
-from coordinator.store.plans import runs as plans
 from coordinator.store.server_checks import enter
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from workers.process.host import Mark, own_mark, provably_gone
@@ -146,7 +146,7 @@ class Fleet:
         if self.crew.stopping.is_set():
             return
         with contextlib.suppress(CoordinatorError):
-            plan = plans.coordinators(self._namespace.keys(0))
+            plan = coordinator_plans.coordinators(self._namespace.keys(0))
             if not await drive_async(self._wire, plan, timeout=LOOK_SECONDS):
                 logger.warning(
                     "no coordinator is there: delayed runs, and those of lost hosts, wait for a 'coordinator start'"
@@ -169,7 +169,10 @@ class Fleet:
 
     async def _suspects_wait(self) -> bool:
         try:
-            looks = (drive_async(self._wire, plans.suspects(k), LOOK_SECONDS) for k in self._namespace.everywhere())
+            looks = (
+                drive_async(self._wire, coordinator_plans.suspects(k), LOOK_SECONDS)
+                for k in self._namespace.everywhere()
+            )
             return any(await asyncio.gather(*looks))
         except CoordinatorError:
             return False

@@ -14,8 +14,8 @@ import socket
 
 from coordinator.errors import CoordinatorError, Unreachable
 from coordinator.store.keys import Keys
+from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.plans import fleets as fleet_plans
-from coordinator.store.plans import runs as plans
 from coordinator.store.plans.fleets import Order, Part
 from coordinator.store.transport.wire import AsyncBell, AsyncWire, drive_async
 from workers.supervisor.crew import Crew
@@ -175,7 +175,7 @@ class _FleetLock:
             self._keeping = asyncio.create_task(self._keep())
 
     async def _ask(self, **more: object) -> bool:
-        plan = plans.lock(self._keys, self._name, self._token, LOCK_SECONDS)
+        plan = coordinator_plans.lock(self._keys, self._name, self._token, LOCK_SECONDS)
         return await drive_async(self._wire, plan, **more)  # type: ignore[arg-type]
 
     async def _keep(self) -> None:

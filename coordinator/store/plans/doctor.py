@@ -10,9 +10,9 @@ from collections.abc import Generator, Sequence
 from functools import cache
 from typing import Any
 
+from coordinator.store import scripts
 from coordinator.store.keys import Keys
-from coordinator.store.plans import runs as plans
-from coordinator.store.plans.runs import text, word
+from coordinator.store.replies import text, word
 from coordinator.store.script import Call, Request, read
 
 AT_ONCE = 25  # runs or members that one script looks at: less than a millisecond
@@ -61,7 +61,7 @@ def types_of(keys: Keys, names: Sequence[str]) -> Generator[list[Request], Any, 
 
 def examine(keys: Keys, ids: Sequence[str]) -> Generator[list[Request], Any, list[Faults]]:
     """For each run what is wrong with it."""
-    calls = [plans.EXAMINE.call(keys.at, [(id,) for id in part]) for part in _parts(ids)]
+    calls = [scripts.EXAMINE.call(keys.at, [(id,) for id in part]) for part in _parts(ids)]
     return (yield from _asked(calls))
 
 
@@ -70,7 +70,7 @@ def examine_entries(
 ) -> Generator[list[Request], Any, list[Faults]]:
     """For each member of a set or zset what is wrong with it."""
     calls = [
-        plans.EXAMINE_ENTRIES.call(keys.at, [(raw(member),) for member in part], now=now, place=place, name=raw(name))
+        scripts.EXAMINE_ENTRIES.call(keys.at, [(raw(member),) for member in part], now=now, place=place, name=raw(name))
         for part in _parts(members)
     ]
     return (yield from _asked(calls))
@@ -81,7 +81,7 @@ def examine_keys(
 ) -> Generator[list[Request], Any, list[Faults]]:
     """For each key of a family what is wrong with it."""
     calls = [
-        plans.EXAMINE_KEYS.call(keys.at, [(raw(name),) for name in part], family=family, expected=expected)
+        scripts.EXAMINE_KEYS.call(keys.at, [(raw(name),) for name in part], family=family, expected=expected)
         for part in _parts(names)
     ]
     return (yield from _asked(calls))
@@ -105,7 +105,7 @@ def mend_runs(
     """What became of each (run, fault)."""
     return (
         yield from _mended(
-            [plans.MEND_RUN.call(keys.at, now=now, id=id, fault=fault, jitter=jitter) for id, fault in seen]
+            [scripts.MEND_RUN.call(keys.at, now=now, id=id, fault=fault, jitter=jitter) for id, fault in seen]
         )
     )
 
@@ -115,7 +115,7 @@ def mend_entries(
 ) -> Generator[list[Request], Any, list[str]]:
     """What became of each (member, fault)."""
     calls = [
-        plans.MEND_ENTRY.call(keys.at, now=now, place=place, name=raw(name), member=raw(member), fault=fault)
+        scripts.MEND_ENTRY.call(keys.at, now=now, place=place, name=raw(name), member=raw(member), fault=fault)
         for member, fault in seen
     ]
     return (yield from _mended(calls))
@@ -126,14 +126,14 @@ def mend_keys(
 ) -> Generator[list[Request], Any, list[str]]:
     """What became of each (name, fault)."""
     calls = [
-        plans.MEND_KEY.call(keys.at, family=family, name=raw(name), expected=expected, fault=fault)
+        scripts.MEND_KEY.call(keys.at, family=family, name=raw(name), expected=expected, fault=fault)
         for name, fault in seen
     ]
     return (yield from _mended(calls))
 
 
 def mend_type(keys: Keys, key: str, name: str, expected: str) -> Generator[Request, Any, str]:
-    reply = yield plans.MEND_TYPE.call(keys.at, key=raw(key), name=raw(name), expected=expected)
+    reply = yield scripts.MEND_TYPE.call(keys.at, key=raw(key), name=raw(name), expected=expected)
     return word(reply)
 
 

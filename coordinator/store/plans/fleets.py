@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from coordinator.store.keys import Keys
-from coordinator.store.plans.runs import DRAIN, ROLL, ROLL_PART, SUPERVISE, UNLOCK, pairs, text, word
+from coordinator.store.replies import pairs, text, word
 from coordinator.store.script import Request, read
+from coordinator.store.scripts import DRAIN, ROLL, ROLL_PART, SUPERVISE, UNLOCK
 
 SILENCE = 15.0  # a supervisor that was not seen for so long is taken for lost
 MOST = 1000  # workers that are looked at

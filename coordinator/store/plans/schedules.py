@@ -8,18 +8,9 @@ from typing import Any, NamedTuple
 
 from coordinator.errors import Changed, CoordinatorError, Unconfirmed, Unreachable
 from coordinator.store.keys import Keys
-from coordinator.store.plans.runs import (
-    FIRE,
-    PAUSE_SCHEDULE,
-    POSTPONE,
-    SCHEDULE,
-    UNSCHEDULE,
-    UPCOMING,
-    pairs,
-    text,
-    word,
-)
+from coordinator.store.replies import pairs, text, word
 from coordinator.store.script import Call, Request, read
+from coordinator.store.scripts import FIRE, PAUSE_SCHEDULE, POSTPONE, SCHEDULE, UNSCHEDULE, UPCOMING
 
 TRIES = 20
 PAGE = 500

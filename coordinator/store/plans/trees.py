@@ -13,8 +13,9 @@ from typing import Any
 
 from coordinator.model.run import Counters, Status, partition_of
 from coordinator.store.keys import Namespace
-from coordinator.store.plans.runs import CANCEL, FELL, text
+from coordinator.store.replies import text
 from coordinator.store.script import Request, read
+from coordinator.store.scripts import CANCEL, FELL
 
 FELLED_MS = 86_400_000  # a handler that ignores its cancel may go on after the grace; a day later nobody does
 PAGE = 200

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from coordinator.errors import NotConfigured
 from coordinator.model.address import Address, Node
-from coordinator.store.plans.runs import CONFIRM
 from coordinator.store.script import Argument, Request
+from coordinator.store.scripts import CONFIRM
 from coordinator.store.transport.trip import Packet, pack, unpack
 from coordinator.store.transport.trouble import Forgotten, Trouble, mapped
 

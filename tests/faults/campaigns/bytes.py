@@ -13,7 +13,10 @@ from coordinator.config import address
 from coordinator.encoding.codec import decode, encode
 from coordinator.model.run import id_from
 from coordinator.store.keys import Keys, Namespace
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import attempts as attempt_plans
+from coordinator.store.plans import clients as client_plans
+from coordinator.store.plans import namespace as namespace_plans
+from coordinator.store.plans import workers as worker_plans
 from coordinator.store.transport.wire import Wire, drive
 from tests.faults import records
 from tests.faults.cutter import Cutter, Direction
@@ -38,27 +41,29 @@ class Life:
         match name:
             case "enqueue":
                 spec = encode([{"topic": "t"}, {}, {}], "spec")
-                new = plans.NewRun(self.id, ROUTE, spec)
-                answer = drive(self.wire, plans.enqueue(Namespace(self.keys.at[1:].partition(":")[0]), [new]))
+                new = client_plans.NewRun(self.id, ROUTE, spec)
+                answer = drive(self.wire, client_plans.enqueue(Namespace(self.keys.at[1:].partition(":")[0]), [new]))
                 return "" if answer == [("created", self.id)] else f"enqueue answered {answer}"
             case "claim" | "claim again":
                 return self._claim(again=name == "claim again")
             case "checkpoint":
-                delta = plans.Delta(1, 0, 1, 0, 1, chunk([self.message]), 1, 1, b"")
-                word, progress = drive(self.wire, plans.checkpoint(self.keys, self.id, self.token, delta))
+                delta = attempt_plans.Delta(1, 0, 1, 0, 1, chunk([self.message]), 1, 1, b"")
+                word, progress = drive(self.wire, attempt_plans.checkpoint(self.keys, self.id, self.token, delta))
                 return "" if (word, progress) == ("ok", 1) else f"checkpoint answered {word} {progress}"
             case "release":
-                word = drive(self.wire, plans.release(self.keys, self.id, self.token, mode="stopping"))
+                word = drive(self.wire, attempt_plans.release(self.keys, self.id, self.token, mode="stopping"))
                 return "" if word == "ok" else f"release answered {word}"
             case _:
-                word = drive(self.wire, plans.complete(self.keys, self.id, self.token, encode("done", "result")))
+                word = drive(
+                    self.wire, attempt_plans.complete(self.keys, self.id, self.token, encode("done", "result"))
+                )
                 return "" if word == "ok" else f"complete answered {word}"
 
     def _claim(self, *, again: bool) -> str:
         routes = [ROUTE, "default:agent@1"]
         number = 2 * self.number + again
         word, taken = drive(
-            self.wire, plans.claim(self.keys, self.worker, number=number, want=5, routes=routes, alone=False)
+            self.wire, worker_plans.claim(self.keys, self.worker, number=number, want=5, routes=routes, alone=False)
         )
         if word != "ok" or [one.id for one in taken] != [self.id]:
             return f"claim answered {word} {[one.id for one in taken]}"
@@ -80,11 +85,11 @@ def cuts(server: Server, every: int = 1) -> Iterator[tuple[str, str]]:
     cutter = Cutter(server.port)
     wire = Wire(address(cutter.url), timeout=20)
     try:
-        space = drive(wire, plans.found("bytes", birth="b"))
+        space = drive(wire, namespace_plans.found("bytes", birth="b"))
         keys, numbers = space.keys(0), iter(range(1, 10**6))
         worker = "wbytes"
-        member = plans.Membership(worker, 3_600_000, "h", 1, "1", "f", "c", 5, (ROUTE,))
-        drive(wire, plans.join(keys, "", member))
+        member = worker_plans.Membership(worker, 3_600_000, "h", 1, "1", "f", "c", 5, (ROUTE,))
+        drive(wire, worker_plans.join(keys, "", member))
         _lengths(Life(wire, keys, next(numbers), worker), cutter, "")  # the server gets to know the scripts
         for name in STEPS:
             for direction, length in _lengths(Life(wire, keys, next(numbers), worker), cutter, name).items():

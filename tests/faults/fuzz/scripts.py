@@ -14,8 +14,8 @@ import redis
 
 from coordinator.store.plans import fleets as fleet_plans
 from coordinator.store.plans import trees as tree_plans
-from coordinator.store.plans.runs import SCRIPTS
 from coordinator.store.script import Script
+from coordinator.store.scripts import SCRIPTS
 from tests.lua.store import ROUTES, Store, delta
 
 ODD = (

@@ -16,7 +16,7 @@ from coordinator.config import Settings
 from coordinator.model.address import address
 from coordinator.store import server_checks as checks
 from coordinator.store.keys import Namespace
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.script import Call, Command
 from coordinator.store.transport.trip import Packet
 from tests.faults.simulation.app import Memory
@@ -147,7 +147,7 @@ class Ground:
 
     def found(self) -> None:
         birth = "simulated"
-        self.ask(plans.found(NAMESPACE, birth=birth, durability="none", partitions=self.scene.partitions))
+        self.ask(namespace_plans.found(NAMESPACE, birth=birth, durability="none", partitions=self.scene.partitions))
 
     def ask(self, plan: Any) -> Any:
         """Carries a plan."""

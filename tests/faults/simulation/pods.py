@@ -9,7 +9,7 @@ from typing import Any
 
 from coordinator.errors import CoordinatorError
 from coordinator.services.daemon import Coordinator
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from tests.faults.simulation.app import registry
 from tests.faults.simulation.ground import Ground
@@ -96,7 +96,7 @@ class Pods:
     async def abandon(self, partition: int, worker: str, whole: bool = True) -> None:
         """Not `whole`: who does it dies after the first run, and what is left is for a coordinator."""
         wire, keys = AsyncWire(self._ground.settings().address), self._ground.namespace.keys(partition)
-        plan = plans.abandon(keys, worker, batch=self._dice.choice([1, 200]) if whole else 1)
+        plan = coordinator_plans.abandon(keys, worker, batch=self._dice.choice([1, 200]) if whole else 1)
         with contextlib.suppress(CoordinatorError):
             await drive_async(wire, plan if whole else _only_first(plan), timeout=30)
 

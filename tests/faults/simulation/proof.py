@@ -7,7 +7,7 @@ import asyncio
 from coordinator.doctor import examiner as doctor
 from coordinator.encoding.codec import decode
 from coordinator.model.run import ENDED, Status
-from coordinator.store.plans import runs as plans
+from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.plans import schedules as schedule_plans
 from tests.faults.simulation.ground import Ground
 from tests.faults.simulation.people import People
@@ -87,7 +87,7 @@ class Proof:
 
     def structure(self) -> None:
         for keys in self._ground.namespace.everywhere():
-            self._ground.ask(plans.ring(keys))
+            self._ground.ask(coordinator_plans.ring(keys))
         report = self._ground.ask(doctor.examine(self._ground.namespace))
         if not report.healthy:
             raise Broken(f"the structure is broken: {[str(finding) for finding in report.findings]}")
@@ -97,8 +97,8 @@ class Proof:
         self._ground.loop.leap(RETENTION_MS / 1000)
         left: set[str] = set()
         for keys in self._ground.namespace.everywhere():
-            self._ground.ask(plans.trim(keys))
-            self._ground.ask(plans.ring(keys))
+            self._ground.ask(coordinator_plans.trim(keys))
+            self._ground.ask(coordinator_plans.ring(keys))
             self._ground.ask(schedule_plans.upcoming(keys, batch=10))  # a schedule that was removed is forgotten then
             found = self._ground.site.server.ask([[b"KEYS", keys.at.encode() + b":*"]])[0]
             left |= {key.decode().removeprefix(keys.at + ":") for key in found}

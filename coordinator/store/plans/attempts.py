@@ -1,0 +1,135 @@
+"""Plans of an attempt: save a checkpoint of the run and end the attempt. Each is fenced by the attempt's token."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from coordinator.encoding.seal import sealed
+from coordinator.model.story import brief
+from coordinator.store.keys import Keys
+from coordinator.store.replies import word
+from coordinator.store.script import Request
+from coordinator.store.scripts import CHECKPOINT, COMPLETE, EXTEND, FAIL, KILL, NOTE, REJECT, RELEASE, RETRY
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What is new of a checkpoint since the last acknowledged save (see lua/_checkpoint.lua)."""
+
+    seq: int
+    acked: int
+    generation: int
+    base: int
+    count: int
+    chunk: bytes
+    iteration: int
+    schema: int
+    state: bytes | None
+    phases: tuple[tuple[str, bytes], ...] = ()
+    drop: tuple[str, ...] = ()
+    note: bytes = b""
+    unfinished: bytes = b""
+
+    def wire(self) -> bytes:
+        phases = netstrings(part for name, output in self.phases for part in (name.encode(), sealed(output)))
+        numbers = (self.seq, self.acked, self.generation, self.base, self.count)
+        return netstrings(
+            [
+                *(b"%d" % number for number in numbers), sealed(self.chunk), b"%d" % self.iteration, b"%d" % self.schema,
+                b"same" if self.state is None else b"set", sealed(self.state or b""), phases,
+                netstrings(name.encode() for name in self.drop), sealed(self.note), sealed(self.unfinished),
+            ]
+        )  # fmt: skip
+
+
+def netstrings(parts: Iterable[bytes]) -> bytes:
+    return b"".join(b"%d:%b" % (len(part), part) for part in parts)
+
+
+def checkpoint(
+    keys: Keys, id: str, token: str, delta: Delta, now: str = ""
+) -> Generator[Request, Any, tuple[str, int]]:
+    """(word, progress)."""
+    reply = yield CHECKPOINT.each(keys.at, id, {"now": now}, id=id, token=token, delta=delta.wire())
+    return word(reply), int(reply[1]) if len(reply) > 1 else 0
+
+
+def note(keys: Keys, id: str, token: str, note: bytes) -> Generator[Request, Any, str]:
+    reply = yield NOTE.each(keys.at, id, {}, id=id, token=token, note=sealed(note))
+    return word(reply)
+
+
+def complete(keys: Keys, id: str, token: str, result: bytes, now: str = "") -> Generator[Request, Any, str]:
+    reply = yield COMPLETE.each(keys.at, id, {"now": now}, id=id, token=token, result=sealed(result))
+    return word(reply)
+
+
+def fail(
+    keys: Keys, id: str, token: str, error: bytes, delta: bytes = b"", now: str = ""
+) -> Generator[Request, Any, str]:
+    reply = yield FAIL.call(
+        keys.at, now=now, id=id, token=token, error=sealed(error), brief=sealed(brief(error)), delta=delta
+    )
+    return word(reply)
+
+
+def retry(
+    keys: Keys,
+    id: str,
+    token: str,
+    *,
+    delay: float,
+    error: bytes,
+    from_start: bool = False,
+    delta: bytes = b"",
+    now: str = "",
+) -> Generator[Request, Any, str]:
+    reply = yield RETRY.call(
+        keys.at,
+        now=now,
+        id=id,
+        token=token,
+        delay=round(delay * 1000),
+        error=sealed(error),
+        brief=sealed(brief(error)),
+        from_start=int(from_start),
+        delta=delta,
+    )
+    return word(reply)
+
+
+def release(
+    keys: Keys, id: str, token: str, *, mode: str, jitter: float = 0.5, delta: bytes = b"", now: str = ""
+) -> Generator[Request, Any, str]:
+    reply = yield RELEASE.call(keys.at, now=now, id=id, token=token, mode=mode, jitter=jitter, delta=delta)
+    return word(reply)
+
+
+def reject(
+    keys: Keys, id: str, token: str, *, proven: bool, error: bytes, jitter: float = 0.5, now: str = ""
+) -> Generator[Request, Any, str]:
+    reply = yield REJECT.call(
+        keys.at,
+        now=now,
+        id=id,
+        token=token,
+        proven=int(proven),
+        jitter=jitter,
+        error=sealed(error),
+        brief=sealed(brief(error)),
+    )
+    return word(reply)
+
+
+def extend(keys: Keys, id: str, token: str, *, number: int, seconds: float) -> Generator[Request, Any, str]:
+    """`number` counts the run's extensions, with this one."""
+    reply = yield EXTEND.call(keys.at, id=id, token=token, number=number, ms=round(seconds * 1000))
+    return word(reply)
+
+
+def kill(keys: Keys, id: str, token: str, error: bytes) -> Generator[Request, Any, str]:
+    """Makes sure that the run fails, whatever becomes of its owner from now on."""
+    reply = yield KILL.call(keys.at, id=id, token=token, error=sealed(error))
+    return word(reply)
