@@ -28,7 +28,8 @@ from workers.handlers.draft import RESULT_LIMIT, Cut, Draft
 from workers.handlers.handler import Handler
 from workers.handlers.messages import Messages, kept
 from workers.handlers.registry import Registry
-from workers.process.worker import Worker, WorkerOptions
+from workers.process.options import WorkerOptions
+from workers.process.worker import Worker
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -65,7 +66,7 @@ class Desk:
     async def flush(self, cut: Cut) -> None:
         self.offer(cut)
 
-    async def sure(self) -> None:
+    async def wait_until_confirmed(self) -> None:
         if self.dead:
             raise Crash
 

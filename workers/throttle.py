@@ -1,21 +1,35 @@
-"""When a held save goes. A pure decision over given times; the seeds' rule: the clock advances only after a success."""
+"""Decide when a checkpoint may be saved.
+
+The decision is pure: the caller passes in the time. Only a successful save starts a new window, so a failed save may be
+repeated immediately.
+"""
 
 from __future__ import annotations
 
 
 class Throttle:
-    """The first save goes at once; inside the window the newest is held, and goes when the window ends."""
+    """Allow one save per time window.
+
+    The first save may go immediately. A save that is requested inside the window has to wait until the window ends.
+
+    Args:
+        window: Length of the window in seconds. With 0 or less, every save may go immediately.
+    """
 
     def __init__(self, window: float) -> None:
         self.window = window
         self._saved: float | None = None
 
     def wait(self, now: float) -> float:
-        """Seconds until a save may go; 0 for at once."""
+        """Return the number of seconds until the next save may go, or 0.0 if it may go now."""
         if self.window <= 0 or self._saved is None:
             return 0.0
         return max(0.0, self._saved + self.window - now)
 
     def saved(self, now: float) -> None:
-        """A save that was begun at this time has succeeded."""
+        """Record that a save succeeded.
+
+        Args:
+            now: The time at which that save was sent. The next window starts here.
+        """
         self._saved = now if self._saved is None else max(self._saved, now)

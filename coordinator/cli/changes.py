@@ -22,7 +22,7 @@ from coordinator.errors import BadOption, CoordinatorError, Unconfirmed, Unreach
 from coordinator.model.run import ENDED, RunView, Status
 from coordinator.views import terminal as show
 
-AT_ONCE = 500  # runs that are changed, or read, together
+RUNS_PER_BATCH = 500  # runs that are changed, or read, together
 SHOWN = 100  # rows of a dry run; as JSON it has them all
 _clock = SystemClock()
 
@@ -209,7 +209,7 @@ class Changing:
 
 
 def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (ids[start : start + AT_ONCE] for start in range(0, len(ids), AT_ONCE))
+    return (ids[start : start + RUNS_PER_BATCH] for start in range(0, len(ids), RUNS_PER_BATCH))
 
 
 def _views(client: Client, ids: Sequence[str]) -> list[RunView | CoordinatorError]:

@@ -27,7 +27,7 @@ BLOCK = 5.0
 BLOCK_MEMORY = 0.1  # fakeredis has no connection that could be cut under a reader
 IDLE = 60.0
 AFTER_TROUBLE = 0.5
-AT_ONCE = 500
+HINTS_PER_READ = 500
 
 
 class Watch:
@@ -188,7 +188,7 @@ class Hints:
             if found := bell.wait(list(places), seconds):
                 self._boxes.deliver([found[1].decode()])  # who waits for that one need not wait for the others
                 self._boxes.deliver(
-                    drive(self._wire, client_plans.hints(places[found[0]], self.client, AT_ONCE), timeout=1.0)
+                    drive(self._wire, client_plans.hints(places[found[0]], self.client, HINTS_PER_READ), timeout=1.0)
                 )
         except CoordinatorError:
             self._closed.wait(AFTER_TROUBLE)  # whoever waits asks every 5 s, and is told what is wrong
@@ -265,7 +265,7 @@ class AsyncHints:
                 try:
                     if found := await bell.wait(list(places), BLOCK):
                         self._boxes.deliver([found[1].decode()])  # who waits for that one need not wait for the others
-                        plan = client_plans.hints(places[found[0]], self.client, AT_ONCE)
+                        plan = client_plans.hints(places[found[0]], self.client, HINTS_PER_READ)
                         self._boxes.deliver(await drive_async(self._wire, plan, timeout=1.0))
                 except CoordinatorError:
                     await self._clock.asleep(AFTER_TROUBLE)

@@ -24,7 +24,7 @@ from coordinator.model.run import id_from
 
 LATE_MS = 60_000  # a fire time that is not older than this is not missed: coordinators are replaced, servers restart
 MOST_MISSED = 100  # so many missed fire times are caught up with, the newest ones
-AT_ONCE = 100  # fire times of one schedule that are decided in one go
+FIRE_TIMES_PER_STEP = 100  # fire times of one schedule that are decided in one go
 SHORTEST, LONGEST = 1.0, 366 * 86_400.0
 _EVERY = re.compile(r"every\s+(\d+(?:\.\d+)?)\s*(s|m|min|h|d)", re.I)
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
@@ -244,7 +244,7 @@ def _steps(name: str, rules: Rules, expected: int | None, fired: list[int], foll
     ats: list[int | None] = [*fired] or [None]
     for at, then in zip(ats, [*fired[1:], following], strict=True):
         steps.append(Firing(at if steps else expected, at, then, rules.due(name, then), rules.offset(then)))
-    return steps[:AT_ONCE]
+    return steps[:FIRE_TIMES_PER_STEP]
 
 
 def run_id(name: str, time: int, partition: int) -> str:

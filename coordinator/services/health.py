@@ -21,7 +21,7 @@ from coordinator.errors import BadOption
 log = logging.getLogger(__name__)
 LONGEST_REQUEST = 8192
 SECONDS_PER_REQUEST = 5.0
-AT_ONCE = 32
+MAX_CONNECTIONS = 32
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
 
@@ -50,11 +50,13 @@ def bound(text: str) -> socket.socket:
     try:
         if host:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-            return socket.create_server((host, port), family=family, backlog=AT_ONCE)
+            return socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS)
         with contextlib.suppress(OSError):  # a machine may have no IPv6; who has the port already is met again below
             if socket.has_dualstack_ipv6():
-                return socket.create_server(("", port), family=socket.AF_INET6, backlog=AT_ONCE, dualstack_ipv6=True)
-        return socket.create_server(("", port), backlog=AT_ONCE)
+                return socket.create_server(
+                    ("", port), family=socket.AF_INET6, backlog=MAX_CONNECTIONS, dualstack_ipv6=True
+                )
+        return socket.create_server(("", port), backlog=MAX_CONNECTIONS)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise BadOption(f"--health {text}: another process has this port: choose a free one") from None
@@ -90,7 +92,7 @@ class _Answers:
             task.cancel()
 
     def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._open) >= AT_ONCE:
+        if len(self._open) >= MAX_CONNECTIONS:
             writer.transport.abort()
             return
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))

@@ -9,7 +9,8 @@ import time
 
 from coordinator.config import Settings
 from workers import AsyncRun, Registry
-from workers.process.worker import Worker, WorkerOptions
+from workers.process.options import WorkerOptions
+from workers.process.worker import Worker
 from workers.program.registries import settle
 
 runs = Registry()

@@ -25,7 +25,8 @@ from coordinator import AsyncClient
 from coordinator.config import Settings
 from coordinator.store.transport.embedded import attach
 from workers import AsyncRun, Registry
-from workers.process.worker import Worker, WorkerOptions
+from workers.process.options import WorkerOptions
+from workers.process.worker import Worker
 
 MESSAGE = "x" * 1000
 SIZES = (100, 200, 400, 1600)

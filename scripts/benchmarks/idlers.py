@@ -8,7 +8,8 @@ import sys
 
 from coordinator.config import Settings
 from workers import AsyncRun, Registry
-from workers.process.worker import Worker, WorkerOptions
+from workers.process.options import WorkerOptions
+from workers.process.worker import Worker
 
 runs = Registry()
 

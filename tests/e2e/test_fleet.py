@@ -22,7 +22,7 @@ from tests.e2e.conftest import MakeStage
 from tests.e2e.processes import Stage, children, stop, wait_for_start
 from tests.servers import Server
 from tests.waiting import eventually, wait_until
-from workers.process.worker import WorkerOptions
+from workers.process.options import WorkerOptions
 from workers.supervisor.fleet import Fleet
 
 APP, HARD = "tests.e2e.app:runs", "tests.e2e.fleet_app:runs"
@@ -289,7 +289,7 @@ def test_children_outlive_an_outage_and_leave_nothing_behind(
         handles = client.enqueue_many([("steps", {"total": 40, "seconds": 0.1})] * 10)
         wait_for_start(stage, 10)
         server.kill()
-        wait_until(lambda: stage.logs().count("no heartbeat") >= 2, "both have noticed")
+        wait_until(lambda: stage.logs().count("heartbeat failed") >= 2, "both have noticed")
         server.restart()
         assert Counter(handle.wait(60) for handle in handles) == {Status.COMPLETED: 10}
     assert sorted(children(fleet.pid)) == pids

@@ -61,7 +61,7 @@ def test_a_fleet_is_ready_with_its_last_process_live_in_an_outage_and_not_ready_
         handle = client.enqueue("patient", {})
         wait_for_start(stage)
         server.kill()
-        wait_until(lambda: stage.logs().count("no heartbeat") >= 2, "both have noticed")
+        wait_until(lambda: stage.logs().count("heartbeat failed") >= 2, "both have noticed")
         until = stage.now() + 9.0  # more than two leases
 
         def stays_live() -> bool:

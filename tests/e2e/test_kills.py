@@ -18,7 +18,7 @@ from tests.e2e.processes import Event, Stage, children
 from tests.waiting import wait_until
 
 KILLS = int(os.environ.get("RUNS_TEST_KILLS", "12"))
-AT_ONCE = 10
+CONCURRENCY = 10
 LAST_BUT_ONE = 2  # strikes: with one more the run is dead
 
 
@@ -31,7 +31,7 @@ class Herd:
     living: set[str] = field(default_factory=set)
 
     def fill(self) -> None:
-        while len(self.living) < AT_ONCE:
+        while len(self.living) < CONCURRENCY:
             topic = f"topic-{len(self.handles)}"
             handle = self.client.enqueue("research", {"topic": topic})
             self.handles[topic] = handle
@@ -103,7 +103,7 @@ class Account:
 def test_an_agent_that_is_killed_at_random_moments_goes_on_from_what_was_acknowledged(stage: Stage, client: Client):
     begun = stage.now()
     stage.coordinator()
-    options = ["--processes", "2", "--concurrency", str(AT_ONCE), "--lease", "15"]
+    options = ["--processes", "2", "--concurrency", str(CONCURRENCY), "--lease", "15"]
     fleet = stage._start("workers", "start", "tests.e2e.agent_app:runs", *options)
     herd = Herd(client)
     herd.fill()

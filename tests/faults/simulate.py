@@ -24,7 +24,7 @@ from tests.faults.simulation.server import RealServer
 from tests.faults.simulation.world import World
 from tests.servers import FORGETFUL, Server
 
-AT_ONCE = 200  # seeds that one process is given
+SEEDS_PER_PROCESS = 200  # seeds that one process is given
 
 
 @dataclass(slots=True)
@@ -116,8 +116,8 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     begun = time.monotonic()
     parts = [
-        (first, min(AT_ONCE, given.seed + given.count - first))
-        for first in range(given.seed, given.seed + given.count, AT_ONCE)
+        (first, min(SEEDS_PER_PROCESS, given.seed + given.count - first))
+        for first in range(given.seed, given.seed + given.count, SEEDS_PER_PROCESS)
     ]
     total = Outcome()
     context = get_context("spawn")

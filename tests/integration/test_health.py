@@ -72,7 +72,7 @@ async def test_who_says_nothing_is_shown_out(port: int, monkeypatch: pytest.Monk
 async def test_a_crowd_that_says_nothing_is_bounded_and_passes(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those beyond the limit are turned away at once; when the first ones' time is over, others are answered."""
     monkeypatch.setattr(health, "SECONDS_PER_REQUEST", 1.0)
-    crowd = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3 * health.AT_ONCE)]
+    crowd = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3 * health.MAX_CONNECTIONS)]
 
     async def turned_away(reader: asyncio.StreamReader) -> bool:
         try:

@@ -10,7 +10,8 @@ from coordinator.config import Settings
 from coordinator.model.run import Counters
 from tests.waiting import eventually
 from workers import AsyncRun, Left, Registry
-from workers.process.worker import Worker, WorkerOptions
+from workers.process.options import WorkerOptions
+from workers.process.worker import Worker
 
 
 def first_version(parked: asyncio.Event) -> Registry[None]:

@@ -17,7 +17,7 @@ from tests.waiting import eventually
 from workers import AsyncRun, Left, Registry
 from workers.handlers.draft import Draft, Head
 from workers.handlers.migration import field_of, migrated, shown
-from workers.process.heartbeat import Told
+from workers.liveness.heartbeat import BeatResult
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ async def test_an_ending_that_is_being_recorded_is_not_taken_for_a_stray(here: B
 
     worker._release = release  # type: ignore[method-assign]
     beat = worker_plans.Beat(strays=((id, attempt.token),))
-    worker._told(Told(attempt.lease, beat, worker.clock.monotonic(), held, attempt.lease.floor))
+    worker._told(BeatResult(attempt.lease, beat, worker.clock.monotonic(), held, attempt.lease.floor))
     async with asyncio.timeout(HANG):
         await asyncio.sleep(0)
     assert not released
@@ -173,6 +173,6 @@ async def test_a_beat_that_arrives_after_the_worker_has_left_does_not_bring_it_b
     lease = worker._leases[0]
     worker.stop()
     await eventually(worker._stop.is_set, "the drain has begun")
-    worker._told(Told(lease, None, 0.0, None, 0))
+    worker._told(BeatResult(lease, None, 0.0, None, 0))
     assert await asyncio.wait_for(task, HANG) == 0
     assert not here.admin.exists(here.namespace.keys(0).workers())

@@ -14,7 +14,7 @@ from coordinator.store.server_checks import enter
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from tests.servers import Server
 from tests.waiting import eventually
-from workers.process.worker import WorkerOptions
+from workers.process.options import WorkerOptions
 from workers.supervisor.fleet import Fleet
 
 HANG = 60.0

@@ -14,7 +14,7 @@ from tests.servers import Server
 from tests.waiting import eventually
 from workers import AsyncRun, Registry, Run
 from workers.handlers.context import Stopped
-from workers.process.lease import Lease
+from workers.liveness.lease import Lease
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.transport.wire import AsyncWire, Plan, drive_async
 from tests.waiting import eventually
 from workers import Registry
-from workers.process.worker import Worker, WorkerOptions
+from workers.process.options import WorkerOptions
+from workers.process.worker import Worker
 
 T = TypeVar("T")
 HANG = 60.0  # nothing here takes this long unless it hangs

@@ -18,7 +18,7 @@ from workers.attempt.attempt import Attempt
 from workers.attempt.saver import Saver
 from workers.handlers.context import Stopped
 from workers.handlers.draft import Draft, Head
-from workers.process.lease import Lease
+from workers.liveness.lease import Lease
 from workers.throttle import Throttle
 
 runs = Registry()
@@ -117,8 +117,8 @@ async def test_a_flush_while_the_ending_is_recorded_does_not_take_the_token_for_
 
 async def test_a_wait_for_the_lease_ends_with_a_stop(bench):
     bench.lease._doubted = True
-    bench.lease._sure.clear()
-    waiting = asyncio.ensure_future(bench.attempt.sure())
+    bench.lease._confirmed.clear()
+    waiting = asyncio.ensure_future(bench.attempt.wait_until_confirmed())
     await settled()
     assert not waiting.done()
     bench.attempt.stop("cancel")

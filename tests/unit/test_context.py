@@ -38,7 +38,7 @@ class Backing:
         self.cuts.append(cut)
         self.flushed.append(cut)
 
-    async def sure(self) -> None:
+    async def wait_until_confirmed(self) -> None:
         self.waits += 1
 
     def say(self, note: Note) -> None:
@@ -326,11 +326,11 @@ async def test_a_stop_that_comes_during_a_turn_is_raised_after_its_cut(bench):
 async def test_a_stop_in_a_wait_for_the_lease_takes_the_finished_phase_along(bench):
     """The doubt begins during the phase; the stop is raised where its end waits for the lease."""
 
-    async def sure() -> None:
+    async def wait_until_confirmed() -> None:
         if bench.backing.cuts:
             raise Stopped("drain")
 
-    bench.backing.sure = sure
+    bench.backing.wait_until_confirmed = wait_until_confirmed
     with pytest.raises(Stopped):
         await bench.attempt(lambda run: run.phase("p", int, 7), lambda run: run.phase("p", int, 7))
     assert list(bench.backing.flushed[-1].phases) == ["phase:-:p#0"]

@@ -10,15 +10,15 @@ import pytest
 
 from coordinator.errors import BadOption
 from coordinator.model.deadline import Deadline, Extend, Kill, Leave, Spent, Verdict, Watched, extend_once
-from workers.attempt.critic import AGAIN, LOOK, Watch, _verdict
+from workers.attempt.critic import AGAIN, LOOK, DeadlineTracker, _verdict
 
 ALL = Deadline(soft=10, hard=100, progress=30)
 SHOWN = Watched("id", "kind", {}, {}, 1, 10.0, 10.0, 0, (), (), None, 0, 0.0, ALL)
 
 
-def watch(deadline: Deadline = ALL, spent: Spent | None = None) -> Watch:
+def watch(deadline: Deadline = ALL, spent: Spent | None = None) -> DeadlineTracker:
     """Begun at 1000."""
-    return Watch(deadline, spent or Spent(), 1000.0)
+    return DeadlineTracker(deadline, spent or Spent(), 1000.0)
 
 
 def reason(found: object) -> str:
@@ -64,7 +64,7 @@ def test_what_is_kept_of_an_extension_gives_the_next_attempt_the_same_moment():
     found = watch(Deadline(soft=10))
     more = found.extension(60, 1015)
     assert more == 65
-    resumed = Watch(Deadline(soft=10), Spent(used=20, extensions=1, extended=more), 5000.0)
+    resumed = DeadlineTracker(Deadline(soft=10), Spent(used=20, extensions=1, extended=more), 5000.0)
     assert resumed.due(5000) == 55
 
 

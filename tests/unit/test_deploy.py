@@ -20,7 +20,7 @@ import workers.cli.app
 from coordinator.config import Settings
 from coordinator.services import daemon
 from workers.process import worker
-from workers.process.worker import WorkerOptions
+from workers.process.options import WorkerOptions
 from workers.supervisor import crew
 
 DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"

@@ -7,7 +7,8 @@ from typing import Any
 
 from coordinator.config import Settings
 from workers import Registry
-from workers.process.worker import TURNS_FOR_A_CLAIM, Worker, WorkerOptions
+from workers.process.options import WorkerOptions
+from workers.process.worker import TURNS_FOR_A_CLAIM, Worker
 
 
 def gate() -> asyncio.Future[None]:

@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 
 from tests.waiting import wait_until
-from workers.process.host import Mark, own_mark, provably_gone, resident_bytes
+from workers.liveness.host import Mark, own_mark, provably_gone, resident_bytes
 
 HERE = own_mark()
-MARK = "from workers.process.host import own_mark; print(own_mark(), flush=True); input()"
+MARK = "from workers.liveness.host import own_mark; print(own_mark(), flush=True); input()"
 
 
 @pytest.fixture

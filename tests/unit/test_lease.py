@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from coordinator.store.keys import Keys
-from workers.process.lease import Lease, claim_number, new_worker_id
+from workers.liveness.lease import Lease, claim_number, new_worker_id
 
 
 class Clock:
@@ -68,9 +68,9 @@ def test_a_beat_that_is_told_out_of_order_does_not_set_it_back():
 async def test_who_waits_goes_on_when_the_doubt_is_over_or_the_lease_is_gone():
     for over in (lambda lease: lease.renewed(120.0, compared=True), lambda lease: lease.lose()):
         lease, clock = made()
-        await lease.sure()
+        await lease.wait_until_confirmed()
         clock.time += 20.0
-        waiting = asyncio.ensure_future(lease.sure())
+        waiting = asyncio.ensure_future(lease.wait_until_confirmed())
         await asyncio.sleep(0)
         assert not waiting.done()
         over(lease)

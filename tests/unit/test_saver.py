@@ -15,7 +15,7 @@ import pytest
 from coordinator.errors import Unconfirmed
 from coordinator.model.run import Note
 from coordinator.store.plans.attempts import Delta
-from workers.attempt.saver import Fenced, Saver
+from workers.attempt.saver import Saver, SaverClosed
 from workers.handlers.draft import Cut, Draft, Head
 from workers.handlers.messages import unchunk
 from workers.throttle import Throttle
@@ -332,13 +332,13 @@ async def test_a_fenced_save_ends_all_saving_and_tells():
     bench, told = made(window=0.0), []
     bench.saver.on_fenced = lambda: told.append(True)
     bench.server.words = ["fenced"]
-    with pytest.raises(Fenced):
+    with pytest.raises(SaverClosed):
         await bench.saver.flush(bench.draft.cut())
     assert told == [True]
     bench.save(n=9)
     await settled()
     assert len(bench.sent) == 1
-    with pytest.raises(Fenced):
+    with pytest.raises(SaverClosed):
         await bench.saver.flush(bench.draft.cut())
 
 

@@ -13,11 +13,11 @@ from coordinator.model.deadline import DeadlineExceeded
 from coordinator.model.outcome import Stop, Why
 from coordinator.model.run import Counters, Note
 from coordinator.store.plans.workers import Claimed
-from workers.attempt.saver import Fenced, Saver
+from workers.attempt.saver import Saver, SaverClosed
 from workers.handlers.context import Facts, Stopped
 from workers.handlers.draft import Cut, Draft
 from workers.handlers.handler import Handler
-from workers.process.lease import Lease
+from workers.liveness.lease import Lease
 
 
 class Attempt:
@@ -72,15 +72,15 @@ class Attempt:
         assert self.saver is not None
         try:
             await self._unless_stopped(self.saver.flush(cut))
-        except Fenced:
+        except SaverClosed:
             if not self.ended:  # else it is closed because its outcome is being recorded, and the token is ours
                 self.stop("lost")
             self.delivered = True
             raise self.stopping or Stopped("lost") from None
 
-    async def sure(self) -> None:
+    async def wait_until_confirmed(self) -> None:
         if self.lease.in_doubt and self.stopping is None:
-            await self._unless_stopped(self.lease.sure())
+            await self._unless_stopped(self.lease.wait_until_confirmed())
 
     async def _unless_stopped(self, waiting: Coroutine[Any, Any, None]) -> None:
         """Waits for it; a stop that is asked for meanwhile is raised here."""

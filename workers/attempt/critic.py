@@ -1,6 +1,6 @@
 """The critic: watches runs that have deadlines, asks the escalator at the soft one, and kills at the others.
 
-`Watch` decides and knows no clock; `Critic` acts. A kill is written on the run before anything else comes of it, so that it holds
+`DeadlineTracker` decides without a clock; `Critic` acts. A kill is written on the run before anything else comes of it, so it holds
 whatever becomes of this process. An escalator may raise or hang as it likes: the watch goes on beside it.
 """
 
@@ -44,7 +44,7 @@ TAIL = 20  # messages that an escalator is shown
 LONGEST_REASON = 1000
 
 
-class Watch:
+class DeadlineTracker:
     """What is due for one attempt, and when. Times are the clock's, given by the caller."""
 
     def __init__(self, deadline: Deadline, spent: Spent, now: float) -> None:
@@ -103,7 +103,7 @@ class Critic:
 
     def __init__(self, wire: AsyncWire, clock: Clock, kill: Callable[[Attempt, DeadlineExceeded], None]) -> None:
         self._wire, self._clock, self._kill = wire, clock, kill
-        self._watches: dict[tuple[str, str], Watch] = {}
+        self._watches: dict[tuple[str, str], DeadlineTracker] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     def watch(self, attempt: Attempt) -> None:
@@ -111,7 +111,7 @@ class Critic:
         deadline = attempt.handler.deadline
         if not deadline.watched:
             return
-        watch = Watch(deadline, Spent.parse(attempt.claimed.spent), self._clock.monotonic())
+        watch = DeadlineTracker(deadline, Spent.parse(attempt.claimed.spent), self._clock.monotonic())
         verdict = watch.due(self._clock.monotonic())
         if isinstance(verdict, Kill):
             self._end(attempt, verdict)
@@ -133,7 +133,7 @@ class Critic:
         if attempt.may_be_killed:  # it may have been cancelled while its escalator thought
             self._kill(attempt, DeadlineExceeded(f"killed by its critic: {str(verdict.reason)[:LONGEST_REASON]}"))
 
-    async def _watch(self, attempt: Attempt, watch: Watch) -> None:
+    async def _watch(self, attempt: Attempt, watch: DeadlineTracker) -> None:
         about.set({"run": attempt.id, "kind": attempt.handler.kind, "attempt": attempt.number})
         asking: asyncio.Task[Verdict | None] | None = None
         try:
@@ -162,7 +162,7 @@ class Critic:
 
     # -- the escalator
 
-    async def _ask(self, attempt: Attempt, watch: Watch) -> Verdict | None:
+    async def _ask(self, attempt: Attempt, watch: DeadlineTracker) -> Verdict | None:
         """Its verdict, written down where it is an extension. None where there is none."""
         escalator = watch.deadline.escalator or extend_once
         asked = asyncio.get_running_loop().create_task(_verdict(escalator, self._shown(attempt, watch)))
@@ -183,7 +183,7 @@ class Critic:
             await self._extend(attempt, watch, verdict.seconds)
         return verdict
 
-    async def _extend(self, attempt: Attempt, watch: Watch, seconds: float) -> None:
+    async def _extend(self, attempt: Attempt, watch: DeadlineTracker, seconds: float) -> None:
         """Counts when it is written: one that is not remembered would be given again after a crash."""
         more = watch.extension(seconds, self._clock.monotonic())
         watch.extensions, watch.extended = watch.extensions + 1, watch.extended + more
@@ -195,7 +195,7 @@ class Critic:
         except CoordinatorError as error:
             logger.warning("the extension of run %s could not be written: %s", attempt.id, error)
 
-    def _shown(self, attempt: Attempt, watch: Watch) -> Watched:
+    def _shown(self, attempt: Attempt, watch: DeadlineTracker) -> Watched:
         now, facts, draft = self._clock.monotonic(), attempt.facts, attempt.draft
         return Watched(
             id=attempt.id,

@@ -36,12 +36,12 @@ from coordinator.store.plans import workers as worker_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from coordinator.views.build import read_failure
 from workers.attempt.attempt import Attempt
+from workers.attempt.kind_health import KindHealth
 from workers.attempt.saver import Saver
 from workers.handlers.context import AsyncRun, Facts, Resumed, Run, Stopped
 from workers.handlers.draft import INPUTS, NO_HEAD, RESULT_LIMIT, Draft, Head, loaded
 from workers.handlers.messages import kept
 from workers.handlers.migration import migrated
-from workers.process.kind_health import Proof
 from workers.throttle import Throttle
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Executor:
     clock: Clock
     threads: ThreadPoolExecutor
     resources: Mapping[str, Any]
-    proof: Proof
+    health: KindHealth
     give_up: Callable[[], bool]
     refused: Callable[[str], None]
 
@@ -84,7 +84,7 @@ class Executor:
         try:
             run, inputs = await self._start(attempt)
             # the answer of the claim may have been on its way for longer than the lease: nothing begins in a doubt
-            await attempt.sure()
+            await attempt.wait_until_confirmed()
         except Stopped as stop:
             return Raised(stop, stop=True)
         except Exception as error:  # noqa: BLE001  # whatever it is, the handler was not reached
@@ -157,7 +157,7 @@ class Executor:
         return Resumed(cause, age, worker, code, tuple(unfinished), read_failure(attempt.claimed.killed))
 
     async def _perform(self, attempt: Attempt, run: Run[Any] | AsyncRun[Any], inputs: dict[str, Any]) -> Ending:
-        self.proof.reached(attempt.handler.kind)
+        self.health.record_started(attempt.handler.kind)
         try:
             if attempt.handler.is_async:
                 return Returned(await attempt.handler.function(run, **inputs))
@@ -248,7 +248,7 @@ class Executor:
                     logger.warning("%s: %s", attempt.handler, warning)
                 return await self._with_delta(attempt, lambda d: release(attempt, stopping=stopping, delta=d))
             case Reject(error):
-                proven = self.proof.proven(attempt.handler.kind)
+                proven = self.health.has_started(attempt.handler.kind)
                 return await self._drive(
                     attempt,
                     attempt_plans.reject(
@@ -308,7 +308,7 @@ class Executor:
 
     def _rejected(self, attempt: Attempt, error: BaseException) -> None:
         kind = attempt.handler.kind
-        if self.proof.rejected(kind, attempt.id, self.clock.monotonic()):
+        if self.health.record_rejected(kind, attempt.id, self.clock.monotonic()):
             logger.critical(
                 "kind %r is not claimed any more for now: no run of it could be started here; the last: %s",
                 kind,

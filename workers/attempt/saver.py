@@ -24,7 +24,7 @@ Send = Callable[[Delta], Awaitable[tuple[str, int]]]
 LONGEST_BACK_OFF = 5.0
 
 
-class Fenced(Exception):
+class SaverClosed(Exception):
     """The token is lost; nothing can be saved any more."""
 
 
@@ -114,9 +114,9 @@ class Saver:
             self._pump = asyncio.get_running_loop().create_task(self._work())
 
     async def flush(self, cut: Cut) -> None:
-        """Saved when it returns; Fenced where that can't be any more."""
+        """Saved when it returns; SaverClosed where that can't be any more."""
         if self.closed:
-            raise Fenced
+            raise SaverClosed
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._hurry.set()
         self.offer(cut)
@@ -208,7 +208,7 @@ class Saver:
         self._pump = None
         for _, future in self._waiters:
             if not future.done():
-                future.set_exception(Fenced())
+                future.set_exception(SaverClosed())
                 future.exception()  # who waited may be gone
         self._waiters = []
 

@@ -44,7 +44,7 @@ def start(
     log_level: Annotated[str, typer.Option(envvar="RUNS_LOG_LEVEL", help="DEBUG, INFO or WARNING.")] = "INFO",
 ) -> int:
     """Run the handlers of some registries until TERM or INT, which drain; HUP rolls."""
-    from workers.process.worker import WorkerOptions
+    from workers.process.options import WorkerOptions
     from workers.program.registries import leave
     from workers.supervisor.sidecars import Company
     from workers.supervisor.signals import serve

@@ -34,7 +34,7 @@ def dev(
 ) -> int:
     """A server in .runs/, a coordinator and workers in one terminal; changed code is taken over without losing a run."""
     from workers.dev.dev_server import Dev
-    from workers.process.worker import WorkerOptions
+    from workers.process.options import WorkerOptions
     from workers.program.registries import fast_runner, leave
 
     settings = _settings(here)

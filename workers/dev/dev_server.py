@@ -17,7 +17,7 @@ from coordinator.store.server_checks import enter
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from workers.dev.file_watcher import Watch
 from workers.dev.import_trial import Verdict, tried
-from workers.process.worker import WorkerOptions
+from workers.process.options import WorkerOptions
 from workers.supervisor.fleet import Fleet
 from workers.supervisor.sidecars import Beside
 

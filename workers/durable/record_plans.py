@@ -28,7 +28,7 @@ Steps = Generator[Request | list[Request], Any, T]
 
 CHECKPOINT_LIMIT = 64 * 1024 * 1024
 ROOM = 1024 * 1024  # what one page of a load holds
-AT_ONCE = 16  # records that are loaded in one trip
+RECORDS_PER_TRIP = 16  # records that are loaded in one trip
 SCAN = 500
 _TRIES = 5
 
@@ -195,8 +195,8 @@ def load(keys: Keys, id: str, room: int = ROOM) -> Steps[Loaded | None]:
 def load_many(keys: Keys, ids: Sequence[str], room: int = ROOM) -> Steps[list[Loaded | Unreadable | None]]:
     """Each record, None where there is none, or why it can't be read."""
     found: list[Loaded | Unreadable | None] = []
-    for start in range(0, len(ids), AT_ONCE):
-        part = ids[start : start + AT_ONCE]
+    for start in range(0, len(ids), RECORDS_PER_TRIP):
+        part = ids[start : start + RECORDS_PER_TRIP]
         replies = yield [_head(keys, id, room) for id in part]
         for id, reply in zip(part, replies, strict=True):
             if isinstance(reply, Exception):

@@ -81,7 +81,7 @@ class Backing(Protocol):
         """On the worker's event loop: saved when it returns; raises Stopped where that can't be any more."""
         ...
 
-    async def sure(self) -> None:
+    async def wait_until_confirmed(self) -> None:
         """On the worker's event loop: returns when the lease is not in doubt, or a stop was asked for."""
         ...
 
@@ -208,12 +208,12 @@ class AsyncRun(_Context[R_co]):
 
     async def _saved_now(self) -> None:
         await self._backing.flush(self._draft.cut())  # first: a stop that is raised in here takes this cut along
-        await self._backing.sure()
+        await self._backing.wait_until_confirmed()
 
     async def loop(self, limit: int) -> AsyncIterator[int]:
         """Turns from the saved one on, a cut after each; ends at the limit, as range does."""
         for turn in self._turns(limit):
-            await self._backing.sure()
+            await self._backing.wait_until_confirmed()
             self._stop_here()
             self._draft.turn = turn
             yield turn
@@ -233,7 +233,7 @@ class AsyncRun(_Context[R_co]):
             return decode(self._draft.phases[field], name)
         output = None
         try:
-            await self._backing.sure()
+            await self._backing.wait_until_confirmed()
             self._stop_here()
             value = await _called(fn, args, kwargs, self._backing.threads)
             output = kept(value, f"the output of phase {name!r}", RESULT_LIMIT)
@@ -254,7 +254,7 @@ class Run(_Context[R_co]):
 
     def _saved_now(self) -> None:
         self._await(self._backing.flush(self._draft.cut()))
-        self._await(self._backing.sure())
+        self._await(self._backing.wait_until_confirmed())
 
     def _await(self, awaitable: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(awaitable, self._backing.loop).result()
@@ -262,7 +262,7 @@ class Run(_Context[R_co]):
     def loop(self, limit: int) -> Iterator[int]:
         """Turns from the saved one on, a cut after each; ends at the limit, as range does."""
         for turn in self._turns(limit):
-            self._await(self._backing.sure())
+            self._await(self._backing.wait_until_confirmed())
             self._stop_here()
             self._draft.turn = turn
             yield turn
@@ -276,7 +276,7 @@ class Run(_Context[R_co]):
             return decode(self._draft.phases[field], name)  # type: ignore[no-any-return]
         output = None
         try:
-            self._await(self._backing.sure())
+            self._await(self._backing.wait_until_confirmed())
             self._stop_here()
             output = kept(fn(*args, **kwargs), f"the output of phase {name!r}", RESULT_LIMIT)
         finally:

@@ -17,7 +17,7 @@ from coordinator.config import Address
 from coordinator.errors import CoordinatorError
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.transport.wire import AsyncBell, AsyncWire, drive_async
-from workers.process.lease import Lease
+from workers.liveness.lease import Lease
 from workers.process.slots import SlotTable
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class Claimer:
     async def _claim(self, *, probing: bool, waiting: bool) -> int:
         """How many runs it took; -1 where it should ask again at once. After a failure it first asks for nothing: the places that a
         claim reserves are of use in other partitions while this one can't be reached."""
-        await self._lease().sure()
+        await self._lease().wait_until_confirmed()
         count, alone = (0, False) if probing else await self._slots.reserve(1 if waiting else MOST)
         lease = self._lease()
         self.asking = asyncio.get_running_loop().create_task(self._ask(lease, count, alone, waiting=waiting))

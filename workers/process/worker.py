@@ -12,15 +12,13 @@ import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Any
 
 from coordinator.clock import Clock, SystemClock
-from coordinator.config import Settings
-from coordinator.errors import BadOption, CoordinatorError, NotConfigured, Unconfirmed, Unreachable
+from coordinator.errors import CoordinatorError, NotConfigured, Unconfirmed, Unreachable
 from coordinator.model.deadline import DeadlineExceeded
 from coordinator.model.outcome import Fail, Outcome, Release
-from coordinator.model.run import name, route
+from coordinator.model.run import route
 from coordinator.store import server_checks as checks
 from coordinator.store.keys import Namespace
 from coordinator.store.plans import attempts as attempt_plans
@@ -32,14 +30,15 @@ from coordinator.store.transport.wire import AsyncWire, drive_async
 from workers.attempt.attempt import Attempt
 from workers.attempt.critic import Critic
 from workers.attempt.executor import Executor, failure, kind_of
+from workers.attempt.kind_health import KindHealth
 from workers.attempt.saver import packed_note
 from workers.handlers.registry import Registry
+from workers.liveness.heartbeat import BeatResult, Heartbeat
+from workers.liveness.host import own_mark
+from workers.liveness.lease import Lease, claim_number
+from workers.liveness.loop_watchdog import LoopWatchdog
 from workers.process.claimer import Claimer, Inbox
-from workers.process.heartbeat import Heartbeat, Told
-from workers.process.host import own_mark
-from workers.process.kind_health import Proof
-from workers.process.lease import Lease, claim_number
-from workers.process.loop_watchdog import Blocked
+from workers.process.options import WorkerOptions
 from workers.process.slots import SlotTable
 
 logger = logging.getLogger(__name__)
@@ -50,34 +49,6 @@ CLAIM_ANSWERED = 1.0
 MANY = 8  # runs of one claim, from which on they let the next claim go first
 TURNS_FOR_A_CLAIM = 10  # of the event loop: from the answer of a claim until the next one is sent
 JOINED = 2.0  # then the partitions that can be reached begin
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerOptions:
-    """How a worker process behaves. Times in seconds."""
-
-    settings: Settings
-    concurrency: int = 100
-    queues: tuple[str, ...] = ("default",)
-    grace: float = 10.0
-    lease: float = 15.0
-    fleet: str = "default"
-    code: str = ""
-    processes: int = 1
-    runs: int | None = None  # end after so many; None for never
-
-    def __post_init__(self) -> None:
-        for queue in self.queues:
-            name(queue, "queue")
-        name(self.fleet, "fleet")
-        if not 1 <= self.concurrency <= 10_000:
-            raise BadOption(f"concurrency {self.concurrency} is not within 1..10000")
-        if not 1 <= self.lease <= 3600:
-            raise BadOption(f"lease {self.lease} is not within 1..3600 seconds")
-        if not 0 <= self.grace <= 86400:
-            raise BadOption(f"grace {self.grace} is not within 0..86400 seconds")
-        if len(self.code) > 100 or not all(c.isprintable() and not c.isspace() for c in self.code):
-            raise BadOption(f"code version {self.code!r} is not up to 100 printable characters without spaces")
 
 
 class Worker:
@@ -104,7 +75,7 @@ class Worker:
         self.on_refused: Callable[[str], None] = lambda kind: None  # no run of the kind could be started here
         self._by_id: dict[str, Attempt] = {}
         self._slots = SlotTable(options.concurrency)
-        self._proof = Proof()
+        self._health = KindHealth()
         self._leases: dict[int, Lease] = {}
         self._claimers: list[Claimer] = []
         self._leaving: set[Lease] = set()  # a beat that comes after it was left finds nobody, and nothing is wrong
@@ -192,10 +163,12 @@ class Worker:
     async def _serve(self, wire: AsyncWire, namespace: Namespace, resources: Any) -> int:
         self._wire, self._namespace = wire, namespace
         threads = ThreadPoolExecutor(self.options.concurrency, thread_name_prefix="handler")
-        self._executor = Executor(wire, self.clock, threads, resources, self._proof, self._out_of_time, self.on_refused)
+        self._executor = Executor(
+            wire, self.clock, threads, resources, self._health, self._out_of_time, self.on_refused
+        )
         self._critic = Critic(wire, self.clock, self._kill)
-        blocked = Blocked(self.clock, self.options.lease, self._ask_to_be_replaced)
-        self._heartbeat = Heartbeat(self.options.settings.address, self.clock, self._held, self._told, blocked)
+        watchdog = LoopWatchdog(self.clock, self.options.lease, self._ask_to_be_replaced)
+        self._heartbeat = Heartbeat(self.options.settings.address, self.clock, self._held, self._told, watchdog)
         self._heartbeat.start()
         listening: list[asyncio.Task[Any]] = []
         self.moved_at = self._heartbeat.moved_at
@@ -327,7 +300,7 @@ class Worker:
 
     def _routes(self) -> list[str]:
         now = self.clock.monotonic()
-        return [r for r in self._all_routes() if not self._proof.refuses(kind_of(r), now)]
+        return [r for r in self._all_routes() if not self._health.is_suspended(kind_of(r), now)]
 
     # -- claims
 
@@ -436,7 +409,7 @@ class Worker:
         Called from the heartbeat's thread: one copy, then at leisure."""
         return [(a.id, a.token) for a in list(self.attempts.values()) if a.lease is lease]
 
-    def _told(self, told: Told) -> None:
+    def _told(self, told: BeatResult) -> None:
         lease = told.lease
         if lease.gone or (told.beat is None and lease in self._leaving):
             return
@@ -466,7 +439,7 @@ class Worker:
         # together, so that they share a trip; what gets lost is told by the next save
         await asyncio.gather(*(drive_async(self._wire, plan, timeout=0) for plan in told), return_exceptions=True)
 
-    def _return_strays(self, told: Told) -> None:
+    def _return_strays(self, told: BeatResult) -> None:
         """Owned, unknown both when the beat was sent and now, and from a claim that is over: the answer was lost. No strike."""
         assert told.beat is not None
         assert told.held is not None

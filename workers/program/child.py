@@ -16,7 +16,8 @@ from coordinator import logs
 from coordinator.config import Settings
 from coordinator.errors import CoordinatorError
 from workers.handlers.registry import Registry
-from workers.process.worker import Worker, WorkerOptions
+from workers.process.options import WorkerOptions
+from workers.process.worker import Worker
 from workers.program.code_version import code_version
 from workers.program.registries import fast_runner, leave, load_all, settle
 from workers.program.safe_stdout import speak_on

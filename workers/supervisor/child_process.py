@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 
 from coordinator.clock import Clock
 from coordinator.logs import JsonLines, Lines
-from workers.process.worker import WorkerOptions
+from workers.process.options import WorkerOptions
 from workers.supervisor.merged_log import outlet
 
 logger = logging.getLogger(__name__)

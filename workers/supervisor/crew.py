@@ -20,7 +20,7 @@ from coordinator.errors import CoordinatorError
 from coordinator.store.keys import Namespace
 from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
-from workers.process.worker import WorkerOptions
+from workers.process.options import WorkerOptions
 from workers.supervisor.child_process import Child, spawn
 
 logger = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.plans import fleets as fleet_plans
 from coordinator.store.server_checks import enter
 from coordinator.store.transport.wire import AsyncWire, drive_async
-from workers.process.host import Mark, own_mark, provably_gone
-from workers.process.worker import WorkerOptions
+from workers.liveness.host import Mark, own_mark, provably_gone
+from workers.process.options import WorkerOptions
 from workers.supervisor.child_process import Child
 from workers.supervisor.crew import PATIENCE, Crew
 from workers.supervisor.crew_roll import Rolled

@@ -6,7 +6,7 @@ import asyncio
 import signal
 from collections.abc import Sequence
 
-from workers.process.worker import WorkerOptions
+from workers.process.options import WorkerOptions
 from workers.program.registries import fast_runner, load_all
 from workers.supervisor.fleet import Fleet
 from workers.supervisor.sidecars import ALONE, Company, accompanied

@@ -15,7 +15,7 @@ from coordinator.store.keys import Keys
 from coordinator.store.replies import text, word
 from coordinator.store.script import Call, Request, read
 
-AT_ONCE = 25  # runs or members that one script looks at: less than a millisecond
+RUNS_PER_SCRIPT = 25  # runs or members that one script looks at: less than a millisecond
 PAGE = 500  # of the keyspace, or of a large set
 
 Faults = list[tuple[str, str]]  # word, detail
@@ -140,8 +140,8 @@ def mend_type(keys: Keys, key: str, name: str, expected: str) -> Generator[Reque
 def _mended(calls: Sequence[Call]) -> Generator[list[Request], Any, list[str]]:
     """Each repair is a command of its own, and some of them share a trip."""
     outcomes: list[str] = []
-    for start in range(0, len(calls), AT_ONCE):
-        replies = yield [*calls[start : start + AT_ONCE]]
+    for start in range(0, len(calls), RUNS_PER_SCRIPT):
+        replies = yield [*calls[start : start + RUNS_PER_SCRIPT]]
         outcomes += [word(reply) for reply in _all(replies)]
     return outcomes
 
@@ -159,7 +159,7 @@ def _shown(value: Any) -> str:
 
 
 def _parts(names: Sequence[str]) -> list[Sequence[str]]:
-    return [names[start : start + AT_ONCE] for start in range(0, len(names), AT_ONCE)]
+    return [names[start : start + RUNS_PER_SCRIPT] for start in range(0, len(names), RUNS_PER_SCRIPT)]
 
 
 def _all(replies: Sequence[Any]) -> Sequence[Any]:

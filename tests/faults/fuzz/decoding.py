@@ -16,7 +16,7 @@ from coordinator.model.run import Status
 from coordinator.model.schedule import rules_from
 from coordinator.views.build import Ending, read_failure, read_note, run_view
 from tests.faults.fuzz.hostile import hostile
-from workers.attempt.critic import Watch
+from workers.attempt.critic import DeadlineTracker
 from workers.attempt.executor import _spec
 from workers.durable import record_plans as checkpoint_plans
 from workers.handlers.draft import Head, loaded
@@ -82,7 +82,7 @@ def entries(dice: random.Random) -> Any:
 def spent(dice: random.Random) -> Any:
     """As a worker reads it of a claimed run, and what its critic makes of it."""
     found = Spent.parse(hostile(dice, SPENT).decode(errors="replace"))
-    return Watch(Deadline(soft=1.0, hard=2.0, progress=1.0), found, 0.0)
+    return DeadlineTracker(Deadline(soft=1.0, hard=2.0, progress=1.0), found, 0.0)
 
 
 def ending(dice: random.Random) -> Any:

@@ -308,7 +308,7 @@ MUTANTS = [
     ),
     Mutant(
         "a lease counts from the answer of its beat",
-        "workers/process/lease.py",
+        "workers/liveness/lease.py",
         "self._beat_at = max(self._beat_at, sent_at)",
         "self._beat_at = self._clock.monotonic()",
         "tests/unit/test_lease.py::test_its_time_counts_from_the_sending_of_the_last_good_beat",
@@ -316,7 +316,7 @@ MUTANTS = [
     Mutant(
         "a handler begins while the lease is in doubt",
         "workers/attempt/executor.py",
-        "            await attempt.sure()\n",
+        "            await attempt.wait_until_confirmed()\n",
         "",
         "tests/integration/test_worker_doubt.py::test_what_a_claim_brings_in_a_doubt_is_not_begun_before_it_is_over",
     ),

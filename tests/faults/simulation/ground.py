@@ -26,7 +26,7 @@ from tests.faults.simulation.scene import Scene
 from tests.faults.simulation.server import RealServer
 from tests.faults.simulation.site import ServerSite, Trace
 from tests.faults.simulation.watcher import Watchers
-from workers.process.heartbeat import Heartbeat
+from workers.liveness.heartbeat import Heartbeat
 
 URL, NAMESPACE = "redis://simulated:6379/0", "sim"
 
@@ -126,10 +126,10 @@ class Ground:
                     lambda package: "simulated",
                 ),  # read from a file for each one
                 ("workers.process.worker", "Heartbeat", InLoop),
-                ("workers.process.loop_watchdog", "Blocked.watch", nothing_blocks),
+                ("workers.liveness.loop_watchdog", "LoopWatchdog.watch", nothing_blocks),
                 ("coordinator.config", "address", address_once),
                 ("coordinator.store.server_checks", "_lines", lines_once),
-                ("workers.process.heartbeat", "resident_bytes", lambda: 0),
+                ("workers.liveness.heartbeat", "resident_bytes", lambda: 0),
                 ("tenacity", "time", SimpleNamespace(monotonic=self.loop.time)),
                 ("os", "urandom", self.dice.randbytes),
                 ("os", "getpid", lambda: 1),

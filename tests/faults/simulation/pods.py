@@ -14,7 +14,8 @@ from coordinator.store.transport.wire import AsyncWire, drive_async
 from tests.faults.simulation.app import registry
 from tests.faults.simulation.ground import Ground
 from tests.faults.simulation.loop import Process, current
-from workers.process.worker import Worker, WorkerOptions
+from workers.process.options import WorkerOptions
+from workers.process.worker import Worker
 
 
 class Pod:

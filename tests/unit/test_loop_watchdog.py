@@ -1,4 +1,4 @@
-"""When an event loop that stands still is said, and when it is too long; and whose task it is that blocks it."""
+"""When a blocked event loop is logged, when it has been blocked for too long, and which run blocks it."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ import pytest
 from coordinator.clock import SystemClock
 from coordinator.logs import about
 from tests.waiting import eventually
-from workers.process import loop_watchdog as blocked
-from workers.process.loop_watchdog import NOBODY, TICK, Blocked, Stillness, run_of
+from workers.liveness import loop_watchdog as blocked
+from workers.liveness.loop_watchdog import NO_RUN, TICK, BlockTimer, LoopWatchdog, run_of
 
 
-def ticks(stillness: Stillness, seconds: float, *, moved: bool = False) -> list[str]:
-    marks = (stillness.tick(TICK, moved=moved) for _ in range(round(seconds / TICK)))
+def ticks(timer: BlockTimer, seconds: float, *, moved: bool = False) -> list[str]:
+    marks = (timer.tick(TICK, moved=moved) for _ in range(round(seconds / TICK)))
     return [mark for mark in marks if mark]
 
 
 def test_each_mark_is_passed_once():
-    stillness = Stillness(15)
-    assert ticks(stillness, 0.75) == []
-    assert ticks(stillness, 0.25) == ["said"]
-    assert ticks(stillness, 13.75) == []
-    assert ticks(stillness, 30) == ["limit"]
+    timer = BlockTimer(15)
+    assert ticks(timer, 0.75) == []
+    assert ticks(timer, 0.25) == ["log"]
+    assert ticks(timer, 13.75) == []
+    assert ticks(timer, 30) == ["limit"]
 
 
 def test_a_loop_that_moves_begins_anew():
-    stillness = Stillness(15)
+    timer = BlockTimer(15)
     for _ in range(100):
-        assert ticks(stillness, 0.75) == []
-        assert ticks(stillness, TICK, moved=True) == []
-    assert ticks(stillness, 1) == ["said"]
+        assert ticks(timer, 0.75) == []
+        assert ticks(timer, TICK, moved=True) == []
+    assert ticks(timer, 1) == ["log"]
 
 
 def test_a_process_that_was_stopped_as_a_whole_did_not_block():
-    stillness = Stillness(15)
-    assert stillness.tick(3600, moved=False) is None
-    assert stillness.seconds <= 2 * TICK
+    timer = BlockTimer(15)
+    assert timer.tick(3600, moved=False) is None
+    assert timer.seconds <= 2 * TICK
 
 
 def test_a_busy_machine_is_not_taken_for_less_than_it_is():
     """Ticks that come late by as much again still count in full."""
-    stillness = Stillness(15)
-    assert [stillness.tick(2 * TICK, moved=False) for _ in range(2)] == [None, "said"]
+    timer = BlockTimer(15)
+    assert [timer.tick(2 * TICK, moved=False) for _ in range(2)] == [None, "log"]
 
 
 def seen_from_a_thread(loop: asyncio.AbstractEventLoop) -> str:
@@ -76,17 +76,19 @@ async def test_the_run_is_known_from_its_own_task_and_from_its_groups():
 
 async def test_nobody_is_to_blame_for_what_no_run_does():
     loop = asyncio.get_running_loop()
-    assert seen_from_a_thread(loop) == NOBODY
+    assert seen_from_a_thread(loop) == NO_RUN
     found: asyncio.Future[Any] = loop.create_future()
     loop.call_soon(lambda: found.set_result(seen_from_a_thread(loop)))
-    assert await found == NOBODY
+    assert await found == NO_RUN
 
 
 @pytest.mark.parametrize("supervised", [True, False])
-async def test_a_blocked_loop_is_said_with_its_stack_and_then_given_up(monkeypatch, caplog, supervised: bool):
+async def test_a_blocked_loop_is_logged_with_its_stack_and_the_process_is_replaced(
+    monkeypatch, caplog, supervised: bool
+):
     monkeypatch.setattr(blocked, "LEAST_LIMIT", 1.5)
     asked: list[str] = []
-    watched = Blocked(SystemClock(), 1.0, asked.append if supervised else None)
+    watched = LoopWatchdog(SystemClock(), 1.0, asked.append if supervised else None)
     watching = threading.Thread(target=lambda: asyncio.run(until_it_moves_again(watched)))
 
     async def blocks_the_loop_for_too_long() -> None:
@@ -102,10 +104,10 @@ async def test_a_blocked_loop_is_said_with_its_stack_and_then_given_up(monkeypat
     assert asked == (["r1"] if supervised else [])
     assert "blocks_the_loop_for_too_long" in caplog.text
     assert "blocked by: r1" in caplog.text
-    assert ("nobody replaces this process" in caplog.text) != supervised
+    assert ("no supervisor replaces this process" in caplog.text) != supervised
 
 
-async def until_it_moves_again(watched: Blocked) -> None:
+async def until_it_moves_again(watched: LoopWatchdog) -> None:
     watching = asyncio.create_task(watched.watch())
     await eventually(lambda: watched.too_long, "the limit")
     await eventually(lambda: not watched.too_long, "it to move")

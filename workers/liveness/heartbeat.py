@@ -1,5 +1,8 @@
-"""Keeps the leases alive: a thread with an event loop and connections of its own, so that neither a busy loop nor user traffic
-delays it. Each partition beats by itself; one that can't be reached affects only its own runs."""
+"""The heartbeat thread of a worker process.
+
+The thread has its own event loop and its own connections. A busy event loop or heavy traffic of the handlers therefore cannot
+delay a heartbeat. Each partition has its own heartbeats: a partition that cannot be reached affects only its own runs.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,26 @@ from coordinator.clock import Clock
 from coordinator.config import Address
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
-from workers.process.host import resident_bytes
-from workers.process.lease import Lease
-from workers.process.loop_watchdog import Blocked
+from workers.liveness.host import resident_bytes
+from workers.liveness.lease import Lease
+from workers.liveness.loop_watchdog import LoopWatchdog
 
 logger = logging.getLogger(__name__)
 BEATS_PER_LEASE = 5
-COMPARE_EVERY = 3
+COMPARE_EVERY = 3  # every third heartbeat compares the held runs with the owned runs
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What came back of a beat: None for `beat` says that the worker is gone. `held` is what was compared, if it was."""
+class BeatResult:
+    """The server's answer to one heartbeat.
+
+    Attributes:
+        lease: The lease that the heartbeat was sent for.
+        beat: The answer, or None if the server no longer knows the worker.
+        sent_at: When the heartbeat was sent.
+        held: The runs (id and token) that the worker held when the heartbeat was sent. None if the heartbeat did not compare.
+        floor: The lease's claim floor when the heartbeat was sent.
+    """
 
     lease: Lease
     beat: worker_plans.Beat | None
@@ -34,17 +45,25 @@ class Told:
 
 
 class Heartbeat:
-    """Beats for every lease it is given, and tells the worker on the worker's own loop."""
+    """Renew leases from a thread, and report each result on the worker's event loop.
+
+    Args:
+        address: The server.
+        clock: The time source.
+        held: Returns the runs (id and token) that the worker holds under a lease. Called from the heartbeat's thread.
+        report: Receives each result. Called on the worker's event loop.
+        watchdog: Watches the worker's event loop. While the loop has been blocked for too long, no lease is renewed.
+    """
 
     def __init__(
         self,
         address: Address,
         clock: Clock,
         held: Callable[[Lease], Sequence[tuple[str, str]]],
-        tell: Callable[[Told], None],
-        blocked: Blocked,
+        report: Callable[[BeatResult], None],
+        watchdog: LoopWatchdog,
     ) -> None:
-        self._address, self._clock, self._held, self._tell, self._blocked = address, clock, held, tell, blocked
+        self._address, self._clock, self._held, self._report, self._watchdog = address, clock, held, report, watchdog
         self._worker_loop = asyncio.get_running_loop()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
@@ -53,35 +72,37 @@ class Heartbeat:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="heartbeat", daemon=True)
 
     def start(self) -> None:
+        """Start the thread, and wait until its event loop runs."""
         self._thread.start()
         self._ready.wait()
 
     def watch(self, lease: Lease) -> None:
-        """Begins to beat for a lease."""
+        """Start to send heartbeats for a lease."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._watch, lease)
 
     def poke(self, lease: Lease) -> None:
-        """Beats for a lease now, and compares."""
+        """Send a heartbeat for a lease now, with a comparison of held and owned runs."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._poke, lease)
 
     def moved_at(self) -> float:
-        """When the beats last moved, those of the slowest partition, answered or not."""
+        """Return when the slowest partition last sent a heartbeat, whether or not it was answered."""
         return min(list(self._moved.values()), default=self._clock.monotonic())
 
     def stop(self) -> None:
+        """Stop the thread, and wait for its end for up to 10 seconds."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._stopped.set)
         self._thread.join(timeout=10)
 
-    # -- in the thread
+    # -- in the heartbeat's thread
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._tasks.add(asyncio.create_task(self._blocked.watch()))
+        self._tasks.add(asyncio.create_task(self._watchdog.watch()))
         self._ready.set()
         await self._stopped.wait()
         for task in self._tasks:
@@ -90,7 +111,7 @@ class Heartbeat:
 
     def _watch(self, lease: Lease) -> None:
         self._pokes[lease] = asyncio.Event()
-        task = asyncio.get_running_loop().create_task(self._beat_on(lease))
+        task = asyncio.get_running_loop().create_task(self._beat_until_gone(lease))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -98,14 +119,14 @@ class Heartbeat:
         if lease in self._pokes:
             self._pokes[lease].set()
 
-    async def _beat_on(self, lease: Lease) -> None:
+    async def _beat_until_gone(self, lease: Lease) -> None:
         interval = lease.length / BEATS_PER_LEASE
         wire = AsyncWire(self._address, timeout=interval, trip_seconds=interval)
         count, failing = 0, False
         try:
             while not lease.gone:
-                if self._blocked.too_long:
-                    await self._clock.asleep(0.2 * interval)  # a poke stays for the beat that comes next
+                if self._watchdog.too_long:
+                    await self._clock.asleep(0.2 * interval)  # a poke is kept for the next heartbeat
                     continue
                 count += 1
                 compare = count % COMPARE_EVERY == 0 or lease.in_doubt or self._pokes[lease].is_set()
@@ -114,13 +135,12 @@ class Heartbeat:
                 try:
                     await self._beat(wire, lease, compare=compare)
                     failing = False
-                except Exception as error:  # noqa: BLE001  # a beat may fail in any way: the next one must come
+                except Exception as error:  # noqa: BLE001  # a heartbeat may fail in any way, and the next one must be sent
                     if not failing:
-                        logger.warning(
-                            "no heartbeat: %s", str(error) or "no answer in time", extra={"worker": lease.worker}
-                        )
+                        reason = str(error) or "the server did not answer in time"
+                        logger.warning("heartbeat failed: %s", reason, extra={"worker": lease.worker})
                     failing = True
-                # after a beat that failed the next goes at once, within reason: a lease may hang on it
+                # After a failure the next heartbeat is sent early: the lease may depend on it.
                 rest = 0.2 * interval if failing else interval - (self._clock.monotonic() - begun)
                 await self._rest(lease, rest)
         finally:
@@ -129,10 +149,9 @@ class Heartbeat:
             await wire.close()
 
     async def _beat(self, wire: AsyncWire, lease: Lease, *, compare: bool) -> None:
+        # The floor is read before the held runs: a run from a claim up to the floor is then either held or has ended.
         floor, sent_at = lease.floor, self._clock.monotonic()
-        held = (
-            self._held(lease) if compare else None
-        )  # after the floor: what came by claims up to it is in here, or has ended
+        held = self._held(lease) if compare else None
         if compare:
             wire.look_again()
         plan = worker_plans.heartbeat(
@@ -142,10 +161,11 @@ class Heartbeat:
         async with asyncio.timeout(lease.length / BEATS_PER_LEASE):
             beat = await drive_async(wire, plan, give_up=lambda: True)
         compared = None if held is None else frozenset(held)
-        told = Told(lease, beat, sent_at, compared, floor)
-        self._worker_loop.call_soon_threadsafe(self._tell, told)
+        result = BeatResult(lease, beat, sent_at, compared, floor)
+        self._worker_loop.call_soon_threadsafe(self._report, result)
 
     async def _rest(self, lease: Lease, seconds: float) -> None:
+        """Wait for a number of seconds, or until the lease is poked."""
         try:
             async with asyncio.timeout(max(0.0, seconds)):
                 await self._pokes[lease].wait()

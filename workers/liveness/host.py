@@ -1,7 +1,7 @@
-"""What the machine says of a process: a mark that no other process ever has, and whether the one with a mark is provably gone.
+"""Identify a process on its machine, and prove that it has ended.
 
-A mark is boot id, pid namespace, pid and start time. Where the machine was started anew, or the pids are those of another
-container, nothing can be proved from here, and a lease has to run out.
+A process mark consists of boot id, pid namespace, pid and start time, so no two processes ever have the same mark. After a
+reboot, or from another container, this process cannot prove anything about a mark; the worker's lease then has to expire.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Which process, among all that ever were."""
+    """The identity of one process, unique over machines, reboots and reused pids."""
 
     boot: str
     namespace: str
     pid: int
-    started: str  # clock ticks since the boot
+    started: str  # in clock ticks since boot
 
     def __str__(self) -> str:
         return f"{self.boot} {self.namespace} {self.pid} {self.started}"
 
     @classmethod
     def read(cls, text: str) -> Mark | None:
-        """None where the text is none: a worker on a machine that tells no such things has none."""
+        """Parse the text form of a mark. Return None for other text: workers on machines without /proc have no mark."""
         match text.split():
             case [boot, namespace, pid, started] if pid.isdecimal():
                 return cls(boot, namespace, int(pid), started)
@@ -37,10 +37,10 @@ class Mark:
 
 
 def own_mark() -> Mark | None:
-    """The mark of this process; None where the machine does not tell, as without /proc."""
+    """Return the mark of this process, or None on a machine without a usable /proc."""
     try:
         if os.readlink(PROC / "self") != str(os.getpid()):
-            return None  # what is mounted there shows the processes of another pid namespace
+            return None  # the mounted /proc belongs to another pid namespace
         boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
         namespace = os.readlink(PROC / "self/ns/pid")
         _, started = _stat(os.getpid())
@@ -50,31 +50,39 @@ def own_mark() -> Mark | None:
 
 
 def provably_gone(mark: Mark, here: Mark | None) -> bool:
-    """Whether the process with a mark runs no more, judged by the process whose own mark is `here`."""
+    """Return True if the process with this mark has certainly ended.
+
+    Args:
+        mark: The mark of the process in question.
+        here: The mark of the process that asks.
+    """
     if here is None or (mark.boot, mark.namespace) != (here.boot, here.namespace):
         return False
     try:
-        os.kill(mark.pid, 0)  # not by looking: /proc may hide the processes of others
+        os.kill(mark.pid, 0)  # a signal and not /proc, because /proc may hide processes of other users
     except ProcessLookupError:
         return True
     except OSError:
         pass
     try:
         state, started = _stat(mark.pid)
-        # a zombie that nobody waits for has ended, unless it is only its first thread that has
+        # A zombie has ended, unless only its first thread has.
         return started != mark.started or (state == "Z" and len(os.listdir(PROC / f"{mark.pid}/task")) == 1)
     except (OSError, ValueError):
         return False
 
 
 def _stat(pid: int) -> tuple[str, str]:
-    """State and start time. The name before them is in parentheses and may hold anything."""
+    """Return the state and the start time of a process.
+
+    In /proc/<pid>/stat, the name of the process comes before them, in parentheses, and may contain any character.
+    """
     fields = (PROC / f"{pid}/stat").read_text().rpartition(")")[2].split()
     return fields[0], fields[19]
 
 
 def resident_bytes() -> int:
-    """The memory that this process holds now; 0 where the machine does not tell."""
+    """Return the memory that this process uses now, or 0 on a machine without /proc."""
     with contextlib.suppress(OSError, ValueError):
         return int((PROC / "self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
