@@ -144,7 +144,7 @@ class Operations:
 
     def _hand_over_anywhere(self, space: Namespace, runs: list[NewRun]) -> Steps[tuple[list[NewRun], list[Any]]]:
         """A run without a key goes to another partition where its own can't be reached, while it is sure that it was not sent."""
-        answers = yield from self._enqueue(space, runs, in_haste=True)
+        answers = yield from self._enqueue(space, runs, fail_fast=True)
         closed: set[int] = set()
         while away := [i for i, answer in enumerate(answers) if isinstance(answer, Unreachable)]:
             closed |= {partition_of(runs[i].id, space.partitions) for i in away}
@@ -152,18 +152,18 @@ class Operations:
             free = [i for i in away if open_ones and not runs[i].once]
             for i in free:
                 runs[i] = runs[i]._replace(id=self._ids.make(self._clock.now(), random.choice(open_ones)))
-            others = yield from self._enqueue(space, [runs[i] for i in away], in_haste=bool(free))
+            others = yield from self._enqueue(space, [runs[i] for i in away], fail_fast=bool(free))
             for i, answer in zip(away, others, strict=True):
                 answers[i] = answer
             if not free:  # all that is left must go where it can't: it was waited for
                 break
         return runs, answers
 
-    def _enqueue(self, space: Namespace, runs: Sequence[NewRun], *, in_haste: bool = False) -> Steps[list[Any]]:
-        answers = yield from client_plans.enqueue(space, runs, in_haste=in_haste)
+    def _enqueue(self, space: Namespace, runs: Sequence[NewRun], *, fail_fast: bool = False) -> Steps[list[Any]]:
+        answers = yield from client_plans.enqueue(space, runs, fail_fast=fail_fast)
         if any(answer == ("stranger", "") for answer in answers):
             space = yield from self._anew(space)
-            answers = yield from client_plans.enqueue(space, runs, in_haste=in_haste)
+            answers = yield from client_plans.enqueue(space, runs, fail_fast=fail_fast)
         return answers
 
     def _anew(self, before: Namespace) -> Steps[Namespace]:

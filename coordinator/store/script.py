@@ -204,15 +204,15 @@ class Script:
 
 @dataclass(slots=True, eq=False)  # nobody changes one; frozen, it would take six times as long to make, for every run
 class Call:
-    """A script with what it is called with. `run` is the run it is about, where it is about one. A hasty one is given up as soon
-    as it is sure that it was not sent: its caller has something better to do than to wait for that node."""
+    """A script with what it is called with. `run` is the run it is about, where it is about one. With `fail_fast`, the
+    transport does not retry a call that it surely did not send: the caller has other work than to wait for that node."""
 
     script: Script
     at: str
     fixed: tuple[Argument, ...]
     items: tuple[tuple[Argument, ...], ...] = ()
     run: str | None = None
-    hasty: bool = False
+    fail_fast: bool = False
 
     @property
     def merges(self) -> bool:
@@ -247,7 +247,7 @@ class Command:
     at: str
     arguments: tuple[Argument, ...]
     run: None = None
-    hasty: bool = False
+    fail_fast: bool = False
     replicas: int = 0
     changes: bool = False
 
@@ -259,9 +259,9 @@ class Command:
 Request = Call | Command
 
 
-def hasty(call: Call) -> Call:
-    """The same call, given up as soon as it is sure that it was not sent."""
-    return replace(call, hasty=True)
+def fail_fast(call: Call) -> Call:
+    """Return the same call with `fail_fast` set: the transport does not retry it if it was surely not sent."""
+    return replace(call, fail_fast=True)
 
 
 def read(at: str, *arguments: Argument) -> Command:

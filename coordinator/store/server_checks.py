@@ -92,8 +92,8 @@ def _timed(
     return replies, None if now is None else (before, now())
 
 
-def _look(at: str, *, hasty: bool = False) -> list[Request]:
-    return [Command(at, command, hasty=hasty) for command in _QUESTIONS]
+def _look(at: str, *, fail_fast: bool = False) -> list[Request]:
+    return [Command(at, command, fail_fast=fail_fast) for command in _QUESTIONS]
 
 
 def _other_nodes(
@@ -104,7 +104,7 @@ def _other_nodes(
     others = yield from every_master(space)
     others.pop("the node of partition 0", None)
     replies, between = yield from _timed(
-        [question for at in others.values() for question in _look(at, hasty=True)], now
+        [question for at in others.values() for question in _look(at, fail_fast=True)], now
     )
     wanted = replace(wanted, between=between)
     found: list[Finding] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.errors import ServerFull, Unconfirmed, Unreachable
 from coordinator.store import scripts
-from coordinator.store.script import Call, hasty, read
+from coordinator.store.script import Call, fail_fast, read
 from coordinator.store.transport.answers import Answers
 from coordinator.store.transport.trouble import Trouble
 
@@ -33,15 +33,15 @@ def test_once_sent_it_stays_in_doubt() -> None:
     assert isinstance(gathered.result()[0], Unconfirmed)
 
 
-def test_in_haste_it_is_given_up_only_where_it_was_surely_not_sent() -> None:
-    assert not Answers([hasty(enqueue())]).take([NOT_SENT])
-    assert Answers([hasty(enqueue())]).take([SENT])
+def test_a_fail_fast_call_is_given_up_only_if_it_was_surely_not_sent() -> None:
+    assert not Answers([fail_fast(enqueue())]).take([NOT_SENT])
+    assert Answers([fail_fast(enqueue())]).take([SENT])
 
 
 def test_a_question_can_be_given_up_though_it_was_sent() -> None:
     """Nothing was to be carried out: one node that hangs keeps nobody from what others say."""
     question = read("{x:0}", "INFO")
-    gathered = Answers([type(question)(question.at, question.arguments, hasty=True)])
+    gathered = Answers([type(question)(question.at, question.arguments, fail_fast=True)])
     assert not gathered.take([SENT])
     assert isinstance(gathered.result()[0], Unreachable)
     looking = Answers([Call(scripts.VIEW, "{x:0}", ())])

@@ -32,22 +32,30 @@ class NewRun(NamedTuple):
 
 
 def enqueue(
-    namespace: Namespace, runs: Iterable[NewRun], now: str = "", *, in_haste: bool = False
+    namespace: Namespace, runs: Iterable[NewRun], now: str = "", *, fail_fast: bool = False
 ) -> Generator[list[Request], Any, list[Any]]:
-    """For each run: (word, id), or the error. One may share a call with others; many are one call for each partition. In haste, a
-    partition that can't be reached is not waited for."""
+    """Enqueue runs and return, for each run in order, `(answer word, run id)` or the error.
+
+    A single run may share a call with the runs of other callers. Several runs are one call for each partition.
+
+    Args:
+        namespace: The namespace, with the birth mark that the script compares.
+        runs: The runs to enqueue.
+        now: The time in ms, for namespaces with the test clock.
+        fail_fast: Do not wait for a partition that can't be reached.
+    """
     fixed = (now, namespace.birth)  # in the order of the script's head, as NewRun is: producers are in a hurry here
     runs = list(runs)
     if len(runs) == 1:
-        replies = yield [Call(ENQUEUE, _at(namespace, runs[0]), fixed, (runs[0],), runs[0].id, in_haste)]
+        replies = yield [Call(ENQUEUE, _at(namespace, runs[0]), fixed, (runs[0],), runs[0].id, fail_fast)]
         return [_enqueued(runs[0], replies[0])]
     if namespace.partitions == 1:
-        (replies,) = yield [Call(ENQUEUE, _tag(namespace, 0), fixed, tuple(runs), None, in_haste)]
+        (replies,) = yield [Call(ENQUEUE, _tag(namespace, 0), fixed, tuple(runs), None, fail_fast)]
         return _each_enqueued(runs, replies)
     parts: dict[str, list[NewRun]] = {}
     for run in runs:
         parts.setdefault(_at(namespace, run), []).append(run)
-    groups = yield [Call(ENQUEUE, at, fixed, tuple(part), None, in_haste) for at, part in parts.items()]
+    groups = yield [Call(ENQUEUE, at, fixed, tuple(part), None, fail_fast) for at, part in parts.items()]
     answers: dict[str, Any] = {}
     for part, replies in zip(parts.values(), groups, strict=True):
         for run, answer in zip(part, _each_enqueued(part, replies), strict=True):

@@ -8,7 +8,7 @@ from typing import Any
 from coordinator.errors import NotConfigured, Unconfirmed, Unreachable
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.replies import pairs, text
-from coordinator.store.script import Call, Request, hasty, read
+from coordinator.store.script import Call, Request, fail_fast, read
 from coordinator.store.scripts import FOUND
 
 FORMAT = "1"
@@ -65,7 +65,7 @@ def found_copies(name: str, birth: str) -> Generator[Request | list[Request], An
 def _copy(have: Namespace, clock: str) -> Generator[list[Request], Any, None]:
     """The facts in each partition. Those that can't be reached are left out."""
     copies: list[Request] = [
-        hasty(_found(keys, have.birth, have.partitions, have.durability, clock)) for keys in have.everywhere()[1:]
+        fail_fast(_found(keys, have.birth, have.partitions, have.durability, clock)) for keys in have.everywhere()[1:]
     ]
     replies = (yield copies) if copies else []
     for reply in replies:

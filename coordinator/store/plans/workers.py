@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from coordinator.store.keys import Keys
 from coordinator.store.replies import text, word
-from coordinator.store.script import Request, hasty
+from coordinator.store.script import Request, fail_fast
 from coordinator.store.scripts import CLAIM, HEARTBEAT, JOIN, LEAVE, LOAD
 
 MOST_CHUNKS = 500  # of a checkpoint in one page
@@ -104,7 +104,7 @@ def claim(
         keys.at, [(route,) for route in routes], now=now, worker=worker, number=number, want=want, alone=int(alone),
         outdated=int(outdated), inline=inline, budget=budget,
     )  # fmt: skip
-    reply = yield hasty(call)  # its places are of use in other partitions
+    reply = yield fail_fast(call)  # its places are of use in other partitions
     answer = word(reply)
     if answer not in ("ok", "suspect"):
         return answer, []

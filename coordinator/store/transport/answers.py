@@ -46,7 +46,7 @@ class Answers:
                 # once it may have been carried out, a later refusal does not change that; and one error may be for many requests
                 self._sent[index] = self._sent[index] or (reply.sent and self.requests[index].changes)
                 self.answers[index] = Trouble(str(reply), sent=self._sent[index])
-                if self._sent[index] or not self.requests[index].hasty:
+                if self._sent[index] or not self.requests[index].fail_fast:
                     still.append(index)
             elif isinstance(reply, Exception) and self._sent[index]:
                 self.answers[index] = Trouble(
