@@ -16,7 +16,7 @@ from tests.servers import Server
 from tests.waiting import wait_until
 
 UNREST = os.environ.get("RUNS_TEST_UNREST") == "yes"
-LEVELS = {"cluster": "replicated(1)", "sentinel": "replicated(2)"}  # all replicas: see docs/operations.md
+LEVELS = {"cluster": "replicated(1)", "sentinel": "replicated(2)"}  # all replicas: see docs/operations/servers.md
 
 BETWEEN = 3.0  # seconds in which whoever tries again, at most every second or two, finds enough replicas
 

@@ -1,6 +1,7 @@
 """A promise, and a part of the contract, in each place that the environment can name: the short form of whole suites there.
 
-The long form (see docs/operations.md): RUNS_TEST_TOPOLOGY, RUNS_TEST_UNREST and RUNS_TEST_RIGHTS over tests/e2e and tests/contract.
+The long form (see docs/operations/servers.md): RUNS_TEST_TOPOLOGY, RUNS_TEST_UNREST and RUNS_TEST_RIGHTS over tests/e2e and
+tests/contract.
 """
 
 from __future__ import annotations

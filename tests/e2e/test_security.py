@@ -125,7 +125,7 @@ def test_a_guarded_sentinel_group_through_a_failover(
     """TLS everywhere, a password of the servers and another one of the sentinels."""
     group = start_group("redis", guard=Guard(certificates, SECRET, f"sentinel-{SECRET}"))
     stage = make_stage(group.url)
-    stage.run("coordinator", "init", "--durability", "replicated(2)")  # all: see docs/operations.md
+    stage.run("coordinator", "init", "--durability", "replicated(2)")  # all: see docs/operations/servers.md
     stage.coordinator()
     fleet = stage.fleet(1)
     with Client(group.url, stage.namespace, timeout=50) as client:

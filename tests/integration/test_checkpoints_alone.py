@@ -1,4 +1,4 @@
-"""Checkpoints alone, in real processes and against faults. First the program in docs/checkpoints-alone.md."""
+"""Checkpoints alone, in real processes and against faults. First the program in docs/guides/checkpoints-alone.md."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ from tests.waiting import wait_until
 from workers.durable import Checkpoint, Fenced, Meta, RedisStore, recover
 
 ROOT = Path(__file__).parents[2]
-BLOCKS: list[str] = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "checkpoints-alone.md").read_text(), re.S)
+BLOCKS: list[str] = re.findall(
+    r"```python\n(.*?)```", (ROOT / "docs" / "guides" / "checkpoints-alone.md").read_text(), re.S
+)
 END = "def ask_model(messages):\n"
 
 

@@ -25,7 +25,7 @@ from tests.unit.test_codec import calm, plain, shape
 from workers.handlers.messages import Messages, chunk, unchunk
 
 MIB = 1024 * 1024
-DOCS = Path(__file__).parents[2] / "docs" / "compression.md"
+DOCS = Path(__file__).parents[2] / "docs" / "guides" / "codecs.md"
 zstd: Any = compression._library()
 state = {"notes": ["the same words again and again"] * 500}
 
@@ -313,7 +313,7 @@ def test_another_process_does_as_its_own_environment_says():
     code = "from coordinator.encoding.seal import sealed; import sys; sys.stdout.buffer.write(sealed(bytes(5000))[:2])"
     for value, begin in (("zstd", b"\xc1\x01"), ("", b"\0\0")):
         done = subprocess.run(
-            [sys.executable, "-c", code], env={"RUNS_COMPRESS": value}, stdout=-1, cwd=DOCS.parents[1]
+            [sys.executable, "-c", code], env={"RUNS_COMPRESS": value}, stdout=-1, cwd=DOCS.parents[2]
         )
         assert done.stdout == begin
 
@@ -341,7 +341,7 @@ def test_where_the_extra_is_missing_a_reader_says_which(without_zstd):
 
 def test_the_library_is_not_imported_before_it_is_needed():
     code = "import coordinator, workers, sys; print('backports.zstd' in sys.modules, 'compression.zstd' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], env={}, stdout=-1, cwd=DOCS.parents[1])
+    done = subprocess.run([sys.executable, "-c", code], env={}, stdout=-1, cwd=DOCS.parents[2])
     assert done.stdout.split() == [b"False", b"False"]
 
 

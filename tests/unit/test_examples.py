@@ -68,7 +68,9 @@ def test_the_crawl_comes_to_the_same_end_wherever_it_is_killed() -> None:
 
 def test_the_page_about_deadlines_shows_the_example() -> None:
     root = Path(__file__).parents[2]
-    (shown,) = re.findall(r"^```python\n(.*?)^```$", (root / "docs/deadlines.md").read_text(), re.DOTALL | re.MULTILINE)
+    (shown,) = re.findall(
+        r"^```python\n(.*?)^```$", (root / "docs/guides/deadlines.md").read_text(), re.DOTALL | re.MULTILINE
+    )
     assert shown == (root / "examples/deadlines.py").read_text()
 
 

@@ -1,6 +1,6 @@
 """Keep checkpoints for programs that execute their runs themselves, without workers.
 
-This package is the public module for stand-alone checkpoints. See docs/checkpoints-alone.md.
+This package is the public module for stand-alone checkpoints. See docs/guides/checkpoints-alone.md.
 """
 
 from workers.durable.checkpointer import AsyncCheckpointer, Checkpointer

@@ -28,7 +28,7 @@ PEER = "peer"  # as whom replicas and sentinels come to a master: so they can be
 CLIENT = "client"  # the password of the others: without one, who is shut out would come in as one of them
 PEERS_RIGHTS = ("on", f">{PEER}", "~*", "&*", "+@all")
 # A master that lives and is taken for dead goes on for a second with the replicas that it still has: of two of them, one that
-# confirms is not enough then (docs/operations.md). So sentinels are not to be hasty where the machine is busy.
+# confirms is not enough then (docs/operations/servers.md). So sentinels are not to be hasty where the machine is busy.
 PATIENCE_MS = 5000
 AT_MOST = 90.0  # seconds that an election and what follows may take on a busy machine
 
