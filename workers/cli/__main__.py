@@ -1,0 +1,5 @@
+"""Run the command as `python -m workers.cli`."""
+
+from workers.cli.app import main
+
+main()
