@@ -25,7 +25,7 @@ from coordinator.errors import (
 )
 from coordinator.model.run import Failure, Inputs, Note, RunView, Status
 from coordinator.model.schedule import ScheduleView
-from coordinator.views.build import CoordinatorView, Overview, WorkerView
+from coordinator.views.namespace_view import CoordinatorView, Overview, WorkerView
 
 __all__ = [
     "AsyncClient",

@@ -31,7 +31,10 @@ from coordinator.services.retention import KEEP
 from coordinator.store import server_checks as checks
 from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.transport.wire import Wire, drive
-from coordinator.views import terminal as show
+from coordinator.views.formatting import clean, format_count, format_value
+from coordinator.views.json_data import to_json_data
+from coordinator.views.namespace_display import status_summary
+from coordinator.views.run_display import run_details, runs_table, suggest_kind
 
 app = new_app("coordinator", "Durable runs on Redis or Valkey.")
 app.add_typer(schedule_app, name="schedule")
@@ -86,7 +89,7 @@ def init(
         facts,
         Text(
             f"namespace {space.name} on {settings.address} {'is founded' if founded else 'was there already'}: "
-            f"{show.count(space.partitions, 'partition')}, durability {space.durability}"
+            f"{format_count(space.partitions, 'partition')}, durability {space.durability}"
         ),
     )
 
@@ -147,17 +150,17 @@ def _say_enqueued(here: Here, handles: list[Handle[Any]]) -> None:
     if here.as_json:
         here.answer({"runs": [{"id": handle.id, "created": handle.created} for handle in handles]})
     elif len(handles) > SHOWN_AT_ONCE and here.console.is_terminal:
-        here.console.print(Text(f"{show.count(len(handles), 'run')} enqueued: {handles[0].id} to {handles[-1].id}"))
+        here.console.print(Text(f"{format_count(len(handles), 'run')} enqueued: {handles[0].id} to {handles[-1].id}"))
     else:
         here.console.out("\n".join(handle.id for handle in handles))
     if len(handles) == 1 and not here.as_json:
         view = handles[0].view()
         if not handles[0].created:
-            here.aside.print(Text(f"the key found this run; it is {view.status}: {show.clean(view.why)}", "yellow"))
+            here.aside.print(Text(f"the key found this run; it is {view.status}: {clean(view.why)}", "yellow"))
         elif view.status is Status.QUEUED and view.why.startswith("no live worker"):
-            here.aside.print(Text(f"{show.clean(view.why)} yet: it waits for one", "yellow"))
+            here.aside.print(Text(f"{clean(view.why)} yet: it waits for one", "yellow"))
         elif view.status is Status.QUEUED and view.why.endswith("is paused"):
-            here.aside.print(Text(f"{show.clean(view.why)}: it waits until that is over", "yellow"))
+            here.aside.print(Text(f"{clean(view.why)}: it waits until that is over", "yellow"))
 
 
 def _await_results(here: Here, client: Client, handles: list[Handle[Any]]) -> int:
@@ -185,7 +188,7 @@ def _in_order_of_ending(here: Here, client: Client, handles: list[Handle[Any]]) 
                 yield handle
         except ResultTimeout:
             view = next(iter(left.values())).view()
-            told = f"run {view.id} is {view.status}: {show.clean(view.why)}"
+            told = f"run {view.id} is {view.status}: {clean(view.why)}"
             if view.status in (Status.QUEUED, Status.DELAYED) and told != said:
                 here.aside.print(Text(told, "yellow"))
                 said = told
@@ -203,9 +206,9 @@ def _ending(handle: Handle[Any]) -> dict[str, Any]:
 
 def _say_ending(here: Here, row: dict[str, Any], *, alone: bool) -> None:
     if row["status"] != Status.COMPLETED:
-        complain(f"run {row['id']} ended as {row['status']}: {show.clean(row['error'])}")
+        complain(f"run {row['id']} ended as {row['status']}: {clean(row['error'])}")
         return
-    text = show.as_text(row["result"])
+    text = format_value(row["result"])
     here.console.out(text if alone else f"{row['id']}  {' '.join(text.split())}")
 
 
@@ -239,7 +242,7 @@ def status(here: Here) -> None:
     """The namespace at a glance."""
     with _client(here) as client:
         overview = client.status()
-    here.answer(overview, show.status_shown(overview, str(here.settings.address)))
+    here.answer(overview, status_summary(overview, str(here.settings.address)))
 
 
 @command(app)
@@ -256,7 +259,7 @@ def runs(
     filters = Filters(status, kind, queue, since)
     with _client(here) as client:
         found = filters.find_stuck(client, limit) if stuck else filters.find(client, limit)
-    here.answer(found, show.runs_table(found, _clock.now()) if found else Text("no runs"))
+    here.answer(found, runs_table(found, _clock.now()) if found else Text("no runs"))
     if len(found) == limit and not here.as_json:
         here.aside.print(Text(f"the first {limit:,}; --limit shows more", "dim"))
 
@@ -267,12 +270,12 @@ def show_run(here: Here, run: Annotated[str, typer.Argument(metavar="RUN", help=
     with _client(here) as client:
         handle = client.handle(run)
         view = handle.view()
-        advice = show.advice(view, client.workers())
+        advice = suggest_kind(view, client.workers())
         result = _kept_result(handle) if view.status is Status.COMPLETED else {}
-    here.answer({**show.as_plain(view), **result}, show.run_details(view, _clock.now(), advice))
+    here.answer({**to_json_data(view), **result}, run_details(view, _clock.now(), advice))
     if result and not here.as_json:
         here.console.print(Text("result", "dim"))
-        here.console.out(show.as_text(result["result"]))
+        here.console.out(format_value(result["result"]))
 
 
 def _kept_result(handle: Handle[Any]) -> dict[str, Any]:

@@ -6,7 +6,8 @@ However many they are: ids are walked through, and what is done to them shares i
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -20,7 +21,8 @@ from coordinator.client.operations import Operations, Steps
 from coordinator.clock import SystemClock
 from coordinator.errors import BadOption, CoordinatorError, Unconfirmed, Unreachable
 from coordinator.model.run import ENDED, RunView, Status
-from coordinator.views import terminal as show
+from coordinator.views.formatting import format_count
+from coordinator.views.run_display import runs_table
 
 RUNS_PER_BATCH = 500  # runs that are changed, or read, together
 SHOWN = 100  # rows of a dry run; as JSON it has them all
@@ -52,7 +54,7 @@ def cancel(tree: Annotated[bool, typer.Option("--tree", help="And every run belo
             said = "running; its worker is asked to stop it"
         else:
             said = "cancelled" if now is Status.CANCELLED else f"had ended before as {now}"
-        return now, said + show.below(below.values())
+        return now, said + _describe_descendants(below.values())
 
     if tree:
         return Deed(lambda do, id: do.cancel_tree(id, CANCEL_GRACE), came_of)
@@ -158,9 +160,9 @@ class Changing:
         missing = [error for error in found if not isinstance(error, RunView)] if named else []
         for error in missing:
             complain(error)
-        self.here.answer(views, show.runs_table(views, _clock.now()) if views else Text("no runs match"))
+        self.here.answer(views, runs_table(views, _clock.now()) if views else Text("no runs match"))
         if len(shown) < len(ids):
-            more = f"and {show.count(len(ids) - len(shown), 'run')} more, {len(ids):,} in all; --json has them all"
+            more = f"and {format_count(len(ids) - len(shown), 'run')} more, {len(ids):,} in all; --json has them all"
             self.here.console.print(Text(more, "dim"))
         return REFUSED if missing else DONE
 
@@ -219,3 +221,12 @@ def _views(client: Client, ids: Sequence[str]) -> list[RunView | CoordinatorErro
         if isinstance(outcome, (Unreachable, Unconfirmed)):
             raise outcome
     return found
+
+
+def _describe_descendants(statuses: Iterable[Status]) -> str:
+    """Return what happened to the runs below a run that was cancelled with its tree; empty if there are none."""
+    of = Counter(statuses)
+    parts = {"cancelled": of[Status.CANCELLED], "asked to stop": of[Status.RUNNING]}
+    parts["already ended"] = of.total() - sum(parts.values())
+    counts = ", ".join(f"{number:,} {what}" for what, number in parts.items() if number)
+    return f"; runs below it: {counts}" if counts else ""

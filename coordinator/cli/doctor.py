@@ -15,7 +15,7 @@ from coordinator.doctor.examiner import Report
 from coordinator.doctor.findings import Finding
 from coordinator.store import server_checks as checks
 from coordinator.store.transport.wire import Wire, drive
-from coordinator.views import terminal as show
+from coordinator.views.formatting import clean, format_count
 
 OneQueue = Annotated[str | None, typer.Option("--queue", help="The queue.")]
 OneKind = Annotated[str | None, typer.Option("--kind", help="The kind.")]
@@ -44,10 +44,10 @@ def _plain(report: Report) -> dict[str, Any]:
         {
             "subject": finding.subject,
             "partition": finding.partition,
-            "what": show.clean(finding.what),
-            "where": show.clean(f"{finding.where}:{finding.name}".strip(":")),
+            "what": clean(finding.what),
+            "where": clean(f"{finding.where}:{finding.name}".strip(":")),
             "fault": finding.fault,
-            "sentence": show.clean(finding.sentence),
+            "sentence": clean(finding.sentence),
             "mended": finding.mended,
         }
         for finding in report.findings
@@ -61,23 +61,23 @@ def _shown(report: Report, repair: bool) -> Iterator[Text]:
         yield _line(finding)
     if report.found > len(report.findings):
         yield Text(f"and {report.found - len(report.findings):,} more", "dim")
-    where = f"{show.count(report.runs, 'run')} in {show.count(report.partitions, 'partition')}"
+    where = f"{format_count(report.runs, 'run')} in {format_count(report.partitions, 'partition')}"
     if not report.found:
         yield Text(f"namespace {report.namespace}, {where}: nothing is wrong", "green")
     elif not repair:
-        found = f"{show.count(report.found, 'thing')} {'is' if report.found == 1 else 'are'} wrong"
+        found = f"{format_count(report.found, 'thing')} {'is' if report.found == 1 else 'are'} wrong"
         yield Text(f"{where}, {found}: 'coordinator doctor --repair' mends what it can", "yellow")
     elif report.healthy:
         were = "was" if report.found == 1 else "were"
-        yield Text(f"{where}, {show.count(report.found, 'thing')} {were} wrong: nothing is any more", "green")
+        yield Text(f"{where}, {format_count(report.found, 'thing')} {were} wrong: nothing is any more", "green")
     else:
-        found = f"{show.count(report.found, 'thing')} wrong"
+        found = f"{format_count(report.found, 'thing')} wrong"
         yield Text(f"{where}, {found}, {report.mended:,} mended: run it again", "red")
 
 
 def _line(finding: Finding) -> Text:
-    said = Text(show.clean(finding.sentence), "red" if not finding.mended else "")
-    return said.append(f"  ({show.clean(finding.remedy)})", "dim") if finding.remedy else said
+    said = Text(clean(finding.sentence), "red" if not finding.mended else "")
+    return said.append(f"  ({clean(finding.remedy)})", "dim") if finding.remedy else said
 
 
 # ---- pause and unpause ---------------------------------------------------------------------------------------------------

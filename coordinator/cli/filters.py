@@ -13,7 +13,7 @@ from coordinator.client.scan import Walk
 from coordinator.clock import SystemClock
 from coordinator.model.run import RunView, Status, ids_from
 from coordinator.model.run import name as checked
-from coordinator.views import stuck
+from coordinator.views.stuck_runs import find_blocked_routes, find_stuck_runs
 
 LIST_MOST = 10_000
 _clock = SystemClock()
@@ -57,10 +57,10 @@ class Filters:
         """Those of the runs that are meant that wait for somebody who is not there. Lines that are served are not read."""
         overview = client.status()
         views: list[RunView] = []
-        for queue, kind in stuck.lines(overview):
+        for queue, kind in find_blocked_routes(overview):
             if self.status in (None, Status.QUEUED) and self.queue in (None, queue) and self.kind in (None, kind):
                 views += replace(self, queue=queue, kind=kind).find(client, limit, Status.QUEUED)
         for status in (Status.DELAYED, Status.RUNNING):
             if self.status in (None, status):
                 views += self.find(client, LIST_MOST, status)
-        return stuck.of(views, overview, _clock.now())[:limit]
+        return find_stuck_runs(views, overview, _clock.now())[:limit]

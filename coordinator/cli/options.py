@@ -34,7 +34,7 @@ from coordinator.errors import (
     Unconfirmed,
     Unreachable,
 )
-from coordinator.views.terminal import as_plain
+from coordinator.views.json_data import to_json_data
 
 DONE, BADLY, WRONG_USE, REFUSED, NO_ANSWER, INTERRUPTED = 0, 1, 2, 3, 4, 130
 _WIDTH_OF_A_FILE = 1000  # where nobody looks at it a table is not squeezed into 80 columns
@@ -86,7 +86,7 @@ class Here:
     def answer(self, value: Any, *shown: Any) -> None:
         """One answer: JSON for machines, or what is shown to people."""
         if self.as_json:
-            sys.stdout.write(json.dumps(as_plain(value), indent=2, ensure_ascii=False) + "\n")
+            sys.stdout.write(json.dumps(to_json_data(value), indent=2, ensure_ascii=False) + "\n")
             return
         for part in shown:
             self.console.print(part)

@@ -16,7 +16,7 @@ from coordinator.client.client import Client
 from coordinator.clock import SystemClock
 from coordinator.errors import BadOption
 from coordinator.model.schedule import CatchUp, Overlap, ScheduleView, zone
-from coordinator.views import terminal as show
+from coordinator.views.formatting import clean, format_duration
 
 app = typer.Typer(help="Runs at fixed times: by cron, or every so often.", rich_markup_mode="rich")
 _clock = SystemClock()
@@ -111,7 +111,7 @@ def _table(views: Iterable[ScheduleView]) -> Table:
     for view in views:
         when = view.when if view.tz in ("UTC", "?") else f"{view.when} {view.tz}"
         table.add_row(
-            Text(view.name), Text(show.clean(when)), Text(show.clean(view.kind)), _next(view, now), view.last or "",
+            Text(view.name), Text(clean(when)), Text(clean(view.kind)), _next(view, now), view.last or "",
             f"{view.fired:,}", f"{view.skipped:,}", _state(view),
         )  # fmt: skip
     return table
@@ -124,7 +124,7 @@ def _next(view: ScheduleView, now: float) -> str:
 
 
 def _ahead(seconds: float) -> str:
-    return f"in {show.span(seconds)}" if seconds >= 0 else f"late by {show.span(-seconds)}"
+    return f"in {format_duration(seconds)}" if seconds >= 0 else f"late by {format_duration(-seconds)}"
 
 
 def _local(moment: datetime, tz: str) -> str:
@@ -136,5 +136,5 @@ def _local(moment: datetime, tz: str) -> str:
 
 def _state(view: ScheduleView) -> Text:
     if view.trouble:
-        return Text(show.clean(view.trouble), "dim" if _new(view) else "red")
+        return Text(clean(view.trouble), "dim" if _new(view) else "red")
     return Text("paused", "yellow") if view.paused else Text("on", "green")

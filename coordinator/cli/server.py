@@ -12,7 +12,7 @@ from coordinator.clock import SystemClock
 from coordinator.store import server_checks as checks
 from coordinator.store.rights import acl
 from coordinator.store.transport.wire import Wire, drive
-from coordinator.views import terminal as show
+from coordinator.views.formatting import clean
 
 
 def check(here: Here) -> int:
@@ -26,9 +26,7 @@ def check(here: Here) -> int:
     found = [*checks.of_address(settings.address), *found]
     rows = [{"sentence": finding.sentence, "refused": finding.refused} for finding in found]
     lines = [
-        Text.assemble(
-            ("refused  ", "red") if finding.refused else ("warning  ", "yellow"), show.clean(finding.sentence)
-        )
+        Text.assemble(("refused  ", "red") if finding.refused else ("warning  ", "yellow"), clean(finding.sentence))
         for finding in found
     ]
     good = Text(f"{settings.address} can be trusted with namespace {settings.namespace}", "green")

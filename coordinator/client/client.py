@@ -23,7 +23,8 @@ from coordinator.errors import BadName, Refused, Unreachable
 from coordinator.model.run import Inputs, RunView, Status, is_run_id
 from coordinator.model.schedule import ScheduleView
 from coordinator.store.transport.wire import AsyncWire, Wire, drive, drive_async
-from coordinator.views.build import Ending, Overview, WorkerView
+from coordinator.views.ending import Ending
+from coordinator.views.namespace_view import Overview, WorkerView
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

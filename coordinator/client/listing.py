@@ -12,7 +12,7 @@ from coordinator.store import scripts
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.replies import text, word
 from coordinator.store.script import Request, read
-from coordinator.views.build import damaged_view, run_view
+from coordinator.views.run_view import run_view, unreadable_view
 
 MOST = 10_000  # entries that are looked at in one index of one partition, however few of them match
 ROUTES = 10_000
@@ -180,5 +180,5 @@ def _views(entries: Sequence[Entry], status: Status) -> Steps:
                 try:
                     views.append(run_view(id, reply[1:]))
                 except Unreadable as error:
-                    views.append(damaged_view(id, status, error))
+                    views.append(unreadable_view(id, status, error))
     return views

@@ -58,7 +58,9 @@ from coordinator.store.plans.together import together
 from coordinator.store.plans.trees import Felled
 from coordinator.store.replies import text, word
 from coordinator.store.script import Request, read
-from coordinator.views.build import Ending, Overview, WorkerView, counters_of, run_view
+from coordinator.views.ending import Ending
+from coordinator.views.namespace_view import Overview, WorkerView
+from coordinator.views.run_view import read_counters, run_view
 
 log = logging.getLogger(__name__)
 
@@ -196,7 +198,7 @@ class Operations:
         """What it is now, and in which life."""
         keys = yield from self._keys(id)
         (counters,) = yield from self._fields(keys, id, "counters")
-        life = counters_of(id, counters).life
+        life = read_counters(id, counters).life
         answer, *rest = yield from client_plans.cancel(keys, id, operation=_operation(), grace=grace, life=life)
         match answer:
             case "cancelled":
@@ -228,7 +230,7 @@ class Operations:
         if not spec:
             raise NotFound(f"run {id} can't be revived: nothing was kept of it (retention=0)")
         its = digest(read_spec(spec, f"the spec of run {id}")[0]) if once else ""
-        life = counters_of(id, counters).life
+        life = read_counters(id, counters).life
         if cancel and ended:  # before it can run again: what it enqueues is wanted then
             space = yield from self.space()
             yield from tree_plans.revived(space, Felled(id, life))
@@ -257,7 +259,7 @@ class Operations:
         """The status in which it had ended."""
         keys = yield from self._keys(id)
         (counters,) = yield from self._fields(keys, id, "counters")
-        answer, *rest = yield from client_plans.discard(keys, id, counters_of(id, counters).life)
+        answer, *rest = yield from client_plans.discard(keys, id, read_counters(id, counters).life)
         match answer:
             case "discarded":
                 return Status(rest[0])
@@ -277,7 +279,7 @@ class Operations:
         if status != b"queued":
             return None
         space = yield from self.space()
-        score = counters_of(id, counters).score
+        score = read_counters(id, counters).score
         return (yield from _reading(overview.before(space, keys, id, text(where), score)))
 
     # ---- endings

@@ -11,7 +11,7 @@ from coordinator.model.run import ENDED, Status, parse_route
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.replies import text
 from coordinator.store.script import Request, read
-from coordinator.views.build import CoordinatorView, Overview, WorkerView
+from coordinator.views.namespace_view import CoordinatorView, Overview, WorkerView
 
 _FIELDS = ("host", "pid", "fleet", "code", "slots", "lease", "condemned", "drain", "routes", "memory")
 

@@ -1,1 +1,1 @@
-"""Views of runs, workers and namespaces, and how a terminal shows them."""
+"""Views of runs, workers and namespaces: how they are built from replies, and how a terminal or JSON shows them."""

@@ -486,7 +486,7 @@ def test_a_result_comes_at_once_where_the_run_has_ended(client, shop):
     assert handle.result() == {"answer": (42, b"x")}
     assert handle.wait() is Status.COMPLETED
     assert client.handle(handle.id).result() == {"answer": (42, b"x")}
-    assert handle.view().why == "its handler returned"
+    assert handle.view().why == "the handler returned"
 
 
 def test_who_waits_is_woken(client, shop, monkeypatch):
@@ -622,7 +622,7 @@ def test_a_waiting_run_is_cancelled_at_once(client, shop):
     with pytest.raises(RunCancelled):
         answer()
     assert handle.cancel() is Status.CANCELLED
-    assert handle.view().why == "it was asked for"
+    assert handle.view().why == "a cancel was requested"
 
 
 def test_a_running_one_is_asked_to_stop(client, shop):
@@ -696,13 +696,14 @@ def test_the_position_counts_over_all_partitions(client, shop):
 
 def test_why_a_run_waits(client, shop):
     handles = [client.enqueue("work") for _ in range(9)]
-    assert handles[0].view().why == "no live worker knows kind 'work' (queue 'default')"
+    assert handles[0].view().why == "no live worker handles kind 'work' in queue 'default'"
     shop.join("default:work@0")
     before: dict[int, list[str]] = {}
     for handle in handles:
         before.setdefault(shop.space.keys_of(handle.id).partition, []).append(handle.view().why)
     for whys in before.values():
-        assert whys == ["next in its line", *(f"{n} before it" for n in range(1, len(whys)))]
+        assert whys[:2] == ["next in its ready queue", "1 run is ahead of it"][: len(whys)]
+        assert whys[2:] == [f"{n} runs are ahead of it" for n in range(2, len(whys))]
     for keys in shop.space.everywhere():
         shop.wire.ask([read(keys.at, "SADD", keys.paused(), "queue:default")])
     assert handles[0].view().why == "queue 'default' is paused"
@@ -726,10 +727,10 @@ def test_a_checkpoint_that_nobody_reads_is_said(client, shop):
     assert view.why == "attempt 1 on worker w"
     assert view.checkpointed is not None
     assert shop.do(attempt_plans.release(keys, handle.id, run.token, mode="stopping")) == "ok"
-    assert handle.view().why.startswith("no live worker reads its checkpoint: it has schema 2, and")
+    assert handle.view().why.startswith("no live worker can read the run's checkpoint: it has schema 2, and")
     assert handle.view().cause == "release"
     assert shop.do(worker_plans.leave(keys, "w")) == []
-    assert handle.view().why == "no live worker knows kind 'work' (queue 'default')"
+    assert handle.view().why == "no live worker handles kind 'work' in queue 'default'"
 
 
 def test_runs_are_listed_by_status_kind_and_queue(client, shop):
@@ -831,7 +832,7 @@ def test_a_damaged_run_is_listed_with_its_age_and_what_to_do(client, shop):
     assert (view.id, view.status) == (handle.id, Status.QUEUED)
     assert abs((view.created - sound.created).total_seconds()) < 60, "by its id"
     assert view.why == view.unreadable
-    assert re.search(f"run {handle.id} can't be read .*'coordinator doctor' says what is wrong", view.why)
+    assert re.search(f"run {handle.id} can't be read .*'coordinator doctor' shows what is damaged", view.why)
     with pytest.raises(Unreadable, match=f"run {handle.id}"):
         handle.view()
 

@@ -156,7 +156,7 @@ def test_enqueue_prints_the_id_and_hands_the_inputs_over(shell: Shell, client: C
     view = client.handle(id).view()
     assert dict(view.inputs) == {"name": "tide", "times": 2, "list": ["a", {"b": None}]}
     assert (view.kind, view.queue) == ("greet", "q")
-    assert "no live worker knows kind 'greet'" in said.err
+    assert "no live worker handles kind 'greet'" in said.err
 
 
 def test_who_enqueues_is_told_that_the_queue_is_paused(shell: Shell, client: Client) -> None:
@@ -266,7 +266,7 @@ def test_runs_are_listed_by_filters_with_whole_ids(shell: Shell) -> None:
 
 def test_show_says_that_no_live_worker_knows_the_kind_and_which_one_was_meant(shell: Shell) -> None:
     id = shell("enqueue", "reserch", "topic=tides").out.strip()
-    assert "no live worker knows kind 'reserch'" in shell("show", id).out
+    assert "no live worker handles kind 'reserch'" in shell("show", id).out
     wire = Wire(address(shell.url))
     space = drive(wire, namespace_plans.found(shell.namespace, birth=""))
     member = worker_plans.Membership("w-1", 60_000, "host", 1, "", "default", "", 1, ("default:research@0",))
@@ -275,7 +275,7 @@ def test_show_says_that_no_live_worker_knows_the_kind_and_which_one_was_meant(sh
     said = shell("show", id)
     assert "did you mean 'research'?" in said.out
     assert '"topic": "tides"' in said.out
-    assert shell("show", id, "--json").json()["why"].startswith("no live worker knows kind 'reserch'")
+    assert shell("show", id, "--json").json()["why"].startswith("no live worker handles kind 'reserch'")
 
 
 def test_show_has_the_result_or_the_error(shell: Shell, worker: object) -> None:

@@ -49,7 +49,7 @@ def test_a_run_is_cancelled_with_all_that_is_below_it(stage: Stage, client: Clie
     grandchild = client.enqueue("child", parent=child.id)
     bystander = client.enqueue("child")
     assert said(stage, "cancel", "--tree", root.id) == [
-        f"{root.id}  running; its worker is asked to stop it; below it 2 cancelled"
+        f"{root.id}  running; its worker is asked to stop it; runs below it: 2 cancelled"
     ]
     assert root.wait(60) is Status.CANCELLED
     assert {child.wait(10), grandchild.wait(10)} == {Status.CANCELLED}

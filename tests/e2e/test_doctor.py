@@ -182,7 +182,7 @@ def test_runs_that_are_stuck_are_listed_with_the_reason(stage: Stage, client: Cl
     code, said = coordinator(stage, "runs", "--stuck", "--json")
     found = {row["id"]: row["why"] for row in json.loads(said)}
     assert (code, set(found)) == (0, {unknown.id, overdue.id})
-    assert found[unknown.id] == "no live worker knows kind 'unheard-of' (queue 'nightly')"
+    assert found[unknown.id] == "no live worker handles kind 'unheard-of' in queue 'nightly'"
     assert found[overdue.id].endswith("and was not moved: no coordinator is running to do it")
     assert overdue.id not in coordinator(stage, "runs", "--stuck", "--kind", "unheard-of")[1]
 

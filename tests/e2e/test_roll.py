@@ -241,7 +241,10 @@ def test_from_one_schema_to_the_next_and_back(stage: Stage, client: Client, depl
     views = [handle.view() for handle in handles]
     assert {view.status for view in views} == {Status.QUEUED}
     (why,) = {view.why for view in views}
-    assert "no live worker reads its checkpoint: it has schema 2, and they know other schemas" in why
+    assert (
+        "no live worker can read the run's checkpoint: it has schema 2, and the live workers handle other schemas"
+        in why
+    )
     schemas = defaultdict(list)
     for event in stage.events("start"):
         schemas[event.run].append(event.number)

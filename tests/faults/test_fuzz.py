@@ -15,7 +15,8 @@ from coordinator.model.deadline import Spent
 from coordinator.model.schedule import rules_from
 from coordinator.model.story import told
 from coordinator.store.plans import clients as client_plans
-from coordinator.views.build import Ending, run_view
+from coordinator.views.ending import Ending
+from coordinator.views.run_view import run_view
 from tests.faults.fuzz import a_server, call_all, command_all, commands
 from tests.faults.fuzz.decoding import CHUNK, COUNTERS, HEAD, SPEC, TARGETS, TOLD, bad, netstrings
 from tests.faults.fuzz.hostile import NASTY

@@ -106,4 +106,4 @@ async def test_a_running_handler_is_told_at_once_and_may_clean_up(here: Bench) -
         assert await handle.wait(timeout=45) is Status.CANCELLED
         assert told == ["cancel"]
         view = await handle.view()
-        assert (view.why, [entry.why for entry in view.story]) == ("it was asked for", ["a cancel was asked for"])
+        assert (view.why, [entry.why for entry in view.story]) == ("a cancel was requested", ["a cancel was asked for"])

@@ -11,7 +11,7 @@ import pytest
 
 from coordinator import Status
 from coordinator.store.plans import clients as client_plans
-from coordinator.views.build import run_view
+from coordinator.views.run_view import run_view
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.waiting import eventually
 from workers import AsyncRun, Deadline, Extend, Kill, Leave, Registry, Retry, Run, Stopped, Watched

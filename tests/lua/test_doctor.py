@@ -16,7 +16,7 @@ from coordinator.store import scripts
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import doctor as doctor_plans
 from coordinator.store.script import Call
-from coordinator.views.build import run_view
+from coordinator.views.run_view import run_view
 from tests.lua.store import LEASE, NOW, ROUTES, Store, delta
 
 LINE = ROUTES[0]

@@ -11,7 +11,8 @@ import pytest
 from coordinator.encoding.codec import decode, encode
 from coordinator.model import story
 from coordinator.model.run import Counters, Failure, Status, Told
-from coordinator.views import terminal as show
+from coordinator.views.formatting import format_duration
+from coordinator.views.run_display import run_details
 from tests.unit.test_cli_show import RUN, shown
 
 T0 = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -31,7 +32,7 @@ def told_of(*entries: Told, attempt: int = 4, **more: Any) -> list[str]:
     view = replace(
         RUN, counters=Counters(attempt=attempt), story=entries, started=after(30), owner="w-3", code="v3", **more
     )
-    return list(story.lines(view, show.span))
+    return list(story.lines(view, format_duration))
 
 
 def test_a_first_attempt_has_no_story() -> None:
@@ -123,6 +124,6 @@ def test_what_cannot_be_read_is_left_out(data: bytes | None) -> None:
 def test_the_whole_of_it_is_shown_without_control_characters() -> None:
     evil = replace(RETRIED, error=Failure("ValueError", "no \x1b[2Jtides"))
     view = replace(RUN, counters=Counters(attempt=3), story=(RELEASED, LOST, evil), status=Status.DELAYED, owner=None)
-    text = shown(show.run_details(view, T0.timestamp()), width=200)
+    text = shown(run_details(view, T0.timestamp()), width=200)
     assert "lost: its process died" in text
     assert "\\x1b[2J" in text

@@ -32,7 +32,7 @@ from coordinator.model.deadline import (
 )
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
-from coordinator.views.build import phase_named
+from coordinator.views.run_view import phase_label
 from workers.attempt.attempt import Attempt
 from workers.handlers.draft import INPUTS
 
@@ -206,7 +206,7 @@ class Critic:
             age=watch.age(now),
             idle=watch.idle(now),
             iteration=draft.iteration if draft else 0,
-            phases=tuple(phase_named(field) for field in draft.phases if field != INPUTS) if draft else (),
+            phases=tuple(phase_label(field) for field in draft.phases if field != INPUTS) if draft else (),
             messages=tuple(draft.messages[-TAIL:]) if draft else (),
             note=attempt.note,
             extensions=watch.extensions,

@@ -34,7 +34,7 @@ from coordinator.model.outcome import (
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
-from coordinator.views.build import read_failure
+from coordinator.views.ending import read_failure
 from workers.attempt.attempt import Attempt
 from workers.attempt.kind_health import KindHealth
 from workers.attempt.saver import Saver

@@ -12,7 +12,7 @@ from rich.text import Text
 from coordinator.cli.options import Here, command, level_named, new_app
 from coordinator.cli.options import main as run_app
 from coordinator.client.client import Client
-from coordinator.views import terminal as show
+from coordinator.views.namespace_display import workers_table
 from workers.cli import dev as cli_dev
 from workers.cli import fleet as cli_fleet
 from workers.program.name_clash import refuse_in_the_way
@@ -76,7 +76,7 @@ def list_workers(here: Here) -> None:
     settings = here.settings
     with Client(settings.url, settings.namespace, settings.timeout) as client:
         found = client.workers()
-    here.answer(found, show.workers_table(found) if found else Text("no workers"))
+    here.answer(found, workers_table(found) if found else Text("no workers"))
 
 
 command(app)(cli_fleet.roll)

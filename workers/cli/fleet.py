@@ -24,8 +24,8 @@ from coordinator.store.keys import Namespace
 from coordinator.store.plans import fleets as fleet_plans
 from coordinator.store.plans.fleets import Part, RollView
 from coordinator.store.transport.wire import Wire, drive
-from coordinator.views.build import WorkerView
-from coordinator.views.terminal import span
+from coordinator.views.formatting import format_duration
+from coordinator.views.namespace_view import WorkerView
 
 LOOK_EVERY = 0.2
 
@@ -59,7 +59,7 @@ def roll(
             )
         if asked.word == "busy":
             raise Refused(
-                f"fleet {fleet!r} is being rolled already, asked for by {asked.by} {span(asked.ago)} ago: "
+                f"fleet {fleet!r} is being rolled already, asked for by {asked.by} {format_duration(asked.ago)} ago: "
                 "ask again when that is over"
             )
         try:
@@ -129,7 +129,7 @@ def _trouble(host: str, part: Part) -> str:
         case "failed":
             return f"{part.reason} ({so_far}: none of the old ones is left)"
         case "lost":
-            return f"a supervisor was not seen for {span(fleet_plans.SILENCE)} ({so_far})"
+            return f"a supervisor was not seen for {format_duration(fleet_plans.SILENCE)} ({so_far})"
         case "left":
             return f"a supervisor was stopped meanwhile ({so_far})"
         case _:

@@ -14,7 +14,8 @@ from coordinator.model import story
 from coordinator.model.deadline import Deadline, Spent
 from coordinator.model.run import Status
 from coordinator.model.schedule import rules_from
-from coordinator.views.build import Ending, read_failure, read_note, run_view
+from coordinator.views.ending import Ending, read_failure
+from coordinator.views.run_view import read_note, run_view
 from tests.faults.fuzz.hostile import hostile
 from workers.attempt.critic import DeadlineTracker
 from workers.attempt.executor import _spec

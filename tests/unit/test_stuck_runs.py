@@ -1,4 +1,4 @@
-"""stuck: who waits for somebody who is not there."""
+"""Runs that are stuck because a worker or a coordinator is missing, or because they are paused."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from coordinator.model.run import Counters, RunView, Status
-from coordinator.views import stuck
-from coordinator.views.build import CoordinatorView, Overview, WorkerView
+from coordinator.views.namespace_view import CoordinatorView, Overview, WorkerView
+from coordinator.views.stuck_runs import find_blocked_routes, find_stuck_runs
 
 NOW = 1_700_000_000.0
 
@@ -30,7 +30,7 @@ ALONE = replace(WELL, workers=(), coordinators=())
 
 
 def whys(views: RunView, overview: Overview) -> list[str]:
-    return [one.why for one in stuck.of([views], overview, NOW)]
+    return [one.why for one in find_stuck_runs([views], overview, NOW)]
 
 
 def at(ago: float) -> datetime:
@@ -55,28 +55,28 @@ def test_what_waits_for_its_turn_is_not_stuck(sound: RunView) -> None:
 def test_a_run_that_nobody_takes_is() -> None:
     for overview in (ALONE, replace(WELL, workers=(replace(WORKER, routes=("q:other@0",)),))):
         assert whys(view(Status.QUEUED), overview) == ["why"]
-        assert stuck.lines(overview) == [("q", "k")]
+        assert find_blocked_routes(overview) == [("q", "k")]
 
 
 @pytest.mark.parametrize("paused", ["queue:q", "kind:k"])
 def test_one_that_is_paused_is(paused: str) -> None:
     overview = replace(WELL, paused=(paused,))
     assert whys(view(Status.QUEUED), overview) == ["why"]
-    assert stuck.lines(overview) == [("q", "k")]
+    assert find_blocked_routes(overview) == [("q", "k")]
 
 
 def test_a_line_that_is_served_is_not_looked_at() -> None:
-    assert stuck.lines(WELL) == []
+    assert find_blocked_routes(WELL) == []
 
 
 def test_one_that_is_overdue_is_and_the_missing_coordinator_is_named() -> None:
     late = view(Status.DELAYED, due=at(60))
-    assert whys(late, WELL) == ["it was due 60 s ago, and was not moved"]
-    assert whys(late, ALONE) == ["it was due 60 s ago, and was not moved: no coordinator is running to do it"]
+    assert whys(late, WELL) == ["it was due 60 s ago and has not been enqueued"]
+    assert whys(late, ALONE) == ["it was due 60 s ago and has not been enqueued: no coordinator is running"]
 
 
 def test_one_whose_worker_is_gone_is() -> None:
     running = view(Status.RUNNING, owner="w1")
     silent = replace(WELL, workers=(replace(WORKER, lease_age=30.0),))
-    assert whys(running, silent) == ["its worker was last heard of 30 s ago, and the run was not taken back yet"]
-    assert whys(running, ALONE) == ["its worker w1 has no lease: 'coordinator doctor' says more"]
+    assert whys(running, silent) == ["its worker sent its last heartbeat 30 s ago, and the run is not recovered yet"]
+    assert whys(running, ALONE) == ["its worker w1 has no lease: 'coordinator doctor' shows more"]

@@ -1,0 +1,85 @@
+"""How a run ended: its result, or the error that the client raises. Pure, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coordinator.encoding.codec import decode
+from coordinator.errors import NotFound, RunCancelled, RunDead, RunFailed, Unreadable
+from coordinator.model.run import Failure, Status
+from coordinator.store.replies import text
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended. A bare ending has a status, but its result is no longer stored."""
+
+    run: str
+    status: Status
+    data: bytes
+    error: bytes
+    reason: str
+    at: int
+    bare: bool
+
+    @classmethod
+    def of(cls, run: str, reply: Sequence[Any]) -> Ending:
+        """Build an ending from the reply of wait.lua, without the reply's first word.
+
+        Raises:
+            Unreadable: A field of the reply has an unexpected value.
+        """
+        try:
+            status, data, error, reason, at, bare = reply
+            return cls(run, Status(text(status)), data, error, text(reason), int(at or 0), bool(bare))
+        except ValueError as wrong:
+            raise unreadable_run(run, wrong) from wrong
+
+    def result(self) -> Any:
+        """Return what the handler returned.
+
+        Raises:
+            NotFound: The run completed, but its result is no longer stored.
+            RunCancelled: The run was cancelled.
+            RunDead: The run was set aside after too many strikes.
+            RunFailed: The handler failed.
+        """
+        if self.status is Status.COMPLETED:
+            if self.bare:
+                raise NotFound(
+                    f"run {self.run} has completed, but its result is not stored any more: it was enqueued with "
+                    "retention=0, it was discarded, or more runs had ended than the coordinator keeps (--keep)"
+                )
+            return decode(self.data, "result") if self.data else None
+        if self.status is Status.CANCELLED:
+            raise RunCancelled(f"run {self.run} was cancelled: {cancel_reason(self.reason)}")
+        failure = read_failure(self.error) or Failure("", self.reason)
+        if self.status is Status.DEAD:
+            raise RunDead(self.reason or failure.message, run=self.run, type=failure.type, traceback=failure.traceback)
+        raise RunFailed(failure.message or self.reason, run=self.run, type=failure.type, traceback=failure.traceback)
+
+
+def cancel_reason(reason: str) -> str:
+    """Return the reason of a cancel; the scripts store the bare word "cancelled" where the caller gave none."""
+    return "a cancel was requested" if reason in ("", "cancelled") else reason
+
+
+def read_failure(data: bytes | None) -> Failure | None:
+    """Decode a stored error, or return None if there is none. A damaged error becomes a failure of type Unreadable."""
+    if not data:
+        return None
+    try:
+        return Failure(*decode(data, "error"))
+    except Unreadable as error:
+        return Failure("Unreadable", str(error))
+    except TypeError:
+        return Failure("Unreadable", repr(data[:200]))
+
+
+def unreadable_run(id: str, error: Exception) -> Unreadable:
+    """Return the error for a run whose stored fields can't be read."""
+    return Unreadable(
+        f"run {id} can't be read ({type(error).__name__}: {error}): 'coordinator doctor' shows what is damaged"
+    )

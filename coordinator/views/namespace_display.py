@@ -1,0 +1,118 @@
+"""Show a namespace and its workers on a terminal. Pure, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from coordinator.model.run import Status, parse_route
+from coordinator.views.formatting import clean, format_count, format_duration, format_size
+from coordinator.views.namespace_view import Overview, WorkerView
+from coordinator.views.run_display import STATUS_STYLES
+from coordinator.views.table import new_table
+
+COORDINATOR_SILENCE = 5.0  # seconds after which a coordinator counts as gone; a live one writes once a second
+
+
+def has_coordinator(overview: Overview) -> bool:
+    """Return whether a live coordinator serves the namespace."""
+    return any(one.age < COORDINATOR_SILENCE for one in overview.coordinators)
+
+
+def status_summary(overview: Overview, address: str) -> RenderableType:
+    """Return a namespace at a glance: run counts, ready queues, workers, and what needs attention."""
+    head = Text(f"namespace {overview.namespace}", "bold").append(
+        f" on {address}, {format_count(overview.partitions, 'partition')}, durability {overview.durability}", "not bold"
+    )
+    parts: list[RenderableType] = [head, Text(), _counts_table(overview)]
+    if overview.queues:
+        parts += [Text(), _queues_table(overview)]
+    parts += [Text(), _processes_line(overview)]
+    parts += [Text(sentence, "yellow") for sentence in _warnings(overview)]
+    return Group(*parts)
+
+
+def workers_table(workers: Iterable[WorkerView]) -> Table:
+    """Return a table with one line for each process. A process has a worker, with its own id, in each partition."""
+    columns = ("worker", "host", "pid", "fleet", "code", "running", "lease age", "memory", "state")
+    table = new_table(*columns, right=("pid", "running", "lease age", "memory"))
+    for one, *others in group_by_process(workers):
+        running = one.running + sum(other.running for other in others)
+        oldest = max(worker.lease_age for worker in (one, *others))
+        table.add_row(
+            f"{one.id} and {len(others)} more" if others else one.id, Text(clean(one.host)), str(one.pid), Text(one.fleet),
+            Text(clean(one.code)), f"{running}/{one.slots}", format_duration(oldest),
+            format_size(max(worker.memory for worker in (one, *others))), _state(one),
+        )  # fmt: skip
+    return table
+
+
+def group_by_process(workers: Iterable[WorkerView]) -> list[list[WorkerView]]:
+    """Group the workers of each process. A worker with an expired lease is grouped apart from live ones."""
+    found: dict[tuple[object, ...], list[WorkerView]] = {}
+    for one in workers:
+        found.setdefault((one.host, one.pid, one.fleet, one.code, str(_state(one))), []).append(one)
+    return list(found.values())
+
+
+def _state(worker: WorkerView) -> Text:
+    if worker.condemned:
+        return Text("gone", "bold red")
+    if worker.expired:
+        return Text("lease expired", "red")
+    return Text("draining", "yellow") if worker.draining else Text("working", "green")
+
+
+def _counts_table(overview: Overview) -> Table:
+    shown = [status for status in Status if status is not Status.WAITING or overview.counts.get(status)]
+    table = new_table(*shown, right=shown)
+    row = []
+    for status in shown:
+        number = overview.counts.get(status, 0)
+        row.append(Text(f"{number:,}", STATUS_STYLES[status] if number else "dim"))
+    table.add_row(*row)
+    return table
+
+
+def _queues_table(overview: Overview) -> Table:
+    table = new_table("queue", "kind", "schema", "waiting", "workers", right=("schema", "waiting", "workers"))
+    for route, waiting in overview.queues.items():
+        queue, kind, schema = parse_route(route)
+        able = len(group_by_process(w for w in overview.workers if route in w.routes and not w.expired))
+        if f"queue:{queue}" in overview.paused or f"kind:{kind}" in overview.paused:
+            workers = Text("paused", "yellow")
+        else:
+            workers = Text(str(able)) if able else Text("no worker", "red")
+        table.add_row(queue, kind, str(schema or "any"), f"{waiting:,}", workers)
+    return table
+
+
+def _processes_line(overview: Overview) -> Text:
+    live = group_by_process(worker for worker in overview.workers if not worker.expired)
+    slots = sum(one.slots for one, *_ in live)
+    coordinators = sum(one.age < COORDINATOR_SILENCE for one in overview.coordinators)
+    return Text(
+        f"{format_count(len(live), 'worker')} with {format_count(slots, 'slot')}, "
+        f"{format_count(coordinators, 'coordinator')}"
+    )
+
+
+def _warnings(overview: Overview) -> Iterable[str]:
+    if not has_coordinator(overview):
+        yield (
+            "no coordinator is running: delayed runs do not start, and the runs of lost workers are not recovered; "
+            "start one with 'coordinator start'"
+        )
+    if lost := [worker for worker in overview.workers if worker.expired]:
+        have = "worker has an expired lease and owns" if len(lost) == 1 else "workers have expired leases and own"
+        yield f"{len(lost):,} {have} {format_count(sum(w.running for w in lost), 'run')}"
+    if dead := overview.counts.get(Status.DEAD):
+        yield f"{format_count(dead, 'run')} set aside as dead: 'coordinator runs --status dead' shows why"
+    if overview.aside:
+        entries = "1 entry was" if overview.aside == 1 else f"{overview.aside:,} entries were"
+        yield f"{entries} unreadable and set aside: 'coordinator doctor' shows more"
+    if overview.paused:
+        yield f"paused: {', '.join(one.replace(':', ' ') for one in overview.paused)}"

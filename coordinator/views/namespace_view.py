@@ -1,0 +1,83 @@
+"""Views of a namespace, its workers and its coordinators, as they were when the client read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coordinator.model.run import Status
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """A worker as the server knows it.
+
+    Attributes:
+        id: The worker's id. A process has one worker in each partition.
+        host: Name of the host on which the process runs.
+        pid: The process id.
+        fleet: Name of the fleet to which the process belongs.
+        code: Version of the handlers' code.
+        slots: Number of handlers that the process runs at the same time.
+        running: Number of runs that the worker owns.
+        lease: Seconds without a heartbeat after which the worker counts as lost.
+        lease_age: Seconds since the last heartbeat.
+        condemned: Whether a coordinator has declared the worker lost and recovers its runs.
+        draining: Whether the worker has stopped claiming and releases its runs.
+        routes: The routes that the worker listens to, as `queue:kind@schema`.
+        memory: Bytes that the process used at its last heartbeat; 0 if unknown.
+    """
+
+    id: str
+    host: str
+    pid: int
+    fleet: str
+    code: str
+    slots: int
+    running: int
+    lease: float
+    lease_age: float
+    condemned: bool
+    draining: bool
+    routes: tuple[str, ...]
+    memory: int = 0
+
+    @property
+    def expired(self) -> bool:
+        """Whether the lease has expired."""
+        return self.lease_age > self.lease
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorView:
+    """A coordinator, and the number of seconds since it was last active."""
+
+    id: str
+    age: float
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """A namespace as a whole.
+
+    Attributes:
+        namespace: The name of the namespace.
+        partitions: Number of partitions.
+        durability: Which writes the server must persist or replicate: none, local, synced or replicated(n).
+        counts: Number of runs by status.
+        queues: Number of queued runs by route, as `queue:kind@schema`.
+        paused: What is paused, as `queue:<name>` or `kind:<name>`.
+        aside: Number of entries that a worker or a coordinator could not read and set aside.
+        workers: The workers, one for each process and partition.
+        coordinators: The coordinators.
+    """
+
+    namespace: str
+    partitions: int
+    durability: str
+    counts: Mapping[Status, int]
+    queues: Mapping[str, int]
+    paused: tuple[str, ...]
+    aside: int
+    workers: tuple[WorkerView, ...]
+    coordinators: tuple[CoordinatorView, ...]

@@ -1,0 +1,160 @@
+"""Show runs on a terminal: a table of many, the details of one. Pure, no I/O.
+
+Ids are never cut. Users' text is shown as plain text, without markup and control characters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from coordinator.model import story
+from coordinator.model.run import Failure, Note, RunView, Status, parse_route
+from coordinator.views.formatting import (
+    clean,
+    format_age,
+    format_count,
+    format_duration,
+    format_time_and_age,
+    format_value,
+)
+from coordinator.views.namespace_view import WorkerView
+from coordinator.views.table import new_table
+
+STATUS_STYLES = {
+    Status.QUEUED: "cyan",
+    Status.DELAYED: "blue",
+    Status.RUNNING: "bold green",
+    Status.WAITING: "blue",
+    Status.COMPLETED: "green",
+    Status.FAILED: "red",
+    Status.CANCELLED: "yellow",
+    Status.DEAD: "bold red",
+}
+
+
+def runs_table(views: Iterable[RunView], now: float) -> Table:
+    """Return a table with one line for each run."""
+    table = new_table("run", "kind", "queue", "status", "attempt", "age", "why", right=("attempt", "age"))
+    for view in views:
+        table.add_row(
+            view.id, Text(view.kind), Text(view.queue), _status(view.status), str(view.attempt),
+            format_age(view.created, now), Text(_summary(view, now), overflow="ellipsis", no_wrap=True),
+        )  # fmt: skip
+    return table
+
+
+def run_details(view: RunView, now: float, hint: str = "") -> RenderableType:
+    """Return everything about one run, with a hint below its status."""
+    grid = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in _details(view, now, hint):
+        if value:
+            grid.add_row(name, Text(value) if isinstance(value, str) else value)
+    parts: list[RenderableType] = [grid]
+    if view.error is not None and view.error.traceback:
+        parts += [Text(), Text(clean(view.error.traceback).rstrip(), "red")]
+    return Group(*parts)
+
+
+def suggest_kind(view: RunView, workers: Iterable[WorkerView]) -> str:
+    """Return a hint if no live worker handles the run's kind, but one handles a kind with a similar name; else empty."""
+    known = {kind for worker in workers if not worker.expired for _, kind, _ in map(parse_route, worker.routes)}
+    if view.status is not Status.QUEUED or view.kind in known:
+        return ""
+    close = get_close_matches(view.kind, known, n=1)
+    return f"did you mean {close[0]!r}? Live workers handle {', '.join(sorted(known))}" if close else ""
+
+
+def _status(status: Status) -> Text:
+    return Text(str(status), STATUS_STYLES[status])
+
+
+def _summary(view: RunView, now: float) -> str:
+    """Return one line on the present state of a run."""
+    if view.status is Status.COMPLETED and view.started and view.ended:
+        return f"took {format_duration(_seconds_used(view, now))}"
+    if view.status is Status.DELAYED and view.due:
+        _, after, cause = clean(view.why).partition(", after ")
+        return f"due in {format_duration(view.due.timestamp() - now)}{after}{cause}".partition("\n")[0]
+    note = _format_note(view.note) if view.note and view.status is Status.RUNNING else ""
+    return (note or clean(view.why)).partition("\n")[0]
+
+
+def _details(view: RunView, now: float, hint: str) -> Iterable[tuple[str, RenderableType | str | None]]:
+    yield "run", view.id
+    yield "kind", f"{view.kind} (queue {view.queue}" + (f", schema {view.schema})" if view.schema else ")")
+    yield "status", _status(view.status).append(f"  {clean(view.why)}" if view.why else "", "default")
+    yield "", Text(hint, "yellow") if hint else ""
+    yield "damaged", Text(clean(view.unreadable), "red") if view.unreadable and view.unreadable != view.why else ""
+    yield "attempt", _attempt_counts(view)
+    for name, moment in (
+        ("created", view.created),
+        ("due", view.due),
+        ("started", view.started),
+        ("ended", view.ended),
+    ):
+        yield name, format_time_and_age(moment, now) if moment else None
+    yield "time used", _time_used(view, now)
+    if view.checkpointed:
+        what = f"iteration {view.iteration}" + (f", {format_count(view.messages, 'message')}" if view.messages else "")
+        yield "checkpoint", f"{what}, saved {format_time_and_age(view.checkpointed, now)}"
+    yield "phases", ", ".join(clean(phase) for phase in view.phases)
+    yield "story", "\n".join(clean(line) for line in story.lines(view, format_duration))
+    yield "note", _progress(view.note) if view.note else None
+    yield "parent", view.parent
+    yield "key", view.key and clean(view.key)
+    yield "meta", format_value(view.meta) if view.meta else None
+    yield "inputs", format_value(view.inputs)
+    if view.error and view.status is not Status.FAILED:  # the status line of a failed run has its error
+        yield "last error", _failure(view.error)
+
+
+def _attempt_counts(view: RunView) -> str:
+    c = view.counters
+    more = {"release": c.releases, "recovery": c.recoveries, "strike": c.strikes, "failure": c.failures}
+    plural = {"recovery": "recoveries"}
+    counts = [f"{n} {word if n == 1 else plural.get(word, word + 's')}" for word, n in more.items() if n]
+    life = [f"life {c.life}"] if c.life > 1 else []
+    return ", ".join([str(view.attempt), *life, *counts])
+
+
+def _time_used(view: RunView, now: float) -> str:
+    """Return the time by which deadlines count; empty if it is only the time of the present attempt."""
+    if not (view.used or view.extensions):
+        return ""
+    times = "once" if view.extensions == 1 else f"{view.extensions} times"
+    extended = f"; deadline extended {times}, by {format_duration(view.extended)}" if view.extensions else ""
+    return f"{format_duration(_seconds_used(view, now))} in all attempts{extended}"
+
+
+def _seconds_used(view: RunView, now: float) -> float:
+    """Return the seconds used by all attempts. The stored number does not contain a present or a completed attempt."""
+    if view.started is None or view.status not in (Status.RUNNING, Status.COMPLETED):
+        return view.used
+    until = view.ended.timestamp() if view.ended else now
+    return view.used + max(0.0, until - view.started.timestamp())
+
+
+def _format_note(note: Note) -> str:
+    if note.done is None:
+        return clean(note.text)
+    done = f"{note.done:g} of {note.total:g}" if note.total else f"{note.done:g}"
+    return f"{clean(note.text)} ({done})"
+
+
+def _progress(note: Note) -> RenderableType:
+    text = Text(_format_note(note))
+    if note.done is None or not note.total:
+        return text
+    return Group(text, ProgressBar(total=note.total, completed=min(note.done, note.total), width=40))
+
+
+def _failure(error: Failure) -> Text:
+    return Text(clean(f"{error.type}: {error.message}" if error.type else error.message), "red")

@@ -1,0 +1,158 @@
+"""Build a RunView from the reply of view.lua. Pure, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from coordinator.client.run_builder import read_spec, spec_of
+from coordinator.encoding.codec import decode
+from coordinator.errors import Unreadable
+from coordinator.model.deadline import Spent
+from coordinator.model.run import Counters, Note, RunView, Status, made_at, parse_route
+from coordinator.model.story import told
+from coordinator.store.replies import pairs, text
+from coordinator.views.ending import read_failure, unreadable_run
+from coordinator.views.status_reason import QueuePosition, explain_status
+
+_HEAD = 10  # numbers in the head of a checkpoint
+
+
+def run_view(id: str, reply: Sequence[Any]) -> RunView:
+    """Build a view from the reply of view.lua, without the reply's first word.
+
+    Damaged inputs and a damaged checkpoint are left out and named in the view's field `unreadable`.
+
+    Raises:
+        Unreadable: The run's other fields can't be read.
+    """
+    try:
+        return _build(id, reply)
+    except (ValueError, LookupError, TypeError, OverflowError, OSError) as error:
+        raise unreadable_run(id, error) from error
+
+
+def unreadable_view(id: str, status: Status, error: Unreadable) -> RunView:
+    """Return a placeholder for a run that can't be read, so that a list can still show the run and its neighbours."""
+    return RunView(
+        id=id, kind="?", queue="?", status=status, inputs={}, meta={}, cancelling=False, why=str(error), counters=Counters(),
+        schema=0, iteration=0, phases=(), note=None, error=None, owner=None, cause=None, created=_moment(made_at(id)),
+        due=None, started=None, ended=None, checkpointed=None, parent=None, key=None, unreadable=str(error),
+    )  # fmt: skip
+
+
+def read_counters(id: str, data: bytes | None) -> Counters:
+    """Parse the counters of a run.
+
+    Raises:
+        Unreadable: The stored counters can't be parsed.
+    """
+    try:
+        return Counters.parse(text(data or b""))
+    except (ValueError, TypeError) as error:
+        raise unreadable_run(id, error) from error
+
+
+def read_note(data: bytes | None) -> Note | None:
+    """Decode a stored note, or return None if there is none or it is damaged."""
+    if not data:
+        return None
+    try:
+        return Note(*decode(data, "note"))
+    except (Unreadable, TypeError):
+        return None
+
+
+def phase_label(field: str) -> str:
+    """Return a phase's name for display, from the checkpoint field in which the phase is stored.
+
+    `outline` is the first phase of that name, `outline#1` the second. `turn 3: search` belongs to a turn of a loop.
+    """
+    turn, _, name = field.removeprefix("phase:").partition(":")
+    short = name.removesuffix("#0")
+    return short if turn == "-" else f"turn {turn}: {short}"
+
+
+def _build(id: str, reply: Sequence[Any]) -> RunView:
+    flat, head, phases, before, able, paused, due, known = reply
+    of: dict[str, Any] = pairs(flat)
+    queue, kind, schema = parse_route(text(of.get("route", b"?:?@0")))
+    inputs, meta, extra, damaged_spec = _read_spec(spec_of(of))
+    head_numbers, damaged_head = _read_head(head)
+    spent = Spent.parse(text(of.get("spent", b"")))
+    position = QueuePosition(queue, kind, schema, int(before), int(able), text(paused), bool(head), int(known))
+    view = RunView(
+        id=id,
+        kind=kind,
+        queue=queue,
+        status=Status(text(of["status"])),
+        inputs=inputs,
+        meta=meta,
+        cancelling="cancel" in of and "ended" not in of,
+        why="",
+        counters=Counters.parse(text(of["counters"])),
+        schema=schema,
+        iteration=head_numbers[3],
+        phases=tuple(phase_label(text(phase)) for phase in phases),
+        note=read_note(of.get("note")),
+        error=read_failure(of.get("error")),
+        owner=_owner(of.get("token")),
+        cause=_optional_text(of.get("cause")),
+        created=_moment(text(of["counters"]).split()[-1]),
+        due=_moment(text(due)) if due else None,
+        started=_moment(text(of["started"])) if "started" in of else None,
+        ended=_moment(text(of["ended"])) if "ended" in of else None,
+        checkpointed=_moment(head_numbers[7]) if head_numbers[7] else None,
+        parent=extra.get("parent"),
+        key=extra.get("key"),
+        messages=head_numbers[2],
+        ended_by=_owner(of.get("last", b"").partition(b" ")[0]) if of["status"] == b"completed" else None,
+        code=_optional_text(of.get("code")),
+        story=told(of.get("story")),
+        killed=read_failure(of.get("kill") or of.get("killed")),
+        used=spent.used,
+        extensions=spent.extensions,
+        extended=spent.extended,
+        unreadable=" and ".join(filter(None, (damaged_spec, damaged_head))),
+    )
+    return replace(view, why=explain_status(view, position, _escaped(of.get("reason")), killing="kill" in of))
+
+
+def _read_spec(data: bytes | None) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]:
+    """Return inputs, meta, the other options, and what is wrong with them.
+
+    A run with damaged inputs is still shown: the reason why it is dead is stored elsewhere.
+    """
+    try:
+        return (*read_spec(data), "") if data is not None else ({}, {}, {}, "")
+    except Unreadable as error:
+        return {}, {}, {}, f"its inputs are damaged ({error})"
+
+
+def _read_head(head: Any) -> tuple[list[int], str]:
+    """Return the numbers in the checkpoint's head, and what is wrong with them."""
+    try:
+        numbers = [int(number) for number in text(head).split()] or [0] * _HEAD
+        _moment(numbers[7])
+        return numbers, ""
+    except (ValueError, LookupError, OverflowError, OSError):
+        return [0] * _HEAD, f"its checkpoint is damaged (the head is {_escaped(head)[:80]!r})"
+
+
+def _escaped(data: Any) -> str:
+    """Decode text for display; bytes that are not UTF-8 become backslash escapes."""
+    return data.decode(errors="backslashreplace") if isinstance(data, bytes) else str(data or "")
+
+
+def _optional_text(value: bytes | None) -> str | None:
+    return text(value) if value else None
+
+
+def _owner(token: bytes | None) -> str | None:
+    return text(token).split("-", 2)[2] if token else None
+
+
+def _moment(ms: str | int) -> datetime:
+    return datetime.fromtimestamp(float(ms) / 1000, UTC)

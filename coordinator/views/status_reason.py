@@ -1,0 +1,109 @@
+"""Explain in one sentence why a run has its status. Pure, no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.model.deadline import DeadlineExceeded
+from coordinator.model.run import Failure, RunView, Status
+from coordinator.views.ending import cancel_reason
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePosition:
+    """Where a queued run waits, and which workers could take it.
+
+    Attributes:
+        before: Number of runs ahead of it in the ready queue; negative for a suspect.
+        able: Number of live workers that listen to the run's route.
+        paused: "queue" or "kind" if one of them is paused, else empty.
+        saved: Whether the run has a checkpoint.
+        known: Number of live workers that handle the kind, at any schema.
+    """
+
+    queue: str
+    kind: str
+    schema: int
+    before: int
+    able: int
+    paused: str
+    saved: bool
+    known: int = 0
+
+
+def explain_status(view: RunView, position: QueuePosition, reason: str, *, killing: bool = False) -> str:
+    """Return why the run has its status.
+
+    Args:
+        view: The run.
+        position: Where the run waits, if it is queued.
+        reason: The reason that a script stored with the run's ending.
+        killing: The critic has killed the run, but its handler has not ended yet.
+    """
+    match view.status:
+        case Status.QUEUED:
+            return _explain_queued(position)
+        case Status.DELAYED:
+            return _explain_delayed(view)
+        case Status.RUNNING:
+            return _explain_running(view, killing=killing)
+        case Status.WAITING:
+            return "suspended"
+        case Status.COMPLETED:
+            return "the handler returned"
+        case Status.FAILED:
+            return _describe_failure(view.error) or reason
+        case Status.DEAD:
+            return reason
+        case Status.CANCELLED:
+            return cancel_reason(reason)
+
+
+def _explain_queued(position: QueuePosition) -> str:
+    if position.paused:
+        return (
+            f"queue {position.queue!r} is paused" if position.paused == "queue" else f"kind {position.kind!r} is paused"
+        )
+    where = f"kind {position.kind!r} in queue {position.queue!r}"
+    if not position.able and not position.known:
+        return f"no live worker handles {where}"
+    if not position.able and position.saved:
+        return (
+            f"no live worker can read the run's checkpoint: it has schema {position.schema}, "
+            f"and the live workers handle other schemas of {where}"
+        )
+    if not position.able:
+        return f"no live worker handles schema {position.schema} of {where}"
+    if position.before < 0:
+        return "suspect: one more strike makes it dead, so it waits for a worker process without other runs"
+    if not position.before:
+        return "next in its ready queue"
+    return "1 run is ahead of it" if position.before == 1 else f"{position.before:,} runs are ahead of it"
+
+
+def _explain_running(view: RunView, *, killing: bool) -> str:
+    at = f"attempt {view.attempt} on worker {view.owner}"
+    if view.cancelling:
+        return f"cancel requested; its handler has not ended yet ({at})"
+    if killing and view.killed and view.killed.message:
+        return f"{view.killed.message}; its handler has not ended yet ({at})"
+    return at
+
+
+_DELAYED_AFTER = {
+    "release": "a worker released it without shutting down",
+    "recover": "its worker was lost",
+}
+
+
+def _explain_delayed(view: RunView) -> str:
+    until = f"delayed until {view.due.isoformat(timespec='milliseconds')}" if view.due else "delayed"
+    after = _DELAYED_AFTER.get(view.cause or "") or _describe_failure(view.error)
+    return f"{until}, after {after}" if after else until
+
+
+def _describe_failure(failure: Failure | None) -> str:
+    """Return the type and message of a failure. The message of a kill is complete without its type."""
+    if failure and failure.type == DeadlineExceeded.__name__:
+        return failure.message
+    return f"{failure.type}: {failure.message}" if failure else ""

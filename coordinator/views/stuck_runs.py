@@ -1,0 +1,70 @@
+"""Find the runs that can't continue because a worker or a coordinator is missing, or because they are paused. Pure, no I/O.
+
+A run is not stuck while it waits for its turn, is delayed, or takes long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from coordinator.model.run import RunView, Status, parse_route, route
+from coordinator.views.formatting import format_duration
+from coordinator.views.namespace_display import has_coordinator
+from coordinator.views.namespace_view import Overview
+
+OVERDUE = 5.0  # seconds after its due time within which a live coordinator has moved a delayed run
+
+
+def find_blocked_routes(overview: Overview) -> list[tuple[str, str]]:
+    """Return queue and kind of the routes with queued runs that no live worker takes."""
+    served = _served_routes(overview)
+    blocked = [parse_route(one)[:2] for one in overview.queues if one not in served or _is_paused(one, overview)]
+    return sorted(set(blocked))
+
+
+def find_stuck_runs(views: Iterable[RunView], overview: Overview, now: float) -> list[RunView]:
+    """Return the runs that are stuck. Their `why` says what is missing."""
+    finder = _Finder(overview, now)
+    return [replace(view, why=why, due=None, note=None) for view in views if (why := finder.explain(view))]
+
+
+class _Finder:
+    def __init__(self, overview: Overview, now: float) -> None:
+        self._overview, self._now = overview, now
+        self._served = _served_routes(overview)
+        self._workers = {worker.id: worker for worker in overview.workers}
+        self._no_coordinator = "" if has_coordinator(overview) else ": no coordinator is running"
+
+    def explain(self, view: RunView) -> str:
+        """Return why the run is stuck, or an empty string if it is not."""
+        if view.status is Status.QUEUED:
+            own = route(view.queue, view.kind, view.schema)
+            return view.why if own not in self._served or _is_paused(own, self._overview) else ""
+        if view.status is Status.DELAYED and view.due is not None:
+            late = self._now - view.due.timestamp()
+            overdue = f"it was due {format_duration(late)} ago and has not been enqueued{self._no_coordinator}"
+            return overdue if late > OVERDUE else ""
+        if view.status is Status.RUNNING:
+            return self._explain_running(view)
+        return ""
+
+    def _explain_running(self, view: RunView) -> str:
+        worker = self._workers.get(view.owner or "")
+        if worker is None:
+            return f"its worker {view.owner} has no lease: 'coordinator doctor' shows more"
+        if not (worker.expired or worker.condemned):
+            return ""
+        silence = format_duration(worker.lease_age)
+        return (
+            f"its worker sent its last heartbeat {silence} ago, and the run is not recovered yet{self._no_coordinator}"
+        )
+
+
+def _served_routes(overview: Overview) -> set[str]:
+    return {one for worker in overview.workers if not (worker.expired or worker.condemned) for one in worker.routes}
+
+
+def _is_paused(one: str, overview: Overview) -> bool:
+    queue, kind, _ = parse_route(one)
+    return f"queue:{queue}" in overview.paused or f"kind:{kind}" in overview.paused
