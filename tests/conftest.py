@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from tests import quick
 from tests.clusters import Cluster, Group
 from tests.servers import DURABLE, Kind, Server, binary
 from tests.unrest import UNREST
@@ -30,18 +31,35 @@ SHELVES = Path(__file__).parent
 StartServer = Callable[..., Server]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    quick.add_options(parser)
+
+
 def pytest_configure() -> None:
     """A shell's background jobs have Ctrl-C switched off, and hand that on: tests that send it need what a terminal gives."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test's shelf is its folder: `-m contract` works without a mark in every file."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark each test with the name of its folder, so that `-m contract` works, and deselect what is not in the quick suite."""
     for item in items:
         folder = item.path.relative_to(SHELVES).parts[0]
         if (SHELVES / folder).is_dir():
             item.add_marker(folder)
+    quick.deselect(config, items)
+    quick.count_proofs(config, items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what a process of pytest-xdist counted."""
+    quick.remember(node.config, getattr(node, "workeroutput", {}).get("left_out", {}))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in quick.summary(terminalreporter.config):
+        terminalreporter.write_line(line)
 
 
 def require(kind: Kind) -> None:

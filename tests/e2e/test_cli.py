@@ -128,6 +128,7 @@ def worker(shell: Shell, client: Client) -> Iterator[subprocess.Popen[str]]:
 # ---- init ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_init_fixes_the_facts_for_good(shell: Shell) -> None:
     said = shell("init", "--partitions", "4", "--json").json()
     assert said == {"namespace": shell.namespace, "partitions": 4, "durability": "local", "founded": True}
@@ -135,10 +136,12 @@ def test_init_fixes_the_facts_for_good(shell: Shell) -> None:
     assert "4 partitions for good, not 2" in shell("init", "--partitions", "2").failed_with(3)
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_init_refuses_what_is_no_durability(shell: Shell) -> None:
     assert "none, local, synced" in shell("init", "--durability", "eternal").failed_with(2)
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_init_refuses_a_durability_that_the_server_contradicts(shell: Shell) -> None:
     assert "CONFIG SET appendfsync always" in shell("init", "--durability", "synced").failed_with(3)
 
@@ -166,6 +169,7 @@ def test_who_enqueues_is_told_that_the_queue_is_paused(shell: Shell, client: Cli
     assert client.handle(said.out.strip()).view().status == "queued"
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_inputs_come_from_an_option_a_file_or_standard_input(shell: Shell, client: Client) -> None:
     (shell.cwd / "in.json").write_text('{"name": "file", "times": 3}')
     given = {
@@ -178,6 +182,7 @@ def test_inputs_come_from_an_option_a_file_or_standard_input(shell: Shell, clien
         assert dict(client.handle(said.out.strip()).view().inputs) == {"name": name, "times": 1}
 
 
+@pytest.mark.matrix("commands, case by case")
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -197,6 +202,7 @@ def test_bad_inputs_and_options_are_wrong_use(shell: Shell, words: list[str], se
     assert sentence in shell("enqueue", "greet", *words).failed_with(2)
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_inputs_that_are_too_large_are_refused(shell: Shell) -> None:
     big = json.dumps({"name": "x" * 2_000_000})
     assert shell("enqueue", "greet", "--inputs", "-", stdin=big).failed_with(3)
@@ -208,6 +214,7 @@ def test_many_are_enqueued_at_once(shell: Shell, client: Client) -> None:
     assert client.status().counts["delayed"] == 1200  # type: ignore[index]  # a Status is its word
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_a_key_finds_the_run_that_is_there(shell: Shell) -> None:
     first = shell("enqueue", "greet", "--key", "k", "--json").json()["runs"][0]
     again = shell("enqueue", "greet", "--key", "k", "--json").json()["runs"][0]
@@ -264,6 +271,7 @@ def test_runs_are_listed_by_filters_with_whole_ids(shell: Shell) -> None:
     assert "write 30s, 10m" in shell("runs", "--since", "yesterday").failed_with(2)
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_show_says_that_no_live_worker_knows_the_kind_and_which_one_was_meant(shell: Shell) -> None:
     id = shell("enqueue", "reserch", "topic=tides").out.strip()
     assert "no live worker handles kind 'reserch'" in shell("show", id).out
@@ -290,12 +298,14 @@ def test_show_has_the_result_or_the_error(shell: Shell, worker: object) -> None:
     assert 'raise ValueError("out of tides")' in shown.stdout, "the handler's own traceback is part of the answer"
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_a_run_that_is_not_there(shell: Shell) -> None:
     assert "there is no run" in shell("show", "0123456789abcdefghjk-00").failed_with(3)
     assert "names partition 7" in shell("show", "0123456789abcdefghjk-07").failed_with(3)
     assert "is not a run id" in shell("show", "tides").failed_with(2)
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_what_users_wrote_is_neither_markup_nor_an_escape_sequence(shell: Shell) -> None:
     id = shell("enqueue", "greet", "name=[red]x[/red]\x1b[2J", "--key", "\x1b[2Jk").out.strip()
     shown = shell("show", id).out
@@ -315,6 +325,7 @@ def test_cancel_and_revive_named_runs(shell: Shell, client: Client) -> None:
     assert "has not ended" in shell("revive", ids[0]).failed_with(3)
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_one_that_is_refused_does_not_stop_the_others(shell: Shell, client: Client) -> None:
     id = shell("enqueue", "greet").out.strip()
     said = shell("cancel", "0123456789abcdefghjk-00", id)
@@ -323,6 +334,7 @@ def test_one_that_is_refused_does_not_stop_the_others(shell: Shell, client: Clie
     assert client.handle(id).view().status == "cancelled"
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_a_whole_kind_is_changed_only_with_yes(shell: Shell, client: Client) -> None:
     shell("enqueue", "greet", "--count", "30")
     other = shell("enqueue", "other").out.strip()
@@ -335,6 +347,7 @@ def test_a_whole_kind_is_changed_only_with_yes(shell: Shell, client: Client) -> 
     assert len(client.list(status="queued")) == 31
 
 
+@pytest.mark.matrix("commands, case by case")
 @pytest.mark.parametrize("verb", ["cancel", "revive", "discard"])
 def test_a_dry_run_changes_nothing_also_of_runs_that_are_named(shell: Shell, client: Client, verb: str) -> None:
     handle = client.enqueue("greet")
@@ -348,6 +361,7 @@ def test_a_dry_run_changes_nothing_also_of_runs_that_are_named(shell: Shell, cli
     assert handle.view() == before
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_a_status_that_a_change_is_not_for_is_wrong_use(shell: Shell) -> None:
     shell("enqueue", "greet")
     said = shell("discard", "--status", "queued", "--dry-run").failed_with(2)
@@ -357,6 +371,7 @@ def test_a_status_that_a_change_is_not_for_is_wrong_use(shell: Shell) -> None:
     assert "1 run matches: --yes to cancel it, --dry-run to see it" in shell("cancel", "--kind", "greet").failed_with(2)
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_which_runs_must_be_said(shell: Shell) -> None:
     assert "say which runs to cancel" in shell("cancel", "--yes").failed_with(2)
     assert "not both" in shell("revive", "0123456789abcdefghjk-00", "--kind", "greet").failed_with(2)
@@ -427,6 +442,7 @@ def nobody() -> Iterator[int]:
         yield found.getsockname()[1]
 
 
+@pytest.mark.matrix("commands, case by case")
 @every_command
 def test_no_server_is_exit_4(shell: Shell, nobody: int, program: str, words: list[str]) -> None:
     said = shell(*words, "--url", f"redis://127.0.0.1:{nobody}/0", "--timeout", "0.2", program=program)
@@ -434,17 +450,20 @@ def test_no_server_is_exit_4(shell: Shell, nobody: int, program: str, words: lis
     assert "--url or RUNS_URL" in said.err
 
 
+@pytest.mark.matrix("commands, case by case")
 @every_command
 def test_memory_is_refused_in_one_sentence(shell: Shell, program: str, words: list[str]) -> None:
     assert "memory:// lives in one process" in shell(*words, "--url", "memory://x", program=program).failed_with(2)
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_a_wrong_url_is_wrong_use(shell: Shell) -> None:
     assert "is no URL of a server" in shell("status", "--url", "http://user:s3cret@host").failed_with(2)
     assert "s3cret" not in shell("status", "--url", "http://user:s3cret@host").err
     assert "port" in shell("status", "--url", "redis://:s3cret@host:nan/0").failed_with(2)
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_a_wrong_password_is_refused_and_never_printed(shell: Shell, start_server: StartServer) -> None:
     server = start_server()
     server.admin.config_set("requirepass", "right")
@@ -455,18 +474,21 @@ def test_a_wrong_password_is_refused_and_never_printed(shell: Shell, start_serve
     assert shell("status", "--url", f"redis://:right@127.0.0.1:{server.port}/0").code == 0
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_options_stand_before_or_after_the_subcommand_and_the_later_one_wins(shell: Shell) -> None:
     assert shell("--json", "--namespace", "a", "status").json()["namespace"] == "a"
     assert shell("--namespace", "a", "status", "--namespace", "b", "--json").json()["namespace"] == "b"
     assert shell("status", "--json").json()["namespace"] == shell.namespace
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_options_come_from_the_environment_too(shell: Shell) -> None:
     wishful = replace(shell, environment={**shell.environment, "RUNS_JSON": "1"})
     assert wishful("status").json()["namespace"] == shell.namespace
     assert wishful("--namespace", "given", "status").json()["namespace"] == "given"
 
 
+@pytest.mark.matrix("commands, case by case")
 @pytest.mark.parametrize("program", ["coordinator", "workers"])
 def test_wrong_use_is_one_sentence_and_help_is_help(shell: Shell, program: str) -> None:
     assert f"see '{program} --help'" in shell("frobnicate", program=program).failed_with(2)
@@ -477,6 +499,7 @@ def test_wrong_use_is_one_sentence_and_help_is_help(shell: Shell, program: str) 
     assert shell("--version", program=program).out.startswith(f"{program} 0.")
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_a_reader_that_has_seen_enough_is_no_error(shell: Shell) -> None:
     shell("enqueue", "greet", "--count", "2000", "--delay", "60")
     process = subprocess.Popen(

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 from coordinator import Client, Status
 from tests.e2e.processes import Stage
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.matrix("large numbers")
 
 MANY = int(os.environ.get("RUNS_TEST_MANY", "3000"))
 

@@ -14,6 +14,8 @@ from coordinator.store.keys import Namespace
 from tests.e2e.processes import Stage, children, stop
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.matrix("more cases with real processes")
+
 
 def start(stage: Stage, *, processes: int, lease: float) -> subprocess.Popen[bytes]:
     options = ["--processes", processes, "--concurrency", 20, "--lease", lease, "--grace", 0.5]

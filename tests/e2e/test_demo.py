@@ -58,6 +58,7 @@ def start_demo(temp: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.matrix("more cases with real processes")
 @pytest.mark.timeout(240)
 def test_the_demo_loses_nothing_and_says_so_in_plain_lines(temp: Path) -> None:
     demo = start_demo(temp)
@@ -71,6 +72,7 @@ def test_the_demo_loses_nothing_and_says_so_in_plain_lines(temp: Path) -> None:
     assert [c for c in said if not c.isprintable() and c != "\n"] == []
 
 
+@pytest.mark.matrix("more cases with real processes")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("moment", ["starting Valkey", "SIGKILL worker", "kill -9 server"])
 def test_ctrl_c_leaves_nothing_behind(temp: Path, moment: str) -> None:

@@ -22,6 +22,8 @@ from tests.e2e.processes import children
 from tests.e2e.test_fleet import gone
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.matrix("more cases with real processes")
+
 START = Callable[..., "Session"]
 
 # steps end when the test says so: nothing is over before it was looked at, however slow the machine is

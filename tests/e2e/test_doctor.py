@@ -111,6 +111,7 @@ class Busy:
             del self.left[id]
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_nothing_is_said_of_a_busy_namespace_in_which_processes_are_killed(
     stage: Stage, client: Client, clinic: Clinic
 ) -> None:
@@ -173,6 +174,7 @@ def test_a_queue_is_paused_shown_and_unpaused(stage: Stage, client: Client) -> N
     assert coordinator(stage, "unpause", "--kind", "add") == (0, "kind add was not paused\n")
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_runs_that_are_stuck_are_listed_with_the_reason(stage: Stage, client: Client) -> None:
     unknown = client.enqueue("unheard-of", queue="nightly")
     overdue = client.enqueue("add", {"left": 1, "right": 1}, delay=60)
@@ -187,6 +189,7 @@ def test_runs_that_are_stuck_are_listed_with_the_reason(stage: Stage, client: Cl
     assert overdue.id not in coordinator(stage, "runs", "--stuck", "--kind", "unheard-of")[1]
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_ended_runs_are_discarded_by_filter(stage: Stage, client: Client) -> None:
     first, second = client.enqueue("k"), client.enqueue("other")
     first.cancel()
@@ -214,6 +217,7 @@ def test_a_worker_takes_nothing_of_a_paused_kind_and_goes_on_at_once(stage: Stag
 # ---- many runs ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_a_large_namespace_is_looked_at_and_mended_without_blocking_the_server(
     start_server: StartServer, namespace: str
 ) -> None:
@@ -237,6 +241,7 @@ def test_a_large_namespace_is_looked_at_and_mended_without_blocking_the_server(
         wire.close()
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_what_runs_were_given_is_not_read_only_to_see_that_it_is_there(
     start_server: StartServer, namespace: str
 ) -> None:

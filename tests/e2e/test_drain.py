@@ -49,6 +49,7 @@ def proxy(valkey_server: Server) -> Iterator[Proxy]:
     made.close()
 
 
+@pytest.mark.matrix("more cases of a promise")
 def test_what_a_stopped_process_held_goes_on_in_an_idle_peer(stage: Stage, client: Client) -> None:
     """20 runs, each with its state, each moved once, no step twice."""
     first = start(stage, grace=60)
@@ -87,6 +88,7 @@ def test_a_claim_that_is_answered_during_the_drain_strands_nothing(stage: Stage,
     assert not client.workers()
 
 
+@pytest.mark.matrix("more cases of a promise")
 @pytest.mark.parametrize("stops", [1, 2])
 def test_a_server_that_comes_back_during_the_drain_gets_everything(
     make_stage: MakeStage, start_server: Callable[..., Server], stops: int
@@ -112,6 +114,7 @@ def test_a_server_that_comes_back_during_the_drain_gets_everything(
         assert {handle.id: handle.view().iteration for handle in handles} == done, "the newest state came along"
 
 
+@pytest.mark.matrix("more cases of a promise")
 def test_without_a_server_a_drain_ends_and_names_what_is_left_to_recovery(
     make_stage: MakeStage, start_server: Callable[..., Server]
 ) -> None:
@@ -136,6 +139,7 @@ def test_without_a_server_a_drain_ends_and_names_what_is_left_to_recovery(
         assert {handle.view().counters.strikes for handle in handles} == {0}
 
 
+@pytest.mark.matrix("more cases of a promise")
 def test_handlers_of_a_process_that_slept_past_its_lease_stop(stage: Stage, client: Client) -> None:
     """They are told, also where they write nothing; what they did since counts for nothing."""
     stage.coordinator()

@@ -18,6 +18,8 @@ from tests.e2e.conftest import MakeStage
 from tests.e2e.processes import stop, wait_for_start
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.matrix("more cases with real processes")
+
 
 def server_pid(directory: Path) -> int:
     """Of the server that was started last; 0 while it is about to say."""

@@ -17,6 +17,8 @@ from tests.e2e.processes import Stage, stop, wait_for_start
 from tests.servers import Kind, Server
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.matrix("a topology of their own")
+
 RUNS, STEPS = 100, 30
 P = 4
 

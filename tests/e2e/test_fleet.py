@@ -120,6 +120,7 @@ def test_a_tool_that_reads_its_input_finds_none(stage: Stage, client: Client) ->
 # ---- children that can't begin ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_a_lifespan_that_raises_claims_nothing_says_so_and_does_not_spin(stage: Stage, client: Client) -> None:
     handle = client.enqueue("never", {})
     fleet = start(stage, "tests.e2e.fleet_app:raising")
@@ -133,6 +134,7 @@ def test_a_lifespan_that_raises_claims_nothing_says_so_and_does_not_spin(stage: 
     assert stop(fleet, timeout=30) in (0, 3)
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_children_that_die_by_themselves_when_they_are_ready_do_not_spin(stage: Stage) -> None:
     """No run is to blame, so no strike would ever end it."""
     fleet = start(stage, "tests.e2e.fleet_app:dying")
@@ -165,6 +167,7 @@ async def test_a_process_that_can_not_be_started_is_tried_again(
     assert len(os.listdir("/proc/self/fd")) <= files + 2, "what was opened for them is closed"
 
 
+@pytest.mark.matrix("more cases with real processes")
 @pytest.mark.parametrize("place", ["tests.e2e.fleet_app:hanging", HARD])
 def test_a_stop_while_children_start_ends_at_once(stage: Stage, place: str) -> None:
     """Whether they still import or wait for a lifespan that never opens."""
@@ -176,6 +179,7 @@ def test_a_stop_while_children_start_ends_at_once(stage: Stage, place: str) -> N
     assert stop(fleet, timeout=30) == 0
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_a_stop_while_the_server_is_away_is_not_waited_for(
     make_stage: MakeStage, start_server: Callable[[], Server]
 ) -> None:
@@ -233,6 +237,7 @@ def test_an_interrupt_to_the_whole_group_ends_all_in_order(stage: Stage, client:
     assert {(handle.view().status, handle.view().counters.strikes) for handle in handles} == {(Status.QUEUED, 0)}
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_a_plain_handler_does_not_keep_a_process_whose_lifespan_closes_badly(stage: Stage, client: Client) -> None:
     fleet = start(stage, "tests.e2e.fleet_app:closing_badly")
     handle = client.enqueue("deaf", {})
@@ -243,6 +248,7 @@ def test_a_plain_handler_does_not_keep_a_process_whose_lifespan_closes_badly(sta
     assert (handle.view().status, handle.view().counters.strikes) == (Status.QUEUED, 0)
 
 
+@pytest.mark.matrix("more cases with real processes")
 @pytest.mark.timeout(120)
 async def test_a_child_that_does_not_end_is_killed_and_nobody_is_to_blame(
     stage: Stage, client: Client, monkeypatch: pytest.MonkeyPatch
@@ -277,6 +283,7 @@ def test_no_secret_is_among_the_arguments_of_any_process(
     assert stop(fleet) == 0
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_children_outlive_an_outage_and_leave_nothing_behind(
     make_stage: MakeStage, start_server: Callable[..., Server]
 ) -> None:

@@ -12,6 +12,8 @@ from tests.e2e.processes import Stage, children
 from tests.e2e.test_fleet import first_child, gone, start
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.matrix("more cases with real processes")
+
 
 def goes_on(stage: Stage, more: int = 50) -> None:
     """Its event loop has come round often enough for whatever it was told."""

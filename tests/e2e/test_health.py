@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from coordinator import Client, Status
 from tests.e2e.conftest import MakeStage
 from tests.e2e.processes import Stage, children, stop, wait_for_start
@@ -49,6 +51,7 @@ def answers(port: int, path: str, status: int) -> list[str]:
     return found
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_a_fleet_is_ready_with_its_last_process_live_in_an_outage_and_not_ready_when_it_drains(
     make_stage: MakeStage, start_server: Callable[..., Server]
 ) -> None:
@@ -79,6 +82,7 @@ def test_a_fleet_is_ready_with_its_last_process_live_in_an_outage_and_not_ready_
         assert (view.status, view.counters.strikes, view.counters.recoveries) == (Status.QUEUED, 0, 0)
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_a_second_stop_is_heard_also_by_a_process_that_has_not_handled_the_first(stage: Stage, client: Client) -> None:
     """Two signals that are pending at once are one. Its handler would be waited for for an hour."""
     port = free_port()
@@ -104,6 +108,7 @@ def pends(pid: int, number: signal.Signals) -> bool:
     return bool((int(lines["ShdPnd"], 16) | int(lines["SigPnd"], 16)) >> (number - 1) & 1)
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_a_process_that_stands_still_is_not_live(stage: Stage, client: Client) -> None:
     """Of two, one: stopped by SIGSTOP, as by a hypervisor."""
     port = free_port()
@@ -133,6 +138,7 @@ def test_a_coordinator_says_when_it_was_answered_first(
     assert stop(process) == 0
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_a_port_that_is_taken_ends_both_starts_before_they_begin(stage: Stage) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -17,6 +17,8 @@ from tests.e2e.agent_app import TURNS, answer
 from tests.e2e.processes import Event, Stage, children
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.matrix("more cases of a promise")
+
 KILLS = int(os.environ.get("RUNS_TEST_KILLS", "12"))
 CONCURRENCY = 10
 LAST_BUT_ONE = 2  # strikes: with one more the run is dead

@@ -18,8 +18,9 @@ LEASE = 4.0  # and so long is recovery held: who wakes up within it, on a busy m
 HELD = "recovery is held for"  # what a coordinator says then
 
 
+@pytest.mark.promise(5)
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("how", ["killed", "paused"])
+@pytest.mark.parametrize("how", ["killed", pytest.param("paused", marks=pytest.mark.matrix("more cases of a promise"))])
 def test_three_leases_without_a_server_cost_nothing(make_stage: MakeStage, start_server: Any, how: str) -> None:
     """Workers stay alive, the coordinator is replaced meanwhile: no recovery, no strike, all runs go on. The new coordinator is the
     first that the server answers, so that it finds nothing but leases that have run out."""

@@ -17,6 +17,8 @@ import pytest
 
 from tests.e2e.processes import ROOT
 
+pytestmark = pytest.mark.matrix("a topology of their own")
+
 PROMISE = "tests/e2e/test_promises.py::test_a_resumed_run_sees_at_least_the_last_acknowledged_checkpoint"
 
 

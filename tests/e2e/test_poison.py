@@ -16,6 +16,8 @@ from tests.e2e.processes import Stage, children, wait_for_start
 from tests.unrest import UNREST
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.promise(6)
+
 GOOD = 100
 
 
@@ -24,7 +26,7 @@ def statuses(handles: Sequence[Handle[Any]], timeout: float = 150) -> Counter[St
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("poisonous", [1, 12])
+@pytest.mark.parametrize("poisonous", [1, pytest.param(12, marks=pytest.mark.matrix("more cases of a promise"))])
 def test_exactly_the_poison_is_dead(stage: Stage, client: Client, poisonous: int) -> None:
     """Poison aborts its process, among 100 good ones, one of them slow to its first checkpoint."""
     stage.coordinator()
@@ -103,6 +105,7 @@ def test_a_suspect_is_judged_although_no_process_is_empty(stage: Stage, client: 
     assert "one more is started for it" in stage.logs()
 
 
+@pytest.mark.matrix("more cases of a promise")
 @pytest.mark.timeout(120)
 def test_runs_of_four_partitions_survive_a_kill(stage: Stage) -> None:
     partitioned = f"{stage.namespace}p4"

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from coordinator import Client, Handle, Status
 from tests.e2e.conftest import MakeStage
 from tests.e2e.processes import Stage, children, stop, wait_for_start
@@ -47,6 +49,7 @@ def has_noticed(stage: Stage) -> int:
     return logs.count("not this worker's any more") + logs.count("its lease was taken")
 
 
+@pytest.mark.promise(1)
 def test_nothing_acknowledged_is_lost_through_kills_of_everything(make_stage: MakeStage, start_server: Any) -> None:
     """Promise 1: workers, supervisor, coordinator and server are killed; each run comes to exactly one ending."""
     server = start_server()
@@ -71,6 +74,7 @@ def test_nothing_acknowledged_is_lost_through_kills_of_everything(make_stage: Ma
         assert {event.number for event in steps} == set(range(15))
 
 
+@pytest.mark.promise(2)
 def test_a_resumed_run_sees_at_least_the_last_acknowledged_checkpoint(stage: Stage, client: Client) -> None:
     """Promise 2."""
     stage.coordinator()
@@ -91,6 +95,7 @@ def test_a_resumed_run_sees_at_least_the_last_acknowledged_checkpoint(stage: Sta
     assert all(handle.result() == list(range(12)) for handle in handles)
 
 
+@pytest.mark.promise(3)
 def test_a_worker_that_wakes_up_after_its_lease_writes_nothing(stage: Stage, client: Client) -> None:
     """Promise 3: a paused process loses its runs; when it wakes, its saves are refused and its handlers stop."""
     stage.coordinator()
@@ -118,6 +123,7 @@ def test_a_worker_that_wakes_up_after_its_lease_writes_nothing(stage: Stage, cli
     assert stop(other) == 0
 
 
+@pytest.mark.promise(3)
 def test_what_a_worker_offers_when_it_wakes_up_after_its_lease_is_refused(stage: Stage, client: Client) -> None:
     """Promise 3: its saves are on their way before it can know. The new owner has saved nothing yet: no number tells theirs apart,
     only the token."""
@@ -148,6 +154,7 @@ def test_what_a_worker_offers_when_it_wakes_up_after_its_lease_is_refused(stage:
     assert {handle.id: handle.result() for handle in handles} == newest
 
 
+@pytest.mark.promise(3)
 def test_a_worker_that_wakes_up_after_its_lease_ends_nothing(stage: Stage, client: Client) -> None:
     """Promise 3: its handlers return as soon as it wakes, before it can know; what they return is refused."""
     stage.coordinator()
@@ -170,6 +177,7 @@ def test_a_worker_that_wakes_up_after_its_lease_ends_nothing(stage: Stage, clien
     assert {handle.id: handle.result() for handle in handles} == newest
 
 
+@pytest.mark.promise(4)
 def test_a_graceful_hand_over_costs_nothing(stage: Stage, client: Client) -> None:
     """Promise 4: processes are replaced one after the other; no strike, no failure, no step twice; also where a run has nothing to
     show for its time yet, which would be a strike in a crash."""
@@ -194,6 +202,7 @@ def test_a_graceful_hand_over_costs_nothing(stage: Stage, client: Client) -> Non
         assert numbers == list(range(handle.result())), "a step was done twice or left out"
 
 
+@pytest.mark.promise(5)
 def test_a_crash_is_noticed_at_once_and_costs_what_was_not_saved(stage: Stage, client: Client) -> None:
     """Promise 5: with a lease of a minute, the runs of a killed process go on within seconds; redone is at most one step each."""
     stage.coordinator()
@@ -216,6 +225,7 @@ def test_a_crash_is_noticed_at_once_and_costs_what_was_not_saved(stage: Stage, c
         assert {event.number for event in steps} == set(range(20))
 
 
+@pytest.mark.promise(8)
 def test_after_its_retention_an_ended_run_leaves_not_one_byte(stage: Stage, client: Client) -> None:
     """Promise 8."""
     stage.coordinator()

@@ -110,6 +110,7 @@ def goes_on(stage: Stage, handles: Sequence[Handle[Any]]) -> None:
 # ---- the new code is good ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix("more cases with real processes")
 @pytest.mark.timeout(900)
 def test_a_fleet_that_is_rolled_again_and_again_loses_nothing(
     stage: Stage, client: Client, deploy: Callable[[str], None]
@@ -158,6 +159,7 @@ def test_a_hang_up_rolls(stage: Stage, client: Client, deploy: Callable[[str], N
     assert stop(fleet) == 0
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_the_supervisors_of_a_fleet_are_rolled_one_after_the_other(
     stage: Stage, client: Client, deploy: Callable[[str], None]
 ) -> None:
@@ -209,6 +211,7 @@ def test_code_that_can_not_be_imported_stops_the_roll_and_the_old_goes_on(
     assert stop(fleet) == 0
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_code_that_can_not_start_any_run_stops_the_roll(
     stage: Stage, client: Client, deploy: Callable[[str], None]
 ) -> None:
@@ -229,6 +232,7 @@ def test_code_that_can_not_start_any_run_stops_the_roll(
     assert stop(fleet) == 0
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_from_one_schema_to_the_next_and_back(stage: Stage, client: Client, deploy: Callable[[str], None]) -> None:
     fleet = start(stage)
     handles = walking(stage, client, 10)
@@ -266,6 +270,7 @@ def test_a_fleet_that_is_not_there_is_said(stage: Stage) -> None:
     assert "fleet 'elsewhere' has no supervisor" in said
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_a_roll_goes_on_without_who_asked_and_a_second_one_is_refused(
     stage: Stage, client: Client, deploy: Callable[[str], None]
 ) -> None:
@@ -286,6 +291,7 @@ def test_a_roll_goes_on_without_who_asked_and_a_second_one_is_refused(
     assert stop(fleet) == 0
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_a_child_that_dies_in_a_roll_is_followed_by_its_successor(
     stage: Stage, client: Client, deploy: Callable[[str], None]
 ) -> None:
@@ -304,6 +310,7 @@ def test_a_child_that_dies_in_a_roll_is_followed_by_its_successor(
     assert stop(fleet) == 0
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_a_supervisor_that_dies_in_a_roll_is_said_and_holds_up_nobody(
     stage: Stage, client: Client, deploy: Callable[[str], None]
 ) -> None:
@@ -323,6 +330,7 @@ def test_a_supervisor_that_dies_in_a_roll_is_said_and_holds_up_nobody(
     assert stop(another) == 0
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_a_fleet_that_is_stopped_in_a_roll_ends(stage: Stage, client: Client, deploy: Callable[[str], None]) -> None:
     fleet = start(stage)
     handles = walking(stage, client, 5)
@@ -360,6 +368,7 @@ def test_a_fleet_that_was_killed_as_a_whole_goes_on_when_it_is_started_again(
     assert {worker.pid for worker in client.workers()}.isdisjoint(pids)
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_the_processes_of_another_fleet_on_this_host_are_left_alone(
     stage: Stage, client: Client, deploy: Callable[[str], None]
 ) -> None:
@@ -370,6 +379,7 @@ def test_the_processes_of_another_fleet_on_this_host_are_left_alone(
     assert {handle.view().attempt for handle in handles} == {1}
 
 
+@pytest.mark.matrix("more cases with real processes")
 @pytest.mark.parametrize("by", ["id", "beginning", "host:pid"])
 def test_a_drained_worker_hands_over_and_is_replaced(
     stage: Stage, client: Client, deploy: Callable[[str], None], by: str
@@ -391,6 +401,7 @@ def test_a_drained_worker_hands_over_and_is_replaced(
     assert stop(fleet) == 0
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_a_worker_that_is_asked_to_drain_while_nothing_can_tell_it_hears_it_with_a_heartbeat(
     stage: Stage, client: Client, deploy: Callable[[str], None]
 ) -> None:

@@ -15,6 +15,8 @@ from coordinator.store.script import read
 from tests.e2e.processes import Stage
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.matrix("more cases with real processes")
+
 SCHEDULES = int(os.environ.get("RUNS_TEST_SCHEDULES", "10"))
 SECONDS = float(os.environ.get("RUNS_TEST_SECONDS", "12"))
 KILL_EVERY = float(os.environ.get("RUNS_TEST_KILL_EVERY", "2"))

@@ -66,11 +66,12 @@ def urls(certificates: Certificates, directory: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("kind", ["redis", "rediss", "unix", "sentinel", "cluster"])
+@pytest.mark.matrix("more cases with real processes")
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "unix", "sentinel", "cluster"])
 async def test_where_nobody_is_there_no_password_is_shown(
-    kind: str, tmp_path: Path, namespace: str, caplog: pytest.LogCaptureFixture
+    scheme: str, tmp_path: Path, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    url = urls(Certificates(tmp_path / "certificates"), tmp_path)[kind]
+    url = urls(Certificates(tmp_path / "certificates"), tmp_path)[scheme]
     _clean(repr(Settings(url)), str(Settings(url).address), repr(Settings(url).address))
     with Client(url, namespace, timeout=0.2) as client:
         _clean(*_trouble(lambda: client.enqueue("k", {})), repr(client))
@@ -102,6 +103,7 @@ def said(url: str, namespace: str, program: str, *words: str, timeout: float = 3
     return [out, err, arguments]
 
 
+@pytest.mark.matrix("more cases with real processes")
 @pytest.mark.parametrize("kind", ["one", "cluster", "sentinel"])
 def test_a_server_that_refuses_a_password_does_not_make_us_show_it(
     kind: str,

@@ -72,6 +72,7 @@ async def enqueued(url: str, namespace: str, how: str) -> str:
         return (await asynchronous.enqueue("k", {})).id
 
 
+@pytest.mark.matrix("more cases with real processes")
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -105,6 +106,7 @@ async def test_a_wrong_certificate_is_refused_with_a_sentence(
         assert said in done.stderr
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_a_server_without_tls_is_said(start_server: StartServer, namespace: str) -> None:
     server = start_server("redis")
     done = coordinator(f"rediss://127.0.0.1:{server.port}/0", namespace, "status")
@@ -234,6 +236,7 @@ def test_another_namespace_is_out_of_reach(start_server: StartServer, namespace:
         client.enqueue("k", {})
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_the_command_prints_what_the_server_takes(start_server: StartServer, namespace: str) -> None:
     server = start_server("redis")
     for role in ROLES:
@@ -250,6 +253,7 @@ def test_the_command_prints_what_the_server_takes(start_server: StartServer, nam
 # ---- check -----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_check_says_all_that_is_found_and_what_mends_it(start_server: StartServer, namespace: str) -> None:
     server = start_server(settings={"appendonly": "no", "maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"})
     bad = coordinator(server.url, namespace, "check")
@@ -303,6 +307,7 @@ def test_the_command_that_mends_is_one_that_a_node_of_a_cluster_takes(
 # ---- secrets ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_secrets_are_shown_nowhere(
     start_server: StartServer, make_stage: MakeStage, caplog: pytest.LogCaptureFixture
 ) -> None:

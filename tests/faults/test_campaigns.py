@@ -14,6 +14,8 @@ from tests.faults.hosts import hindrance
 from tests.faults.provoking import HIT
 from tests.servers import Server
 
+pytestmark = pytest.mark.matrix("the fault lab")
+
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(

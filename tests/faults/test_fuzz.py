@@ -23,6 +23,8 @@ from tests.faults.fuzz.hostile import NASTY
 from tests.lua.store import Store
 from workers.handlers.draft import loaded
 
+pytestmark = pytest.mark.matrix("fuzzing")
+
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_hostile_bytes_are_one_of_our_errors(target: str) -> None:

@@ -14,6 +14,8 @@ import pytest
 from tests.faults.hosts import NAME, Hosts, hindrance
 from tests.servers import Host, Server
 
+pytestmark = pytest.mark.matrix("the fault lab")
+
 SHORT = 0.5
 
 

@@ -14,6 +14,8 @@ from tests.conftest import StartServer
 from tests.servers import Kind, Server
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.matrix("the fault lab")
+
 
 @pytest.fixture(params=["valkey", "redis"])
 def server(request: pytest.FixtureRequest, start_server: StartServer, tmp_path: Path) -> Server:

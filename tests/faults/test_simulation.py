@@ -25,6 +25,7 @@ with a_server() as server:
 """
 
 
+@pytest.mark.matrix("simulation")
 @pytest.mark.parametrize("first", [0, 25, 50, 75])
 def test_every_promise_is_kept_whatever_gets_lost_late_or_killed(first: int) -> None:
     outcome = some(first, 25)
@@ -33,6 +34,7 @@ def test_every_promise_is_kept_whatever_gets_lost_late_or_killed(first: int) -> 
     assert all(outcome.faults[fault] > 5 for fault in FAULTS), outcome.faults
 
 
+@pytest.mark.matrix("simulation")
 def test_a_seed_repeats_exactly_in_any_process() -> None:
     found = []
     for hash_seed in ("1", "2"):
@@ -71,6 +73,7 @@ def test_a_planted_bug_still_applies(bug: Bug) -> None:
     assert any(bug.plant(script.text) != script.text for script in SCRIPTS)
 
 
+@pytest.mark.matrix("simulation")
 @pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.name in QUICK], ids=lambda bug: bug.name)
 def test_a_planted_bug_is_caught(bug: Bug) -> None:
     assert bug.seed is not None

@@ -153,6 +153,7 @@ def test_when_memory_is_full_a_save_is_refused_and_an_end_is_not(start_server: S
         server.admin.config_set("maxmemory", "0")
 
 
+@pytest.mark.matrix("waits through a timeout")
 def test_without_a_server_a_close_says_so_and_ends(start_server: StartServer, namespace: str, caplog: Any) -> None:
     server = start_server()
     store = RedisStore(server.url, namespace, timeout=2)

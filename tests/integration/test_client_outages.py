@@ -131,6 +131,7 @@ async def test_a_server_that_is_not_there_is_unreachable_for_tasks_too():
             await client.enqueue("work")
 
 
+@pytest.mark.matrix("waits through a timeout")
 def test_a_server_that_went_away_since_the_last_call_is_unreachable(start_server, namespace):
     """Connections that lie at hand have ended with it: nothing is written to one, or nobody would know what became of that."""
     server = start_server()
@@ -144,6 +145,7 @@ def test_a_server_that_went_away_since_the_last_call_is_unreachable(start_server
         assert client.enqueue("k", {}).view().status is Status.QUEUED
 
 
+@pytest.mark.matrix("waits through a timeout")
 async def test_a_server_that_went_away_since_the_last_call_is_unreachable_for_tasks_too(start_server, namespace):
     server = start_server()
     async with AsyncClient(server.url, namespace, timeout=1) as client:
@@ -255,6 +257,7 @@ def test_many_that_began_are_unconfirmed_also_where_the_server_went_away(proxy, 
     proxy.accept()
 
 
+@pytest.mark.matrix("waits through a timeout")
 def test_reading_without_an_answer_is_unreachable_there_is_nothing_to_confirm(proxy, namespace):
     with Client(proxy.url, namespace, timeout=2) as client:
         handle = client.enqueue("work")

@@ -227,6 +227,7 @@ async def test_a_repetitive_state_costs_a_fraction_of_its_bytes(here, use):
     assert small < plainly / 20
 
 
+@pytest.mark.matrix("waits through a timeout")
 def test_processes_that_compress_are_killed_and_others_go_on(
     valkey_server: Server, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

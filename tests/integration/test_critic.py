@@ -148,6 +148,7 @@ async def test_a_run_whose_time_is_over_is_killed_before_its_first_line(here):
     assert begun == []
 
 
+@pytest.mark.matrix("waits through a timeout")
 async def test_a_plain_handler_that_ignores_everything_fails_without_it_and_its_neighbours_go_on(here, caplog):
     runs, over = Registry(), threading.Event()
 
@@ -183,6 +184,7 @@ async def test_the_default_extends_once_per_run_and_then_kills(here):
     assert (found["extensions"], found["extended"] >= 300, found["used"] >= 600) == (1, True, True)
 
 
+@pytest.mark.matrix("waits through a timeout")
 async def test_an_extension_is_remembered_across_a_release(here):
     runs = standing_still(Deadline(soft=4))  # and so much more is it given: time enough to stop it
     first = here.worker(runs, grace=0.0)
@@ -196,6 +198,7 @@ async def test_an_extension_is_remembered_across_a_release(here):
     assert here.counters(id).strikes == 0
 
 
+@pytest.mark.matrix("waits through a timeout")
 async def test_an_extension_and_the_time_are_remembered_across_a_crash(here):
     runs = standing_still(Deadline(soft=4))
     first, _ = here.worker(runs, lease=1)
@@ -240,6 +243,7 @@ async def test_an_escalator_is_shown_the_run_and_decides(here):
     assert last.messages[-1]["content"].startswith("tides ")
 
 
+@pytest.mark.matrix("waits through a timeout")
 async def test_leave_leaves_the_run_to_its_hard_deadline(here):
     asked = []
 
@@ -265,6 +269,7 @@ async def test_an_escalator_that_raises_is_asked_again_and_the_watch_goes_on(her
     assert "in the escalator" in caplog.text
 
 
+@pytest.mark.matrix("waits through a timeout")
 @pytest.mark.parametrize("how", ["plain", "async"])
 async def test_an_escalator_that_hangs_does_not_stop_the_watch(here, how):
     over, asked = threading.Event(), []
@@ -293,6 +298,7 @@ async def test_an_escalator_that_hangs_does_not_stop_the_watch(here, how):
 # ---- progress
 
 
+@pytest.mark.matrix("waits through a timeout")
 async def test_a_run_without_progress_is_killed_and_one_with_it_is_not(here):
     runs = Registry()
 
@@ -342,6 +348,7 @@ async def test_a_kill_holds_although_the_process_dies_before_it_could_fail_the_r
         over.set()
 
 
+@pytest.mark.matrix("waits through a timeout")
 async def test_a_kill_holds_although_the_worker_drains(here):
     runs, over = Registry(), threading.Event()
 
@@ -411,6 +418,7 @@ async def test_a_run_that_is_cancelled_while_its_escalator_thinks_is_not_killed(
     assert "kill" not in here.run(id)
 
 
+@pytest.mark.matrix("waits through a timeout")
 async def test_a_run_that_is_lost_is_nobodys_to_kill(here):
     """Its next owner has its own watch; what the old one says is fenced."""
     runs = standing_still(Deadline(hard=4))

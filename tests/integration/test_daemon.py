@@ -126,6 +126,7 @@ async def test_when_a_coordinator_stops_another_goes_on(store_url: str, namespac
         await producer.becomes_queued(await producer.die_with_a_run("w-2", lease=0.2))
 
 
+@pytest.mark.matrix("waits through a timeout")
 async def test_an_outage_is_said_once_and_work_goes_on_after_it(
     start_server: StartServer, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -147,6 +148,7 @@ async def test_an_outage_is_said_once_and_work_goes_on_after_it(
     await producer.wire.close()
 
 
+@pytest.mark.matrix("waits through a timeout")
 async def test_a_namespace_that_is_founded_anew_is_served_in_all_its_partitions(
     start_server: StartServer, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,6 +18,8 @@ from coordinator.store.script import read
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from tests.integration.test_services import KIND, World
 
+pytestmark = pytest.mark.matrix("large numbers")
+
 MANY = int(os.environ.get("RUNS_TEST_DUE", "20000"))
 
 

@@ -33,6 +33,8 @@ from tests.waiting import wait_until
 from workers.durable.record import Checkpoint, Meta
 from workers.durable.redis_store import AsyncRedisStore, RedisStore
 
+pytestmark = pytest.mark.matrix("replicas")
+
 LEVEL = "replicated(1)"
 PATIENT = 30.0  # seconds where a replica is to confirm: it may be slow, and the wires here are not patient
 

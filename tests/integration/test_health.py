@@ -119,6 +119,7 @@ def test_a_host_may_stand_before_the_port(text: str, found: tuple[str, int]) -> 
 # ---- a coordinator ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix("waits through a timeout")
 async def test_a_coordinator_is_ready_when_it_was_answered_and_live_also_without_its_server(
     start_server: Callable[..., Server], namespace: str
 ) -> None:
@@ -156,6 +157,7 @@ class Jumping:
         await asyncio.sleep(seconds)
 
 
+@pytest.mark.matrix("waits through a timeout")
 async def test_a_service_that_hangs_is_not_live(valkey_server: Server, namespace: str) -> None:
     clock = Jumping()
     coordinator = Coordinator(Settings(valkey_server.url, namespace), clock)

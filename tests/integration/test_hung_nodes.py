@@ -17,6 +17,8 @@ from tests.clusters import Cluster
 from tests.integration.test_topologies import apart, founded
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.matrix("a topology of their own")
+
 LONG = 90.0
 
 

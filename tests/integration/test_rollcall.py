@@ -17,6 +17,8 @@ from tests.waiting import eventually
 from workers.process.options import WorkerOptions
 from workers.supervisor.fleet import Fleet
 
+pytestmark = pytest.mark.matrix("waits through a timeout")
+
 HANG = 60.0
 
 

@@ -14,6 +14,8 @@ from tests.integration.worker_harness import Bench, bench
 from tests.servers import Server
 from workers import AsyncRun, Registry
 
+pytestmark = pytest.mark.promise(7)
+
 SIZES = (100, 400, 1600)
 BESIDE = 400  # bytes beside the message itself, for each save
 LARGE = "s" * 100_000

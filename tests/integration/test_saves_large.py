@@ -23,6 +23,8 @@ from tests.servers import Server
 from tests.waiting import eventually
 from workers import AsyncRun, Registry
 
+pytestmark = pytest.mark.matrix("large numbers")
+
 MESSAGES = 10_000
 SLOW_MS = 50
 

@@ -18,6 +18,8 @@ from tests.waiting import eventually
 from workers import AsyncRun, Registry
 from workers.handlers.draft import Head
 
+pytestmark = pytest.mark.matrix("large numbers")
+
 RUNS = 1000
 OFFERS = 50
 

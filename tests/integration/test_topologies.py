@@ -29,6 +29,8 @@ from tests.clusters import Cluster, ClusterNode, Group, replicated
 from tests.servers import Kind, Server
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.matrix("a topology of their own")
+
 P = 8
 
 

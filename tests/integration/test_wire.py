@@ -401,6 +401,7 @@ async def test_missing_rights_are_said(
         assert "coordinator acl" in str(error)
 
 
+@pytest.mark.matrix("waits through a timeout")
 @pytest.mark.parametrize("how", ["sync", "async"])
 async def test_a_replica_is_said(
     start_server: StartServer, sync_wire: Any, async_wire: Any, namespace: str, how: str

@@ -108,6 +108,7 @@ async def test_a_kind_that_can_not_wait_out_a_doubt_is_stopped_and_comes_back(he
     assert here.counters(id).strikes == 0
 
 
+@pytest.mark.matrix("waits through a timeout")
 async def test_what_a_kind_that_can_not_wait_has_returned_is_recorded_when_the_doubt_is_over(here, server):
     """Only handlers are stopped by a doubt: one that has ended is not done again because the server was away."""
     runs, go, attempts, stopped = Registry(), asyncio.Event(), [], []
@@ -139,6 +140,7 @@ async def test_what_a_kind_that_can_not_wait_has_returned_is_recorded_when_the_d
     assert (attempts, here.result(id)) == ([1], "paid for")
 
 
+@pytest.mark.matrix("waits through a timeout")
 async def test_a_drain_while_the_server_is_silent_comes_to_an_end(here, server):
     runs = Registry()
 

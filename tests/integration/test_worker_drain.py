@@ -63,6 +63,7 @@ async def test_a_second_stop_skips_the_grace_and_still_releases(here):
     assert here.state(id) == {"x": 1}
 
 
+@pytest.mark.matrix("waits through a timeout")
 async def test_a_handler_that_ignores_every_cancel_is_left_behind_and_fenced(here):
     runs, over = Registry(), asyncio.Event()
     words = []
@@ -99,6 +100,7 @@ async def test_a_handler_that_ignores_every_cancel_is_left_behind_and_fenced(her
     assert here.status(id) == "queued"
 
 
+@pytest.mark.matrix("waits through a timeout")
 async def test_a_plain_handler_that_reaches_no_cut_is_left_behind_and_fenced(here):
     runs, over, words = Registry(), threading.Event(), []
 

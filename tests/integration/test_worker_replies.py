@@ -156,6 +156,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workers.process.claimer.CLAIM_SECONDS", 0.1)
 
 
+@pytest.mark.matrix("waits through a timeout")
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("told", [True, False], ids=["floor told", "floor not told"])
 async def test_a_claim_that_was_given_up_and_arrives_late(here, proxy, told):
@@ -195,6 +196,7 @@ async def test_a_claim_that_was_given_up_and_arrives_late(here, proxy, told):
     assert len(begun) == 1
 
 
+@pytest.mark.matrix("waits through a timeout")
 @pytest.mark.usefixtures("hasty")
 async def test_what_a_claim_took_that_was_given_up_goes_back_as_soon_as_the_next_is_answered(here, proxy):
     """And not by some later beat: a crash meanwhile would be a strike for a run that was never begun here."""
