@@ -18,7 +18,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from coordinator.store.transport.slots import SLOTS, slot_of
+from coordinator.store.transport.topology.hash_slots import SLOTS, slot_of
 from tests.certificates import Certificates
 from tests.servers import HERE, Host, Kind, Server, binary, bound, free_port
 from tests.waiting import wait_until

@@ -9,7 +9,7 @@ from coordinator.errors import Unconfirmed, Unreachable
 from coordinator.model.address import HERE, Node
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.script import Request, read
-from coordinator.store.transport.slots import SLOTS, masters, slot_of
+from coordinator.store.transport.topology.hash_slots import SLOTS, masters_from_reply, slot_of
 
 MOST_TAGS = 8 * SLOTS  # after so many nearly every slot has come up
 
@@ -22,7 +22,7 @@ def every_master(space: Namespace) -> Generator[list[Request], Any, dict[str, st
         raise reply
     if isinstance(reply, Exception) or not reply:
         return {}
-    serving = masters(reply, HERE)
+    serving = masters_from_reply(reply, HERE)
     left = {node for node in serving if node is not None}
     found: dict[str, str] = {}
     for number in range(MOST_TAGS):
@@ -45,7 +45,7 @@ def one_for_each_node(space: Namespace) -> Generator[list[Request], Any, list[Ke
     if isinstance(reply, Exception) or not reply:
         return [first]
     by_node: dict[Node | None, Keys] = {}
-    serving = masters(reply, HERE)
+    serving = masters_from_reply(reply, HERE)
     for keys in space.everywhere():
         by_node.setdefault(serving[slot_of(keys.at)], keys)
     return list(by_node.values())

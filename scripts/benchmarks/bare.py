@@ -25,7 +25,7 @@ from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.script import Call
-from coordinator.store.transport.trip import Packet
+from coordinator.store.transport.packets import Packet
 
 ROUTE = "default:nothing@0"
 PIPELINE = 100

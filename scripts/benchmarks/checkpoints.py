@@ -23,7 +23,7 @@ from venvs import python_of
 
 from coordinator import AsyncClient
 from coordinator.config import Settings
-from coordinator.store.transport.embedded import attach
+from coordinator.store.transport.connections.embedded_server import attach
 from workers import AsyncRun, Registry
 from workers.process.options import WorkerOptions
 from workers.process.worker import Worker

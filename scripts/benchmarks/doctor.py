@@ -19,7 +19,7 @@ from coordinator.config import Settings
 from coordinator.doctor import examiner as doctor
 from coordinator.store import scripts
 from coordinator.store import server_checks as checks
-from coordinator.store.transport.embedded import attach
+from coordinator.store.transport.connections.embedded_server import attach
 from coordinator.store.transport.wire import Wire, drive
 
 NAMESPACE = "large"

@@ -21,7 +21,7 @@ from pathlib import Path
 import redis
 
 from coordinator import Client
-from coordinator.store.transport.embedded import attach
+from coordinator.store.transport.connections.embedded_server import attach
 
 BESIDE = Path(__file__).parent
 PATIENCE = 600.0

@@ -24,7 +24,7 @@ import redis
 from handovers.report import write
 from handovers.stages import Arq, Ours, Saq, Stage, descendants
 
-from coordinator.store.transport.embedded import attach
+from coordinator.store.transport.connections.embedded_server import attach
 
 PATIENCE = 60.0  # for our own
 GIVEN_UP = 5.0  # a peer that has not begun again after a kill: its defaults are minutes

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import redis
 
-from coordinator.store.transport import embedded
+from coordinator.store.transport.connections.embedded_server import Attachment, attach
 
 ROOT = Path(__file__).resolve().parents[2]
 LEASE = 3
@@ -36,14 +36,14 @@ class Stage:
         self.journal = self.folder / "journal"
         self._started: list[Process] = []
         self._workers: set[int] = set()
-        self._server: embedded.Attachment | None = None
+        self._server: Attachment | None = None
 
     # -- building up
 
     def start_server(self) -> None:
         """It is going to be killed: with everysec a write waits in its memory while an fsync takes long, and it would forget what
         it has acknowledged."""
-        self._server = embedded.attach(self.folder / "valkey")
+        self._server = attach(self.folder / "valkey")
         with redis.Redis.from_url(self.url) as line:
             line.config_set("appendfsync", "always")
 

@@ -12,8 +12,8 @@ import pytest
 import redis
 
 from coordinator import Client, Status
-from coordinator.store.transport import embedded
-from coordinator.store.transport.connections import detach
+from coordinator.store.transport.connections import valkey_process
+from coordinator.store.transport.connections.embedded_connection import detach
 from tests.e2e.conftest import MakeStage
 from tests.e2e.processes import stop, wait_for_start
 from tests.waiting import wait_until
@@ -64,6 +64,6 @@ def test_a_killed_embedded_server_is_started_again_by_its_fleet(make_stage: Make
         kill_server(directory)
         assert client.enqueue("add", {"left": 2, "right": 2}).result(60) == 4, "a client comes back, too"
     assert stop(fleet) == stop(coordinator) == 0
-    assert "had died and is started again" in stage.logs()
+    assert "embedded server restarted:" in stage.logs()
     detach()
-    assert not embedded._alive(directory), "the last one out has stopped it"
+    assert not valkey_process.is_alive(directory), "the last one out has stopped it"

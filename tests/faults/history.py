@@ -16,7 +16,7 @@ from typing import Any, Literal
 from coordinator.errors import CoordinatorError
 from coordinator.model.schedule import rules_from
 from coordinator.store.script import Call
-from coordinator.store.transport.trip import Packet
+from coordinator.store.transport.packets import Packet
 
 Outcome = Literal["ok", "fail", "unknown"]
 NEVER = 2**63

@@ -12,7 +12,7 @@ import pytest
 from coordinator import Client
 from coordinator.store.script import read
 from coordinator.store.transport import observer
-from coordinator.store.transport.trip import Packet
+from coordinator.store.transport.packets import Packet
 from tests.e2e.processes import ROOT
 from tests.faults import history
 from tests.faults.lab import Lab, Plan
@@ -23,12 +23,12 @@ from tests.servers import Server
 def test_nobody_watches_unless_told(valkey_server: Server, namespace: str, tmp_path: Path) -> None:
     with Client(valkey_server.url, namespace) as client:
         client.enqueue("agent", {"topic": "quiet", "turns": 1})
-        observer.observe(Recorder(tmp_path))
+        observer.install_observer(Recorder(tmp_path))
         try:
             client.enqueue("agent", {"topic": "seen", "turns": 1})
             client.enqueue_many([("agent", {"topic": str(n), "turns": 1}) for n in range(2)])
         finally:
-            observer.observe(None)
+            observer.install_observer(None)
         client.enqueue("agent", {"topic": "quiet", "turns": 1})
     seen = history.read(tmp_path).operations
     assert [(op.script, op.word) for op in seen] == [("enqueue", "created")] * 3

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from coordinator.store.transport import observer
-from coordinator.store.transport.trip import Packet
+from coordinator.store.transport.packets import Packet
 from tests.faults import history
 
 DIRECTORY = "LAB_DIRECTORY"
@@ -44,7 +44,7 @@ class Recorder:
         path = directory / f"history-{os.getpid()}.jsonl"
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
 
-    def __call__(self, packets: Sequence[Packet]) -> observer.Watch:
+    def __call__(self, packets: Sequence[Packet]) -> observer.ObservedExchange:
         return Exchange(self, packets)
 
     def next_call(self) -> int:
@@ -74,7 +74,7 @@ class Exchange:
         self._calls = [recorder.next_call() for _ in packets]
         self._done = False
 
-    def __enter__(self) -> observer.Watch:
+    def __enter__(self) -> observer.ObservedExchange:
         for call, asked in zip(self._calls, self._asked, strict=True):
             self._recorder.write(what="invoke", call=call, **asked)
         self._recorder.maybe_crash(self._scripts, "before")
@@ -112,4 +112,4 @@ class Exchange:
 def install() -> None:
     """Watches this process, where it is one of a lab."""
     if DIRECTORY in os.environ:
-        observer.observe(Recorder(Path(os.environ[DIRECTORY])))
+        observer.install_observer(Recorder(Path(os.environ[DIRECTORY])))

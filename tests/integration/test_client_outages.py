@@ -162,7 +162,7 @@ def test_what_a_connection_says_unasked_is_nobodys_answer(proxy, namespace):
     """It would be taken for that of the next request, and each answer after it for that of the one before."""
     with Client(proxy.url, namespace) as client:
         client.enqueue("k", {})
-        at_hand = [connection for pool in wire_of(client)._pools.values() for connection in pool._at_hand]
+        at_hand = [connection for pool in wire_of(client)._pools.values() for connection in pool._idle]
         proxy.say(b"-ERR idle for too long\r\n")
         wait_until(lambda: all(connection.can_read() for connection in at_hand), "it was heard")
         assert client.enqueue("k", {}).view().status is Status.QUEUED
@@ -171,7 +171,7 @@ def test_what_a_connection_says_unasked_is_nobodys_answer(proxy, namespace):
 async def test_what_a_connection_says_unasked_is_nobodys_answer_for_tasks_too(proxy, namespace):
     async with AsyncClient(proxy.url, namespace) as client:
         await client.enqueue("k", {})
-        at_hand = [connection for pool in wire_of(client)._pools.values() for connection in pool._at_hand]
+        at_hand = [connection for pool in wire_of(client)._pools.values() for connection in pool._idle]
         proxy.say(b"-ERR idle for too long\r\n")
         await eventually(lambda: all(connection._reader._buffer for connection in at_hand), "it was heard")
         assert (await (await client.enqueue("k", {})).view()).status is Status.QUEUED
@@ -182,7 +182,7 @@ def test_a_connection_that_another_thread_closes_while_it_is_looked_at_is_replac
     with Client(real_server.url, namespace) as client:
         client.enqueue("k", {})
         for pool in wire_of(client)._pools.values():
-            for connection in pool._at_hand:
+            for connection in pool._idle:
                 connection._sock.close()
         assert client.enqueue("k", {}).view().status is Status.QUEUED
 

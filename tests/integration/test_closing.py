@@ -129,7 +129,7 @@ async def test_with_tls_nobody_waits_for_a_good_bye_of_a_server_that_hangs(
     wire = AsyncWire(address(f"rediss://127.0.0.1:{port}/0?{certificates.options()}"))
     await wire.ask([question(Keys(namespace, 0))])
     assert connections(server) == 1
-    (connection,) = (one for pool in wire._pools.values() for one in pool._at_hand)
+    (connection,) = (one for pool in wire._pools.values() for one in pool._idle)
     connection.socket_connect_timeout = 60  # after which redis-py would give up, with an error
     server.pause()
     try:

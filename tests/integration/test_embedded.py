@@ -16,8 +16,8 @@ import pytest
 import redis
 
 from coordinator.errors import Refused, Unreachable
-from coordinator.store.transport import embedded
-from coordinator.store.transport.embedded import Attachment, attach
+from coordinator.store.transport.connections import valkey_process
+from coordinator.store.transport.connections.embedded_server import Attachment, attach
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 COME = """
 import os, sys
 from pathlib import Path
-from coordinator.store.transport.embedded import attach
+from coordinator.store.transport.connections.embedded_server import attach
 attachment = attach(Path(sys.argv[1]))
 """.strip()
 COME_AND_GO = f"{COME}; print(attachment.url, flush=True); sys.stdin.readline(); attachment.close()"
@@ -79,7 +79,7 @@ def server_pid(directory: Path) -> int:
 
 
 def running(directory: Path) -> bool:
-    return embedded._alive(directory)
+    return valkey_process.is_alive(directory)
 
 
 def kill_server(directory: Path) -> None:
@@ -264,7 +264,7 @@ def test_a_process_that_ends_without_closing_leaves_no_server_behind(directory: 
 
 
 def test_a_server_that_hangs_is_reported_and_not_doubled(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "PATIENCE", 0.1)
+    monkeypatch.setattr(valkey_process, "ANSWER_SECONDS", 0.1)
     with attach(directory) as attachment:
         pid = server_pid(directory)
         os.kill(pid, signal.SIGSTOP)

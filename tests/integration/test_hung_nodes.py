@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.model.address import address
 from coordinator.store.script import read
-from coordinator.store.transport import wire as wires
+from coordinator.store.transport import sync_wire
 from coordinator.store.transport.wire import AsyncBell, Bell, Wire
 from tests.clusters import Cluster
 from tests.integration.test_topologies import apart, founded
@@ -69,7 +69,7 @@ def test_what_goes_to_others_is_sent_although_one_node_hangs(
     cluster: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call of a thread to all partitions at once: the node that hangs is the first, and its trip takes very long."""
-    monkeypatch.setattr(wires, "TRIP_SECONDS", LONG)
+    monkeypatch.setattr(sync_wire, "TRIP_SECONDS", LONG)
     wire = Wire(address(cluster.url), timeout=LONG)
     space = founded(wire, namespace)
     victim = next(node for node in cluster.nodes if apart(cluster, space, node)[0])
@@ -84,7 +84,7 @@ def test_what_goes_to_others_is_sent_although_one_node_hangs(
             lambda: all(admins[keys.partition].exists(keys.mark()) for keys in others), "the others have it", LONG / 3
         )
         # and who has to do with the others alone is not held up by a search that asks the one that hangs
-        wire._topology.stale = True
+        wire._lanes.topology.stale = True
         assert wire.ask([read(others[0].at, "GET", others[0].mark())]) == [b"1"]
         assert asking.is_alive()
     finally:

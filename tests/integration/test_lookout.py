@@ -12,7 +12,7 @@ import pytest
 
 from coordinator.model.address import Address, address
 from coordinator.store.script import Command, read
-from coordinator.store.transport import topology
+from coordinator.store.transport.topology import sentinel
 from coordinator.store.transport.wire import AsyncBell, AsyncWire, Bell, Wire
 from tests.clusters import SERVICE, Sentinel
 from tests.servers import Server
@@ -42,7 +42,7 @@ class Masters:
 
 @pytest.fixture
 def masters(start_server: Callable[[], Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Masters]:
-    monkeypatch.setattr(topology, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(sentinel, "MASTER_CHECK_SECONDS", 0.1)
     made = Masters(start_server, tmp_path)
     yield made
     made.sentinel.close()

@@ -24,7 +24,7 @@ async def test_a_request_that_can_not_be_packed_is_an_error_at_once(
     valkey_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wire = AsyncWire(address(valkey_server.url))
-    monkeypatch.setattr("coordinator.store.transport.connections.packed", broken)
+    monkeypatch.setattr("coordinator.store.transport.connections.exchange.encode_commands", broken)
     try:
         async with asyncio.timeout(10):
             answers = await wire.ask(REQUESTS, give_up=lambda: False)
@@ -39,7 +39,7 @@ def test_a_request_that_can_not_be_packed_is_an_error_at_once_for_threads(
     valkey_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wire = Wire(address(valkey_server.url))
-    monkeypatch.setattr("coordinator.store.transport.connections.packed", broken)
+    monkeypatch.setattr("coordinator.store.transport.connections.exchange.encode_commands", broken)
     try:
         assert [type(answer) for answer in wire.ask(REQUESTS)] == [BadCall, BadCall]
         monkeypatch.undo()
@@ -53,14 +53,14 @@ async def test_a_connection_that_breaks_in_an_odd_way_is_tried_again(
 ) -> None:
     """uvloop raises a RuntimeError where a transport was closed under the writer."""
     wire = AsyncWire(address(valkey_server.url))
-    exchange, failures = wire._carry, [RuntimeError("the handler is closed")] * 2
+    exchange, failures = wire._run, [RuntimeError("the handler is closed")] * 2
 
     async def odd(*arguments: Any, **options: Any) -> Any:
         if failures:
             raise failures.pop()
         return await exchange(*arguments, **options)
 
-    monkeypatch.setattr(wire, "_carry", odd)
+    monkeypatch.setattr(wire, "_run", odd)
     try:
         assert await wire.ask(REQUESTS) == [b"PONG", b"hello"]
     finally:
@@ -77,7 +77,7 @@ async def test_a_bell_whose_connection_breaks_in_an_odd_way_says_unreachable(
     async def odd(*arguments: Any, **options: Any) -> Any:
         raise RuntimeError("the handler is closed")
 
-    monkeypatch.setattr(bell, "_blocked", odd)
+    monkeypatch.setattr(bell, "_block", odd)
     try:
         with pytest.raises(Unreachable, match="the handler is closed"):
             await bell.wait(["{x:0}:bell"], 1.0)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from coordinator.store.transport import observer
-from coordinator.store.transport.trip import Packet
+from coordinator.store.transport.packets import Packet
 from tests.integration.worker_harness import Bench, bench
 from tests.servers import Server
 from tests.waiting import eventually
@@ -60,7 +60,7 @@ class Meter:
         run, waited, _ = self._times.read_text().split()
         return int(run) / 1e6, int(waited) / 1e6
 
-    def __call__(self, packets: Sequence[Packet]) -> observer.Watch:
+    def __call__(self, packets: Sequence[Packet]) -> observer.ObservedExchange:
         return _Exchange(
             self, [getattr(getattr(packet.request, "script", None), "name", "a read") for packet in packets]
         )
@@ -74,7 +74,7 @@ class _Exchange:
     def __init__(self, meter: Meter, scripts: list[str]) -> None:
         self._meter, self._scripts = meter, scripts
 
-    def __enter__(self) -> observer.Watch:
+    def __enter__(self) -> observer.ObservedExchange:
         self._before, _ = self._meter.read()
         return self
 
@@ -93,11 +93,11 @@ class _Exchange:
 @contextmanager
 def metered(server: Server) -> Iterator[Meter]:
     meter = Meter(server)
-    observer.observe(meter)
+    observer.install_observer(meter)
     try:
         yield meter
     finally:
-        observer.observe(None)
+        observer.install_observer(None)
 
 
 @pytest.mark.parametrize("at_once", [1, 100, 1000])

@@ -23,7 +23,7 @@ from coordinator.store.keys import Keys, Namespace
 from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.replies import word
 from coordinator.store.script import read
-from coordinator.store.transport.slots import slot_of
+from coordinator.store.transport.topology.hash_slots import slot_of
 from coordinator.store.transport.wire import AsyncBell, AsyncWire, Bell, Wire, drive, drive_async
 from tests.clusters import Cluster, ClusterNode, Group, replicated
 from tests.servers import Kind, Server
@@ -135,7 +135,7 @@ def test_a_bell_that_is_closed_while_nobody_waits_keeps_no_connection(
     waits.join(10)
     assert _connected(bell), "the other partitions are waited for all the time"
     bell.close()
-    loop = bell._loop
+    loop = bell._cluster_bell
     assert loop is not None
     assert not loop._bell._pending or all(task.done() for task in loop._bell._pending.values())
     assert loop._loop.is_closed()
@@ -144,7 +144,7 @@ def test_a_bell_that_is_closed_while_nobody_waits_keeps_no_connection(
 
 
 def _connected(bell: Bell) -> bool:
-    return bool(bell._pools) or (bell._loop is not None and bool(bell._loop._bell._pending))
+    return bool(bell._pools) or (bell._cluster_bell is not None and bool(bell._cluster_bell._bell._pending))
 
 
 def test_a_script_that_a_node_forgot_is_sent_whole_to_that_node_alone(
@@ -360,8 +360,8 @@ def test_a_scheme_that_does_not_fit_is_said_at_once(
     sentinel = group.sentinels[0].port
     for url, sentence in (
         (f"redis://127.0.0.1:{elsewhere.port}", r"is a node of a Cluster.*use redis\+cluster://"),
-        (f"redis+cluster://127.0.0.1:{redis_server.port}", "is no node of a Cluster: use redis://"),
-        (f"redis+sentinel://127.0.0.1:{redis_server.port}/mymaster", "is no sentinel: name the sentinels"),
+        (f"redis+cluster://127.0.0.1:{redis_server.port}", "is not a Cluster node: use redis://"),
+        (f"redis+sentinel://127.0.0.1:{redis_server.port}/mymaster", "is not a sentinel: name the sentinels"),
         (f"redis://127.0.0.1:{sentinel}", r"if it is a sentinel, use redis\+sentinel://"),
         (f"redis+cluster://127.0.0.1:{sentinel}", r"if it is a sentinel, use redis\+sentinel://"),
     ):

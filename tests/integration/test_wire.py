@@ -19,7 +19,7 @@ from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.plans.clients import NewRun
 from coordinator.store.script import read
 from coordinator.store.scripts import SCRIPTS
-from coordinator.store.transport import wire
+from coordinator.store.transport import sync_wire as sync_wires
 from coordinator.store.transport.wire import AsyncWire, Wire, drive, drive_async
 from tests.conftest import StartServer
 from tests.lua.calls import PREPARE, TELLS_WHAT_IS_LEFT
@@ -236,7 +236,7 @@ async def test_sent_and_never_answered_is_unconfirmed(
     load_all(valkey_server)
     store = open_store(valkey_server)
     run = store.running()
-    monkeypatch.setattr(wire, "TRIP_SECONDS", 0.3)
+    monkeypatch.setattr(sync_wires, "TRIP_SECONDS", 0.3)
     proxy.hold_requests(naming(scripts.COMPLETE.sha.encode()))
     plan = attempt_plans.complete(store.keys, run.id, run.token, b"r", now=store.at)
     made = sync_wire(proxy.url) if how == "sync" else async_wire(proxy.url, trip_seconds=0.3)

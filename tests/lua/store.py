@@ -21,7 +21,7 @@ from coordinator.store.plans.clients import NewRun
 from coordinator.store.plans.coordinators import Moved, Recovered
 from coordinator.store.plans.workers import Beat, Claimed, Membership
 from coordinator.store.replies import text
-from coordinator.store.transport import memory
+from coordinator.store.transport.connections import memory
 from coordinator.store.transport.wire import Wire, drive
 
 T = TypeVar("T")

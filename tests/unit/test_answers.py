@@ -6,9 +6,9 @@ from coordinator.errors import ServerFull, Unconfirmed, Unreachable
 from coordinator.store import scripts
 from coordinator.store.script import Call, fail_fast, read
 from coordinator.store.transport.answers import Answers
-from coordinator.store.transport.trouble import Trouble
+from coordinator.store.transport.error_mapping import TransientError
 
-SENT, NOT_SENT = Trouble("no answer", sent=True), Trouble("nobody there", sent=False)
+SENT, NOT_SENT = TransientError("no answer", sent=True), TransientError("nobody there", sent=False)
 
 
 def enqueue() -> Call:

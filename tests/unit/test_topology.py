@@ -8,12 +8,14 @@ import pytest
 
 from coordinator.errors import NotConfigured
 from coordinator.model.address import HERE, Node, address
-from coordinator.store.transport.slots import SLOTS, masters, slot_of, tag_of
-from coordinator.store.transport.topology import LOOK_SECONDS, Lookout, Question, Topology, topology
-from coordinator.store.transport.trouble import Trouble
+from coordinator.store.transport.error_mapping import TransientError
+from coordinator.store.transport.topology import Topology, make_topology
+from coordinator.store.transport.topology.hash_slots import SLOTS, masters_from_reply, slot_of, tag_of
+from coordinator.store.transport.topology.question import Question
+from coordinator.store.transport.topology.sentinel import MASTER_CHECK_SECONDS, MasterCheckTimer
 
 A, B, C = Node("a", 1), Node("b", 2), Node("c", 3)
-AWAY = Trouble("away", sent=False)
+AWAY = TransientError("away", sent=False)
 
 
 def searched(found: Topology, answers: dict[tuple[Node, str], Any]) -> list[Question]:
@@ -43,7 +45,7 @@ def test_slots_are_those_of_redis():
 
 
 def test_a_cluster_is_learned_from_the_first_node_that_answers():
-    cluster = topology(address("redis+cluster://a:1,b:2"))
+    cluster = make_topology(address("redis+cluster://a:1,b:2"))
     assert cluster.where("{x:0}") is None
     slots = [[0, 99, [b"b", 2, b"id"]], [100, SLOTS - 1, [b"", 3, b"id"]]]
     assert [question.node for question in searched(cluster, {(B, "CLUSTER"): slots})] == [A, B]
@@ -52,23 +54,23 @@ def test_a_cluster_is_learned_from_the_first_node_that_answers():
 
 
 def test_a_slot_that_moved_is_known_at_once_and_asked_for_anew():
-    cluster = topology(address("redis+cluster://a:1"))
+    cluster = make_topology(address("redis+cluster://a:1"))
     searched(cluster, {(A, "CLUSTER"): [[0, SLOTS - 1, [b"a", 1]]]})
     cluster.moved(slot_of("{x:0}"), C)
     assert (cluster.where("{x:0}"), cluster.where("{x:1}"), cluster.stale) == (C, A, True)
 
 
 def test_what_is_known_of_a_cluster_stays_in_use_while_nobody_answers():
-    cluster = topology(address("redis+cluster://a:1"))
+    cluster = make_topology(address("redis+cluster://a:1"))
     searched(cluster, {(A, "CLUSTER"): [[0, SLOTS - 1, [b"a", 1]]]})
     cluster.doubt(A)
-    with pytest.raises(Trouble, match="no node of"):
+    with pytest.raises(TransientError, match="no node of"):
         searched(cluster, {})
     assert cluster.where("{x:0}") == A
 
 
 def test_a_slot_that_nobody_served_is_asked_for_again():
-    cluster = topology(address("redis+cluster://a:1"))
+    cluster = make_topology(address("redis+cluster://a:1"))
     searched(cluster, {(A, "CLUSTER"): [[0, slot_of("{x:0}") - 1, [b"a", 1]]]})
     assert not cluster.stale
     assert cluster.where("{x:0}") is None
@@ -76,7 +78,7 @@ def test_a_slot_that_nobody_served_is_asked_for_again():
 
 
 def test_a_master_that_sentinels_name_must_be_one():
-    group = topology(address("redis+sentinel://a:1,b:2/main"))
+    group = make_topology(address("redis+sentinel://a:1,b:2/main"))
     answers = {
         (A, "SENTINEL"): [b"c", b"3"], (B, "SENTINEL"): [b"c", b"4"], (C, "ROLE"): [b"slave"], (Node("c", 4), "ROLE"): [b"master"],
     }  # fmt: skip
@@ -88,16 +90,16 @@ def test_a_master_that_sentinels_name_must_be_one():
 
 
 def test_a_group_without_a_master_is_trouble_and_a_refusal_is_said():
-    group = topology(address("redis+sentinel://a:1,b:2/main"))
-    with pytest.raises(Trouble, match="no master now"):
+    group = make_topology(address("redis+sentinel://a:1,b:2/main"))
+    with pytest.raises(TransientError, match="no master now"):
         searched(group, {(A, "SENTINEL"): None})
     with pytest.raises(NotConfigured, match="password"):
         searched(group, {(B, "SENTINEL"): NotConfigured("the password")})
 
 
 def test_a_server_that_stands_alone_is_where_it_is():
-    assert topology(address("redis://a")).where("{x:0}") is HERE
-    assert masters([], A) == [None] * SLOTS
+    assert make_topology(address("redis://a")).where("{x:0}") is HERE
+    assert masters_from_reply([], A) == [None] * SLOTS
 
 
 def served(*masters: Node) -> list[list[Any]]:
@@ -108,7 +110,7 @@ def served(*masters: Node) -> list[list[Any]]:
 
 def test_a_node_that_is_cut_off_is_not_believed_for_ever():
     """It answers, and names a master that is gone: whoever knows the successor is asked, too."""
-    cluster = topology(address("redis+cluster://b:2,c:3"))
+    cluster = make_topology(address("redis+cluster://b:2,c:3"))
     searched(cluster, {(B, "CLUSTER"): served(A, B), (C, "CLUSTER"): served(A, B)})
     cluster.doubt(A)
     asked = searched(cluster, {(B, "CLUSTER"): served(A, B), (C, "CLUSTER"): served(C, B)})
@@ -118,7 +120,7 @@ def test_a_node_that_is_cut_off_is_not_believed_for_ever():
 
 
 def test_where_nobody_knows_a_successor_the_master_stays_what_it_was():
-    cluster = topology(address("redis+cluster://b:2,c:3"))
+    cluster = make_topology(address("redis+cluster://b:2,c:3"))
     known = {(B, "CLUSTER"): served(A, B), (C, "CLUSTER"): served(A, B)}
     searched(cluster, known)
     cluster.doubt(A)
@@ -129,7 +131,7 @@ def test_where_nobody_knows_a_successor_the_master_stays_what_it_was():
 
 def test_who_was_named_by_a_node_that_moved_a_slot_is_asked_first():
     """Others may not have heard of it, and would send us back to where we were sent away."""
-    cluster = topology(address("redis+cluster://a:1,b:2"))
+    cluster = make_topology(address("redis+cluster://a:1,b:2"))
     old = {(A, "CLUSTER"): served(A), (B, "CLUSTER"): served(A)}
     searched(cluster, old)
     cluster.moved(slot_of("{x:0}"), C)
@@ -143,9 +145,9 @@ def sentinels(master: Node, *names: Node) -> dict[tuple[Node, str], Any]:
 
 
 def test_a_master_that_is_only_looked_for_again_stays_in_use_and_is_left_when_there_is_another():
-    group = topology(address("redis+sentinel://a:1,b:2/mymaster"))
+    group = make_topology(address("redis+sentinel://a:1,b:2/mymaster"))
     searched(group, sentinels(C, A, B))
-    group.look_again()
+    group.recheck()
     assert (group.where("{x:0}"), group.stale) == (C, True), "nobody waits for it"
     other = Node("d", 4)
     searched(group, sentinels(other, A, B))
@@ -153,14 +155,14 @@ def test_a_master_that_is_only_looked_for_again_stays_in_use_and_is_left_when_th
 
 
 def test_a_master_that_is_looked_for_again_in_vain_stays_and_one_in_doubt_does_not():
-    group = topology(address("redis+sentinel://a:1,b:2/mymaster"))
+    group = make_topology(address("redis+sentinel://a:1,b:2/mymaster"))
     searched(group, sentinels(C, A, B))
-    group.look_again()
+    group.recheck()
     searched(group, {})
     assert (group.where("{x:0}"), group.stale) == (C, False), "sentinels that are away stop no heartbeat"
     group.doubt(C)
     assert group.where("{x:0}") is None
-    with pytest.raises(Trouble):
+    with pytest.raises(TransientError):
         searched(group, {})
 
 
@@ -176,14 +178,14 @@ def named(master: Node, epoch: int, *by: Node) -> dict[tuple[Node, str], Any]:
 
 def test_a_sentinel_that_is_cut_off_together_with_its_master_is_not_believed():
     """Both answer as before: the one that it is the master, the other that this is so."""
-    group = topology(address(THREE))
+    group = make_topology(address(THREE))
     before = sentinels(OLD, A, B, D)
     assert [question.node for question in searched(group, before)] == [A, B, OLD], "most is enough"
-    for leave in (group.doubt, lambda _: group.look_again()):
+    for leave in (group.doubt, lambda _: group.recheck()):
         leave(OLD)
         searched(group, named(OLD, 1, A) | named(NEW, 2, B, D))
         assert group.where("{x:0}") == NEW
-        group.look_again()
+        group.recheck()
         assert searched(group, named(OLD, 1, A) | named(NEW, 2, B, D))[0].node == B, "who was right is asked first"
         assert group.where("{x:0}") == NEW, "and it is stayed with"
         searched(group, before)
@@ -191,47 +193,47 @@ def test_a_sentinel_that_is_cut_off_together_with_its_master_is_not_believed():
 
 def test_where_sentinels_disagree_and_most_are_silent_the_latest_epoch_counts():
     for url in (THREE, "redis+sentinel://d:4,b:2,a:1/mymaster"):
-        group = topology(address(url))
+        group = make_topology(address(url))
         searched(group, named(OLD, 1, A) | named(NEW, 2, B))
         assert group.where("{x:0}") == NEW
 
 
 def test_a_master_of_an_older_epoch_is_no_way_out_where_the_latest_cant_be_reached():
-    group = topology(address(THREE))
+    group = make_topology(address(THREE))
     answers = named(OLD, 1, A) | named(NEW, 2, B)
-    with pytest.raises(Trouble, match="no master now"):
+    with pytest.raises(TransientError, match="no master now"):
         searched(group, answers | {(NEW, "ROLE"): AWAY})
     searched(group, sentinels(OLD, A, B, D))
-    group.look_again()
-    with pytest.raises(Trouble, match="no master now"):
+    group.recheck()
+    with pytest.raises(TransientError, match="no master now"):
         searched(group, answers | {(NEW, "ROLE"): AWAY})
     assert group.where("{x:0}") is None, "what it takes from now on is lost"
 
 
 def test_a_successor_that_most_have_not_heard_of_is_found_where_the_old_master_is_gone():
-    group = topology(address(THREE))
+    group = make_topology(address(THREE))
     searched(group, named(OLD, 1, A, B) | named(NEW, 2, D) | {(OLD, "ROLE"): AWAY})
     assert group.where("{x:0}") == NEW
 
 
 def test_a_sentinel_that_is_silent_is_asked_last():
-    group = topology(address(THREE))
+    group = make_topology(address(THREE))
     searched(group, sentinels(OLD, B, D))
-    group.look_again()
+    group.recheck()
     assert [question.node for question in searched(group, sentinels(OLD, B, D))] == [B, D, OLD]
 
 
 def test_only_the_master_of_a_group_is_looked_for_again_and_only_now_and_then():
-    group, cluster = topology(address(THREE)), topology(address("redis+cluster://a:1"))
+    group, cluster = make_topology(address(THREE)), make_topology(address("redis+cluster://a:1"))
     searched(group, sentinels(OLD, A, B, D))
     searched(cluster, {(A, "CLUSTER"): served(A)})
-    lookout = Lookout(group)
-    assert not lookout.look(100.0)
-    assert not lookout.look(100.0 + LOOK_SECONDS - 1)
+    timer = MasterCheckTimer(group)
+    assert not timer.start_if_due(100.0)
+    assert not timer.start_if_due(100.0 + MASTER_CHECK_SECONDS - 1)
     assert not group.stale
-    assert lookout.look(100.0 + LOOK_SECONDS)
+    assert timer.start_if_due(100.0 + MASTER_CHECK_SECONDS)
     assert (group.stale, group.where("{x:0}")) == (True, OLD), "it stays in use meanwhile"
-    assert not lookout.look(100.0 + LOOK_SECONDS + 1)
-    other = Lookout(cluster)
-    assert not any(other.look(moment) for moment in (100.0, 200.0))
+    assert not timer.start_if_due(100.0 + MASTER_CHECK_SECONDS + 1)
+    other = MasterCheckTimer(cluster)
+    assert not any(other.start_if_due(moment) for moment in (100.0, 200.0))
     assert not cluster.stale, "who has lost most of its masters stops by itself there"

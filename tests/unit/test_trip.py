@@ -1,146 +1,75 @@
-"""What travels together, and how the answers find back."""
+"""One trip as commands and replies: what was carried out and what was not, whatever the node says in the middle. No server."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
+import redis.exceptions as foreign
 
-from coordinator.errors import BadCall
-from coordinator.store.script import Call, Request, read
-from coordinator.store.scripts import CHECKPOINT, CLAIM, COMPLETE, ENQUEUE, FAIL, RELEASE, VIEW
-from coordinator.store.transport.trip import MOST_BYTES, MOST_ITEMS, next_trip, pack
+from coordinator.model.address import Node, address
+from coordinator.store import scripts
+from coordinator.store.keys import Keys
+from coordinator.store.transport.error_mapping import SlotMoved, TransientError
+from coordinator.store.transport.lane import Lane
+from coordinator.store.transport.trip import Trip
 
-AT, ELSEWHERE = "{t:0}", "{t:1}"
-
-
-def complete(run: str, result: bytes = b"", at: str = AT) -> Call:
-    return COMPLETE.each(at, run, {"now": ""}, id=run, token="t", result=result)
-
-
-def save(run: str, size: int = 0) -> Call:
-    return CHECKPOINT.each(AT, run, {"now": ""}, id=run, token="t", delta=b"x" * size)
+NODE = Node("a", 1)
+HERE = address("redis+cluster://a:1")
 
 
-def fail(run: str) -> Call:
-    return FAIL.call(AT, now="", id=run, token="t", error=b"", brief=b"", delta=b"")
+def answers(partitions: list[int], replies: list[Any]) -> list[Any]:
+    """What becomes of one call for each partition, under replicated(1), with these replies of the node."""
+    calls = [scripts.CANCEL.call(Keys("x", p, "replicated(1)").at, **CANCEL) for p in partitions]
+    steps = Trip(HERE, Lane(NODE, 1), calls, 5.0).run()
+    commands, _ = next(steps)
+    assert [command[0] for command in commands] == ["EVALSHA"] * len(calls) + ["EVAL"] * len(calls) + ["WAIT"]
+    try:
+        steps.send(replies)
+    except StopIteration as done:
+        return list(done.value)
+    raise AssertionError("it goes on")
 
 
-def release(run: str) -> Call:
-    return RELEASE.call(AT, now="", id=run, token="t", mode="stopping", jitter=0.5, delta=b"")
+CANCEL: dict[str, Any] = dict.fromkeys(scripts.CANCEL.arguments, 1)
+OK = [b"ok"]
 
 
-def claim() -> Call:
-    return CLAIM.call(
-        AT, [("q:k@0",), ("q:k@1",)], now="", worker="w", number=1, want=1, alone=0, outdated=0, inline=1, budget=1
+def test_what_replicas_have_is_done() -> None:
+    assert answers([0], [OK, OK, 1]) == [OK]
+    (short,) = answers([0], [OK, OK, 0])
+    assert (type(short), short.sent) == (TransientError, True)
+    assert short.rediscover, "a master that was cut off and replaced does not know: somebody else must be asked"
+
+
+def test_a_node_that_is_demoted_after_the_call_leaves_it_unconfirmed() -> None:
+    """What it says of the mark says nothing of the call, which was carried out: `not sent` would let a caller do it elsewhere."""
+    said = [
+        foreign.ReadOnlyError("You can't write against a read only replica."),
+        foreign.MovedError("5 127.0.0.1:7000"),
+        foreign.AskError("5 127.0.0.1:7000"),
+        foreign.ClusterDownError("The cluster is down"),
+        foreign.ResponseError("UNBLOCKED"),
+    ]
+    for error in said:
+        (answer,) = answers([0], [OK, error, 0])
+        assert (type(answer), answer.sent, answer.rediscover) == (TransientError, True, True), error
+    refused = foreign.ResponseError("WAIT cannot be used with replica instances.")
+    (answer,) = answers([0], [OK, OK, refused])
+    assert (type(answer), answer.sent) == (TransientError, True), (
+        "no refusal of the call: that would cost its run a strike"
     )
 
 
-# ---- packing
+def test_a_call_that_was_not_carried_out_may_be_sent_elsewhere() -> None:
+    moved, demoted = foreign.MovedError("5 127.0.0.1:7000"), foreign.ReadOnlyError("read only")
+    (answer,) = answers([0], [moved, moved, 0])
+    assert isinstance(answer, SlotMoved)
+    (answer,) = answers([0], [demoted, demoted, 0])
+    assert (type(answer), answer.sent, answer.rediscover) == (TransientError, False, True)
 
 
-def test_calls_of_one_script_and_partition_become_one_command() -> None:
-    requests: list[Request] = [complete("a"), save("b"), complete("c"), complete("d", at=ELSEWHERE), save("e")]
-    packets = pack(requests)
-    assert [packet.carries for packet in packets] == [[0, 2], [1, 4], [3]]
-    assert packets[0].command(bare=False, whole=False) == [
-        "EVALSHA",
-        COMPLETE.sha,
-        1,
-        AT,
-        "",
-        "a",
-        "t",
-        b"",
-        "c",
-        "t",
-        b"",
-    ]
-
-
-def test_other_fixed_arguments_are_another_command() -> None:
-    other = COMPLETE.each(AT, "b", {"now": "5"}, id="b", token="t", result=b"")
-    assert [packet.carries for packet in pack([complete("a"), other])] == [[0], [1]]
-
-
-def test_what_takes_no_list_stays_alone() -> None:
-    packets = pack([fail("a"), fail("b"), read(AT, "GET", "x"), claim()])
-    assert [packet.carries for packet in packets] == [[0], [1], [2], [3]]
-    assert packets[2].command(bare=False, whole=True) == ["GET", "x"]
-    assert packets[3].command(bare=False, whole=False)[-2:] == ["q:k@0", "q:k@1"]
-
-
-def test_many_in_one_call_are_not_taken_for_one_item() -> None:
-    items = [("id", "q:k@0", b"", 0, "", "", "", "", "-", "", "")] * 2
-    packet = pack([ENQUEUE.call(AT, items, now="", birth="b")])[0]
-    assert packet.spread(["first", "second"]) == [["first", "second"]]
-
-
-def test_a_command_has_so_many_items_and_bytes_at_most() -> None:
-    packets = pack([complete(str(n)) for n in range(MOST_ITEMS + 1)])
-    assert [len(packet.items) for packet in packets] == [MOST_ITEMS, 1]
-    packets = pack([complete(str(n), b"x" * (MOST_BYTES // 2)) for n in range(3)])
-    assert [len(packet.items) for packet in packets] == [1, 1, 1]
-
-
-def test_whole_and_bare_commands() -> None:
-    packet = pack([complete("a")])[0]
-    assert packet.command(bare=False, whole=True)[:2] == ["EVAL", COMPLETE.text]
-    assert packet.command(bare=True, whole=True)[:2] == ["EVAL", COMPLETE.text_without_shebang]
-    assert packet.command(bare=True, whole=False)[:2] == ["EVALSHA", COMPLETE.sha_without_shebang]
-
-
-# ---- spreading
-
-
-def test_each_gets_its_own_answer() -> None:
-    packet = pack([complete("a"), complete("b")])[0]
-    assert packet.spread([b"ok", b"fenced"]) == [b"ok", b"fenced"]
-
-
-def test_an_error_of_the_command_is_everybodys() -> None:
-    error = ValueError("x")
-    assert pack([complete("a"), complete("b")])[0].spread(error) == [error, error]
-
-
-@pytest.mark.parametrize("reply", [[], [b"ok"], [b"ok"] * 3, b"ok", None])
-def test_an_answer_of_another_length_is_nobodys(reply: Any) -> None:
-    answers = pack([complete("a"), complete("b")])[0].spread(reply)
-    assert [type(answer) for answer in answers] == [BadCall, BadCall]
-
-
-def test_one_bad_reply_leaves_the_other_commands_alone() -> None:
-    first, second = pack([complete("a"), save("b")])
-    assert isinstance(first.spread([])[0], BadCall)
-    assert second.spread([[b"ok", 1]]) == [[b"ok", 1]]
-
-
-# ---- trips
-
-
-def test_never_two_calls_about_one_run() -> None:
-    for first in (save("a"), fail("a"), VIEW.call(AT, id="a")):
-        for second in (save("a"), release("a"), complete("a")):
-            assert next_trip([save("b"), first, fail("c"), second, save("d")]) == 3
-
-
-def test_calls_about_no_run_go_along() -> None:
-    assert next_trip([claim(), claim(), read(AT, "GET", "x"), save("a"), read(AT, "GET", "x")]) == 5
-
-
-def test_at_most_one_mebibyte() -> None:
-    half = MOST_BYTES // 2
-    assert next_trip([save("a", half), save("b", half - 1000), save("c", 1000)]) == 2
-    assert next_trip([save("a", half), save("b", MOST_BYTES)]) == 1
-
-
-def test_a_larger_item_goes_alone() -> None:
-    large = save("a", 3 * MOST_BYTES)
-    assert next_trip([large, save("b")]) == 1
-    assert next_trip([save("b"), large]) == 1
-    assert next_trip([large]) == 1
-
-
-def test_nothing_waits() -> None:
-    assert next_trip([]) == 0
-    assert pack([]) == []
+def test_a_partition_on_its_way_to_another_node_spoils_none_of_its_neighbours() -> None:
+    asked = foreign.AskError("5 127.0.0.1:7000")
+    away, here = answers([0, 1], [asked, OK, asked, OK, 1])
+    assert (type(away), away.sent) == (TransientError, False)
+    assert here == OK

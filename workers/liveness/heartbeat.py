@@ -153,7 +153,7 @@ class Heartbeat:
         floor, sent_at = lease.floor, self._clock.monotonic()
         held = self._held(lease) if compare else None
         if compare:
-            wire.look_again()
+            wire.recheck_topology()
         plan = worker_plans.heartbeat(
             lease.keys, lease.worker, lease_ms=round(lease.length * 1000), floor=floor, held=held,
             memory=resident_bytes(),

@@ -1,4 +1,4 @@
-"""The answers to a list of requests, over as many tries as it takes. Pure but for the pauses between tries."""
+"""The answers to a list of requests, collected over as many tries as it takes. No I/O except the pauses between tries."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from typing import Any
 import tenacity
 
 from coordinator.store.script import Request
-from coordinator.store.transport.trouble import Trouble, given_up
+from coordinator.store.transport.error_mapping import TransientError, final_error
 
 
-def retrying(kind: Any, stop: Any) -> Any:
-    """Again while something is open, with back-off and jitter."""
+def make_retrying(kind: Any, stop: Any) -> Any:
+    """Return a tenacity loop that repeats while its function returns True, with back-off and jitter.
+
+    Args:
+        kind: `tenacity.Retrying` or `tenacity.AsyncRetrying`.
+        stop: The condition that ends the loop.
+    """
     return kind(
         stop=stop,
         wait=tenacity.wait_exponential(multiplier=0.02, max=1.0) + tenacity.wait_random(0, 0.05),
@@ -22,15 +27,19 @@ def retrying(kind: Any, stop: Any) -> Any:
 
 
 def all_good(answers: Sequence[Any]) -> bool:
-    """Whether none of them is an error."""
-    for answer in answers:  # noqa: SIM110  # a generator would cost more than what it looks at
+    """Return True if none of the answers is an error."""
+    for answer in answers:  # noqa: SIM110  # a generator expression would cost more than the checks themselves
         if isinstance(answer, Exception):
             return False
     return True
 
 
 class Answers:
-    """The answers to a list of requests, over the tries that it takes to get them all."""
+    """The answers to a list of requests, some of which need more than one try.
+
+    Attributes:
+        open: Indices of the requests that must be sent again.
+    """
 
     def __init__(self, requests: Sequence[Request]) -> None:
         self.requests = requests
@@ -39,27 +48,33 @@ class Answers:
         self._sent = [False] * len(requests)
 
     def take(self, replies: Sequence[Any]) -> bool:
-        """The replies to what is open; what is in trouble stays open. Answers whether anything did."""
-        still = []
+        """Record the replies to the open requests, in their order.
+
+        Returns:
+            True if some requests are still open: their replies were transient errors.
+        """
+        still_open = []
         for index, reply in zip(self.open, replies, strict=True):
-            if isinstance(reply, Trouble):
-                # once it may have been carried out, a later refusal does not change that; and one error may be for many requests
+            if isinstance(reply, TransientError):
+                # Once a request may have been carried out, a later refusal does not change that. A new error is made
+                # for each request because one error object may stand for many requests.
                 self._sent[index] = self._sent[index] or (reply.sent and self.requests[index].changes)
-                self.answers[index] = Trouble(str(reply), sent=self._sent[index])
+                self.answers[index] = TransientError(str(reply), sent=self._sent[index])
                 if self._sent[index] or not self.requests[index].fail_fast:
-                    still.append(index)
+                    still_open.append(index)
             elif isinstance(reply, Exception) and self._sent[index]:
-                self.answers[index] = Trouble(
-                    str(reply), sent=True
-                )  # refused now; an earlier try may have been carried out
+                # The server refused this try, but it may have carried out an earlier one.
+                self.answers[index] = TransientError(str(reply), sent=True)
             else:
                 self.answers[index] = reply
-        self.open = still
-        return bool(still)
+        self.open = still_open
+        return bool(still_open)
 
     @property
     def waiting(self) -> list[Request]:
+        """The open requests."""
         return [self.requests[index] for index in self.open]
 
     def result(self) -> list[Any]:
-        return [given_up(answer) if isinstance(answer, Trouble) else answer for answer in self.answers]
+        """Return a reply or an error for each request. Transient errors become the errors that callers know."""
+        return [final_error(answer) if isinstance(answer, TransientError) else answer for answer in self.answers]

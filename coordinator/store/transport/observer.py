@@ -1,8 +1,8 @@
-"""Who watches the trips to the server: nobody, unless a program says otherwise. The fault lab writes its histories here.
+"""A hook for test programs: an observer sees every exchange with a server. The fault lab records its histories with it.
 
-An observer sees packets before they are written to the socket, when they are written, and their replies; where replicas were waited
-for, also how many have them, in the last reply of all. One that raises or ends the process does so at exactly that point, which is
-what the lab wants of it.
+The observer sees the packets before they are written to the socket, when they are written, and their replies. If the
+trip waited for replicas, the last reply is the number of replicas. An observer may raise, or end the process, to cause
+a failure at that exact point.
 """
 
 from __future__ import annotations
@@ -11,30 +11,36 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
-from coordinator.store.transport.trip import Packet
+from coordinator.store.transport.packets import Packet
 
 
-class Watch(Protocol):
-    """One exchange under observation. Where it ends without `answered`, what became of it is unknown."""
+class ObservedExchange(Protocol):
+    """One exchange under observation. If it ends without `answered`, its outcome is unknown."""
 
-    def sent(self) -> None: ...
-    def answered(self, replies: Sequence[Any]) -> None: ...
-    def __enter__(self) -> Watch: ...
+    def sent(self) -> None:
+        """Note that the commands were written to the socket."""
+
+    def answered(self, replies: Sequence[Any]) -> None:
+        """Note the replies."""
+
+    def __enter__(self) -> ObservedExchange: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
 
 class Observer(Protocol):
-    def __call__(self, packets: Sequence[Packet]) -> Watch: ...
+    """Called at the start of each exchange, before anything is written."""
+
+    def __call__(self, packets: Sequence[Packet]) -> ObservedExchange: ...
 
 
-class _Nobody:
-    """Sees nothing, and costs nothing that could be measured."""
+class _NoObserver:
+    """The default: ignores every exchange, at no measurable cost."""
 
     __slots__ = ()
 
-    def __call__(self, packets: Sequence[Packet]) -> Watch:
+    def __call__(self, packets: Sequence[Packet]) -> ObservedExchange:
         return self
 
     def sent(self) -> None:
@@ -43,7 +49,7 @@ class _Nobody:
     def answered(self, replies: Sequence[Any]) -> None:
         return
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> ObservedExchange:
         return self
 
     def __exit__(
@@ -52,14 +58,15 @@ class _Nobody:
         return
 
 
-_observer: Observer = _Nobody()
+_observer: Observer = _NoObserver()
 
 
-def observe(observer: Observer | None) -> None:
-    """From now on this one watches every exchange of the process; None: nobody does."""
-    global _observer  # noqa: PLW0603  # of the process, as its connections are
-    _observer = observer or _Nobody()
+def install_observer(observer: Observer | None) -> None:
+    """Let an observer see every exchange of this process from now on. None removes the observer."""
+    global _observer  # noqa: PLW0603  # one for the process, as its connections are
+    _observer = observer or _NoObserver()
 
 
-def watch(packets: Sequence[Packet]) -> Watch:
+def start_exchange(packets: Sequence[Packet]) -> ObservedExchange:
+    """Tell the observer that an exchange begins. Use the result as a context manager."""
     return _observer(packets)

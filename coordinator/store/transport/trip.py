@@ -1,102 +1,102 @@
-"""What travels to the server together: requests in, commands out, replies back to each request. Pure, no I/O.
-
-Calls of the same script, partition and fixed arguments become one command that takes a list and answers item by item: one script
-call for a hundred runs costs a client a tenth of a hundred calls in a pipeline.
-"""
+"""One trip to one node, as commands and replies, and whether enough replicas confirmed its writes. Pure: no I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Sequence
 from typing import Any
 
-from coordinator.errors import BadCall
-from coordinator.store.script import Argument, Call, Request
+from coordinator.errors import NotConfigured
+from coordinator.model.address import Address
+from coordinator.store.script import Argument, Request
+from coordinator.store.scripts import CONFIRM
+from coordinator.store.transport.error_mapping import ScriptMissing, TransientError, map_error
+from coordinator.store.transport.lane import Lane
+from coordinator.store.transport.packets import Packet, pack, unpack
 
-MOST_ITEMS = 500
-MOST_BYTES = 1024 * 1024
-
-
-@dataclass(slots=True)
-class Packet:
-    """One command on the wire, and which requests it carries."""
-
-    request: Request
-    carries: list[int]
-    items: list[tuple[Argument, ...]] = field(default_factory=list)
-    size: int = 0
-
-    def command(self, *, bare: bool, whole: bool) -> list[Argument]:
-        """The command: by hash, or whole (EVAL); bare without the first line that fakeredis can't compile."""
-        request = self.request
-        if not isinstance(request, Call):
-            return list(request.arguments)
-        script = request.script
-        if whole:
-            command: list[Argument] = ["EVAL", script.text_without_shebang if bare else script.text, 1, request.at]
-        else:
-            command = ["EVALSHA", script.sha_without_shebang if bare else script.sha, 1, request.at]
-        command += request.fixed
-        for item in self.items:
-            command += item
-        return command
-
-    def spread(self, reply: Any) -> list[Any]:
-        """The reply, for each request that it carries."""
-        if not isinstance(self.request, Call) or not self.request.merges or isinstance(reply, Exception):
-            return [reply] * len(self.carries)
-        if not isinstance(reply, list) or len(reply) != len(self.items):
-            return [BadCall(f"{self.request.script.name} answered {len(self.items)} items with {reply!r:.80}")] * len(
-                self.carries
-            )
-        return reply
+TRIP_SECONDS = 5.0  # the time limit of a trip, unless a wire has another one
 
 
-def pack(requests: Sequence[Request]) -> list[Packet]:
-    """Requests as few commands."""
-    if len(requests) == 1:  # as most of a producer's: there is nothing to merge it with
-        one = requests[0]
-        return [Packet(one, [0], list(one.items) if isinstance(one, Call) else [])]
-    packets: list[Packet] = []
-    open_packets: dict[tuple[object, ...], Packet] = {}
-    for index, request in enumerate(requests):
-        if not isinstance(request, Call) or not request.merges:
-            items = list(request.items) if isinstance(request, Call) else []
-            packets.append(Packet(request, [index], items))
-            continue
-        key = (request.script, request.at, request.fixed)
-        size = request.size
-        packet = open_packets.get(key)
-        if packet is None or len(packet.items) >= MOST_ITEMS or packet.size + size > MOST_BYTES:
-            packet = open_packets[key] = Packet(request, [])
-            packets.append(packet)
-        packet.carries.append(index)
-        packet.items.append(request.items[0])
-        packet.size += size
-    return packets
+class Trip:
+    """One try of some requests on one connection.
 
+    Args:
+        address: The server's address, for error messages.
+        lane: The node, and the number of replicas that must confirm.
+        requests: The requests to carry.
+        seconds: The time limit of the trip.
+    """
 
-def next_trip(waiting: Sequence[Request]) -> int:
-    """How many of the waiting requests go in one trip: up to its size, and never two about the same run."""
-    runs: set[str] = set()
-    size = 0
-    for index, request in enumerate(waiting):
-        size += request.size
-        if index and size > MOST_BYTES:
-            return index
-        if request.run is not None:
-            if request.run in runs:
-                return index
-            runs.add(request.run)
-    return len(waiting)
+    def __init__(self, address: Address, lane: Lane, requests: Sequence[Request], seconds: float) -> None:
+        self._address, self._lane, self._count = address, lane, len(requests)
+        self._packets = pack(requests)
+        self._bare = address.scheme == "memory"
+        self._marks, self._confirmation = 0, list[list[Argument]]()
+        if lane.replicas:
+            # One write for each partition gives WAIT something to wait for. The success of any of them is enough: the
+            # hash slot of one partition may be moving to another node.
+            marks = pack([CONFIRM.call(at) for at in dict.fromkeys(request.at for request in requests)])
+            # WAIT must time out before the trip does. Otherwise its answer is lost, and with it the number of replicas.
+            wait: list[Argument] = ["WAIT", lane.replicas, max(1, round(min(seconds / 2, 1.0) * 1000))]
+            self._marks = len(marks)
+            self._confirmation = [*(mark.command(bare=self._bare, whole=True) for mark in marks), wait]
+        self._confirmed: Any = 0
 
+    def run(self) -> Generator[tuple[list[list[Argument]], list[Packet]], list[Any], list[Any]]:
+        """Yield the commands to send, receive their replies, and return the answers.
 
-def unpack(packets: Sequence[Packet], replies: Sequence[Any], count: int) -> list[Any]:
-    """The replies to packets, for each of the requests that they carry."""
-    if count == 1:
-        return packets[0].spread(replies[0])
-    answers: list[Any] = [None] * count
-    for packet, reply in zip(packets, replies, strict=True):
-        for index, part in zip(packet.carries, packet.spread(reply), strict=True):
-            answers[index] = part
-    return answers
+        Scripts that the server does not have in its cache are sent a second time with their source.
+
+        Yields:
+            The commands, and the packets to which the first commands belong.
+
+        Returns:
+            A reply or an error for each request.
+        """
+        replies = yield self._commands(range(len(self._packets)), whole=False)
+        answers = self._without_confirmation(replies)
+        missing = [i for i, reply in enumerate(answers) if isinstance(reply, ScriptMissing)]
+        if missing:
+            replies = yield self._commands(missing, whole=True)
+            for i, reply in zip(missing, self._without_confirmation(replies), strict=True):
+                answers[i] = reply
+        return [self._judge(answer) for answer in unpack(self._packets, answers, self._count)]
+
+    def _commands(self, indices: Sequence[int], *, whole: bool) -> tuple[list[list[Argument]], list[Packet]]:
+        packets = [self._packets[i] for i in indices]
+        return [packet.command(bare=self._bare, whole=whole) for packet in packets] + self._confirmation, packets
+
+    def _without_confirmation(self, replies: list[Any]) -> list[Any]:
+        """Take the replies to the confirmation commands off the list, and remember what they say."""
+        if not self._confirmation:
+            return replies
+        *answers, self._confirmed = replies
+        marked = answers[-self._marks :]
+        if all(isinstance(mark, Exception) for mark in marked):
+            self._confirmed = marked[0]
+        return answers[: -self._marks]
+
+    def _judge(self, answer: Any) -> Any:
+        """Return the answer, or an error if too few replicas confirmed it, whatever the master answered."""
+        if isinstance(answer, Exception):
+            return self.map_error(answer, sent=False)
+        if isinstance(self._confirmed, Exception):
+            return self._unconfirmed(self._confirmed)
+        if self._lane.replicas and self._confirmed < self._lane.replicas:
+            # A master that was cut off and replaced does not know it. Its replicas follow the new master by now, so the
+            # wire must ask again which node is the master.
+            few = f"{self._confirmed} of {self._lane.replicas} replicas of {self._address} confirmed the write"
+            return TransientError(few, sent=True, rediscover=True)
+        return answer
+
+    def _unconfirmed(self, error: Exception) -> Exception:
+        """Return the error for a call that was carried out before the confirmation failed.
+
+        For example, the node may have become a replica between the call and the confirmation. An error that refuses the
+        confirmation does not mean that the call itself was refused.
+        """
+        judged = self.map_error(error, sent=True)
+        return judged if isinstance(judged, NotConfigured) else TransientError(str(judged), sent=True, rediscover=True)
+
+    def map_error(self, error: Exception, *, sent: bool) -> Exception:
+        """Return our error for an error of redis-py that ended this trip."""
+        return map_error(error, self._address, sent=sent, node=self._lane.node)

@@ -367,38 +367,38 @@ MUTANTS = [
     # -- the wire
     Mutant(
         "what may have been carried out is said to be not sent",
-        "coordinator/store/transport/trouble.py",
-        "    if trouble.sent:\n        return Unconfirmed(",
+        "coordinator/store/transport/error_mapping.py",
+        "    if error.sent:\n        return Unconfirmed(",
         "    if False:\n        return Unconfirmed(",
         "tests/integration/test_wire.py::test_sent_and_never_answered_is_unconfirmed",
     ),
     Mutant(
         "two calls of one run share a trip",
-        "coordinator/store/transport/trip.py",
+        "coordinator/store/transport/packets.py",
         "            if request.run in runs:\n                return index\n",
         "",
-        "tests/unit/test_trip.py::test_never_two_calls_about_one_run",
+        "tests/unit/test_packets.py::test_never_two_calls_about_one_run",
     ),
     # -- several servers
     Mutant(
         "who is told that a slot has moved goes on to ask the old node",
-        "coordinator/store/transport/wire.py",
-        "self._topology.moved(answer.slot, answer.node)",
+        "coordinator/store/transport/lane.py",
+        "self.topology.moved(answer.slot, answer.node)",
         "continue",
         "tests/integration/test_topologies.py::test_a_hand_over_in_a_cluster_is_followed[async]",
     ),
     Mutant(
         "a node that is asked to ask elsewhere is followed",
-        "coordinator/store/transport/connections.py",
-        "                replies.append(await connection.read_response())\n            except Refusal as error:\n"
+        "coordinator/store/transport/connections/exchange.py",
+        "                replies.append(await connection.read_response())\n            except ErrorReply as error:\n"
         "                replies.append(error)\n",
-        "                replies.append(await connection.read_response())\n            except Refusal as error:\n"
+        "                replies.append(await connection.read_response())\n            except ErrorReply as error:\n"
         "                if isinstance(error, redis.exceptions.AskError):\n"
         "                    async with redis.asyncio.Redis(host=error.host, port=error.port, protocol=2).client() as other:\n"
         "                        await other.execute_command('ASKING')\n"
         "                        try:\n"
         "                            replies.append(await other.execute_command(*commands[len(replies)]))\n"
-        "                        except Refusal as refused:\n"
+        "                        except ErrorReply as refused:\n"
         "                            replies.append(refused)\n"
         "                    continue\n"
         "                replies.append(error)\n",
@@ -406,70 +406,70 @@ MUTANTS = [
     ),
     Mutant(
         "how many replicas confirmed is ignored",
-        "coordinator/store/transport/lane.py",
+        "coordinator/store/transport/trip.py",
         "if self._lane.replicas and self._confirmed < self._lane.replicas:",
         "if False:",
         "tests/integration/test_durability.py::test_an_enqueue_without_a_replica_is_unconfirmed_until_one_has_it",
     ),
     Mutant(
         "a replica that was a master refuses for good",
-        "coordinator/store/transport/trouble.py",
+        "coordinator/store/transport/error_mapping.py",
         "if isinstance(error, foreign.ReadOnlyError):",
         "if False:",
-        "tests/unit/test_lane.py::test_a_call_that_was_not_carried_out_may_be_sent_elsewhere",
+        "tests/unit/test_trip.py::test_a_call_that_was_not_carried_out_may_be_sent_elsewhere",
     ),
     Mutant(
         "a master that is demoted after a call is said not to have been sent it",
-        "coordinator/store/transport/lane.py",
-        "return judged if isinstance(judged, NotConfigured) else Trouble(str(judged), sent=True, elsewhere=True)",
+        "coordinator/store/transport/trip.py",
+        "return judged if isinstance(judged, NotConfigured) else TransientError(str(judged), sent=True, rediscover=True)",
         "return judged",
-        "tests/unit/test_lane.py::test_a_node_that_is_demoted_after_the_call_leaves_it_unconfirmed",
+        "tests/unit/test_trip.py::test_a_node_that_is_demoted_after_the_call_leaves_it_unconfirmed",
     ),
     Mutant(
         "a node that is cut off is believed",
-        "coordinator/store/transport/topology.py",
+        "coordinator/store/transport/topology/cluster.py",
         "if doubted.isdisjoint(found):",
         "if True:",
         "tests/unit/test_topology.py::test_a_node_that_is_cut_off_is_not_believed_for_ever",
     ),
     Mutant(
         "sentinels are not asked again",
-        "coordinator/store/transport/topology.py",
+        "coordinator/store/transport/topology/sentinel.py",
         "        if node == self._master:\n            self._master, self.stale = None, True\n",
         "        return\n",
         "tests/unit/test_topology.py::test_a_master_that_sentinels_name_must_be_one",
     ),
     Mutant(
         "a sentinel that is cut off with its master is believed",
-        "coordinator/store/transport/topology.py",
+        "coordinator/store/transport/topology/sentinel.py",
         "if 2 * len(named[master]) > len(self._sentinels) and master not in roles:",
         "if master not in roles:",
         "tests/unit/test_topology.py::test_a_sentinel_that_is_cut_off_together_with_its_master_is_not_believed",
     ),
     Mutant(
         "a master of an older epoch will do",
-        "coordinator/store/transport/topology.py",
+        "coordinator/store/transport/topology/sentinel.py",
         "if epochs[master] == max(epochs.values())]",
         "]",
         "tests/unit/test_topology.py::test_a_master_of_an_older_epoch_is_no_way_out_where_the_latest_cant_be_reached",
     ),
     Mutant(
         "who waits for no replica stays with a master that was replaced",
-        "coordinator/store/transport/topology.py",
-        "        self._topology.look_again()\n        return True\n",
+        "coordinator/store/transport/topology/sentinel.py",
+        "        self._topology.recheck()\n        return True\n",
         "        return True\n",
         "tests/unit/test_topology.py::test_only_the_master_of_a_group_is_looked_for_again_and_only_now_and_then",
     ),
     Mutant(
         "nodes are served one after the other",
-        "coordinator/store/transport/wire.py",
+        "coordinator/store/transport/sync_wire.py",
         "list(self._threads().map(carry, lanes.keys(), lanes.values()))",
         "list(map(carry, lanes.keys(), lanes.values()))",
         "tests/integration/test_hung_nodes.py::test_what_goes_to_others_is_sent_although_one_node_hangs",
     ),
     Mutant(
         "a partition that is away makes a bell deaf",
-        "coordinator/store/transport/bells.py",
+        "coordinator/store/transport/async_bell.py",
         "elif (token := task.result()) is not None:",
         "elif error is None and (token := task.result()) is not None:",
         "tests/integration/test_hung_nodes.py::test_a_bell_brings_tokens_of_partitions_that_can_be_reached[async]",

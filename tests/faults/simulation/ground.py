@@ -18,7 +18,7 @@ from coordinator.store import server_checks as checks
 from coordinator.store.keys import Namespace
 from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.script import Call, Command
-from coordinator.store.transport.trip import Packet
+from coordinator.store.transport.packets import Packet
 from tests.faults.simulation.app import Memory
 from tests.faults.simulation.loop import Process, VirtualClock, VirtualLoop
 from tests.faults.simulation.network import Bell, Line, Weather
@@ -116,7 +116,7 @@ class Ground:
         random.seed(self.seed)
         with contextlib.ExitStack() as stack:
             for target, name, value in (
-                ("coordinator.store.transport.wire", "async_pool", lambda address, node: Line(self.site)),
+                ("coordinator.store.transport.async_wire", "make_async_pool", lambda address, node: Line(self.site)),
                 ("workers.process.claimer", "AsyncBell", bell),
                 ("coordinator.services.daemon", "AsyncBell", bell),
                 ("coordinator.client.endings", "AsyncBell", bell),

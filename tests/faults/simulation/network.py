@@ -17,8 +17,8 @@ import hiredis
 import redis.exceptions as foreign
 
 from coordinator.errors import Unreachable
-from coordinator.store.transport.connections import packed
-from coordinator.store.transport.trip import pack
+from coordinator.store.transport.connections.exchange import encode_commands
+from coordinator.store.transport.packets import pack
 from tests.faults.simulation.loop import Process, VirtualLoop, current
 from tests.faults.simulation.scene import HARD
 from tests.faults.simulation.server import Words
@@ -236,7 +236,9 @@ class Bell:
         if not site.weather.reachable(sender, site.loop.time()):
             raise Unreachable("no way to the server")
         connection = Connection(site)
-        commands = _commands([packed([packet.command(bare=False, whole=False) for packet in pack([next(plan)])])])
+        commands = _commands(
+            [encode_commands([packet.command(bare=False, whole=False) for packet in pack([next(plan)])])]
+        )
 
         def carry_out(*_: Any) -> None:
             if listener.heard.done() or (sender is not None and not sender.alive and site.weather.dice.random() < 0.5):

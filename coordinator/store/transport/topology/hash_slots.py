@@ -1,4 +1,4 @@
-"""Slots of a Cluster: which one a key is in, and which node serves it. Pure, no I/O."""
+"""Hash slots of a Redis Cluster: which hash slot a key is in, and which node serves it. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SLOTS = 16384
 
 @lru_cache(maxsize=4096)
 def slot_of(key: str) -> int:
-    """The slot of a key: of what stands in its first braces, where something does."""
+    """Return the hash slot of a key: of the text in its first braces if there is one, else of the whole key."""
     start = key.find("{")
     end = key.find("}", start + 1)
     hashed = key[start + 1 : end] if start >= 0 and end > start + 1 else key
@@ -22,12 +22,17 @@ def slot_of(key: str) -> int:
 
 
 def tag_of(key: str) -> str:
-    """The part of a key by which a partition's keys stay together."""
+    """Return the hash tag of a key, with its braces. All keys of a partition have the same tag."""
     return key[: key.find("}") + 1]
 
 
-def masters(reply: Sequence[Any], asked: Node) -> list[Node | None]:
-    """For each slot its master, from what CLUSTER SLOTS answers. A node that does not know its own name is the one we asked."""
+def masters_from_reply(reply: Sequence[Any], asked: Node) -> list[Node | None]:
+    """Return the master of each hash slot, or None for a hash slot that no node serves.
+
+    Args:
+        reply: The reply to CLUSTER SLOTS.
+        asked: The node that sent the reply. It stands for a master without a host name: a node may not know its own.
+    """
     found: list[Node | None] = [None] * SLOTS
     for first, last, master, *_ in reply:
         host = master[0].decode() if master[0] else ""

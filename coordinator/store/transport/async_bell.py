@@ -1,0 +1,230 @@
+"""Wait for bells in an event loop, on connections of their own: a blocked connection cannot serve other requests.
+
+A call may wait at the server behind the bell. The server carries it out as soon as a token is there, one round trip
+sooner than if the client first heard of the token and then made the call.
+
+On one server, a client can wait for lists of several partitions with one command. In a Cluster each partition needs a
+wait of its own. The first wait that brings a token ends the call. The other waits continue, so that no token on its way
+to them is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from coordinator.errors import BadCall
+from coordinator.model.address import HERE, Address, Node
+from coordinator.store.script import Argument, Call
+from coordinator.store.transport.connections.async_pool import close_pools, make_async_pool
+from coordinator.store.transport.connections.exchange import exchange_async
+from coordinator.store.transport.connections.settings import CONNECT_SECONDS
+from coordinator.store.transport.drivers import Plan
+from coordinator.store.transport.error_mapping import ScriptMissing, SlotMoved, TransientError, final_error, map_error
+from coordinator.store.transport.packets import pack
+from coordinator.store.transport.topology import make_topology
+from coordinator.store.transport.topology.discovery import discover_async
+from coordinator.store.transport.topology.hash_slots import tag_of
+from coordinator.store.transport.topology.sentinel import MasterCheckTimer
+
+T = TypeVar("T")
+Token = tuple[str, bytes]
+MOST_BELL_REDIRECTS = 3
+
+
+class AsyncBell:
+    """Waits, in an event loop, until one of several lists has a token."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._topology = make_topology(address)
+        self._master_check = MasterCheckTimer(self._topology)
+        self._rechecking: asyncio.Task[None] | None = None
+        self._pools: dict[Node, Any] = {}
+        self._pending: dict[str, asyncio.Task[Token | None]] = {}
+        self._closed = False
+
+    async def wait(self, keys: Sequence[str], seconds: float) -> Token | None:
+        """Wait until one of the lists has a token, and take it.
+
+        Returns:
+            The list's key and the token, or None when the time is over.
+
+        Raises:
+            Unreachable: No node of these lists can be reached.
+        """
+        by_tag: dict[str, list[str]] = {}
+        for key in keys:
+            by_tag.setdefault(tag_of(key) if self.address.kind == "cluster" else "", []).append(key)
+        if len(by_tag) == 1:
+            token: Token | None = await self._wait_on_one_node(keys, seconds)
+            return token
+        return await self._wait_on_many_nodes(by_tag, seconds)
+
+    async def ask(self, keys: Sequence[str], seconds: float, plan: Plan[T]) -> T:
+        """Run a plan of one call that waits at the server, behind a bell.
+
+        The server waits until one of the lists has a token or the time is over, and then carries out the call. If this method ends
+        without an answer, the call may still be carried out later.
+
+        Args:
+            keys: Lists of the call's partition.
+            seconds: How long the server waits for a token.
+            plan: The plan. It must make exactly one call.
+
+        Returns:
+            What the plan returns.
+        """
+        call = next(plan)
+        assert isinstance(call, Call)
+        reply = await self._wait_on_one_node(keys, seconds, call)
+        try:
+            plan.send(reply)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]  # a generator's return value
+        raise BadCall("a plan that waits behind a bell must make exactly one call")
+
+    async def close(self) -> None:
+        """End all waits and close their connections."""
+        self._closed = True
+        tasks: list[asyncio.Task[Any]] = [
+            *self._pending.values(),
+            *([] if self._rechecking is None else [self._rechecking]),
+        ]
+        for task in tasks:
+            task.cancel()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            await close_pools(self._pools.values())
+
+    async def _wait_on_many_nodes(self, by_tag: dict[str, list[str]], seconds: float) -> Token | None:
+        """Return the first token of any partition.
+
+        A partition that cannot be reached does not end the wait, unless no partition can be reached.
+        """
+        loop = asyncio.get_running_loop()
+        for tag, keys in by_tag.items():
+            if tag not in self._pending:
+                self._pending[tag] = loop.create_task(self._wait_on_one_node(keys, seconds))
+        error: BaseException | None = None
+        answered = False
+        until = loop.time() + seconds
+        while self._pending:
+            done, _ = await asyncio.wait(
+                self._pending.values(), timeout=max(0.0, until - loop.time()), return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                return None
+            for tag, task in list(self._pending.items()):
+                if not task.done():
+                    continue
+                del self._pending[tag]
+                if (failure := task.exception()) is not None:
+                    error = failure
+                elif (token := task.result()) is not None:
+                    return token
+                else:
+                    answered = True
+        if error is not None and not answered:
+            raise error
+        return None
+
+    async def _wait_on_one_node(self, keys: Sequence[str], seconds: float, call: Call | None = None) -> Any:
+        """Return a token of lists that are on one node, or the answer to the call that waits behind them."""
+        failure = TransientError(f"no node of {self.address} serves this partition", sent=False)
+        for _ in range(MOST_BELL_REDIRECTS):
+            node = HERE
+            try:
+                found = await self._find(keys[0])
+                if found is None:
+                    break
+                node = found
+                return await self._block(node, keys, seconds, call)
+            except Exception as error:  # noqa: BLE001  # after any error there is no token
+                failure = as_transient(map_error(error, self.address, sent=call is not None, node=node))
+            if isinstance(failure, SlotMoved):
+                self._topology.moved(failure.slot, failure.node)
+                continue
+            if failure.rediscover:
+                self._topology.doubt(node)
+            break
+        raise final_error(failure) from None
+
+    async def _find(self, key: str) -> Node | None:
+        """Return the node that has a list.
+
+        During a recheck, the wait goes to the known node. The next wait goes to the node that the recheck found.
+        """
+        loop = asyncio.get_running_loop()
+        known = self._topology.where(key)
+        if self._master_check.start_if_due(loop.time()) and known is not None:
+            self._rechecking = self._rechecking or loop.create_task(self._recheck())
+            return known
+        if self._topology.stale and (self._rechecking is None or known is None):
+            await discover_async(self.address, self._topology)
+        return self._topology.where(key)
+
+    async def _recheck(self) -> None:
+        try:
+            await discover_async(self.address, self._topology)
+        except Exception:  # noqa: BLE001  # the next wait searches again, and raises the error if that fails, too
+            pass
+        finally:
+            self._rechecking = None
+
+    async def _block(self, node: Node, keys: Sequence[str], seconds: float, call: Call | None) -> Any:
+        pool = self._pools.get(node)
+        if pool is None:
+            pool = self._pools[node] = make_async_pool(self.address, node)
+        packets = [] if call is None else pack([call])
+        commands: list[list[Argument]] = [
+            ["BLPOP", *keys, seconds],
+            *(packet.command(bare=False, whole=False) for packet in packets),
+        ]
+        # A connection that died without a sign is dropped a few seconds after the server should have answered.
+        async with asyncio.timeout(seconds + CONNECT_SECONDS):
+            connection = await pool.get_connection()
+            try:
+                check_open(self._closed)
+                token, *answers = await exchange_async(connection, commands, packets, ahead=1)
+                if any(isinstance(answer, ScriptMissing) for answer in answers):
+                    # The second try does not wait for the bell: the first one may have taken the token.
+                    check_open(self._closed)
+                    whole = [packet.command(bare=False, whole=True) for packet in packets]
+                    answers = await exchange_async(connection, whole, packets)
+            except BaseException:
+                await connection.disconnect(nowait=True)
+                raise
+            finally:
+                await pool.release(connection)
+        if not answers:
+            return read_token(token)
+        for reply in (token, *answers):
+            if isinstance(reply, Exception):
+                raise reply
+        return answers[0]
+
+
+def check_open(closed: bool) -> None:
+    """Raise if the bell was closed.
+
+    Closing a bell ends its open connections. A wait that was still connecting at that time learns of it here, before it blocks.
+    """
+    if closed:
+        raise ConnectionError("the bell was closed")
+
+
+def read_token(reply: Any) -> Token | None:
+    """Return the key and the token of a reply to BLPOP, or None if the time was over."""
+    if isinstance(reply, Exception):
+        raise reply
+    return None if reply is None else (reply[0].decode(), reply[1])
+
+
+def as_transient(error: Exception) -> TransientError:
+    """Return a transient error, and raise any other."""
+    if isinstance(error, TransientError):
+        return error
+    raise error

@@ -1,0 +1,126 @@
+"""Wait for bells in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from coordinator.clock import SystemClock
+from coordinator.errors import Unreachable
+from coordinator.model.address import HERE, Address, Node
+from coordinator.store.transport.async_bell import AsyncBell, Token, as_transient, check_open, read_token
+from coordinator.store.transport.connections.exchange import exchange
+from coordinator.store.transport.connections.settings import CONNECT_SECONDS
+from coordinator.store.transport.connections.sync_pool import make_pool
+from coordinator.store.transport.error_mapping import final_error, map_error
+from coordinator.store.transport.topology import make_topology
+from coordinator.store.transport.topology.discovery import discover
+from coordinator.store.transport.topology.sentinel import MasterCheckTimer
+
+_clock = SystemClock()
+
+
+class Bell:
+    """Waits, in a thread, until one of several lists has a token. Another thread may close it, which ends the wait."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._topology = make_topology(address)
+        self._master_check = MasterCheckTimer(self._topology)
+        self._pools: dict[tuple[Node, float], Any] = {}
+        self._cluster_bell: _ClusterBell | None = None
+        self._closed = False
+
+    def wait(self, keys: Sequence[str], seconds: float) -> Token | None:
+        """Wait until one of the lists has a token, and take it.
+
+        Returns:
+            The list's key and the token, or None when the time is over.
+
+        Raises:
+            Unreachable: No node of these lists can be reached, or the bell was closed.
+        """
+        if self.address.kind == "cluster":
+            self._cluster_bell = self._cluster_bell or _ClusterBell(self.address)
+            return self._cluster_bell.wait(keys, seconds)
+        node = HERE
+        try:
+            self._master_check.start_if_due(_clock.monotonic())
+            if self._topology.stale:
+                discover(self.address, self._topology)
+            node = self._topology.where(keys[0]) or HERE
+            return self._block(node, keys, seconds)
+        except Exception as error:  # noqa: BLE001  # after any error there is no token
+            failure = as_transient(map_error(error, self.address, sent=False, node=node))
+        self._topology.doubt(node)
+        raise final_error(failure)
+
+    def close(self) -> None:
+        """End the wait and close its connection. Any thread may call this."""
+        self._closed = True
+        if self._cluster_bell is not None:
+            self._cluster_bell.close()
+        for pool in list(self._pools.values()):
+            pool.disconnect()
+
+    def _block(self, node: Node, keys: Sequence[str], seconds: float) -> Token | None:
+        # A connection that died without a sign is dropped a few seconds after the server should have answered.
+        limit = seconds + CONNECT_SECONDS
+        pool = self._pools.get((node, limit))
+        if pool is None:
+            pool = self._pools[node, limit] = make_pool(self.address, node, limit)
+        connection = pool.get_connection()
+        try:
+            check_open(self._closed)
+            (reply,) = exchange(connection, [["BLPOP", *keys, seconds]])
+        except BaseException:
+            connection.disconnect()
+            raise
+        finally:
+            pool.release(connection)
+        return read_token(reply)
+
+
+class _ClusterBell:
+    """Waits for bells of a Cluster in a thread: an AsyncBell in a private event loop.
+
+    One thread cannot wait for several connections at once, so the event loop does it. The last thread that uses the
+    loop ends it: the thread that waits, or else the thread that closes the bell. A loop that is not ended would keep
+    the waits of the other partitions, and their connections, until the garbage collector finds them.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._loop, self._bell = asyncio.new_event_loop(), AsyncBell(address)
+        self._lock = threading.Lock()
+        self._waiting: asyncio.Task[Token | None] | None = None
+        self._closed = threading.Event()
+
+    def wait(self, keys: Sequence[str], seconds: float) -> Token | None:
+        with self._lock:
+            if self._closed.is_set():
+                raise Unreachable("the bell was closed")
+            waiting = self._waiting = self._loop.create_task(self._bell.wait(keys, seconds))
+        try:
+            return self._loop.run_until_complete(waiting)
+        except asyncio.CancelledError:
+            raise Unreachable("the bell was closed") from None
+        finally:
+            with self._lock:
+                self._waiting, closed = None, self._closed.is_set()
+            if closed:
+                self._end()
+
+    def close(self) -> None:
+        with self._lock:
+            closed, waiting = self._closed.is_set(), self._waiting
+            self._closed.set()
+            if waiting is not None:
+                self._loop.call_soon_threadsafe(waiting.cancel)
+        if waiting is None and not closed:
+            self._end()
+
+    def _end(self) -> None:
+        self._loop.run_until_complete(self._bell.close())
+        self._loop.close()

@@ -1,0 +1,88 @@
+"""Pools of connections for an event loop. redis-py's own retries and time limits are off: the wire has its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import redis.asyncio
+import redis.asyncio.retry
+import redis.backoff
+
+from coordinator.model.address import Address, Node
+from coordinator.store.transport.connections import memory
+from coordinator.store.transport.connections.embedded_connection import AsyncEmbeddedConnection, attach_once
+from coordinator.store.transport.connections.settings import CONNECT_SECONDS, connection_settings, connection_url
+
+
+def make_async_pool(
+    address: Address, node: Node, *, sentinel: bool = False, connect_seconds: float = CONNECT_SECONDS
+) -> Any:
+    """Return a new pool of connections to one node.
+
+    The connections have no socket timeout: with one, Python 3.11 swallows cancellations. Trips have a deadline of their own.
+
+    Args:
+        address: The address of the server, Sentinel group or Cluster.
+        node: The node to connect to.
+        sentinel: True if the node is a sentinel, which has credentials of its own.
+        connect_seconds: Seconds to wait for a new connection.
+    """
+    if address.scheme == "memory":
+        return memory.async_client(address.name).connection_pool
+    retry = redis.asyncio.retry.Retry(redis.backoff.NoBackoff(), 0)
+    settings = {"socket_timeout": None, "retry": retry, **connection_settings(address, connect_seconds)}
+    if address.scheme == "embedded":
+        attach_once(address.name)
+        return _Pool(AsyncEmbeddedConnection, directory=address.name, **settings)
+    return _Pool.from_url(connection_url(address, node, sentinel=sentinel), **settings)
+
+
+class _Pool(redis.asyncio.ConnectionPool):
+    """A pool that keeps released connections in a list of its own, as the pool for threads does, and closes without waiting.
+
+    When redis-py closes a connection, it waits until everything is sent, or until TLS has shut down. With a server that hangs, that
+    never happens, and if the closing task is cancelled meanwhile, the connection is left to the garbage collector.
+    """
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._idle: list[Any] = []
+
+    async def get_connection(self, *_: Any, **__: Any) -> Any:
+        while self._idle:
+            connection = self._idle.pop()
+            # Unread bytes on a connection would be taken for the reply to the next request.
+            if connection.is_connected and connection._reader.exception() is None and not await connection.can_read():
+                return connection
+            await connection.disconnect(nowait=True)  # the server has closed it
+            await super().release(connection)
+        return await super().get_connection()  # type: ignore[no-untyped-call]  # redis-py has no types here
+
+    async def release(self, connection: Any) -> None:
+        if connection.is_connected:
+            self._idle.append(connection)
+        else:
+            await super().release(connection)
+
+    async def disconnect(self, inuse_connections: bool = True) -> None:
+        for connection in (*self._available_connections, *(self._in_use_connections if inuse_connections else ())):
+            if connection._writer is not None:
+                connection._writer.transport.abort()
+                connection._close()  # forgets the writer, about which the garbage collector would warn otherwise
+        await super().disconnect(inuse_connections)
+
+
+async def close_pools(pools: Iterable[Any]) -> None:
+    """Close the connections of all pools. If the caller is cancelled meanwhile, the cancellation takes effect at the end."""
+    cancelled: asyncio.CancelledError | None = None
+    for pool in list(pools):
+        try:
+            await pool.disconnect()
+        except asyncio.CancelledError as error:
+            cancelled = error
+        except Exception:  # noqa: BLE001  # a broken connection is as good as closed
+            pass
+    if cancelled is not None:
+        raise cancelled

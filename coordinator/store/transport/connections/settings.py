@@ -1,0 +1,22 @@
+"""Settings that all connections share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordinator.model.address import Address, Node
+
+CONNECT_SECONDS = 5.0
+
+
+def connection_settings(address: Address, connect_seconds: float) -> dict[str, Any]:
+    """Return the arguments that both kinds of pools pass to redis-py."""
+    settings: dict[str, Any] = {"decode_responses": False, "protocol": 2}
+    if address.nodes:
+        settings |= {"socket_connect_timeout": connect_seconds, "socket_keepalive": True}
+    return settings
+
+
+def connection_url(address: Address, node: Node, *, sentinel: bool) -> str:
+    """Return the URL to connect to, with its password."""
+    return address.url_of(node, sentinel=sentinel) if node.host else address.url()

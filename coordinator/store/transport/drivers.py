@@ -1,0 +1,66 @@
+"""Run a plan: send the requests that it yields, and give it the replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+from coordinator.store.script import Request
+from coordinator.store.transport.async_wire import AsyncWire
+from coordinator.store.transport.sync_wire import Wire
+
+T = TypeVar("T")
+Plan = Generator[Request | list[Request], Any, T]
+
+
+def drive(wire: Wire, plan: Plan[T], timeout: float | None = None) -> T:
+    """Run a plan to its end, from a thread.
+
+    Args:
+        wire: The wire that carries the plan's requests.
+        plan: The plan to run. A request that fails raises its error inside the plan.
+        timeout: Seconds for which each request is repeated while the server cannot be reached; the wire's own by default.
+
+    Returns:
+        What the plan returns.
+    """
+    try:
+        yielded = next(plan)
+        while True:
+            answers = wire.ask(yielded if isinstance(yielded, list) else [yielded], timeout)
+            value, error = _value_or_error(yielded, answers)
+            yielded = plan.send(value) if error is None else plan.throw(error)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]  # a generator's return value
+
+
+async def drive_async(
+    wire: AsyncWire, plan: Plan[T], timeout: float | None = None, give_up: Callable[[], bool] | None = None
+) -> T:
+    """Run a plan to its end, from an event loop.
+
+    Args:
+        wire: The wire that carries the plan's requests.
+        plan: The plan to run. A request that fails raises its error inside the plan.
+        timeout: Seconds for which each request is repeated while the server cannot be reached; the wire's own by default.
+        give_up: Called before each repetition, in place of a timeout. Repetitions end when it returns True.
+
+    Returns:
+        What the plan returns.
+    """
+    try:
+        yielded = next(plan)
+        while True:
+            answers = await wire.ask(yielded if isinstance(yielded, list) else [yielded], timeout, give_up)
+            value, error = _value_or_error(yielded, answers)
+            yielded = plan.send(value) if error is None else plan.throw(error)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]  # a generator's return value
+
+
+def _value_or_error(yielded: Request | list[Request], answers: list[Any]) -> tuple[Any, Exception | None]:
+    """Return what the plan receives: a list of answers for a list of requests, else one reply or one error."""
+    if isinstance(yielded, list):
+        return answers, None
+    answer = answers[0]
+    return (None, answer) if isinstance(answer, Exception) else (answer, None)

@@ -1,0 +1,192 @@
+"""The wire for threads: sends requests to their nodes, and repeats them after transient errors.
+
+The wire repeats a request, not redis-py, because every script may be sent twice with the same identity. Each node has a
+lane of its own, so a node that does not answer does not delay requests to others. Requests that wait for replicas have
+lanes of their own, too.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import tenacity
+
+from coordinator.clock import SystemClock
+from coordinator.model.address import Address, Node
+from coordinator.store.script import Request
+from coordinator.store.transport.answers import Answers, all_good, make_retrying
+from coordinator.store.transport.connections.exchange import exchange
+from coordinator.store.transport.connections.sync_pool import make_pool
+from coordinator.store.transport.error_mapping import SlotMoved, TransientError, map_error
+from coordinator.store.transport.lane import MOST_REDIRECTS, Lane, LaneFinder
+from coordinator.store.transport.packets import count_next_trip
+from coordinator.store.transport.topology.discovery import discover
+from coordinator.store.transport.trip import TRIP_SECONDS, Trip
+
+LANES_AT_ONCE = 32  # for all threads of a process that share a wire
+_clock = SystemClock()
+
+
+class Wire:
+    """Carries requests of threads to the servers. After a fork, the child process opens connections of its own.
+
+    Args:
+        address: The address of the server, Sentinel group or Cluster.
+        timeout: Seconds for which a request is repeated after transient errors.
+    """
+
+    def __init__(self, address: Address, timeout: float = 30.0) -> None:
+        self.address, self.timeout = address, timeout
+        self._lanes = LaneFinder(address)
+        self._discovery_error: Exception = TransientError(f"no node of {address} serves this partition", sent=False)
+        self._start_process()
+
+    def _start_process(self) -> None:
+        """Set up what belongs to one process."""
+        self._pid = os.getpid()
+        self._discovering = threading.Lock()
+        self._pools: dict[Node, Any] = {}
+        self._executor: ThreadPoolExecutor | None = None
+
+    def ask(self, requests: Sequence[Request], timeout: float | None = None) -> list[Any]:
+        """Send requests, and repeat those with transient errors.
+
+        Args:
+            requests: The requests to send.
+            timeout: Seconds for which requests are repeated; the wire's own by default.
+
+        Returns:
+            A reply or an error for each request.
+        """
+        if self._pid != os.getpid():
+            self._start_process()
+        answers = self._try(requests)
+        if all_good(answers):
+            return answers  # nearly always: there is nothing to keep track of
+        gathered = Answers(requests)
+        gathered.take(answers)
+        if gathered.open:
+            seconds = self.timeout if timeout is None else timeout
+            make_retrying(tenacity.Retrying, tenacity.stop_after_delay(seconds))(
+                lambda: gathered.take(self._try(gathered.waiting, again=True))
+            )
+        return gathered.result()
+
+    def close(self) -> None:
+        """Close all connections."""
+        if self._pid == os.getpid():
+            executor, self._executor = self._executor, None
+            if executor is not None:
+                executor.shutdown(wait=False)
+            for pool in self._pools.values():
+                pool.disconnect()
+
+    # -- choosing lanes
+
+    def _try(self, requests: Sequence[Request], *, again: bool = False) -> list[Any]:
+        """Try each request once, in as many trips as it takes. Follow MOVED redirects."""
+        if len(requests) == 1 and self._lanes.only_lane is not None and not requests[0].replicas:
+            return self._trip(self._lanes.only_lane, requests)  # one request to a single server: nothing to sort
+        answers: list[Any] = [None] * len(requests)
+        left = list(range(len(requests)))
+        if self._lanes.master_check.start_if_due(_clock.monotonic()):
+            self._threads().submit(self._discover, needed=True)  # in the background
+        for _ in range(MOST_REDIRECTS):
+            self._discover(needed=again or any(self._lanes.find(requests[i]) is None for i in left))
+            lanes = self._sort(requests, left, answers)
+            carry = partial(self._carry_lane, requests, answers)
+            # All nodes at the same time: a node that does not answer must not delay the requests to the others.
+            if len(lanes) == 1:
+                carry(*next(iter(lanes.items())))
+            elif lanes:
+                list(self._threads().map(carry, lanes.keys(), lanes.values()))
+            left = [i for i in left if isinstance(answers[i], SlotMoved)]
+            if not left:
+                break
+            again = True
+        return answers
+
+    def _sort(self, requests: Sequence[Request], indices: Sequence[int], answers: list[Any]) -> dict[Lane, list[int]]:
+        """Group requests by lane. A request without a lane gets an error as its answer."""
+        lanes: dict[Lane, list[int]] = {}
+        for i in indices:
+            lane = self._lanes.find(requests[i])
+            if lane is None:
+                answers[i] = self._discovery_error
+            else:
+                lanes.setdefault(lane, []).append(i)
+        return lanes
+
+    def _carry_lane(self, requests: Sequence[Request], answers: list[Any], lane: Lane, indices: list[int]) -> None:
+        """Make the trips of one lane, one after the other."""
+        while indices:
+            aboard = indices[: count_next_trip([requests[i] for i in indices])]
+            indices = indices[len(aboard) :]
+            for i, answer in zip(aboard, self._trip(lane, [requests[i] for i in aboard]), strict=True):
+                answers[i] = answer
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(LANES_AT_ONCE, thread_name_prefix="wire")
+        return self._executor
+
+    def _discover(self, *, needed: bool) -> None:
+        """Ask which nodes serve the partitions, if that is in doubt.
+
+        What is known stays in use if no node answers.
+
+        Args:
+            needed: False for requests that had no error themselves: a node that hangs must not delay them.
+        """
+        topology = self._lanes.topology
+        if not topology.stale or not needed:
+            return
+        with self._discovering:
+            if topology.stale:
+                try:
+                    discover(self.address, topology)
+                except Exception as error:  # noqa: BLE001  # any error is the answer to requests without a node
+                    self._discovery_error = map_error(error, self.address, sent=False)
+
+    # -- trips
+
+    def _trip(self, lane: Lane, requests: Sequence[Request]) -> list[Any]:
+        """Make one trip, and return a reply or an error for each request."""
+        trip = Trip(self.address, lane, requests, min(TRIP_SECONDS, self.timeout))
+        sent = False
+        try:
+            pool = self._pool(lane.node)
+            connection = pool.get_connection()
+            try:
+                sent = True
+                answers = self._run(trip, connection)
+            except BaseException:
+                connection.disconnect()
+                raise
+            finally:
+                pool.release(connection)
+        except Exception as error:  # noqa: BLE001  # any error is the answer to all requests of the trip
+            answers = [trip.map_error(error, sent=sent)] * len(requests)
+        self._lanes.learn(lane, answers)
+        return answers
+
+    def _pool(self, node: Node) -> Any:
+        pool = self._pools.get(node)
+        if pool is None:
+            made = make_pool(self.address, node, min(TRIP_SECONDS, self.timeout))
+            pool = self._pools.setdefault(node, made)
+        return pool
+
+    def _run(self, trip: Trip, connection: Any) -> list[Any]:
+        steps = trip.run()
+        try:
+            commands = next(steps)
+            while True:
+                commands = steps.send(exchange(connection, *commands))
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]  # a generator's return value

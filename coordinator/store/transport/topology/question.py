@@ -1,0 +1,37 @@
+"""The questions that a search asks nodes, to find out which node serves a partition."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+from coordinator.errors import CoordinatorError
+from coordinator.model.address import Node
+from coordinator.store.script import Argument
+from coordinator.store.transport.error_mapping import TransientError
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A command for one node."""
+
+    node: Node
+    command: tuple[Argument, ...]
+    sentinel: bool = False
+
+
+Search = Generator[Question, Any, None]
+
+
+def search_error(reason: object, failure: str) -> Exception:
+    """Return the error of a search that failed.
+
+    A search that no node answered may be repeated. A search that was refused needs another password or certificate, so its error
+    is returned as it is.
+
+    Args:
+        reason: The last answer or error of a node.
+        failure: What the search did not find.
+    """
+    return reason if isinstance(reason, CoordinatorError) else TransientError(f"{failure}: {reason}", sent=False)

@@ -1,0 +1,29 @@
+"""A single server: every partition is at the address that the URL names."""
+
+from __future__ import annotations
+
+from coordinator.model.address import HERE, Node
+from coordinator.store.transport.topology.question import Search
+
+
+class SingleServer:
+    """A server that is neither in a Sentinel group nor in a Cluster. There is nothing to find out."""
+
+    stale = False
+
+    def where(self, at: str) -> Node | None:
+        """Return the only server."""
+        return HERE
+
+    def doubt(self, node: Node) -> None:
+        """Do nothing: the server may come back, and no other node could say more."""
+
+    def recheck(self) -> None:
+        """Do nothing: there is no node to ask."""
+
+    def moved(self, slot: int, node: Node) -> None:
+        """Do nothing: a single server never answers MOVED."""
+
+    def search(self) -> Search:
+        """Ask no questions."""
+        yield from ()
