@@ -16,19 +16,16 @@ from coordinator.client import schedules as scheduling
 from coordinator.client.listing import Listing
 from coordinator.client.parent import current
 from coordinator.client.run_builder import (
-    SPEC,
     Draft,
     Drafting,
     batches,
-    digest,
     given_ids,
     kind_and_values,
-    read_spec,
-    spec_of,
     without,
 )
 from coordinator.client.scan import Walk
 from coordinator.clock import Clock
+from coordinator.encoding.spec import SPEC_FIELDS, digest_inputs, join_spec, read_spec
 from coordinator.errors import (
     BadCall,
     BadName,
@@ -224,12 +221,12 @@ class Operations:
     def revive(self, id: str, from_start: bool) -> Steps[None]:
         keys = yield from self._keys(id)
         names = ("counters", "once", "cancel", "ended")
-        fields = yield from self._fields(keys, id, *names, *SPEC)
+        fields = yield from self._fields(keys, id, *names, *SPEC_FIELDS)
         counters, once, cancel, ended = fields[: len(names)]
-        spec = spec_of(dict(zip(SPEC, fields[len(names) :], strict=True)))
+        spec = join_spec(dict(zip(SPEC_FIELDS, fields[len(names) :], strict=True)))
         if not spec:
             raise NotFound(f"run {id} can't be revived: nothing was kept of it (retention=0)")
-        its = digest(read_spec(spec, f"the spec of run {id}")[0]) if once else ""
+        its = digest_inputs(read_spec(spec, f"the spec of run {id}")[0]) if once else ""
         life = read_counters(id, counters).life
         if cancel and ended:  # before it can run again: what it enqueues is wanted then
             space = yield from self.space()

@@ -6,7 +6,6 @@ however many runs it makes; a run costs one encoding.
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -14,13 +13,12 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypedDict
 
 from coordinator.client.parent import Parent
-from coordinator.encoding.codec import decode, encode
-from coordinator.encoding.seal import sealed
-from coordinator.errors import BadOption, NotPlain, Unreadable
+from coordinator.encoding.codec import encode
+from coordinator.encoding.spec import digest_inputs, encode_spec
+from coordinator.errors import BadOption, NotPlain
 from coordinator.model.run import Inputs, Options, RunIds, is_run_id, name, partition_for, partition_of, route
 from coordinator.store.plans.clients import NewRun
 
-INPUTS_LIMIT = 1024 * 1024
 META_LIMIT = 64 * 1024
 BATCH_RUNS = 500
 BATCH_BYTES = 1024 * 1024
@@ -89,9 +87,9 @@ class Drafting:
             if type(field) is not str:
                 raise NotPlain(f"inputs of {kind!r} have the name {field!r}: names of inputs are text")
         if key is None:
-            return Draft(line, _spec(inputs, self._meta, self._extra), "", "")
+            return Draft(line, encode_spec(inputs, self._meta, self._extra), "", "")
         once = _key(key)
-        return Draft(line, _spec(inputs, self._meta, {**self._extra, "key": once}), once, digest(inputs))
+        return Draft(line, encode_spec(inputs, self._meta, {**self._extra, "key": once}), once, digest_inputs(inputs))
 
     def _line(self, kind: str) -> str:
         line = self._routes[kind] = route(self._options.queue, name(kind, "kind"), self._options.schema)
@@ -144,55 +142,6 @@ def given_ids(ids: Sequence[str], drafts: Sequence[Draft], partitions: int) -> S
         if partition_of(id, partitions) != partition_for(draft.once, partitions) and draft.once:
             raise BadOption(f"id {id!r} is not of the partition of key {draft.once!r}: it belongs to another call")
     return ids
-
-
-# ---- the spec of a run -----------------------------------------------------------------------------------------------
-
-
-def _spec(inputs: Mapping[str, Any], meta: Mapping[str, Any], extra: Mapping[str, Any]) -> bytes:
-    try:
-        spec = encode([inputs, meta, extra], "inputs")
-    except NotPlain:
-        encode(inputs, "inputs")  # the same complaint, with the right place
-        raise
-    if len(spec) > INPUTS_LIMIT:
-        encode(inputs, "inputs", INPUTS_LIMIT)
-    return sealed(spec)
-
-
-SPEC = ("spec", *(f"spec{number}" for number in range(1, 8)))  # where it lies in a run's hash (see lua/_run.lua)
-
-
-def spec_of(fields: Mapping[str, bytes | None]) -> bytes | None:
-    """The spec among the fields of a run; None where nothing was kept of it."""
-    if fields.get("spec") is None:
-        return None
-    return b"".join(fields.get(name) or b"" for name in SPEC)
-
-
-def read_spec(spec: bytes, place: str = "spec") -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Inputs, meta, and what is set among parent, key, priority."""
-    found = decode(spec, place)
-    if not isinstance(found, list) or len(found) != 3 or not all(isinstance(part, dict) for part in found):
-        raise Unreadable("the run's spec is not what an enqueue wrote")
-    inputs, meta, extra = found
-    return inputs, meta, extra
-
-
-def digest(inputs: Mapping[str, Any]) -> str:
-    """Equal for equal inputs, whatever the order of their names; kept beside an idempotency key."""
-    return hashlib.blake2b(encode(_ordered(inputs), "inputs"), digest_size=16).hexdigest()
-
-
-def _ordered(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        pairs = [(_ordered(key), _ordered(item)) for key, item in value.items()]
-        return [0, sorted(pairs, key=lambda pair: encode(pair[0], "a key"))]
-    if type(value) is list:
-        return [_ordered(item) for item in value]
-    if type(value) is tuple:
-        return tuple(_ordered(item) for item in value)
-    return value
 
 
 def _as_dict(values: Mapping[str, Any]) -> dict[str, Any]:

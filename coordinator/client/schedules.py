@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict
 
-from coordinator.client.run_builder import Drafting, read_spec, without
+from coordinator.client.run_builder import Drafting, without
 from coordinator.encoding.codec import decode
+from coordinator.encoding.spec import read_spec
 from coordinator.errors import BadOption, CoordinatorError
 from coordinator.model.run import Inputs, name, parse_route
 from coordinator.model.schedule import ScheduleView, rules_for

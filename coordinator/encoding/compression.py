@@ -11,7 +11,8 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from coordinator.errors import Unreadable
+from coordinator.environment import read_environment
+from coordinator.errors import BadOption, Unreadable
 
 THRESHOLD = 2 * 1024
 LARGEST = 64 * 1024 * 1024
@@ -39,6 +40,20 @@ def _library() -> ModuleType | None:
 def available() -> bool:
     """Whether the extra is installed."""
     return _library() is not None
+
+
+def codecs_from_environment() -> tuple[str, ...]:
+    """Return the codecs that RUNS_COMPRESS asks for: none, or zstd.
+
+    Raises:
+        BadOption: The codec is not known, or its extra is not installed.
+    """
+    asked = read_environment().compress
+    if asked not in ("", "zstd"):
+        raise BadOption(f"RUNS_COMPRESS={asked!r} is not known: use zstd, or leave it away")
+    if asked and not available():
+        raise BadOption(f"RUNS_COMPRESS=zstd needs its extra: {INSTALL}")
+    return (asked,) if asked else ()
 
 
 class _Compressors(threading.local):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from coordinator.config import compress
 from coordinator.encoding import compression
 from coordinator.errors import BadOption, TooLarge, Unreadable
 
@@ -63,7 +62,7 @@ def use(*names: str) -> None:
 def sealed(data: bytes) -> bytes:
     """Packed data as it goes to the wire. What is empty or sealed already stays as it is."""
     if _writers is None:
-        use(*compress())
+        use(*compression.codecs_from_environment())
     if not _writers or not data or data[:1] == MARK:
         return data
     for codec in _writers:

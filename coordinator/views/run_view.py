@@ -7,8 +7,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from coordinator.client.run_builder import read_spec, spec_of
+from coordinator.encoding.checkpoint_head import NO_CHECKPOINT, CheckpointHead
 from coordinator.encoding.codec import decode
+from coordinator.encoding.spec import join_spec, read_spec
 from coordinator.errors import Unreadable
 from coordinator.model.deadline import Spent
 from coordinator.model.run import Counters, Note, RunView, Status, made_at, parse_route
@@ -16,8 +17,6 @@ from coordinator.model.story import told
 from coordinator.store.replies import pairs, text
 from coordinator.views.ending import read_failure, unreadable_run
 from coordinator.views.status_reason import QueuePosition, explain_status
-
-_HEAD = 10  # numbers in the head of a checkpoint
 
 
 def run_view(id: str, reply: Sequence[Any]) -> RunView:
@@ -79,8 +78,8 @@ def _build(id: str, reply: Sequence[Any]) -> RunView:
     flat, head, phases, before, able, paused, due, known = reply
     of: dict[str, Any] = pairs(flat)
     queue, kind, schema = parse_route(text(of.get("route", b"?:?@0")))
-    inputs, meta, extra, damaged_spec = _read_spec(spec_of(of))
-    head_numbers, damaged_head = _read_head(head)
+    inputs, meta, extra, damaged_spec = _read_spec(join_spec(of))
+    saved, damaged_head = _read_head(head)
     spent = Spent.parse(text(of.get("spent", b"")))
     position = QueuePosition(queue, kind, schema, int(before), int(able), text(paused), bool(head), int(known))
     view = RunView(
@@ -94,7 +93,7 @@ def _build(id: str, reply: Sequence[Any]) -> RunView:
         why="",
         counters=Counters.parse(text(of["counters"])),
         schema=schema,
-        iteration=head_numbers[3],
+        iteration=saved.iteration,
         phases=tuple(phase_label(text(phase)) for phase in phases),
         note=read_note(of.get("note")),
         error=read_failure(of.get("error")),
@@ -104,10 +103,10 @@ def _build(id: str, reply: Sequence[Any]) -> RunView:
         due=_moment(text(due)) if due else None,
         started=_moment(text(of["started"])) if "started" in of else None,
         ended=_moment(text(of["ended"])) if "ended" in of else None,
-        checkpointed=_moment(head_numbers[7]) if head_numbers[7] else None,
+        checkpointed=_moment(saved.updated) if saved.updated else None,
         parent=extra.get("parent"),
         key=extra.get("key"),
-        messages=head_numbers[2],
+        messages=saved.length,
         ended_by=_owner(of.get("last", b"").partition(b" ")[0]) if of["status"] == b"completed" else None,
         code=_optional_text(of.get("code")),
         story=told(of.get("story")),
@@ -131,14 +130,14 @@ def _read_spec(data: bytes | None) -> tuple[dict[str, Any], dict[str, Any], dict
         return {}, {}, {}, f"its inputs are damaged ({error})"
 
 
-def _read_head(head: Any) -> tuple[list[int], str]:
-    """Return the numbers in the checkpoint's head, and what is wrong with them."""
+def _read_head(data: Any) -> tuple[CheckpointHead, str]:
+    """Return the checkpoint's head, and what is wrong with it."""
     try:
-        numbers = [int(number) for number in text(head).split()] or [0] * _HEAD
-        _moment(numbers[7])
-        return numbers, ""
-    except (ValueError, LookupError, OverflowError, OSError):
-        return [0] * _HEAD, f"its checkpoint is damaged (the head is {_escaped(head)[:80]!r})"
+        head = CheckpointHead.parse(data) if data else NO_CHECKPOINT
+        _moment(head.updated)
+        return head, ""
+    except (Unreadable, ValueError, OverflowError, OSError):
+        return NO_CHECKPOINT, f"its checkpoint is damaged (the head is {_escaped(data)[:80]!r})"
 
 
 def _escaped(data: Any) -> str:

@@ -23,10 +23,10 @@ from typing import Any, Protocol, cast
 import redis
 
 from coordinator import Client, NotFound, Status
-from coordinator.client.run_builder import read_spec, spec_of
 from coordinator.config import Settings
 from coordinator.doctor.examiner import examine
 from coordinator.encoding.codec import decode
+from coordinator.encoding.spec import join_spec, read_spec
 from coordinator.model.run import Counters, parse_route
 from coordinator.store.keys import Keys
 from coordinator.store.server_checks import enter
@@ -363,7 +363,7 @@ def final_run(fields: Any) -> FinalRun:
     _, kind, _ = parse_route(fields[b"route"].decode())
     status, counters = fields[b"status"].decode(), Counters.parse(fields[b"counters"].decode())
     last = fields.get(b"last", b"").decode()
-    spec = spec_of({name.decode(): value for name, value in fields.items()})
+    spec = join_spec({name.decode(): value for name, value in fields.items()})
     if spec is None:
         return FinalRun(status, counters, last, bare=True)
     inputs, result = read_spec(spec)[0], fields.get(b"result")

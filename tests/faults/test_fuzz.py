@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from coordinator.client import schedules as scheduling
-from coordinator.client.run_builder import read_spec
 from coordinator.encoding.codec import decode, encode
+from coordinator.encoding.spec import read_spec
 from coordinator.errors import CoordinatorError, Unreadable
 from coordinator.model.deadline import Spent
 from coordinator.model.schedule import rules_from

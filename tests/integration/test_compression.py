@@ -13,13 +13,13 @@ import pytest
 
 from coordinator import Client, KeyConflict, Status
 from coordinator.encoding import seal
+from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.encoding.codec import encode
 from tests.e2e.processes import Stage, children, kept_open
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.servers import Server
 from tests.waiting import eventually, wait_until
 from workers import AsyncRun, Registry
-from workers.handlers.draft import Head
 
 LARGE = "the same words again and again; " * 6400  # 200 kB
 ON, OFF = ("zstd",), ()
@@ -80,7 +80,7 @@ def stored(here: Bench, id: str) -> dict[str, bytes]:
 
 def iteration(here: Bench, id: str) -> int:
     head = here.admin.hget(here.namespace.keys_of(id).ckpt(id), "head")
-    return Head.parse(head).iteration if head else 0
+    return CheckpointHead.parse(head).iteration if head else 0
 
 
 def compressed(here: Bench, id: str) -> set[str]:

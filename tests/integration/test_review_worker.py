@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.errors import Refused
 from coordinator.store.plans import workers as worker_plans
 from tests.integration.worker_harness import HANG, Bench, bench, performing
 from tests.servers import Server
 from tests.waiting import eventually
 from workers import AsyncRun, Left, Registry
-from workers.handlers.draft import Draft, Head
+from workers.handlers.draft import Draft
 from workers.handlers.migration import field_of, migrated, shown
 from workers.liveness.heartbeat import BeatResult
 
@@ -144,7 +145,7 @@ def test_phases_of_any_name_come_through_a_migration() -> None:
 
     draft = Draft()
     draft.phases = {f"phase:-:{name}#0": b"\x01" for name in ("outline", "issue#12", "issue")}
-    fresh = migrated(draft, Head(schema=1), {}, grow)
+    fresh = migrated(draft, CheckpointHead(schema=1), {}, grow)
     assert set(fresh.phases) == {*draft.phases, "inputs"}
 
 
@@ -163,7 +164,7 @@ def test_a_migration_that_leaves_nonsense_is_refused_and_named(part: str, value:
         setattr(left, part, value)
 
     with pytest.raises(Refused, match=f"a migration of 'grow' left (the )?{part}"):
-        migrated(Draft(), Head(schema=1), {}, grow)
+        migrated(Draft(), CheckpointHead(schema=1), {}, grow)
 
 
 async def test_a_beat_that_arrives_after_the_worker_has_left_does_not_bring_it_back(here: Bench) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.store.plans import coordinators as coordinator_plans
 from tests.integration.test_saves_lost import COMPLETE, ENDS_BY_ITSELF, SAVES, STEPS, UNFINISHED, expected, found, whole
 from tests.integration.worker_harness import Bench, bench, performing
@@ -18,7 +19,6 @@ from tests.servers import Server
 from tests.waiting import eventually
 from workers import AsyncRun, Registry
 from workers.handlers.context import Stopped
-from workers.handlers.draft import Head
 
 # how the wire builds its back-off is deprecated in the newest tenacity
 pytestmark = pytest.mark.filterwarnings("ignore:The 'initial' parameter:DeprecationWarning")
@@ -99,8 +99,8 @@ class Steps:
         await eventually(lambda: self.done >= count, f"step {count}", timeout=60)
 
 
-def head(here: Bench, id: str) -> Head:
-    return Head.parse(here.admin.hget(here.namespace.keys_of(id).ckpt(id), "head"))
+def head(here: Bench, id: str) -> CheckpointHead:
+    return CheckpointHead.parse(here.admin.hget(here.namespace.keys_of(id).ckpt(id), "head"))
 
 
 def counted(value: dict[str, Any]) -> dict[str, Any]:

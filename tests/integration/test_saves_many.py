@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.encoding.codec import encode
 from coordinator.model.run import route
 from coordinator.store.plans import clients as client_plans
@@ -16,7 +17,6 @@ from tests.integration.worker_harness import Bench, bench
 from tests.servers import Server
 from tests.waiting import eventually
 from workers import AsyncRun, Registry
-from workers.handlers.draft import Head
 
 pytestmark = pytest.mark.matrix("large numbers")
 
@@ -65,7 +65,7 @@ async def test_a_thousand_runs_that_save_all_the_time_share_their_trips(here, ca
     pipeline = here.admin.pipeline(transaction=False)
     for id in ids:
         pipeline.hget(here.namespace.keys(0).ckpt(id), "head")
-    saves = sum(Head.parse(head).seq for head in pipeline.execute())
+    saves = sum(CheckpointHead.parse(head).seq for head in pipeline.execute())
     print(f"{RUNS * OFFERS} offers, {saves} saves, {trips} trips")
     assert saves < RUNS * OFFERS * 0.8, "inside the window they are held"
     assert trips < saves / 5

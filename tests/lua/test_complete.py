@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.client.run_builder import SPEC
+from coordinator.encoding.spec import SPEC_FIELDS
 from coordinator.errors import BadCall
 from coordinator.store import scripts
 from coordinator.store.plans.workers import Claimed
@@ -139,7 +139,7 @@ def test_with_retention_0_only_a_bare_tombstone_is_left(store: Store) -> None:
     )
     left = store.dump()
     assert left.keys() - founded.keys() == {store.keys.run(run.id)}
-    assert not left[store.keys.run(run.id)][1].keys() & {*SPEC, "result", "error", "note", "prev", "token"}
+    assert not left[store.keys.run(run.id)][1].keys() & {*SPEC_FIELDS, "result", "error", "note", "prev", "token"}
     assert 50_000 < store.client.pttl(store.keys.run(run.id)) <= 60_000
     assert store.complete(run) == "ok", "and the tombstone still answers"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.client.run_builder import SPEC
 from coordinator.doctor import examiner as doctor
+from coordinator.encoding.spec import SPEC_FIELDS
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans.clients import NewRun
 from tests.lua.store import ROUTES, Store, delta
@@ -40,7 +40,7 @@ def test_nothing_but_a_bare_tombstone_is_left(store: Store, ending: str) -> None
     }
     assert left == {store.keys.run(run.id)}
     assert 0 < store.client.pttl(store.keys.run(run.id)) <= 60_000
-    assert not store.run(run.id).keys() & set(SPEC)
+    assert not store.run(run.id).keys() & set(SPEC_FIELDS)
     assert store.do(doctor.examine(store.ns, now=store.at)).found == 0
 
 

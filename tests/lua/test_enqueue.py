@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.client.run_builder import spec_of
+from coordinator.encoding.spec import join_spec
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans.clients import NewRun
 from tests.lua.store import NOW, ROUTES, Store
@@ -29,7 +29,7 @@ def test_a_spec_of_any_size_comes_back_as_it_was(store: Store, size: int) -> Non
     spec = bytes(i % 251 for i in range(size))
     id = store.enqueue(spec=spec)
     fields = store.client.hgetall(store.keys.run(id))
-    assert spec_of({name.decode(): value for name, value in fields.items()}) == spec
+    assert join_spec({name.decode(): value for name, value in fields.items()}) == spec
     run = store.take()
     assert (run.id, run.spec) == (id, spec)
     _, again = store.claim(number=1)

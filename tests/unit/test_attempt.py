@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from coordinator.clock import SystemClock
+from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.model.run import Counters
 from coordinator.store.keys import Keys
 from coordinator.store.plans.attempts import Delta
@@ -17,7 +18,7 @@ from workers import AsyncRun, Registry
 from workers.attempt.attempt import Attempt
 from workers.attempt.saver import Saver
 from workers.handlers.context import Stopped
-from workers.handlers.draft import Draft, Head
+from workers.handlers.draft import Draft
 from workers.liveness.lease import Lease
 from workers.throttle import Throttle
 
@@ -37,7 +38,7 @@ class Bench:
         claimed = Claimed("id", "1-1-w", "default:kind@0", b"", "", COUNTERS, "", None, False)
         self.attempt = Attempt(claimed, self.lease, kind, ThreadPoolExecutor(1))
         self.draft, self.words, self.open, self.sent = Draft(), ["ok"], asyncio.Event(), 0
-        self.saver = Saver(Head(), 1, self.draft.cut(), Throttle(0.0), SystemClock(), self.send)
+        self.saver = Saver(CheckpointHead(), 1, self.draft.cut(), Throttle(0.0), SystemClock(), self.send)
         self.attempt.saver = self.saver
         self.saver.on_fenced = self.attempt.lose
 

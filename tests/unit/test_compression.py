@@ -16,10 +16,10 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from coordinator.client import run_builder as producing
-from coordinator.config import Settings, compress
+from coordinator.config import Settings
 from coordinator.encoding import compression, seal
 from coordinator.encoding.codec import decode, encode
+from coordinator.encoding.spec import digest_inputs
 from coordinator.errors import BadOption, TooLarge, Unreadable
 from tests.unit.test_codec import calm, plain, shape
 from workers.handlers.messages import Messages, chunk, unchunk
@@ -141,9 +141,9 @@ def test_messages_that_are_small_alone_are_compressed_together():
 
 
 def test_with_compression_and_without_inputs_have_one_digest():
-    plainly = producing.digest(state)
+    plainly = digest_inputs(state)
     seal.use("zstd")
-    assert producing.digest(state) == plainly
+    assert digest_inputs(state) == plainly
 
 
 # ---- limits
@@ -304,7 +304,7 @@ def test_foreign_bytes_behind_the_mark_are_unreadable(tail, magic):
 
 def test_the_environment_switches_it_on(monkeypatch):
     monkeypatch.setenv("RUNS_COMPRESS", "zstd")
-    assert compress() == ("zstd",)
+    assert compression.codecs_from_environment() == ("zstd",)
     assert seal.sealed(encode(state, "state"))[:1] == seal.MARK
 
 

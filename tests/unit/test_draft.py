@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.encoding.codec import encode
 from coordinator.errors import NotPlain, Refused, TooLarge, Unreadable
-from workers.handlers.draft import Draft, Head, loaded
+from workers.handlers.draft import Draft, loaded
 from workers.handlers.messages import chunk
 
 
@@ -31,7 +32,7 @@ def test_a_stored_checkpoint_is_loaded_in_order():
     draft, head, unfinished = loaded(stored())
     assert list(draft.messages) == [{"n": 0}, {"n": 1}]
     assert (draft.state, draft.iteration, list(draft.phases)) == ({"x": 1}, 1, ["phase:-:a#0"])
-    assert head == Head(4, 1, 2, 1, 1, 3, 1, 1000, 2, 20)
+    assert head == CheckpointHead(4, 1, 2, 1, 1, 3, 1, 1000, 2, 20)
     assert unfinished == [{"n": 2}]
 
 

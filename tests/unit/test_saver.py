@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.errors import Unconfirmed
 from coordinator.model.run import Note
 from coordinator.store.plans.attempts import Delta
 from workers.attempt.saver import Saver, SaverClosed
-from workers.handlers.draft import Cut, Draft, Head
+from workers.handlers.draft import Cut, Draft
 from workers.handlers.messages import unchunk
 from workers.throttle import Throttle
 
@@ -85,10 +86,10 @@ class Bench:
         return self.server.sent
 
 
-def made(window: float = 10.0, head: Head | None = None, draft: Draft | None = None) -> Bench:
+def made(window: float = 10.0, head: CheckpointHead | None = None, draft: Draft | None = None) -> Bench:
     draft, server, clock = draft or Draft(), Server(), Clock()
     server.open.set()
-    saver = Saver(head or Head(), 1, draft.cut(), Throttle(window), clock, server)
+    saver = Saver(head or CheckpointHead(), 1, draft.cut(), Throttle(window), clock, server)
     return Bench(draft, server, clock, saver)
 
 
@@ -400,7 +401,7 @@ async def test_the_count_goes_on_over_attempts():
     draft = Draft()
     draft.messages.append({"n": 0})
     draft.state = {"x": 1}
-    head = Head(seq=7, generation=3, length=1, iteration=2, peak=2, progress=4, schema=1)
+    head = CheckpointHead(seq=7, generation=3, length=1, iteration=2, peak=2, progress=4, schema=1)
     draft.messages.generation = 3
     bench = made(window=0.0, head=head, draft=draft)
     bench.draft.messages.append({"n": 1})

@@ -14,7 +14,9 @@ from typing import Any, assert_never
 
 from coordinator.client import parent as inherit
 from coordinator.clock import Clock
+from coordinator.encoding.checkpoint_head import NO_CHECKPOINT, CheckpointHead
 from coordinator.encoding.codec import decode, encode
+from coordinator.encoding.spec import read_spec
 from coordinator.errors import CoordinatorError, NotPlain, TooLarge, TreeCancelled, Unconfirmed, Unreachable, Unreadable
 from coordinator.logs import about
 from coordinator.model.outcome import (
@@ -39,7 +41,7 @@ from workers.attempt.attempt import Attempt
 from workers.attempt.kind_health import KindHealth
 from workers.attempt.saver import Saver
 from workers.handlers.context import AsyncRun, Facts, Resumed, Run, Stopped
-from workers.handlers.draft import INPUTS, NO_HEAD, RESULT_LIMIT, Draft, Head, loaded
+from workers.handlers.draft import INPUTS, RESULT_LIMIT, Draft, loaded
 from workers.handlers.messages import kept
 from workers.handlers.migration import migrated
 from workers.throttle import Throttle
@@ -101,7 +103,7 @@ class Executor:
         """What the handler is called with. Anything raised here is before its first line."""
         claimed, handler = attempt.claimed, attempt.handler
         draft, head, unfinished = await self._load(attempt)
-        inputs, meta = _spec(claimed.spec)
+        inputs, meta, _ = read_spec(claimed.spec, "the run")
         older = 0 < head.schema < handler.schema
         if older:
             draft = migrated(draft, head, inputs, handler)
@@ -130,11 +132,11 @@ class Executor:
         make = AsyncRun if handler.is_async else Run
         return make(facts, self.resources.get(handler.kind), draft, attempt), inputs
 
-    async def _load(self, attempt: Attempt) -> tuple[Draft, Head, list[Any]]:
+    async def _load(self, attempt: Attempt) -> tuple[Draft, CheckpointHead, list[Any]]:
         """The checkpoint: along with the claim, or page by page where it is large."""
         parts = attempt.claimed.checkpoint
         if parts is None:
-            return Draft(), NO_HEAD, []
+            return Draft(), NO_CHECKPOINT, []
         if parts == "paged":
             plan = worker_plans.load(attempt.lease.keys, attempt.id, attempt.token)
             parts = await drive_async(self.wire, plan, give_up=lambda: attempt.stopping is not None)
@@ -148,7 +150,7 @@ class Executor:
             raise Unreadable(f"the checkpoint has schema {head.schema}, and the handler reads {attempt.handler.schema}")
         return draft, head, unfinished
 
-    def _resumed(self, attempt: Attempt, head: Head, unfinished: list[Any]) -> Resumed | None:
+    def _resumed(self, attempt: Attempt, head: CheckpointHead, unfinished: list[Any]) -> Resumed | None:
         cause = attempt.claimed.cause
         if not cause:
             return None
@@ -315,14 +317,6 @@ class Executor:
                 _first_line(error),
             )
             self.refused(kind)
-
-
-def _spec(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Inputs and meta, as an enqueue wrote them."""
-    spec = decode(data, "the run")
-    if not isinstance(spec, list) or len(spec) != 3 or not all(isinstance(part, dict) for part in spec[:2]):
-        raise Unreadable("the run's spec is not what an enqueue wrote")
-    return spec[0], spec[1]
 
 
 class BadInputs(CoordinatorError):

@@ -11,11 +11,12 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from coordinator.clock import Clock
+from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.encoding.codec import encode
 from coordinator.errors import CoordinatorError, Unconfirmed, Unreachable, Unreadable
 from coordinator.model.run import Note
 from coordinator.store.plans.attempts import Delta
-from workers.handlers.draft import Cut, Head
+from workers.handlers.draft import Cut
 from workers.handlers.messages import Messages, chunk
 from workers.throttle import Throttle
 
@@ -31,7 +32,7 @@ class SaverClosed(Exception):
 class Deltas:
     """What the server has of a checkpoint, and so what is new in a cut. Pure bookkeeping, no I/O."""
 
-    def __init__(self, head: Head, schema: int, start: Cut) -> None:
+    def __init__(self, head: CheckpointHead, schema: int, start: Cut) -> None:
         self._schema = schema
         self._seq = self._acked = head.seq
         self._base, self._generation, self._shift = head.length, head.generation, 0
@@ -86,7 +87,9 @@ async def _nobody(delta: Delta) -> tuple[str, int]:
 class Saver:
     """The newest cut of an attempt, and its way to the server."""
 
-    def __init__(self, head: Head, schema: int, start: Cut, throttle: Throttle, clock: Clock, send: Send) -> None:
+    def __init__(
+        self, head: CheckpointHead, schema: int, start: Cut, throttle: Throttle, clock: Clock, send: Send
+    ) -> None:
         self._deltas = Deltas(head, schema, start)
         self._throttle, self._clock, self._send = throttle, clock, send
         self._newest, self._offered, self._saved = start, 0, 0

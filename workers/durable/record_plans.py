@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgpack
 
+from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.encoding.codec import decode, encode
 from coordinator.errors import BadCall, CoordinatorError, TooLarge, Unreadable
 from coordinator.store.keys import Keys
@@ -222,7 +223,7 @@ def _rest(keys: Keys, id: str, reply: Any, room: int) -> Steps[Loaded | str | No
     content, inline = pairs(reply[1]), text(reply[2]) == "whole"
     chunks: dict[str, Any] | None = pairs(reply[3])
     if not inline:
-        chunks = yield from _pages(keys, id, _numbers(id, content)[0], pairs(reply[3]), room)
+        chunks = yield from _pages(keys, id, _head_of(id, content).seq, pairs(reply[3]), room)
     return "changed" if chunks is None else _loaded(id, content, chunks)
 
 
@@ -244,10 +245,10 @@ def _pages(keys: Keys, id: str, seq: int, sizes: dict[str, Any], room: int) -> S
     return chunks
 
 
-def _numbers(id: str, content: dict[str, Any]) -> list[int]:
+def _head_of(id: str, content: dict[str, Any]) -> CheckpointHead:
     try:
-        return [int(part) for part in content["head"].split()]
-    except (KeyError, ValueError):
+        return CheckpointHead.parse(content["head"])
+    except (KeyError, Unreadable):
         raise Unreadable(f"the head of the record of run {id} can't be read") from None
 
 
@@ -259,7 +260,7 @@ def _loaded(id: str, content: dict[str, Any], chunks: dict[str, Any]) -> Loaded:
 
 
 def _read(id: str, content: dict[str, Any], chunks: dict[str, Any]) -> Loaded:
-    seq, generation, length, iteration, _, _, schema, updated, *_ = _numbers(id, content)
+    head = _head_of(id, content)
     messages: list[bytes] = []
     for base in sorted(chunks, key=int):
         if int(base) != len(messages) or chunks[base] is None:
@@ -268,17 +269,17 @@ def _read(id: str, content: dict[str, Any], chunks: dict[str, Any]) -> Loaded:
         if not isinstance(part, list):
             raise Unreadable(f"messages {base} and on of run {id} are not a list")
         messages += [encode(item, "message") for item in part]
-    if len(messages) != length:
-        raise Unreadable(f"the record of run {id} has {len(messages)} messages, and its head says {length}")
+    if len(messages) != head.length:
+        raise Unreadable(f"the record of run {id} has {len(messages)} messages, and its head says {head.length}")
     count = sum(field.startswith("phase:") for field in content)
     if "meta" not in content or any(f"phase:{i}" not in content for i in range(count)):
         raise Unreadable(f"parts of the record of run {id} are missing")
     packed = Packed(
         id, content["meta"], messages, [content[f"phase:{i}"] for i in range(count)], content.get("state") or b"",
-        iteration, schema, seq,
+        head.iteration, head.schema, head.seq,
     )  # fmt: skip
-    checkpoint = unpack(packed, datetime.fromtimestamp(updated / 1000, UTC))
-    return Loaded(checkpoint, Known.of(packed, seq, generation))
+    checkpoint = unpack(packed, datetime.fromtimestamp(head.updated / 1000, UTC))
+    return Loaded(checkpoint, Known.of(packed, head.seq, head.generation))
 
 
 def delete(keys: Keys, owner: str, id: str, *, seq: int, now: str = "") -> Steps[None]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.encoding.codec import decode
 from coordinator.errors import Refused, TooLarge, Unreadable
 from workers.handlers.messages import Messages, kept, unchunk
@@ -17,32 +18,6 @@ from workers.handlers.messages import Messages, kept, unchunk
 CHECKPOINT_LIMIT = 64 * 1024 * 1024
 RESULT_LIMIT = 8 * 1024 * 1024
 INPUTS = "inputs"  # kept beside the phases where a migration changed what the handler is called with
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """The head of a stored checkpoint (see lua/_checkpoint.lua)."""
-
-    seq: int = 0
-    generation: int = 1
-    length: int = 0
-    iteration: int = 0
-    peak: int = 0
-    progress: int = 0
-    schema: int = 0
-    updated: int = 0
-    appended: int = 0
-    size: int = 0
-
-    @classmethod
-    def parse(cls, text: bytes) -> Head:
-        try:
-            return cls(*(int(part) for part in text.split()))
-        except (ValueError, TypeError):
-            raise Unreadable(f"the head of the checkpoint can't be read: {text!r:.80}") from None
-
-
-NO_HEAD = Head()  # of a run that has no checkpoint yet
 
 
 class Cut(NamedTuple):
@@ -118,7 +93,7 @@ class Draft:
             self._seen[scope] -= 1
 
 
-def loaded(parts: Any) -> tuple[Draft, Head, list[Any]]:
+def loaded(parts: Any) -> tuple[Draft, CheckpointHead, list[Any]]:
     """A draft from the stored parts (ckpt fields, message chunks); and the messages that a release left unfinished. Unreadable
     where the bytes are not those of a checkpoint."""
     try:
@@ -129,11 +104,11 @@ def loaded(parts: Any) -> tuple[Draft, Head, list[Any]]:
         raise Unreadable("the checkpoint can't be read: its messages are nested too deep") from None
 
 
-def _loaded(parts: Any) -> tuple[Draft, Head, list[Any]]:
+def _loaded(parts: Any) -> tuple[Draft, CheckpointHead, list[Any]]:
     fields = {name.decode(): value for name, value in _pairs(parts[0])}
     if "head" not in fields:
         raise Unreadable("the checkpoint has no head")
-    head = Head.parse(fields["head"])
+    head = CheckpointHead.parse(fields["head"])
     chunks = sorted((int(index), data) for index, data in _pairs(parts[1]))
     items: list[tuple[bytes, Any]] = []
     for index, data in chunks:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.encoding.codec import decode
 from coordinator.errors import Refused
-from workers.handlers.draft import INPUTS, RESULT_LIMIT, Draft, Head
+from workers.handlers.draft import INPUTS, RESULT_LIMIT, Draft
 from workers.handlers.handler import Handler
 from workers.handlers.messages import Messages, kept
 
@@ -28,7 +29,7 @@ class Left:
     iteration: int
 
 
-def migrated(draft: Draft, head: Head, inputs: dict[str, Any], handler: Handler[..., Any]) -> Draft:
+def migrated(draft: Draft, head: CheckpointHead, inputs: dict[str, Any], handler: Handler[..., Any]) -> Draft:
     """The draft at the handler's schema. Where a step is missing the run should not have come here: refused."""
     left = Left(
         dict(inputs),

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from coordinator.client import schedules as scheduling
-from coordinator.client.run_builder import read_spec
+from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.encoding.codec import decode, encode
+from coordinator.encoding.spec import read_spec
 from coordinator.errors import CoordinatorError
 from coordinator.model import story
 from coordinator.model.deadline import Deadline, Spent
@@ -18,9 +19,8 @@ from coordinator.views.ending import Ending, read_failure
 from coordinator.views.run_view import read_note, run_view
 from tests.faults.fuzz.hostile import hostile
 from workers.attempt.critic import DeadlineTracker
-from workers.attempt.executor import _spec
 from workers.durable import record_plans as checkpoint_plans
-from workers.handlers.draft import Head, loaded
+from workers.handlers.draft import loaded
 
 SPEC = encode([{"topic": "tides", "n": 3}, {"caller_id": "u1"}, {"key": "k", "priority": 5}], "spec")
 STATE = encode({"turn": 3, "seen": ["a", "b"], "at": (1, 2)}, "state")
@@ -118,9 +118,8 @@ def record(dice: random.Random) -> Any:
 
 TARGETS: dict[str, Target] = {
     "decode": lambda dice: decode(hostile(dice), "fuzz"),
-    "spec of a claimed run": lambda dice: _spec(hostile(dice, SPEC)),
-    "spec of a shown run": lambda dice: read_spec(hostile(dice, SPEC)),
-    "head": lambda dice: Head.parse(hostile(dice, HEAD)),
+    "spec": lambda dice: read_spec(hostile(dice, SPEC)),
+    "head": lambda dice: CheckpointHead.parse(hostile(dice, HEAD)),
     "checkpoint": checkpoint,
     "error": lambda dice: read_failure(hostile(dice, ERROR)),
     "note": lambda dice: read_note(hostile(dice, NOTE)),

@@ -1,0 +1,36 @@
+"""The environment variables that configure the product. Only this module reads them.
+
+It is below the encoding, which needs RUNS_COMPRESS, and below config.py, which needs the others.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The values of the variables; empty where a variable is not set.
+
+    Attributes:
+        url: RUNS_URL, the server.
+        redis_url: REDIS_URL, the server in an environment that many programs share.
+        namespace: RUNS_NAMESPACE.
+        compress: RUNS_COMPRESS, the codec that compresses stored values.
+    """
+
+    url: str = ""
+    redis_url: str = ""
+    namespace: str = ""
+    compress: str = ""
+
+
+def read_environment() -> Environment:
+    """Read the variables of this process."""
+    return Environment(
+        url=os.environ.get("RUNS_URL", ""),
+        redis_url=os.environ.get("REDIS_URL", ""),
+        namespace=os.environ.get("RUNS_NAMESPACE", ""),
+        compress=os.environ.get("RUNS_COMPRESS", ""),
+    )
