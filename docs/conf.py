@@ -53,6 +53,7 @@ autodoc_class_signature = "separated"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
+napoleon_use_ivar = True  # "Attributes:" of a class becomes a list and not a second description of each attribute
 python_use_unqualified_type_names = True
 add_module_names = False
 maximum_signature_line_length = 100

@@ -14,33 +14,33 @@ from docutils.parsers.rst import Directive
 from coordinator.model.run import MOVES
 
 STATES = {
-    "delayed": (180, 120),
-    "queued": (180, 330),
-    "running": (500, 225),
-    "completed": (850, 50),
-    "failed": (850, 150),
-    "dead": (850, 270),
-    "cancelled": (850, 420),
+    "delayed": (240, 120),
+    "queued": (240, 330),
+    "running": (560, 225),
+    "completed": (980, 50),
+    "failed": (980, 150),
+    "dead": (980, 270),
+    "cancelled": (980, 420),
 }
 WIDTH, HEIGHT = 120, 44
 
 # (from, to) -> path of the arrow, and where its label stands: x, y, text-anchor
 ARROWS: dict[tuple[str | None, str], tuple[str, tuple[int, int, str]]] = {
-    (None, "delayed"): ("M 20 120 H 114", (64, 110, "middle")),
-    (None, "queued"): ("M 20 330 H 114", (64, 320, "middle")),
-    ("delayed", "queued"): ("M 180 142 V 302", (190, 226, "start")),
-    ("queued", "running"): ("M 240 318 L 434 240", (330, 268, "middle")),
-    ("running", "queued"): ("M 500 247 C 480 320 380 340 246 336", (430, 345, "middle")),
-    ("running", "delayed"): ("M 480 203 C 450 130 340 110 246 116", (370, 100, "middle")),
-    ("running", "completed"): ("M 520 203 C 560 110 650 60 784 50", (610, 78, "middle")),
-    ("running", "failed"): ("M 560 212 L 784 158", (672, 152, "middle")),
-    ("running", "dead"): ("M 560 232 L 784 266", (672, 232, "middle")),
-    ("running", "cancelled"): ("M 540 247 C 580 330 640 390 784 408", (672, 330, "middle")),
-    ("queued", "cancelled"): ("M 200 352 C 240 430 400 440 784 424", (420, 412, "middle")),
-    ("delayed", "cancelled"): ("M 128 142 C 40 260 60 480 300 480 C 500 480 640 470 800 446", (420, 472, "middle")),
-    ("failed", "queued"): ("M 910 150 H 950 V 540 H 90 V 390 L 130 356", (970, 340, "start")),
-    ("dead", "queued"): ("M 910 270 H 950", (970, 340, "start")),
-    ("cancelled", "queued"): ("M 910 420 H 950", (970, 340, "start")),
+    (None, "delayed"): ("M 20 120 H 174", (70, 110, "middle")),
+    (None, "queued"): ("M 20 330 H 174", (70, 320, "middle")),
+    ("delayed", "queued"): ("M 240 142 V 302", (250, 226, "start")),
+    ("queued", "running"): ("M 300 318 L 494 240", (380, 272, "end")),
+    ("running", "queued"): ("M 560 247 C 540 320 440 340 306 336", (450, 352, "middle")),
+    ("running", "delayed"): ("M 540 203 C 510 130 400 110 306 116", (440, 98, "middle")),
+    ("running", "completed"): ("M 580 203 C 610 100 720 50 914 50", (720, 52, "middle")),
+    ("running", "failed"): ("M 620 216 L 914 156", (752, 152, "middle")),
+    ("running", "dead"): ("M 620 232 L 914 266", (790, 232, "middle")),
+    ("running", "cancelled"): ("M 600 247 C 640 330 720 390 914 408", (690, 340, "start")),
+    ("queued", "cancelled"): ("M 260 352 C 300 430 460 440 914 424", (520, 418, "middle")),
+    ("delayed", "cancelled"): ("M 190 142 C 110 260 130 490 380 490 C 580 490 740 480 930 446", (520, 480, "middle")),
+    ("failed", "queued"): ("M 1040 150 H 1080 V 540 H 160 V 390 L 192 356", (1090, 340, "start")),
+    ("dead", "queued"): ("M 1040 270 H 1080", (1090, 340, "start")),
+    ("cancelled", "queued"): ("M 1040 420 H 1080", (1090, 340, "start")),
 }
 MARK = '<marker id="arrow" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto">'
 
@@ -57,7 +57,7 @@ def svg() -> str:
     if missing := moves.keys() ^ ARROWS.keys():
         raise ValueError(f"the state diagram and MOVES differ: {sorted(missing, key=str)}")
     parts = [
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1040 560" role="img" font-family="inherit" font-size="15">',
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1150 560" role="img" font-family="inherit" font-size="15">',
         "<title>The states of a run and the scripts that move it</title>",
         f'<defs>{MARK}<path d="M 0 0 L 10 5 L 0 10 z" fill="currentColor"/></marker></defs>',
     ]

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import pkgutil
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from coordinator.model.run import MOVES
+from coordinator import Overview, RunView, ScheduleView, WorkerView
+from coordinator.client.run_builder import EnqueueOptions
+from coordinator.client.schedules import ScheduleOptions
+from coordinator.model import address
+from coordinator.model.run import MOVES, Options
+from workers import Deadline, Retry, testing
+from workers.handlers.handler import Policy
+from workers.handlers.registry import HandlerOptions
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -84,6 +94,73 @@ def test_every_key_says_its_type_and_its_contents() -> None:
     } == set()
 
 
+def rows(name: str, heading: str) -> dict[str, list[str]]:
+    """Return the rows of the first table below a heading: the first cell's names -> the other cells."""
+    section = re.split(rf"^#+ {re.escape(heading)}$", page(name), maxsplit=1, flags=re.MULTILINE)[1]
+    section = re.split(r"^#+ ", section, maxsplit=1, flags=re.MULTILINE)[0]
+    found: dict[str, list[str]] = {}
+    for line in re.findall(r"^\| (`.*) \|$", section, re.MULTILINE):
+        first, *rest = line.split(" | ")
+        for one in re.findall(r"`([^`]+)`", first):
+            found.setdefault(one, rest)
+    return found
+
+
+def test_every_option_of_enqueue_is_documented_with_its_default() -> None:
+    documented = rows("reference/options.md", "Options of enqueue")
+    assert set(documented) == set(get_type_hints(EnqueueOptions))
+    for field in dataclasses.fields(Options):
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        assert documented[field.name][0] == f"`{default!r}`".replace("'", '"'), field.name
+
+
+def test_every_option_of_a_handler_is_documented_with_its_default() -> None:
+    documented = rows("reference/options.md", "Handler options")
+    own = {name: cells for name, cells in documented.items() if "." not in name}
+    assert set(own) == {"kind", *get_type_hints(HandlerOptions)}
+    for field in dataclasses.fields(Policy):
+        shown = re.findall(r"`([^`]*)`", own[field.name][0])[0]
+        if field.name not in ("retry", "deadline"):
+            assert shown == repr(field.default).replace("'", '"'), field.name
+    parts = {name for name in documented if "." in name}
+    policies = {"Retry": Retry, "Deadline": Deadline}
+    assert parts == {
+        f"{name}.{field.name}" for name, policy in policies.items() for field in dataclasses.fields(policy)
+    }
+
+
+def test_every_option_of_a_schedule_is_documented() -> None:
+    assert set(rows("reference/options.md", "Options of schedule")) == set(get_type_hints(ScheduleOptions))
+
+
+@pytest.mark.parametrize("view", [RunView, WorkerView, Overview, ScheduleView], ids=lambda view: str(view.__name__))
+def test_every_field_of_a_view_is_documented(view: Any) -> None:
+    assert set(rows("reference/views.md", view.__name__)) == {field.name for field in dataclasses.fields(view)}
+
+
+def test_the_fields_inside_a_run_view_are_documented() -> None:
+    hints = get_type_hints(RunView)
+    assert set(rows("reference/views.md", "Counters")) == {
+        field.name for field in dataclasses.fields(hints["counters"])
+    }
+    (entry, _) = get_args(hints["story"])
+    assert set(rows("reference/views.md", "Story")) == {field.name for field in dataclasses.fields(entry)}
+
+
+def test_every_environment_variable_is_documented() -> None:
+    sources = [*(ROOT / "coordinator").rglob("*.py"), *(ROOT / "workers").rglob("*.py")]
+    read = {name for path in sources for name in re.findall(r"""["'](RUNS_[A-Z_]+|REDIS_URL)["']""", path.read_text())}
+    documented = set(re.findall(r"^\| `(\w+)` \|", page("reference/environment.md"), re.MULTILINE))
+    assert documented == read
+
+
+def test_every_scheme_and_option_of_a_url_is_documented() -> None:
+    text = page("reference/urls.md")
+    assert {scheme for scheme in address._SCHEMES if f"{scheme}://" not in text} == set()
+    options = address._TLS_OPTIONS | address._SENTINEL_OPTIONS | address._UNIX_OPTIONS
+    assert set(rows("reference/urls.md", "Options in the URL")) - {"unix://"} == options
+
+
 # ---- the state diagram -----------------------------------------------------------------------------------------------
 
 
@@ -110,3 +187,45 @@ def test_the_drawn_states_are_those_of_the_table_of_moves() -> None:
 def test_a_page_that_loads_from_another_host_is_found(html: str, tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text(f'<a href="https://example.com">a link is fine</a>{html}')
     assert len(self_contained.foreign_requests(tmp_path)) == 1
+
+
+# ---- code blocks -------------------------------------------------------------------------------------------------------
+
+# Every Python block of these pages is executed, in order, in one namespace per page. Pages that are not listed have tests
+# of their own (first-program: test_readme.py; checkpoints-alone: tests/integration; codecs: test_compression.py).
+EXECUTED = [
+    "coming-from/arq.md",
+    "coming-from/celery.md",
+    "coming-from/langgraph.md",
+    "coming-from/temporal.md",
+    "guides/agents.md",
+    "guides/deadlines.md",
+    "guides/phases.md",
+    "guides/retries.md",
+    "guides/schedules.md",
+    "guides/stopping.md",
+    "guides/testing.md",
+    "index.md",
+    "reference/options.md",
+]
+
+
+@pytest.mark.parametrize("name", EXECUTED)
+def test_the_code_of_a_page_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNS_URL", f"memory://docs-{name}")
+    blocks = re.findall(r"^```python\n(.*?)^```$", page(name), re.DOTALL | re.MULTILINE)
+    assert blocks
+    module = ModuleType("docs_page")
+    monkeypatch.setitem(sys.modules, "docs_page", module)
+    for block in blocks:
+        exec(compile(block, name, "exec"), module.__dict__)  # noqa: S102  # the docs are ours
+    for test in [value for title, value in vars(module).items() if title.startswith("test_")]:
+        test()
+
+
+def test_the_agent_of_the_guide_comes_to_the_same_end_wherever_it_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    (first, *_) = re.findall(r"^```python\n(.*?)^```$", page("guides/agents.md"), re.DOTALL | re.MULTILINE)
+    module = ModuleType("docs_agent")
+    monkeypatch.setitem(sys.modules, "docs_agent", module)
+    exec(compile(first, "agents.md", "exec"), module.__dict__)  # noqa: S102
+    assert testing.crash_matrix(module.research.inputs("tides")).result == "tides: found it"
