@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import random
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.e2e.app import journal
+from tests.waiting import work_for
 from workers import AsyncRun, Registry
 from workers.handlers.messages import ToolCall
 
@@ -48,14 +48,14 @@ def answer(topic: str) -> str:
 
 async def ask(run: AsyncRun) -> dict[str, Any]:
     journal(run, "ask", len(run.messages))
-    await asyncio.sleep(random.uniform(0, 0.08))
+    await work_for(random.uniform(0, 0.08))
     return reply_to(run.messages)
 
 
 async def look_up(run: AsyncRun, topic: str, call: ToolCall) -> str:
     turn, _, number = call.id.partition("-")
     journal(run, "tool", 10 * int(turn) + int(number))
-    await asyncio.sleep(random.uniform(0, 0.04))
+    await work_for(random.uniform(0, 0.04))
     return str(result_of(topic, call.id)["content"])
 
 

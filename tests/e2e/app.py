@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import time
 from pathlib import Path
 
+from tests.waiting import block_for, eventually, work_for
 from workers import AsyncRun, Registry, Run
 
 runs = Registry()
@@ -30,7 +30,7 @@ async def steps(run: AsyncRun, total: int, seconds: float = 0.0, gate: str = "")
     async for turn in run.loop(limit=total):
         journal(run, "step", turn)
         run.messages.append({"turn": turn})
-        await asyncio.sleep(seconds)
+        await work_for(seconds)
         if gate and Path(f"{os.environ['JOURNAL']}.{gate}").exists():  # noqa: ASYNC240  # a test's mark
             break
     journal(run, "end", len(run.messages))
@@ -42,7 +42,7 @@ async def saved(run: AsyncRun, total: int, seconds: float = 0.0) -> list[int]:
     """Says of each step when the server has acknowledged it."""
     journal(run, "start", len(run.state.get("done", [])))
     for number in range(len(run.state.get("done", [])), total):
-        await asyncio.sleep(seconds)
+        await work_for(seconds)
         run.state.setdefault("done", []).append(number)
         await run.flush()
         journal(run, "saved", number)
@@ -53,10 +53,13 @@ async def saved(run: AsyncRun, total: int, seconds: float = 0.0) -> list[int]:
 async def opened(run: AsyncRun, *gates: object) -> None:
     """Returns when the test has opened one of the gates."""
     paths = [Path(f"{os.environ['JOURNAL']}.{gate}") for gate in gates]
-    while not any(path.exists() for path in paths):  # the gate is another process
+
+    def is_open() -> bool:
         if run.stopping:
             raise run.stopping
-        await asyncio.sleep(0.02)
+        return any(path.exists() for path in paths)
+
+    await eventually(is_open, "the test to open a gate", timeout=3600, pause=0.02)
 
 
 @runs.handler
@@ -84,7 +87,7 @@ async def marks(run: AsyncRun) -> str:
 async def sleeper(run: AsyncRun, seconds: float = 3600.0) -> str:
     """Has no cut: it ends when it is cancelled."""
     journal(run, "start")
-    await asyncio.sleep(seconds)
+    await work_for(seconds)
     journal(run, "end")
     return "slept"
 
@@ -95,14 +98,14 @@ async def holder(run: AsyncRun) -> None:
     run.state["attempts"] = run.attempt
     await run.flush()
     journal(run, "start")
-    await asyncio.sleep(3600)
+    await work_for(3600)
 
 
 @runs.handler
 async def slow_first(run: AsyncRun, seconds: float) -> str:
     """Takes its time until its first checkpoint."""
     journal(run, "start")
-    await asyncio.sleep(seconds)
+    await work_for(seconds)
     run.state["there"] = True
     await run.flush()
     journal(run, "end")
@@ -122,7 +125,7 @@ def plain_steps(run: Run, total: int, seconds: float = 0.0) -> int:
     for turn in run.loop(limit=total):
         journal(run, "step", turn)
         run.messages.append({"turn": turn})
-        time.sleep(seconds)
+        block_for(seconds)
     journal(run, "end", len(run.messages))
     return len(run.messages)
 

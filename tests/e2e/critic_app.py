@@ -6,6 +6,7 @@ import asyncio
 import time
 
 from tests.e2e.app import journal
+from tests.waiting import work_for
 from workers import AsyncRun, Deadline, Registry, Run
 
 runs = Registry()
@@ -15,7 +16,7 @@ runs = Registry()
 def deaf(run: Run) -> None:
     """A plain function that comes to no cut and looks at nothing."""
     journal(run, "deaf")
-    time.sleep(600)
+    time.sleep(600)  # The handler ignores every request to stop.
 
 
 @runs.handler(deadline=Deadline(hard=12.0))
@@ -23,7 +24,7 @@ async def turns(run: AsyncRun) -> None:
     """Goes on until it is told to stop, at a cut."""
     journal(run, "start", run.attempt)
     async for _ in run.loop(limit=1_000_000):
-        await asyncio.sleep(0.05)
+        await work_for(0.05)
 
 
 @runs.handler
@@ -32,7 +33,7 @@ async def blocks(run: AsyncRun, in_a_group: bool) -> None:
     journal(run, "blocks", run.attempt)
 
     async def block() -> None:
-        time.sleep(600)  # noqa: ASYNC251  # that is the point
+        time.sleep(600)  # noqa: ASYNC251  # The handler blocks its event loop on purpose.
 
     if not in_a_group:
         await block()

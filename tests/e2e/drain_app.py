@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from pathlib import Path
 
 from tests.e2e.app import journal
+from tests.waiting import block_for, eventually, work_for
 from workers import AsyncRun, Registry, Run
 
 runs = Registry()
@@ -24,7 +24,7 @@ async def walks(run: AsyncRun) -> int:
     try:
         async for turn in run.loop(limit=100_000):
             journal(run, "step", turn)
-            await asyncio.sleep(0.05)
+            await work_for(0.05)
             if enough():
                 return turn
     finally:
@@ -39,8 +39,7 @@ async def family(run: AsyncRun) -> str:
 
     async def child() -> None:
         try:
-            while not enough():  # noqa: ASYNC110  # the gate is another process
-                await asyncio.sleep(0.05)
+            await eventually(enough, "the test to have seen enough", timeout=3600, pause=0.05)
         finally:
             if not enough():
                 raise OSError("a child's clean-up")
@@ -70,7 +69,7 @@ def bare(run: Run) -> str:
     """A loop with a cut, in a thread."""
     journal(run, "start")
     while not enough():
-        time.sleep(0.02)
+        block_for(0.02)
         run.state["turns"] = run.state.get("turns", 0) + 1
         run.checkpoint()
     return "enough"
@@ -80,7 +79,7 @@ def bare(run: Run) -> str:
 async def bare_async(run: AsyncRun) -> str:
     journal(run, "start")
     while not enough():
-        await asyncio.sleep(0.02)
+        await work_for(0.02)
         run.state["turns"] = run.state.get("turns", 0) + 1
         run.checkpoint()
     return "enough"

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from tests.e2e.app import journal
+from tests.waiting import work_for
 from workers import AsyncRun, Registry, Run
 
 runs, blocking = Registry(), Registry()
@@ -32,7 +33,7 @@ async def forks(run: AsyncRun) -> str:
     if run.attempt > 1:
         return "went on"
     if not (heir := os.fork()):
-        time.sleep(300)  # noqa: ASYNC251  # a process of its own
+        time.sleep(300)  # noqa: ASYNC251  # The forked process only has to stay alive.
         os._exit(0)
     journal(run, "heir", heir)
     journal(run, "heir", subprocess.Popen(["sleep", "300"]).pid)  # noqa: ASYNC220  # it does not wait
@@ -50,7 +51,7 @@ def reads_stdin(run: Run) -> str:
 async def blocks(run: AsyncRun) -> None:
     """Holds up its event loop."""
     journal(run, "start")
-    time.sleep(600)  # noqa: ASYNC251  # that is the point
+    time.sleep(600)  # noqa: ASYNC251  # The handler blocks its event loop on purpose.
 
 
 @runs.handler(grace=3600.0)
@@ -66,7 +67,7 @@ async def ticks(run: AsyncRun) -> str:
     gate = Path(f"{os.environ['JOURNAL']}.enough")
     while not gate.exists():  # noqa: ASYNC240  # a test's mark
         journal(run, "tick")
-        await asyncio.sleep(0.02)
+        await work_for(0.02)
     return "in peace"
 
 
@@ -112,4 +113,4 @@ for _registry in (raising, hanging, dying):
 def deaf(run: Run[None]) -> None:
     """A plain function that comes to no cut."""
     journal(run, "start")
-    time.sleep(600)
+    time.sleep(600)  # The handler ignores every request to stop.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from tests.waiting import eventually, work_for
 from workers import AsyncRun, Registry
 
 PAUSE = 0.1
@@ -27,8 +27,7 @@ def is_open(gate: str) -> bool:
 @contextlib.asynccontextmanager
 async def gated() -> AsyncIterator[None]:
     """Opens when a test lets it."""
-    while not is_open("lifespan"):  # noqa: ASYNC110  # the gate is another process
-        await asyncio.sleep(0.02)
+    await eventually(lambda: is_open("lifespan"), "the test to open the gate", timeout=3600, pause=0.02)
     yield
 
 
@@ -49,7 +48,7 @@ def registry(schema: int = 1, *, waits: bool = False, misfit: bool = False) -> R
         said(run, "start", schema)
         while not is_open("enough"):
             number = run.state.get("done", 0)
-            await asyncio.sleep(PAUSE)
+            await work_for(PAUSE)
             said(run, "step", number)
             run.state["done"] = number + 1
             await run.flush()

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-import time
 from collections.abc import Sequence
 from typing import Any
 
 from coordinator.model.deadline import Watched
 from tests.e2e.app import journal
+from tests.waiting import block_for, work_for
 from workers import AsyncRun, Deadline, Extend, Kill, Registry, Retry, Run
 
 runs = Registry()
@@ -58,7 +58,7 @@ async def agent(run: AsyncRun, topic: str, turns: int) -> str:
     begin(run, topic)
     async for turn in run.loop(limit=turns):
         if not said(run, turn):
-            await asyncio.sleep(random.uniform(0, SLOW))
+            await work_for(random.uniform(0, SLOW))
             run.messages.append(message(topic, turn))
         if turn % 4 == 1:
             run.checkpoint()  # a cut before the phase: a stop at its beginning would leave the message unfinished
@@ -77,7 +77,7 @@ def plain(run: Run, topic: str, turns: int) -> str:
     begin(run, topic)
     for turn in run.loop(limit=turns):
         if not said(run, turn):
-            time.sleep(random.uniform(0, SLOW))
+            block_for(random.uniform(0, SLOW))
             run.messages.append(message(topic, turn))
         run.note("turns", done=turn, total=turns)
     journal(run, "end", len(run.messages))
@@ -90,7 +90,7 @@ async def stumbling(run: AsyncRun, topic: str, turns: int) -> str:
     begin(run, topic)
     async for turn in run.loop(limit=turns):
         if not said(run, turn):
-            await asyncio.sleep(random.uniform(0, SLOW))
+            await work_for(random.uniform(0, SLOW))
             run.messages.append(message(topic, turn))
         if turn % 5 == 4 and run.state.get("stumbled") != turn:
             run.state["stumbled"] = turn
@@ -109,7 +109,7 @@ async def failing(run: AsyncRun, topic: str, turns: int) -> str:
         run.messages.append(message(topic, 0))
     await run.flush()
     journal(run, "saved", len(run.messages))
-    await asyncio.sleep(random.uniform(0, SLOW * turns))
+    await work_for(random.uniform(0, SLOW * turns))
     journal(run, "end", len(run.messages))
     raise ValueError("as it should")
 
@@ -120,7 +120,7 @@ async def fitting(run: AsyncRun, topic: str, turns: int) -> str:
     begin(run, topic)
     async for turn in run.loop(limit=turns):
         if not said(run, turn):
-            await asyncio.sleep(random.uniform(0, SLOW))
+            await work_for(random.uniform(0, SLOW))
             run.messages.append(message(topic, turn))
     journal(run, "end", len(run.messages))
     return digest(run.messages)
@@ -140,4 +140,4 @@ async def overdue(run: AsyncRun, topic: str, turns: int) -> str:
     journal(run, "saved", len(run.messages))
     while True:
         run.checkpoint()  # where it is told to stop
-        await asyncio.sleep(SLOW * turns)
+        await work_for(SLOW * turns)

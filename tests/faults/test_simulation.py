@@ -58,7 +58,7 @@ def test_who_waits_for_nothing_at_all_waits_until_time_has_passed() -> None:
 def test_a_seed_in_which_no_time_passes_any_more_fails() -> None:
     async def for_ever() -> None:
         while True:  # noqa: ASYNC110  # nobody will set anything
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # The subject of the test: a task that lets no virtual time pass.
 
     loop = VirtualLoop()
     with pytest.raises(Stuck, match="no time passes"):

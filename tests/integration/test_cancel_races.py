@@ -12,7 +12,7 @@ from coordinator import AsyncClient, AsyncHandle, Status
 from coordinator.model.retry import RetryLater
 from coordinator.store.plans import coordinators as coordinator_plans
 from tests.integration.worker_harness import Bench, bench
-from tests.waiting import eventually
+from tests.waiting import eventually, work_for
 from workers import AsyncRun, Registry
 from workers.handlers.context import Stopped
 
@@ -32,7 +32,7 @@ async def test_every_run_has_one_ending_and_it_is_the_one_that_was_told(here: Be
     @runs.handler
     async def ends(run: AsyncRun, how: str, seconds: float) -> str:
         try:
-            await asyncio.sleep(seconds)
+            await work_for(seconds)
             run.checkpoint()
         except Stopped as stop:
             whys.append(stop.why)
@@ -56,11 +56,13 @@ async def test_every_run_has_one_ending_and_it_is_the_one_that_was_told(here: Be
         await eventually(lambda: any(here.status(h.id) == "running" for h in handles), "runs to run")
 
         async def cancel_soon(handle: AsyncHandle[str]) -> Status:
-            await asyncio.sleep(chance.random() * 0.6)
+            await asyncio.sleep(chance.random() * 0.6)  # A random moment is what the test is about.
             return await handle.cancel(grace=20.0)
 
         cancels = [asyncio.create_task(cancel_soon(handle)) for handle in handles]
-        await asyncio.sleep(0.2)
+        await eventually(
+            lambda: sum(cancel.done() for cancel in cancels) >= RUNS // 3, "a third of the cancels to be done"
+        )
         await here.abandon(first)  # and in the middle of it half of them are taken from their worker
         told = await asyncio.gather(*cancels)
 
@@ -92,7 +94,7 @@ async def test_a_running_handler_is_told_at_once_and_may_clean_up(here: Bench) -
         began.set()
         try:
             async for _ in run.loop(limit=10_000):
-                await asyncio.sleep(0.005)
+                await work_for(0.005)
         except Stopped as stop:
             told.append(stop.why)
             run.note("cleaned up")

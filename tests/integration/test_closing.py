@@ -20,7 +20,7 @@ from tests.certificates import Certificates
 from tests.conftest import StartServer
 from tests.integration.worker_harness import bench
 from tests.servers import Server, free_port
-from tests.waiting import eventually
+from tests.waiting import eventually, next_turn
 from workers import AsyncRun, Registry
 
 
@@ -39,7 +39,7 @@ async def cancelled_again_and_again(work: Coroutine[Any, Any, Any], begun: Calla
     await begun()
     while not task.done():
         task.cancel()
-        await asyncio.sleep(0)
+        await next_turn()
     await asyncio.gather(task, return_exceptions=True)
 
 
@@ -67,7 +67,7 @@ async def test_a_wire_that_is_closed_on_a_server_that_hangs_makes_no_more_connec
         futures = []
         for _ in range(5):  # two trips under way, and three wait
             futures.append(wire.submit(question(keys)))
-            await asyncio.sleep(0)
+            await next_turn()
         await wire.close()
         answers = await asyncio.gather(*futures)
     finally:
@@ -90,7 +90,7 @@ async def test_a_wire_whose_closing_is_cancelled_is_closed(server: Server, names
     await wire.ask([question(keys)])
     assert connections(server) == 1
     wire.submit(question(keys))  # under way
-    await cancelled_again_and_again(wire.close(), lambda: asyncio.sleep(0))
+    await cancelled_again_and_again(wire.close(), next_turn)
     await none_left(server)
 
 
@@ -98,7 +98,7 @@ async def test_a_bell_whose_closing_is_cancelled_is_closed(server: Server, names
     bell, keys = AsyncBell(address(server.url)), Keys(namespace, 0)
     waiting = asyncio.create_task(bell.wait([keys.wake("c1")], 60.0))
     await eventually(lambda: connections(server) == 1, "the bell waits")
-    await cancelled_again_and_again(bell.close(), lambda: asyncio.sleep(0))
+    await cancelled_again_and_again(bell.close(), next_turn)
     await none_left(server)
     with pytest.raises(Unreachable):
         await waiting
@@ -112,7 +112,7 @@ async def test_a_bell_that_is_closed_while_it_connects_waits_for_nothing(
     bell, keys = AsyncBell(address(server.url)), Keys(namespace, 0)
     waiting = asyncio.create_task(bell.wait([keys.wake("c1")], 60.0))
     for _ in range(turns):
-        await asyncio.sleep(0)
+        await next_turn()
         connections(server)  # time in which the server takes the call, and the loop does not notice
     await bell.close()
     async with asyncio.timeout(30):
@@ -176,5 +176,5 @@ async def test_a_client_whose_closing_is_cancelled_is_closed(server: Server, nam
     await eventually(lambda: connections(server) == 2, "the reader of its hints waits")
     waiting.cancel()
     await asyncio.wait({waiting})
-    await cancelled_again_and_again(client.close(), lambda: asyncio.sleep(0))
+    await cancelled_again_and_again(client.close(), next_turn)
     await none_left(server)

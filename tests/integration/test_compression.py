@@ -18,7 +18,7 @@ from coordinator.encoding.codec import encode
 from tests.e2e.processes import Stage, children, kept_open
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.servers import Server
-from tests.waiting import eventually, wait_until
+from tests.waiting import eventually, wait_until, work_for
 from workers import AsyncRun, Registry
 
 LARGE = "the same words again and again; " * 6400  # 200 kB
@@ -33,7 +33,7 @@ async def talk(run: AsyncRun, text: str) -> dict[str, Any]:
     """Three turns of many small messages; the first attempt stays in its third."""
     async for turn in run.loop(limit=3):
         if turn == 2 and run.attempt == 1:
-            await asyncio.sleep(3600)
+            await work_for(3600)
         run.messages.extend({"role": "user", "content": f"turn {turn}: question {n}"} for n in range(100))
         run.state["text"] = f"{turn} {text}"
         await run.flush()
@@ -122,7 +122,7 @@ async def test_a_release_carries_compressed_parts_and_the_next_attempt_reads_the
         run.messages.extend({"n": n, "text": "some words"} for n in range(300))
         run.checkpoint()
         run.messages.extend({"n": n, "text": "other words"} for n in range(200))
-        await asyncio.sleep(3600)
+        await work_for(3600)
         return "not reached"
 
     use("zstd")

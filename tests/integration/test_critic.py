@@ -13,7 +13,7 @@ from coordinator import Status
 from coordinator.store.plans import clients as client_plans
 from coordinator.views.run_view import run_view
 from tests.integration.worker_harness import Bench, bench, performing
-from tests.waiting import eventually
+from tests.waiting import eventually, work_for
 from workers import AsyncRun, Deadline, Extend, Kill, Leave, Registry, Retry, Run, Stopped, Watched
 
 
@@ -78,7 +78,7 @@ async def test_a_handler_is_told_at_its_next_cut(here):
     async def turns(run: AsyncRun) -> None:
         try:
             async for _ in run.loop(limit=10_000):
-                await asyncio.sleep(0.01)
+                await work_for(0.01)
         except Stopped as stop:
             seen.append((stop.why, run.stopping is stop))
             raise
@@ -227,7 +227,7 @@ async def test_an_escalator_is_shown_the_run_and_decides(here):
         await run.phase("outline", lambda: "tides")
         async for turn in run.loop(limit=10_000):
             run.messages.append({"role": "user", "content": f"{topic} {turn}"})
-            await asyncio.sleep(0.005)
+            await work_for(0.005)
 
     here.worker(runs)
     id = await here.enqueue("talks", {"topic": "tides"}, meta={"caller_id": "u1"})
@@ -305,14 +305,14 @@ async def test_a_run_without_progress_is_killed_and_one_with_it_is_not(here):
     @runs.handler(deadline=Deadline(progress=4), throttle=0)
     async def steps(run: AsyncRun) -> str:
         async for _ in run.loop(limit=25):
-            await asyncio.sleep(0.2)
+            await work_for(0.2)
         return "all"
 
     @runs.handler(deadline=Deadline(progress=4), throttle=0)
     async def busy(run: AsyncRun) -> None:
         while True:  # it saves, and gets nowhere
             await run.flush()
-            await asyncio.sleep(0.1)
+            await work_for(0.1)
 
     here.worker(runs)
     going, idle = await here.enqueue("steps"), await here.enqueue("busy")
@@ -405,7 +405,7 @@ async def test_a_run_that_is_cancelled_while_its_escalator_thinks_is_not_killed(
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             told.append(run.stopping.why if run.stopping else None)
-            await asyncio.sleep(0.3)
+            await work_for(0.3)
             told.append(run.stopping.why if run.stopping else None)
             raise
 

@@ -24,7 +24,7 @@ from coordinator.store.plans import workers as worker_plans
 from coordinator.store.replies import pairs, text
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from tests.conftest import StartServer
-from tests.waiting import eventually
+from tests.waiting import eventually, next_turn
 
 KIND = route("default", "work", 0)
 
@@ -100,7 +100,7 @@ class Drowsy(SystemClock):
     """Who would look again in a second never does: only a bell wakes it."""
 
     async def asleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds if seconds < 0.9 else 3600)
+        await asyncio.sleep(seconds if seconds < 0.9 else 3600)  # A clock's own sleep.
 
 
 async def test_a_run_that_is_due_earlier_than_the_one_waited_for_rings_the_coordinator(
@@ -221,7 +221,7 @@ class Hurried(SystemClock):
 
     async def asleep(self, seconds: float) -> None:
         self.rests.append(seconds)
-        await asyncio.sleep(0)
+        await next_turn()
 
 
 async def kept_going(service: Stubborn, ticks: int) -> Hurried:

@@ -154,7 +154,7 @@ class Jumping:
         raise NotImplementedError
 
     async def asleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds)  # A clock's own sleep.
 
 
 @pytest.mark.matrix("waits through a timeout")

@@ -14,7 +14,7 @@ from coordinator.errors import Refused
 from coordinator.store.plans import workers as worker_plans
 from tests.integration.worker_harness import HANG, Bench, bench, performing
 from tests.servers import Server
-from tests.waiting import eventually
+from tests.waiting import eventually, next_turn
 from workers import AsyncRun, Left, Registry
 from workers.handlers.draft import Draft
 from workers.handlers.migration import field_of, migrated, shown
@@ -114,7 +114,7 @@ async def test_an_ending_that_is_being_recorded_is_not_taken_for_a_stray(here: B
     beat = worker_plans.Beat(strays=((id, attempt.token),))
     worker._told(BeatResult(attempt.lease, beat, worker.clock.monotonic(), held, attempt.lease.floor))
     async with asyncio.timeout(HANG):
-        await asyncio.sleep(0)
+        await next_turn()
     assert not released
 
 

@@ -15,7 +15,7 @@ from coordinator.model.run import route
 from coordinator.store.plans import clients as client_plans
 from tests.integration.worker_harness import Bench, bench
 from tests.servers import Server
-from tests.waiting import eventually
+from tests.waiting import eventually, work_for
 from workers import AsyncRun, Registry
 
 pytestmark = pytest.mark.matrix("large numbers")
@@ -49,7 +49,7 @@ async def test_a_thousand_runs_that_save_all_the_time_share_their_trips(here, ca
             run.state["number"] = number
             run.checkpoint()
             doubts.extend([run.id] if worker._leases[0].in_doubt else [])
-            await asyncio.sleep(0.1)
+            await work_for(0.1)
         await run.flush()
         parked.append(run.id)
         await over.wait()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
 from coordinator import AsyncClient, Status
 from tests.integration.worker_harness import Bench, bench
-from tests.waiting import eventually
+from tests.waiting import eventually, work_for
 from workers import AsyncRun, Registry
 
 
@@ -32,7 +31,7 @@ async def test_nothing_of_a_growing_tree_is_left(here: Bench, told: bool) -> Non
                 while True:
                     if depth < 3:
                         await client.enqueue("grow", {"depth": depth + 1})
-                    await asyncio.sleep(0.05)
+                    await work_for(0.05)
                     if told:
                         break
 

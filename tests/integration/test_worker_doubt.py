@@ -14,7 +14,7 @@ from tests.conftest import StartServer
 from tests.integration.worker_harness import HANG, Bench, bench, performing
 from tests.proxy import Proxy, naming
 from tests.servers import Server
-from tests.waiting import eventually
+from tests.waiting import eventually, work_for
 from workers import AsyncRun, Registry
 from workers.handlers.context import Stopped
 
@@ -50,7 +50,7 @@ async def test_a_server_that_pauses_longer_than_a_lease_costs_nothing(here, serv
             turns.append(turn)
             if go.is_set() and turn > 5:
                 return turn
-            await asyncio.sleep(0.01)
+            await work_for(0.01)
         return -1
 
     worker, _ = here.worker(runs, lease=1.0)
@@ -73,7 +73,7 @@ async def test_a_server_that_pauses_longer_than_a_lease_costs_nothing(here, serv
 async def _same(turns: Sequence[object]) -> bool:
     """Whether it stands still while the event loop turns."""
     before = len(turns)
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.2)  # That nothing happens can be seen only over some time.
     return len(turns) == before
 
 
@@ -89,7 +89,7 @@ async def test_a_kind_that_can_not_wait_out_a_doubt_is_stopped_and_comes_back(he
             await asyncio.Event().wait()
         except BaseException as error:
             ends.append((error, run.stopping))
-            await asyncio.sleep(0.5)  # cleans up: not to be cut short
+            await work_for(0.5)  # cleans up: not to be cut short
             ends.append((None, None))
             raise
         return ""
@@ -147,7 +147,7 @@ async def test_a_drain_while_the_server_is_silent_comes_to_an_end(here, server):
     @runs.handler(grace=0.0)
     async def loops(run: AsyncRun) -> None:
         async for _ in run.loop(limit=100_000):
-            await asyncio.sleep(0.01)
+            await work_for(0.01)
 
     worker, task = here.worker(runs, lease=1.0)
     id = await here.enqueue("loops")
@@ -170,7 +170,7 @@ async def test_a_server_that_restarts_costs_nothing(here, server):
     async def counts(run: AsyncRun) -> int:
         async for _ in run.loop(limit=100_000):
             run.messages.append({"turn": run.iteration})
-            await asyncio.sleep(0.01)
+            await work_for(0.01)
             if go.is_set():
                 await run.flush()
                 return len(run.messages) - run.iteration

@@ -12,7 +12,7 @@ import pytest
 from coordinator.errors import NotConfigured
 from tests.integration.worker_harness import HANG, Bench, bench, performing
 from tests.servers import Server
-from tests.waiting import eventually
+from tests.waiting import eventually, work_for
 from workers import AsyncRun, Registry, Run
 
 
@@ -168,7 +168,7 @@ async def test_a_drained_run_goes_on_where_it_was_and_loses_no_turn(here):
         async for turn in run.loop(limit=30):
             turns.append(turn)
             run.messages.append({"turn": turn})
-            await asyncio.sleep(0.01)
+            await work_for(0.01)
         return len(run.messages)
 
     id = await here.enqueue("counts")

@@ -11,7 +11,7 @@ import pytest
 from coordinator.store.plans import workers as worker_plans
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.servers import Server
-from tests.waiting import eventually
+from tests.waiting import eventually, work_for
 from workers import AsyncRun, Registry, Run
 from workers.handlers.context import Stopped
 from workers.liveness.lease import Lease
@@ -33,7 +33,7 @@ async def test_a_worker_that_was_given_up_stops_its_handlers_joins_anew_and_work
             return f"attempt {run.attempt}"
         try:
             async for _ in run.loop(limit=100_000):
-                await asyncio.sleep(0.01)
+                await work_for(0.01)
         except BaseException as error:
             ends.append(error)
             raise

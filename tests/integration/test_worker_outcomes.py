@@ -14,7 +14,7 @@ from tenacity import stop_after_delay
 
 from coordinator.model.retry import Retry, RetryLater
 from tests.integration.worker_harness import Bench, bench, performing
-from tests.waiting import eventually
+from tests.waiting import eventually, next_turn, work_for
 from workers import AsyncRun, Registry, Run
 from workers.handlers.context import Stopped
 
@@ -234,7 +234,7 @@ async def test_a_stop_of_tenacity_is_asked_for_the_age_of_the_run(here):
 
     @runs.handler(retry=Retry(limit=stop_after_delay(0.001), wait=30))
     async def late(run: AsyncRun) -> None:
-        await asyncio.sleep(0.01)
+        await work_for(0.01)
         raise ValueError("too late")
 
     here.worker(runs)
@@ -292,11 +292,11 @@ async def test_a_stop_at_any_cut_releases_the_run_with_all_it_holds(here, cut, p
         await run.flush()
         saved.set()
         run.state["seen"] = 2
-        while not run.stopping:  # noqa: ASYNC110  # what a handler without cuts does
-            await asyncio.sleep(0.01)
+        while not run.stopping:  # what a handler without cuts does
+            await work_for(0.01)
         if cut == "loop":
             async for _ in run.loop(limit=3):
-                await asyncio.sleep(0)
+                await next_turn()
         elif cut == "phase":
             await run.phase("p", asyncio.sleep, 0)
         elif cut == "checkpoint":
@@ -365,7 +365,7 @@ async def test_a_loop_that_swallows_everything_is_released_and_not_completed(her
             try:
                 while True:
                     run.checkpoint()
-                    await asyncio.sleep(0.01)
+                    await work_for(0.01)
             except BaseException:  # noqa: BLE001  # what a careless handler does
                 pass
         return "done"
@@ -395,7 +395,7 @@ async def test_what_comes_out_after_the_stop_is_a_release_with_a_warning(here, c
         try:
             while True:
                 run.checkpoint()
-                await asyncio.sleep(0.01)
+                await work_for(0.01)
         finally:
             raise ConnectionError("while cleaning up")
 
@@ -483,7 +483,7 @@ async def test_a_cancelled_run_stops_at_its_next_cut(here, plain):
     @runs.handler(kind="a")
     async def handler(run: AsyncRun) -> None:
         async for _ in run.loop(limit=10_000):
-            await asyncio.sleep(0.01)
+            await work_for(0.01)
 
     @runs.handler(kind="p")
     def plain_handler(run: Run) -> None:

@@ -14,7 +14,7 @@ from coordinator.client import parent as inherit
 from coordinator.store.plans import clients as client_plans
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.servers import Server
-from tests.waiting import eventually
+from tests.waiting import eventually, work_for
 from workers import AsyncRun, Registry, Run
 from workers.handlers.context import Stopped
 
@@ -32,7 +32,7 @@ async def test_a_worker_serves_every_partition_within_its_slots(valkey_server, n
     async def work(run: AsyncRun) -> str:
         now.append(run.id)
         most.append(len(now))
-        await asyncio.sleep(0.01)
+        await work_for(0.01)
         now.remove(run.id)
         return run.id
 

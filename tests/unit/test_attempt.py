@@ -14,6 +14,7 @@ from coordinator.model.run import Counters
 from coordinator.store.keys import Keys
 from coordinator.store.plans.attempts import Delta
 from coordinator.store.plans.workers import Claimed
+from tests.waiting import next_turn
 from workers import AsyncRun, Registry
 from workers.attempt.attempt import Attempt
 from workers.attempt.saver import Saver
@@ -57,8 +58,7 @@ async def bench() -> Bench:
 
 
 async def settled() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await next_turn(20)
 
 
 async def ended(waiting: asyncio.Future[None]) -> BaseException | None:

@@ -10,6 +10,7 @@ import pytest
 
 from coordinator.errors import BadOption
 from coordinator.model.deadline import Deadline, Extend, Kill, Leave, Spent, Verdict, Watched, extend_once
+from tests.waiting import next_turn
 from workers.attempt.critic import AGAIN, LOOK, DeadlineTracker, _verdict
 
 ALL = Deadline(soft=10, hard=100, progress=30)
@@ -176,7 +177,7 @@ async def test_cancelling_who_asks_is_not_taken_for_an_answer():
         return Leave()
 
     task = asyncio.create_task(_verdict(never, SHOWN))
-    await asyncio.sleep(0)
+    await next_turn()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

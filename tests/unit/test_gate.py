@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from coordinator.config import Settings
+from tests.waiting import next_turn
 from workers import Registry
 from workers.process.options import WorkerOptions
 from workers.process.worker import TURNS_FOR_A_CLAIM, Worker
@@ -17,8 +18,7 @@ def gate() -> asyncio.Future[None]:
 
 
 async def turns(count: int) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
+    await next_turn(count)
 
 
 async def test_it_opens_by_itself_after_some_turns():

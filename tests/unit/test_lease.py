@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from coordinator.store.keys import Keys
+from tests.waiting import next_turn
 from workers.liveness.lease import Lease, claim_number, new_worker_id
 
 
@@ -71,7 +72,7 @@ async def test_who_waits_goes_on_when_the_doubt_is_over_or_the_lease_is_gone():
         await lease.wait_until_confirmed()
         clock.time += 20.0
         waiting = asyncio.ensure_future(lease.wait_until_confirmed())
-        await asyncio.sleep(0)
+        await next_turn()
         assert not waiting.done()
         over(lease)
         await waiting

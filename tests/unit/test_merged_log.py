@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from tests.waiting import eventually
+from tests.waiting import eventually, next_turn
 from workers.supervisor.merged_log import LONGEST_LINE, MergedLog
 
 
@@ -50,7 +50,7 @@ async def test_at_the_end_nothing_is_kept_back() -> None:
     log.read_all()
     assert shown.getvalue().splitlines() == ["worker 1    | one", "worker 1    | two"]
     os.close(outlet)
-    await asyncio.sleep(0)
+    await next_turn()
 
 
 async def test_a_line_without_end_is_bounded() -> None:

@@ -16,6 +16,7 @@ from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.errors import Unconfirmed
 from coordinator.model.run import Note
 from coordinator.store.plans.attempts import Delta
+from tests.waiting import next_turn
 from workers.attempt.saver import Saver, SaverClosed
 from workers.handlers.draft import Cut, Draft
 from workers.handlers.messages import unchunk
@@ -41,7 +42,7 @@ class Clock:
     async def asleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         self.time += seconds
-        await asyncio.sleep(0)
+        await next_turn()
 
 
 @dataclass
@@ -94,8 +95,7 @@ def made(window: float = 10.0, head: CheckpointHead | None = None, draft: Draft 
 
 
 async def settled() -> None:
-    for _ in range(30):
-        await asyncio.sleep(0)
+    await next_turn(30)
 
 
 def messages(delta: Delta) -> list[Any]:

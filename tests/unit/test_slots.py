@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.waiting import next_turn
 from workers.process.slots import SlotTable
 
 
 async def settled() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await next_turn(5)
 
 
 async def test_the_first_claim_of_an_empty_process_is_alone_and_others_wait_for_it():
