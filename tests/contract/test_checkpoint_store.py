@@ -20,10 +20,11 @@ from coordinator.store.transport.wire import Wire, drive
 from tests.contract.conftest import TOPOLOGIES, Topology
 from tests.servers import Kind, Server
 from tests.waiting import wait_until
-from workers.durable import record_plans as checkpoint_plans
+from workers.durable import record_format, record_plans
 from workers.durable.memory_store import AsyncMemoryStore, MemoryStore
-from workers.durable.record import Checkpoint, CheckpointStore, Fenced, Meta, Phase
+from workers.durable.record import Checkpoint, Fenced, Meta, Phase
 from workers.durable.redis_store import AsyncRedisStore, RedisStore
+from workers.durable.store_protocols import CheckpointStore
 
 Stores = Callable[..., Any]
 SERVERS = ["memory", "valkey", "redis"]
@@ -225,8 +226,8 @@ def test_what_cannot_be_kept_is_refused_with_its_place_and_the_last_good_one_sta
         store.save(checkpoint("r1", phases=(Phase("p", {1, 2}),)))
     with pytest.raises(TooLarge, match=r"messages\[0\] has"):
         store.save(checkpoint("r1", "x" * (8 * 1024 * 1024 + 1)))
-    monkeypatch.setattr(checkpoint_plans, "CHECKPOINT_LIMIT", 1000)
-    with pytest.raises(TooLarge, match=r"the checkpoint of run r1 has 1,\d+ bytes, and the limit is 1,000"):
+    monkeypatch.setattr(record_format, "RECORD_LIMIT", 1000)
+    with pytest.raises(TooLarge, match=r"the record of run r1 has 1,\d+ bytes, and the limit is 1,000"):
         store.save(checkpoint("r1", "x" * 600, "y" * 600))
     assert store.load("r1").messages == ["good"]
 
@@ -513,7 +514,7 @@ def test_a_large_record_is_read_in_pages(redis_store, monkeypatch):
         return ask(requests, timeout)
 
     monkeypatch.setattr(redis_store._wire, "ask", counted)
-    found = drive(redis_store._wire, checkpoint_plans.load(Keys(redis_store._settings.namespace, 0), "r1", room=10_000))
+    found = drive(redis_store._wire, record_plans.load(Keys(redis_store._settings.namespace, 0), "r1", room=10_000))
     assert found is not None
     assert found.checkpoint.messages == messages
     assert len(trips) >= 7
@@ -523,7 +524,7 @@ def test_pages_of_two_saves_are_never_mixed(redis_store):
     for count in range(1, 11):
         redis_store.save(checkpoint("r1", *["x" * 3000] * count))
     keys, wire = Keys(redis_store._settings.namespace, 0), redis_store._wire
-    plan = checkpoint_plans.load(keys, "r1", room=10_000)
+    plan = record_plans.load(keys, "r1", room=10_000)
     request = next(plan)
     request = plan.send(wire.ask([request])[0])
     redis_store.save(checkpoint("r1", *["y" * 3000] * 10))

@@ -44,7 +44,7 @@ def _one_life(store: RedisStore, choose: random.Random, stopped: threading.Event
     still = choose.randrange(40)  # in some lives the turn before which it stands still
     for turn in range(choose.randint(5, 25)):
         if turn == still:
-            store._here().stop()  # as in a process that is stopped: nobody renews its lease, and it does not know
+            store._current().stop()  # as in a process that is stopped: nobody renews its lease, and it does not know
             stopped.wait(2 * LEASE)
         if stopped.wait(REST):
             return

@@ -60,7 +60,7 @@ def test_it_answers(tmp_path: Path, valkey_server: Server) -> None:
 def test_stopped_it_goes_on_at_once(tmp_path: Path, valkey_server: Server, turn: int) -> None:
     assert start(tmp_path, valkey_server, ending_at(turn, "SIGTERM"), "why?").returncode == 1
     again = start(tmp_path, valkey_server, BLOCKS[0])
-    assert (again.stdout, again.stderr) == (f"q-0 goes on at turn {turn}: thought 5\n", "")
+    assert (again.stdout, again.stderr) == (f"q-0 continues at turn {turn}: thought 5\n", "")
     assert start(tmp_path, valkey_server, BLOCKS[0]).stdout == ""
 
 
@@ -70,7 +70,7 @@ def test_killed_it_goes_on_after_its_lease(tmp_path: Path, valkey_server: Server
     with RedisStore(valkey_server.url, tmp_path.name[-40:]) as store:
         left = wait_until(lambda: list(recover(store)), "the end of the lease")
     assert [run.checkpoint.iteration for run in left] == [3]
-    assert start(tmp_path, valkey_server, BLOCKS[0]).stdout == "q-0 goes on at turn 3: thought 5\n"
+    assert start(tmp_path, valkey_server, BLOCKS[0]).stdout == "q-0 continues at turn 3: thought 5\n"
 
 
 # ---- lost replies, forks, outages --------------------------------------------------------------------------------------
@@ -162,4 +162,4 @@ def test_without_a_server_a_close_says_so_and_ends(start_server: StartServer, na
     with pytest.raises(Unreachable):
         store.load("r1")
     store.close()
-    assert "wait for a lease" in caplog.text
+    assert "lease of records not ended" in caplog.text

@@ -8,13 +8,15 @@ from typing import Any
 from tests.lua.store import Store
 from workers.durable import record_plans as plans
 from workers.durable.record import Checkpoint, Meta, Phase
+from workers.durable.record_delta import NOTHING
+from workers.durable.record_format import pack
 
 OWNER, OTHER = "a-30000", "b-30000"
-PACKED = plans.pack(Checkpoint(Meta("r1"), ["a", "b"], phases=(Phase("p", 1),), state={"n": 1}))
+PACKED = pack(Checkpoint(Meta("r1"), ["a", "b"], phases=(Phase("p", 1),), state={"n": 1}))
 
 
 def record_save(store: Store, owner: str = OWNER) -> Any:
-    return plans.save(store.keys, owner, PACKED, plans.NOTHING, seq=1, ttl=60, now=store.at)
+    return plans.save(store.keys, owner, PACKED, NOTHING, seq=1, ttl=60, now=store.at)
 
 
 def record_load(store: Store) -> Any:
@@ -30,7 +32,7 @@ def record_delete(store: Store) -> Any:
 def record_list(store: Store) -> Any:
     store.do(record_save(store))
     store.later(30_000)
-    return plans.interrupted(store.keys, OTHER, now=store.at)
+    return plans.list_interrupted(store.keys, OTHER, now=store.at)
 
 
 def record_claim(store: Store) -> Any:
@@ -40,7 +42,7 @@ def record_claim(store: Store) -> Any:
 
 
 def record_keep(store: Store) -> Any:
-    return plans.keep(store.keys, OWNER, now=store.at)
+    return plans.renew_lease(store.keys, OWNER, now=store.at)
 
 
 PREPARE: dict[str, Callable[[Store], Any]] = {

@@ -9,7 +9,8 @@ import pytest
 from tests.lua.store import Store
 from workers.durable import record_plans as plans
 from workers.durable.record import Checkpoint, Fenced, Meta
-from workers.durable.record_plans import NOTHING, Known
+from workers.durable.record_delta import NOTHING, Acknowledged
+from workers.durable.record_format import pack
 
 LEASE = 30_000
 A, B, C = (f"{name}-{LEASE}" for name in "abc")
@@ -21,12 +22,14 @@ class Records:
     def __init__(self, store: Store) -> None:
         self.store, self.keys = store, store.keys
 
-    def save(self, owner: str, *messages: Any, seq: int = 1, known: Known = NOTHING, id: str = "r1") -> Known:
-        packed = plans.pack(Checkpoint(Meta(id), messages))
+    def save(
+        self, owner: str, *messages: Any, seq: int = 1, known: Acknowledged = NOTHING, id: str = "r1"
+    ) -> Acknowledged:
+        packed = pack(Checkpoint(Meta(id), messages))
         return self.store.do(plans.save(self.keys, owner, packed, known, seq=seq, ttl=3600, now=self.store.at))
 
     def explicit(self, owner: str, *messages: Any, seq: int) -> None:
-        packed = plans.pack(Checkpoint(Meta("r1"), messages, seq=seq))
+        packed = pack(Checkpoint(Meta("r1"), messages, seq=seq))
         self.store.do(plans.save(self.keys, owner, packed, NOTHING, seq=0, ttl=3600, now=self.store.at))
 
     def delete(self, owner: str, seq: int = 1) -> None:
@@ -36,10 +39,11 @@ class Records:
         return self.store.do(plans.claim(self.keys, owner, "r1", seen=seen, nonce=nonce, now=self.store.at))
 
     def keep(self, owner: str, mode: str = "renew") -> None:
-        self.store.do(plans.keep(self.keys, owner, mode, now=self.store.at))
+        plan = plans.end_lease if mode == "leave" else plans.renew_lease
+        self.store.do(plan(self.keys, owner, now=self.store.at))
 
     def interrupted(self, owner: str) -> dict[str, str]:
-        return self.store.do(plans.interrupted(self.keys, owner, now=self.store.at))
+        return self.store.do(plans.list_interrupted(self.keys, owner, now=self.store.at))
 
     def messages(self) -> list[Any] | None:
         found = self.store.do(plans.load(self.keys, "r1"))

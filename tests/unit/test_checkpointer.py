@@ -35,9 +35,9 @@ from workers.durable import (
     recover,
     recover_async,
 )
-from workers.durable.checkpointer import Pace
 from workers.durable.memory_store import AsyncMemoryStore, MemoryStore
 from workers.durable.redis_store import AsyncRedisStore, RedisStore
+from workers.durable.save_pace import SavePace
 
 META = Meta("r1")
 
@@ -201,7 +201,7 @@ def test_the_throttle_skips_in_the_window_and_the_newest_lands_when_it_ends(stor
     clock.advance(0.2)
     wait_until(lambda: store.iterations == [0, 4], "the newest")
     assert store.saves[-1].messages == ["m"] * 4
-    wait_until(lambda: not checkpointer._waits, "the end of the waiting")
+    wait_until(lambda: not checkpointer._timer_running, "the end of the waiting")
     clock.pass_by(10)
     checkpointer.save(iteration=5)
     assert store.iterations == [0, 4, 5], "the window is over"
@@ -212,7 +212,7 @@ def test_the_window_begins_with_the_save_that_was_held(store, checkpointer, cloc
     checkpointer.save(iteration=1)
     clock.advance(10)
     wait_until(lambda: store.iterations == [0, 1], "the held one")
-    wait_until(lambda: not checkpointer._waits, "the end of the waiting")
+    wait_until(lambda: not checkpointer._timer_running, "the end of the waiting")
     checkpointer.save(iteration=2)
     clock.advance(9.9)
     assert store.iterations == [0, 1]
@@ -267,7 +267,7 @@ def test_a_held_save_that_fails_is_tried_again_and_logged(store, checkpointer, c
     wait_until(lambda: not store.failures, "the first try")
     checkpointer.save(iteration=2)
     wait_until(lambda: store.iterations == [0, 2], "the newest, which found the window over")
-    assert "the checkpoint of run r1 could not be saved: gone" in caplog.text
+    assert "record not saved: run r1: gone" in caplog.text
 
 
 def test_what_cannot_be_kept_is_refused_at_once_even_inside_the_window(store, checkpointer):
@@ -280,7 +280,7 @@ def test_what_is_too_large_is_not_tried_again(store, checkpointer):
     store.failures = [TooLarge("too large")]
     with pytest.raises(TooLarge):
         checkpointer.save(iteration=1)
-    assert not checkpointer._waits
+    assert not checkpointer._timer_running
     checkpointer.flush()
     assert store.saves == []
 
@@ -300,7 +300,7 @@ def test_what_is_held_is_not_saved_after_the_end(store, checkpointer, clock):
     wait_until(lambda: clock.sleepers, "somebody who waits for the window's end")
     checkpointer.complete()
     clock.advance(100)
-    wait_until(lambda: not checkpointer._waits, "the end of the waiting")
+    wait_until(lambda: not checkpointer._timer_running, "the end of the waiting")
     assert store.iterations == [0]
     assert store.list_interrupted() == []
     with pytest.raises(Refused, match="run r1 has completed"):
@@ -365,15 +365,15 @@ def test_a_save_that_fails_after_the_end_is_not_tried_again(clock):
     saving.join()
     ending.join()
     assert checkpointer._pace.wait() is None
-    assert not checkpointer._waits
+    assert not checkpointer._timer_running
 
 
 def test_a_save_that_fails_does_not_take_the_place_of_a_newer_one(clock):
-    pace = Pace(META, 10, clock)
-    pace.hold([], 1, (), {}, 1)
+    pace = SavePace(META, 10, clock)
+    pace.submit([], 1, (), {}, 1)
     begun = pace.begin()
     assert begun is not None
-    pace.hold([], 2, (), {}, 1)
+    pace.submit([], 2, (), {}, 1)
     pace.failed(begun[0], Unreachable("gone"))
     newest = pace.begin()
     assert newest is not None
@@ -511,7 +511,7 @@ def test_an_error_in_begin_is_logged_and_the_run_goes_on_without_checkpoints(mad
         assert begin(made(None, durable=raises), META) is None
     (record,) = caplog.records
     assert record.levelname == "WARNING"
-    assert "the run goes on without checkpoints" in record.message
+    assert "run is not durable" in record.message
     assert "the table is locked" in caplog.text
 
 
@@ -571,7 +571,7 @@ async def test_a_failing_store_does_not_hide_how_a_run_ended(store, clock, caplo
     assert finalise(checkpointer, error, stopping=stopping) is how
     assert await finalise_async(other, error, stopping=stopping) is how
     for run in ("r1", "r2"):
-        assert f"run {run}: its checkpoint could not be finalised ({how})" in caplog.text
+        assert f"record not finalised: run {run} ({how})" in caplog.text
 
 
 async def test_a_run_without_a_handle_is_finalised_too():
@@ -817,7 +817,7 @@ def test_what_is_public_is_listed_and_there():
 
 def test_memory_says_that_it_does_not_survive():
     for kind in (MemoryStore, AsyncMemoryStore):
-        assert "do NOT survive the restart" in (kind.__doc__ or "")
+        assert "do NOT survive a restart" in (kind.__doc__ or "")
 
 
 @pytest.mark.parametrize("options", [{"lease": 0}, {"lease": 1e4}, {"ttl": 1, "lease": 2}])

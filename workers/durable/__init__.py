@@ -1,6 +1,6 @@
-"""Keep checkpoints for programs that execute their runs themselves, without workers.
+"""Save the state of runs that a program executes itself, without workers, and find interrupted runs after a restart.
 
-This package is the public module for stand-alone checkpoints. See docs/guides/checkpoints-alone.md.
+The program saves a record of each run while it works. See docs/guides/checkpoints-alone.md.
 """
 
 from workers.durable.checkpointer import AsyncCheckpointer, Checkpointer
@@ -18,8 +18,9 @@ from workers.durable.lifecycle import (
     recover_async,
 )
 from workers.durable.memory_store import AsyncMemoryStore, MemoryStore
-from workers.durable.record import AsyncCheckpointStore, Checkpoint, CheckpointStore, Fenced, Meta, Phase, Phases
+from workers.durable.record import Checkpoint, Fenced, Meta, Phase, Phases
 from workers.durable.redis_store import AsyncRedisStore, RedisStore
+from workers.durable.store_protocols import AsyncCheckpointStore, CheckpointStore
 
 __all__ = [
     "AsyncCheckpointStore",

@@ -1,8 +1,10 @@
-"""Durable runs in a program with an executor of its own: begin one, finalise it on every way out, recover those that were cut off.
+"""The life of a durable run in a program with its own executor: begin it, finalise it, recover it after an interruption.
 
-checkpointer = begin(factory, meta)         # None: this run is not durable
-try: ...                                    # checkpointer.save(messages, iteration)
-finally: finalise(checkpointer, error, stopping=…)
+checkpointer = begin(factory, meta)  # None if this run is not durable
+try:
+    ...  # checkpointer.save(messages, iteration)
+finally:
+    finalise(checkpointer, error, stopping=...)
 """
 
 from __future__ import annotations
@@ -16,72 +18,93 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from coordinator.clock import Clock
 from workers.durable.checkpointer import THROTTLE, AsyncCheckpointer, Checkpointer
-from workers.durable.record import (
-    AsyncCheckpointStore,
-    AsyncClaims,
-    Checkpoint,
-    CheckpointStore,
-    Claims,
-    Meta,
-)
+from workers.durable.record import Checkpoint, Meta
+from workers.durable.store_protocols import AsyncCheckpointStore, AsyncClaimingStore, CheckpointStore, ClaimingStore
 
 logger = logging.getLogger(__name__)
 H = TypeVar("H")
 H_co = TypeVar("H_co", covariant=True)
 RunInfo = Meta | Mapping[str, Any]
+NOT_FINALISED = "record not finalised: run %s (%s)"
 
 
 # ---- beginning -------------------------------------------------------------------------------------------------------
 
 
 class Factory(Protocol[H_co]):
-    """Gives each run its handle; None for a run that is not durable."""
+    """Makes the checkpointer of each run."""
 
-    def begin(self, info: RunInfo, /) -> H_co | None: ...
+    def begin(self, info: RunInfo, /) -> H_co | None:
+        """Return the checkpointer of a run, or None for a run that is not durable."""
 
 
-def _every(meta: Meta) -> bool:
+def _every_run(meta: Meta) -> bool:
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointerFactory:
-    """A Checkpointer for each run that `durable` says yes to. Without a store they do nothing."""
+    """Makes a `Checkpointer` for each durable run.
+
+    Attributes:
+        store: Where records are stored. With None the checkpointers do nothing.
+        throttle: Seconds between two saves of a run.
+        durable: Decides which runs are durable; all by default.
+        clock: For tests.
+    """
 
     store: CheckpointStore | None
     throttle: float = THROTTLE
-    durable: Callable[[Meta], bool] = _every
+    durable: Callable[[Meta], bool] = _every_run
     clock: Clock | None = None
 
     def begin(self, info: RunInfo, /) -> Checkpointer | None:
+        """Return the checkpointer of a run, or None for a run that is not durable."""
         meta = Meta.of(info)
         return Checkpointer(self.store, meta, self.throttle, self.clock) if self.durable(meta) else None
 
 
 @dataclass(frozen=True, slots=True)
 class AsyncCheckpointerFactory:
-    """An AsyncCheckpointer for each run that `durable` says yes to. Without a store they do nothing."""
+    """Makes an `AsyncCheckpointer` for each durable run.
+
+    Attributes:
+        store: Where records are stored. With None the checkpointers do nothing.
+        throttle: Seconds between two saves of a run.
+        durable: Decides which runs are durable; all by default.
+        clock: For tests.
+    """
 
     store: AsyncCheckpointStore | None
     throttle: float = THROTTLE
-    durable: Callable[[Meta], bool] = _every
+    durable: Callable[[Meta], bool] = _every_run
     clock: Clock | None = None
 
     def begin(self, info: RunInfo, /) -> AsyncCheckpointer | None:
+        """Return the checkpointer of a run, or None for a run that is not durable."""
         meta = Meta.of(info)
         return AsyncCheckpointer(self.store, meta, self.throttle, self.clock) if self.durable(meta) else None
 
 
 def begin(factory: Factory[H] | None, info: RunInfo, existing: H | None = None) -> H | None:
-    """The handle of a run; `existing` is that of a recovered one, so that the same record goes on.
+    """Return the checkpointer of a run.
 
-    A factory that raises costs the run its durability, not its life: that is logged, and the answer is None."""
+    If the factory raises, the error is logged and the run continues without being durable.
+
+    Args:
+        factory: Makes the checkpointer. With None the run is not durable.
+        info: The run's metadata.
+        existing: The checkpointer of a recovered run. It is returned as it is, so that the run continues the same record.
+
+    Returns:
+        The checkpointer, or None if the run is not durable.
+    """
     if existing is not None or factory is None:
         return existing
     try:
         return factory.begin(info)
     except Exception:
-        logger.warning("the run goes on without checkpoints: they could not be begun", exc_info=True)
+        logger.warning("run is not durable: its checkpointer could not be made", exc_info=True)
         return None
 
 
@@ -89,7 +112,13 @@ def begin(factory: Factory[H] | None, info: RunInfo, existing: H | None = None) 
 
 
 class Finish(StrEnum):
-    """What becomes of a checkpoint when its run is over here."""
+    """What happens to a record when the execution of its run ends.
+
+    Attributes:
+        COMPLETE: The run has completed: delete the record.
+        LEAVE: The program shuts down: keep the record for the next start.
+        FAIL: The run has failed: delete the record.
+    """
 
     COMPLETE = "complete"
     LEAVE = "leave"
@@ -97,8 +126,15 @@ class Finish(StrEnum):
 
 
 def finish(error: BaseException | None, *, stopping: bool) -> Finish:
-    """Done is done, also while the program stops. An error because it stops leaves the checkpoint for the next start; every
-    other one is final: a model's error, the run's own deadline, a caller's cancel."""
+    """Decide what happens to the record of a run.
+
+    A run without an error has completed, even while the program stops. An error while the program stops keeps the record. Any other
+    error is final: for example an error of the model, the run's own deadline, or a cancellation by the caller.
+
+    Args:
+        error: The error that ended the run, or None.
+        stopping: True if the program is shutting down.
+    """
     if error is None:
         return Finish.COMPLETE
     return Finish.LEAVE if stopping else Finish.FAIL
@@ -107,7 +143,18 @@ def finish(error: BaseException | None, *, stopping: bool) -> Finish:
 def finalise(
     checkpointer: Checkpointer | None, error: BaseException | None = None, *, stopping: bool = False
 ) -> Finish:
-    """To be called on every way out of a run. What goes wrong here is logged: it costs a needless recovery, not the run."""
+    """Delete or keep the record of a run that ends. Call it in a `finally` block, so that it runs on every way out.
+
+    An error of the store is logged, not raised: it causes at most one needless recovery.
+
+    Args:
+        checkpointer: The run's checkpointer, or None if the run is not durable.
+        error: The error that ended the run, or None.
+        stopping: True if the program is shutting down.
+
+    Returns:
+        What was decided, as by `finish`.
+    """
     how = finish(error, stopping=stopping)
     if checkpointer is not None:
         try:
@@ -119,18 +166,17 @@ def finalise(
                 case Finish.FAIL:
                     checkpointer.fail(error)
         except Exception:
-            logger.warning(
-                "run %s: its checkpoint could not be finalised (%s)", checkpointer.meta.run_id, how, exc_info=True
-            )
+            logger.warning(NOT_FINALISED, checkpointer.meta.run_id, how, exc_info=True)
     return how
 
 
 async def finalise_async(
     checkpointer: AsyncCheckpointer | None, error: BaseException | None = None, *, stopping: bool = False
 ) -> Finish:
-    """To be called on every way out of a run. What goes wrong here is logged: it costs a needless recovery, not the run.
+    """Delete or keep the record of a run that ends, in an event loop. A cancellation of the run does not interrupt it.
 
-    A cancellation of the run does not reach it."""
+    Parameters and result are those of `finalise`.
+    """
     how = finish(error, stopping=stopping)
     if checkpointer is not None:
         await asyncio.shield(asyncio.ensure_future(_finalise(checkpointer, how, error)))
@@ -147,9 +193,7 @@ async def _finalise(checkpointer: AsyncCheckpointer, how: Finish, error: BaseExc
             case Finish.FAIL:
                 await checkpointer.fail(error)
     except Exception:
-        logger.warning(
-            "run %s: its checkpoint could not be finalised (%s)", checkpointer.meta.run_id, how, exc_info=True
-        )
+        logger.warning(NOT_FINALISED, checkpointer.meta.run_id, how, exc_info=True)
 
 
 # ---- recovering ------------------------------------------------------------------------------------------------------
@@ -157,7 +201,12 @@ async def _finalise(checkpointer: AsyncCheckpointer, how: Finish, error: BaseExc
 
 @dataclass(frozen=True, slots=True)
 class Interrupted(Generic[H]):
-    """A run that was cut off: what is left of it, and the handle with which its record goes on."""
+    """An interrupted run.
+
+    Attributes:
+        checkpoint: The run's record.
+        checkpointer: Continues the record. Pass it to `begin` as `existing`.
+    """
 
     checkpoint: Checkpoint
     checkpointer: H
@@ -166,21 +215,37 @@ class Interrupted(Generic[H]):
 def recover(
     store: CheckpointStore, throttle: float = THROTTLE, clock: Clock | None = None
 ) -> Iterator[Interrupted[Checkpointer]]:
-    """Interrupted runs, to be continued by this process. Of several that start at once, each run goes to one, where the store
-    can see to that; it is taken when it is given out, so whoever stops half-way leaves the rest to others."""
-    left = store.claim_interrupted() if isinstance(store, Claims) else iter(store.list_interrupted())
-    for checkpoint in left:
-        yield Interrupted(checkpoint, Checkpointer(store, checkpoint.meta, throttle, clock))
+    """Yield interrupted runs, for this process to continue.
+
+    If several processes recover at the same time, only one of them gets each run, provided that the store supports it
+    (`RedisStore` and `MemoryStore` do). A run is claimed when it is yielded: if this process stops in the middle, the
+    other runs are free.
+
+    Args:
+        store: Where records are stored.
+        throttle: Seconds between two saves of a run.
+        clock: For tests.
+    """
+    found = store.claim_interrupted() if isinstance(store, ClaimingStore) else iter(store.list_interrupted())
+    for record in found:
+        yield Interrupted(record, Checkpointer(store, record.meta, throttle, clock))
 
 
 async def recover_async(
     store: AsyncCheckpointStore, throttle: float = THROTTLE, clock: Clock | None = None
 ) -> AsyncIterator[Interrupted[AsyncCheckpointer]]:
-    """Interrupted runs, to be continued by this process. Of several that start at once, each run goes to one, where the store
-    can see to that; it is taken when it is given out, so whoever stops half-way leaves the rest to others."""
-    if isinstance(store, AsyncClaims):
-        async for checkpoint in store.claim_interrupted():
-            yield Interrupted(checkpoint, AsyncCheckpointer(store, checkpoint.meta, throttle, clock))
+    """Yield interrupted runs, for this process to continue, in an event loop.
+
+    If several processes recover at the same time, only one of them gets each run, as with `recover`.
+
+    Args:
+        store: Where records are stored.
+        throttle: Seconds between two saves of a run.
+        clock: For tests.
+    """
+    if isinstance(store, AsyncClaimingStore):
+        async for record in store.claim_interrupted():
+            yield Interrupted(record, AsyncCheckpointer(store, record.meta, throttle, clock))
         return
-    for checkpoint in await store.list_interrupted():
-        yield Interrupted(checkpoint, AsyncCheckpointer(store, checkpoint.meta, throttle, clock))
+    for record in await store.list_interrupted():
+        yield Interrupted(record, AsyncCheckpointer(store, record.meta, throttle, clock))

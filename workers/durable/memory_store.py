@@ -1,4 +1,4 @@
-"""Checkpoints in this process's memory: for tests, and for programs that need no recovery."""
+"""Stores of records in this process's memory: for tests, and for programs that need no recovery."""
 
 from __future__ import annotations
 
@@ -10,32 +10,37 @@ from types import TracebackType
 
 from coordinator.clock import Clock, SystemClock
 from coordinator.errors import Unreadable
-from workers.durable.record import NUMBERS, Checkpoint, Fenced, valid_id
-from workers.durable.record_plans import Packed, pack, unpack
+from workers.durable.record import Checkpoint, check_run_id, taken_over
+from workers.durable.record_format import PackedRecord, pack, unpack
+from workers.durable.sequence import SEQUENCE
 
 logger = logging.getLogger(__name__)
-TOMBSTONES = 1000
+MOST_TOMBSTONES = 1000
 
 
-class _Shelf:
-    """What stores that are beside each other share."""
+class _SharedRecords:
+    """The records, their owners and their tombstones. Stores that simulate several processes share it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.records: dict[str, Packed] = {}
+        self.records: dict[str, PackedRecord] = {}
         self.owners: dict[str, MemoryStore | None] = {}
-        self.gone: dict[str, int] = {}
+        self.deleted: dict[str, int] = {}
 
 
 class MemoryStore:
-    """Keeps checkpoints in memory. They do NOT survive the restart that they are kept for: `list_interrupted` only means
-    something within the life of this process. For tests and light programs; a RedisStore survives.
+    """Stores records in memory.
 
-    `beside` another one, it sees the same checkpoints as a second process would.
+    Records do NOT survive a restart of the process: `list_interrupted` finds only runs of this process. Use it for tests, or for
+    programs that need no recovery. Use `RedisStore` for anything else.
+
+    Args:
+        beside: Another store whose records this one shares, as a second process would.
+        clock: For tests.
     """
 
     def __init__(self, beside: MemoryStore | None = None, clock: Clock | None = None) -> None:
-        self._shelf: _Shelf = _Shelf() if beside is None else beside._shelf
+        self._shared: _SharedRecords = _SharedRecords() if beside is None else beside._shared
         self._clock = clock or SystemClock()
 
     def __enter__(self) -> MemoryStore:
@@ -47,68 +52,84 @@ class MemoryStore:
         self.close()
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Kept when it returns. A lower seq than the stored one changes nothing, an equal one is a repetition."""
+        """Save a record.
+
+        If the stored record has a higher seq, nothing changes. An equal seq means that the same save is repeated.
+
+        Raises:
+            NotPlain: A value is not plain data.
+            TooLarge: A value, or the whole record, is too large.
+            Fenced: Another store object has taken over the run.
+        """
         packed = pack(checkpoint)
         id = packed.run_id
-        with self._shelf.lock:
-            self._check(id)
-            stored = self._shelf.records.get(id)
-            last = stored.seq if stored else self._shelf.gone.get(id, 0)
-            seq = packed.seq or NUMBERS.next(self._clock.now(), last)
+        with self._shared.lock:
+            self._check_owner(id)
+            stored = self._shared.records.get(id)
+            last = stored.seq if stored else self._shared.deleted.get(id, 0)
+            seq = packed.seq or SEQUENCE.next(self._clock.now(), last)
             if seq > last:
-                self._shelf.records[id] = replace(packed, seq=seq)
-            if id in self._shelf.records:
-                self._shelf.owners[id] = self
+                self._shared.records[id] = replace(packed, seq=seq)
+            if id in self._shared.records:
+                self._shared.owners[id] = self
 
     def load(self, run_id: str) -> Checkpoint | None:
-        """The checkpoint; None where there is none: the run ended, or never saved. Unreadable where it is corrupt."""
-        packed = self._shelf.records.get(valid_id(run_id))
+        """Return the record of a run, or None if there is none: the run has ended, or never saved."""
+        packed = self._shared.records.get(check_run_id(run_id))
         return None if packed is None else unpack(packed)
 
     def delete(self, run_id: str) -> None:
-        """The run has ended; one without a checkpoint is fine."""
-        with self._shelf.lock:
-            self._check(valid_id(run_id))
-            self._shelf.records.pop(run_id, None)
-            self._shelf.owners.pop(run_id, None)
-            self._shelf.gone[run_id] = NUMBERS.next(self._clock.now())
-            if len(self._shelf.gone) > TOMBSTONES:
-                del self._shelf.gone[next(iter(self._shelf.gone))]
+        """Delete the record of a run that has ended. Do nothing if there is none.
+
+        Raises:
+            Fenced: Another store object has taken over the run.
+        """
+        with self._shared.lock:
+            self._check_owner(check_run_id(run_id))
+            self._shared.records.pop(run_id, None)
+            self._shared.owners.pop(run_id, None)
+            self._shared.deleted[run_id] = SEQUENCE.next(self._clock.now())
+            if len(self._shared.deleted) > MOST_TOMBSTONES:
+                del self._shared.deleted[next(iter(self._shared.deleted))]
 
     def list_interrupted(self) -> list[Checkpoint]:
-        """Every checkpoint that is left, for a start to recover from; not those of other processes that are alive."""
-        with self._shelf.lock:
-            left = [packed for id, packed in self._shelf.records.items() if self._shelf.owners[id] in (None, self)]
-        return [found for packed in sorted(left, key=lambda one: one.seq) if (found := _readable(packed)) is not None]
+        """Return all records, except those of other open stores."""
+        with self._shared.lock:
+            found = [packed for id, packed in self._shared.records.items() if self._shared.owners[id] in (None, self)]
+        records = (_unpack_or_log(packed) for packed in sorted(found, key=lambda one: one.seq))
+        return [record for record in records if record is not None]
 
     def claim_interrupted(self) -> Iterator[Checkpoint]:
-        """Interrupted runs that nobody executes, each taken over when it is given out: no other process gets it, too."""
-        for id in list(self._shelf.records):
-            with self._shelf.lock:
-                packed = self._shelf.records.get(id)
-                if packed is None or self._shelf.owners[id] is not None:
+        """Yield the records of interrupted runs. Each run is claimed when it is yielded: no other store gets it."""
+        for id in list(self._shared.records):
+            with self._shared.lock:
+                packed = self._shared.records.get(id)
+                if packed is None or self._shared.owners[id] is not None:
                     continue
-                self._shelf.owners[id] = self
-            checkpoint = _readable(packed)
-            if checkpoint is not None:
-                yield checkpoint
+                self._shared.owners[id] = self
+            record = _unpack_or_log(packed)
+            if record is not None:
+                yield record
 
     def close(self) -> None:
-        """Lets go of what it holds: another process may take it at once. Used again, it is a new owner."""
-        with self._shelf.lock:
-            for id, owner in self._shelf.owners.items():
+        """Release the runs, so that other stores may claim them. A store that is used again is a new owner."""
+        with self._shared.lock:
+            for id, owner in self._shared.owners.items():
                 if owner is self:
-                    self._shelf.owners[id] = None
+                    self._shared.owners[id] = None
 
-    def _check(self, id: str) -> None:
-        if self._shelf.owners.get(id) not in (None, self):
-            raise Fenced(
-                f"run {id} was taken over by another process: this one has to stop, and nothing of it was kept"
-            )
+    def _check_owner(self, id: str) -> None:
+        if self._shared.owners.get(id) not in (None, self):
+            raise taken_over(id)
 
 
 class AsyncMemoryStore:
-    """Keeps checkpoints in memory, in an event loop. They do NOT survive the restart that they are kept for: see MemoryStore."""
+    """Stores records in memory, for an event loop. Records do NOT survive a restart of the process: see `MemoryStore`.
+
+    Args:
+        beside: Another store whose records this one shares, as a second process would.
+        clock: For tests.
+    """
 
     def __init__(self, beside: AsyncMemoryStore | None = None, clock: Clock | None = None) -> None:
         self._store: MemoryStore = MemoryStore(None if beside is None else beside._store, clock)
@@ -122,34 +143,46 @@ class AsyncMemoryStore:
         await self.close()
 
     async def save(self, checkpoint: Checkpoint) -> None:
-        """Kept when it returns. A lower seq than the stored one changes nothing, an equal one is a repetition."""
+        """Save a record.
+
+        If the stored record has a higher seq, nothing changes. An equal seq means that the same save is repeated.
+
+        Raises:
+            NotPlain: A value is not plain data.
+            TooLarge: A value, or the whole record, is too large.
+            Fenced: Another store object has taken over the run.
+        """
         self._store.save(checkpoint)
 
     async def load(self, run_id: str) -> Checkpoint | None:
-        """The checkpoint; None where there is none: the run ended, or never saved. Unreadable where it is corrupt."""
+        """Return the record of a run, or None if there is none: the run has ended, or never saved."""
         return self._store.load(run_id)
 
     async def delete(self, run_id: str) -> None:
-        """The run has ended; one without a checkpoint is fine."""
+        """Delete the record of a run that has ended. Do nothing if there is none.
+
+        Raises:
+            Fenced: Another store object has taken over the run.
+        """
         self._store.delete(run_id)
 
     async def list_interrupted(self) -> list[Checkpoint]:
-        """Every checkpoint that is left, for a start to recover from; not those of other processes that are alive."""
+        """Return all records, except those of other open stores."""
         return self._store.list_interrupted()
 
     async def claim_interrupted(self) -> AsyncIterator[Checkpoint]:
-        """Interrupted runs that nobody executes, each taken over when it is given out: no other process gets it, too."""
-        for checkpoint in self._store.claim_interrupted():
-            yield checkpoint
+        """Yield the records of interrupted runs. Each run is claimed when it is yielded: no other store gets it."""
+        for record in self._store.claim_interrupted():
+            yield record
 
     async def close(self) -> None:
-        """Lets go of what it holds: another process may take it at once. Used again, it is a new owner."""
+        """Release the runs, so that other stores may claim them. A store that is used again is a new owner."""
         self._store.close()
 
 
-def _readable(packed: Packed) -> Checkpoint | None:
+def _unpack_or_log(packed: PackedRecord) -> Checkpoint | None:
     try:
         return unpack(packed)
     except Unreadable as error:
-        logger.error("the checkpoint of run %s is left out: %s", packed.run_id, error)
+        logger.error("record skipped: run %s: %s", packed.run_id, error)
         return None

@@ -1,16 +1,16 @@
-"""The checkpoint of a run that a program executes by itself, and what a place to keep it must do.
+"""The record of a run that a program executes itself.
 
-A checkpoint that is there means: this run was under way and has not ended. Completing and failing delete it, a shutdown does not.
-Phases are kept at their boundaries: a resumed run skips those that completed, and the one that was interrupted begins anew.
+A record exists while its run is under way or interrupted. The end of the run deletes the record; a shutdown of the
+program does not. Phases are recorded when they complete: a resumed run skips the completed phases, and repeats the
+interrupted phase from its beginning.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
-from typing import Any, Protocol, TypeVar, overload, runtime_checkable
+from typing import Any, TypeVar, overload
 
 from coordinator.encoding.codec import decode, encode
 from coordinator.errors import BadName, BadOption, Refused
@@ -22,15 +22,28 @@ MESSAGE_LIMIT = 8 * 1024 * 1024
 
 
 class Fenced(Refused):
-    """Another process has taken the run over: nothing of this one is kept any more, and it has to stop."""
+    """Another process has taken over the run. This process must stop executing it: the store saves nothing more from it."""
 
 
-# ---- nouns -----------------------------------------------------------------------------------------------------------
+def taken_over(run_id: str) -> Fenced:
+    """Return the error for a process that no longer owns a run."""
+    return Fenced(f"run {run_id} was taken over by another process: stop executing it. Nothing was saved or deleted")
+
+
+def check_run_id(text: str) -> str:
+    """Return the text if it is a valid run id.
+
+    Raises:
+        BadName: It is not.
+    """
+    if not 1 <= len(text) <= ID_LIMIT or not text.isprintable():
+        raise BadName(f"run id {text!r:.220} is not valid: use 1 to {ID_LIMIT} printable characters")
+    return text
 
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """Whose run it is: what is needed to start it again from nothing."""
+    """The facts that a program needs to start a run again from the beginning. Only `run_id` is required."""
 
     run_id: str
     agent_id: str = ""
@@ -43,11 +56,19 @@ class Meta:
     parent_run_id: str = ""
 
     def __post_init__(self) -> None:
-        valid_id(self.run_id)
+        check_run_id(self.run_id)
 
     @classmethod
     def of(cls, info: Meta | Mapping[str, Any]) -> Meta:
-        """From what an executor knows of a run: the names above; the prompt may also stand among its inputs."""
+        """Return the metadata of a run from a mapping that an executor has.
+
+        Args:
+            info: A `Meta`, which is returned as it is, or a mapping with its fields as keys. Other keys are ignored, except that a
+                missing `prompt` is taken from `info["inputs"]["prompt"]`.
+
+        Raises:
+            BadOption: The mapping has no `run_id`.
+        """
         if isinstance(info, Meta):
             return info
         inputs = info.get("inputs")
@@ -55,27 +76,20 @@ class Meta:
         found: dict[str, Any] = {"prompt": asked if isinstance(asked, str) else ""}
         found |= {name.name: info[name.name] for name in fields(cls) if info.get(name.name) is not None}
         if "run_id" not in found:
-            raise BadOption("what is known of a run must have its run_id")
+            raise BadOption("the metadata of a run must have a run_id")
         return cls(**{name: str(value) for name, value in found.items()})
-
-
-def valid_id(text: str) -> str:
-    """The text, if a run may be called so."""
-    if not 1 <= len(text) <= ID_LIMIT or not text.isprintable():
-        raise BadName(f"run id {text!r:.220} is none: 1 to {ID_LIMIT} printable characters")
-    return text
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A phase that completed."""
+    """A completed phase of a run, with its output."""
 
     name: str
     output: Any = None
 
 
 class Transcript(Sequence[Any]):
-    """Messages as they were when they were handed over: kept as bytes, read when they are asked for."""
+    """An immutable list of messages. It keeps them as bytes, and decodes a message when it is read."""
 
     __slots__ = ("packed",)
 
@@ -103,7 +117,7 @@ class Transcript(Sequence[Any]):
             return self.packed == other.packed
         return list(self) == other if isinstance(other, list) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # as a list has none
+    __hash__ = None  # type: ignore[assignment]  # a list has no hash either
 
     def __repr__(self) -> str:
         return repr(list(self))
@@ -111,7 +125,19 @@ class Transcript(Sequence[Any]):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What is kept of a run. `seq` grows with every save; 0 leaves the number to the store, which makes it the newest."""
+    """The record of a run: everything that is saved of it.
+
+    Attributes:
+        meta: The facts that are needed to start the run again.
+        messages: The messages so far, as plain data.
+        iteration: How far the run came. The program chooses what it counts.
+        phases: The completed phases, in order.
+        state: A small dict of plain data.
+        updated_at: When the program made the record.
+        schema: The version of the program's own data, from 1 to 99.
+        seq: Grows with every save. A store ignores a save with a lower number than the stored one. With 0 the store chooses the
+            number, so that this save is the newest.
+    """
 
     meta: Meta
     messages: Sequence[Any] = ()
@@ -124,127 +150,61 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         if self.iteration < 0 or self.seq < 0:
-            raise BadOption("iteration and seq of a checkpoint are 0 or more")
+            raise BadOption(f"iteration {self.iteration!r} and seq {self.seq!r} must be 0 or more")
         if not 1 <= self.schema <= 99:
             raise BadOption(f"schema {self.schema!r} is not within 1..99")
 
     def frozen(self) -> Checkpoint:
-        """A copy that later changes of its messages, state and outputs don't reach. What can't be kept is refused."""
+        """Return a copy that does not change when the program changes its messages, state or outputs.
+
+        Raises:
+            NotPlain: A value is not plain data.
+            TooLarge: A value is too large.
+        """
         return replace(
             self,
             messages=Transcript(self.messages),
-            phases=tuple(Phase(phase.name, _copied(phase.output, f"phase {phase.name!r}")) for phase in self.phases),
-            state=_copied(dict(self.state), "state"),
+            phases=tuple(Phase(phase.name, _copy(phase.output, f"phase {phase.name!r}")) for phase in self.phases),
+            state=_copy(dict(self.state), "state"),
         )
 
 
-def _copied(value: T, place: str) -> T:
+def _copy(value: T, place: str) -> T:
     copy: T = decode(encode(value, place), place)
     return copy
 
 
 class Phases:
-    """The phases of one attempt: what an earlier one completed is given back once, in order, also where names are equal."""
+    """The phases of one execution of a run: which ones to skip, and which ones to save.
+
+    A phase that an earlier execution completed is returned once, so that a run may have several phases of the same name.
+
+    Args:
+        completed: The phases of the record from which the run resumes.
+    """
 
     def __init__(self, completed: Iterable[Phase] = ()) -> None:
-        # apart from what completes now: else the second of two phases of one name would be skipped in a fresh run
-        self._left = list(completed)
+        # Phases of earlier executions and of this one are kept apart. Otherwise a new run with two phases of the same name
+        # would skip the second one.
+        self._earlier = list(completed)
         self._completed: list[Phase] = []
 
     def earlier(self, name: str) -> Phase | None:
-        """The next phase of this name, if it has completed before: it is to be skipped, and its output used."""
-        for index, phase in enumerate(self._left):
+        """Return the next phase of this name that an earlier execution completed, or None.
+
+        If there is one, skip the phase and use its output.
+        """
+        for index, phase in enumerate(self._earlier):
             if phase.name == name:
-                self._completed.append(self._left.pop(index))
+                self._completed.append(self._earlier.pop(index))
                 return phase
         return None
 
     def complete(self, name: str, output: Any = None) -> None:
-        """A phase of this attempt has completed."""
+        """Add a phase that this execution has completed."""
         self._completed.append(Phase(name, output))
 
     @property
     def completed(self) -> tuple[Phase, ...]:
-        """All that is to be kept, in order; those that this attempt has not come to again are last."""
-        return (*self._completed, *self._left)
-
-
-# ---- places to keep them ---------------------------------------------------------------------------------------------
-
-
-class CheckpointStore(Protocol):
-    """Keeps checkpoints by run id. Whoever brings a store of their own implements these four."""
-
-    def save(self, checkpoint: Checkpoint) -> None:
-        """Kept when it returns. A lower seq than the stored one changes nothing, an equal one is a repetition."""
-        ...
-
-    def load(self, run_id: str) -> Checkpoint | None:
-        """The checkpoint; None where there is none: the run ended, or never saved. Unreadable where it is corrupt."""
-        ...
-
-    def delete(self, run_id: str) -> None:
-        """The run has ended; one without a checkpoint is fine."""
-        ...
-
-    def list_interrupted(self) -> list[Checkpoint]:
-        """Every checkpoint that is left, for a start to recover from; not those of other processes that are alive."""
-        ...
-
-
-class AsyncCheckpointStore(Protocol):
-    """The same in an event loop."""
-
-    async def save(self, checkpoint: Checkpoint) -> None:
-        """Kept when it returns. A lower seq than the stored one changes nothing, an equal one is a repetition."""
-        ...
-
-    async def load(self, run_id: str) -> Checkpoint | None:
-        """The checkpoint; None where there is none: the run ended, or never saved. Unreadable where it is corrupt."""
-        ...
-
-    async def delete(self, run_id: str) -> None:
-        """The run has ended; one without a checkpoint is fine."""
-        ...
-
-    async def list_interrupted(self) -> list[Checkpoint]:
-        """Every checkpoint that is left, for a start to recover from; not those of other processes that are alive."""
-        ...
-
-
-@runtime_checkable
-class Claims(Protocol):
-    """What a store may offer besides: recovery by several processes that start at once."""
-
-    def claim_interrupted(self) -> Iterator[Checkpoint]:
-        """Interrupted runs that nobody executes, each taken over when it is given out: no other process gets it, too."""
-        ...
-
-
-@runtime_checkable
-class AsyncClaims(Protocol):
-    """The same in an event loop."""
-
-    def claim_interrupted(self) -> AsyncIterator[Checkpoint]:
-        """Interrupted runs that nobody executes, each taken over when it is given out: no other process gets it, too."""
-        ...
-
-
-# ---- order -----------------------------------------------------------------------------------------------------------
-
-
-class Numbers:
-    """Numbers that grow within a process, and as a rule also from one process to the next: never below the time in ms."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._last = 0
-
-    def next(self, now: float, after: int = 0) -> int:
-        with self._lock:
-            self._last = max(self._last + 1, after + 1, int(now * 1000))
-            return self._last
-
-
-# one for the process: two handles of one run, one after the other, never give the same number to different content
-NUMBERS = Numbers()
+        """All phases to save, in order. Earlier phases that this execution has not reached yet come last."""
+        return (*self._completed, *self._earlier)

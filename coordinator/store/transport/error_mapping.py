@@ -107,7 +107,7 @@ def _refused(error: Exception, text: str, where: str, sentinel: bool) -> Coordin
 def _wrong_scheme(error: Exception, text: str, where: str, address: Address) -> NotConfigured | None:
     """Map an error which shows that the URL's scheme does not fit the server."""
     if isinstance(error, foreign.MovedError) and address.kind == "one":
-        return NotConfigured(f"{where} is one of several nodes of a Cluster: use redis+cluster:// in the URL")
+        return NotConfigured(f"{where} is a node of a Cluster with several nodes: use redis+cluster:// in the URL")
     if "cluster support disabled" in text:
         return NotConfigured(
             f"{where} is not a Cluster node: use redis://, or redis+sentinel:// and name its sentinels"

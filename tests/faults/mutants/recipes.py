@@ -476,7 +476,7 @@ MUTANTS = [
     ),
     Mutant(
         "a store of checkpoints does not know what its namespace promises",
-        "workers/durable/redis_store.py",
+        "workers/durable/owned_records.py",
         "self.keys = space.keys(0)",
         "pass",
         "tests/integration/test_durability.py::test_a_checkpoint_that_no_replica_has_is_not_kept",
