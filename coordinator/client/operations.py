@@ -160,7 +160,7 @@ class Operations:
 
     def _enqueue(self, space: Namespace, runs: Sequence[NewRun], *, fail_fast: bool = False) -> Steps[list[Any]]:
         answers = yield from client_plans.enqueue(space, runs, fail_fast=fail_fast)
-        if any(answer == ("stranger", "") for answer in answers):
+        if any(answer == ("mismatch", "") for answer in answers):
             space = yield from self._anew(space)
             answers = yield from client_plans.enqueue(space, runs, fail_fast=fail_fast)
         return answers
@@ -347,7 +347,7 @@ class Operations:
         new, generation = scheduling.wanted(name, when, what, values, options), _operation()
         space = yield from self.space()
         answer = yield from schedule_plans.replace(_home(space, name), space.birth, new, generation)
-        if answer == "stranger":
+        if answer == "mismatch":
             space = yield from self._anew(space)
             answer = yield from schedule_plans.replace(_home(space, name), space.birth, new, generation)
         if answer != "ok":
@@ -438,11 +438,11 @@ def _trouble(
             return KeyConflict(f"key {run.once!r} belongs to run {other}, which has other inputs")
         if answer == "unreadable":
             return Unreadable(f"run {run.id} was not enqueued: a key of the server that it needs holds something else")
-        if answer == "felled":
+        if answer == "blocked":
             return TreeCancelled(
                 f"run {other} was cancelled with all that is below it: nothing more is enqueued there", parent=other
             )
-        if answer == "stranger":
+        if answer == "mismatch":
             return NotConfigured(
                 "the server is being flushed or brought back from a backup: nothing was enqueued; call again"
             )

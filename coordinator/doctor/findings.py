@@ -23,7 +23,7 @@ class Finding:
 
     @property
     def mended(self) -> bool:
-        return self.outcome in ("mended", "kept")
+        return self.outcome in ("repaired", "kept")
 
     @property
     def sentence(self) -> str:
@@ -42,7 +42,7 @@ class Finding:
     def remedy(self) -> str:
         """What was done about it."""
         match self.outcome:
-            case "mended":
+            case "repaired":
                 return "mended"
             case "kept":
                 return f"moved to 'set-aside:{self._key}' for a week"

@@ -1,4 +1,4 @@
-"""The head of a stored checkpoint: ten numbers, as lua/_checkpoint.lua writes them."""
+"""The head of a stored checkpoint: ten numbers, as lua/shared/checkpoint.lua writes them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The spec of a run: the stored form of what an enqueue asks for.
 
 A spec is the encoded list `[inputs, meta, extra]`. `extra` holds the parent, the idempotency key and the priority, where they
-are set. The server keeps a large spec in several fields of the run's hash (see lua/_run.lua).
+are set. The server keeps a large spec in several fields of the run's hash (see lua/shared/run.lua).
 """
 
 from __future__ import annotations

@@ -115,12 +115,15 @@ def extend_once(run: Watched) -> Verdict:
 # ---- what a run has used up
 
 
-_LONGEST = 15  # digits: more never were milliseconds
+# The numbers in the field `spent` of a run, in their stored order: ms used, ms since the last progress, the progress counter then,
+# the number of extensions, ms of all extensions.
+SPENT_NUMBERS = ("used", "idle", "progress", "extensions", "extended")
+_MOST_DIGITS = 15  # no time in milliseconds has more
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What the attempts before have used. Kept by the scripts as numbers in one field (see lua/_run.lua)."""
+    """What the attempts before have used. Kept by the scripts as numbers in one field (see lua/shared/run.lua)."""
 
     used: float = 0.0
     idle: float = 0.0
@@ -131,7 +134,8 @@ class Spent:
     def parse(cls, text: str) -> Spent:
         """Nothing yet where nothing can be read, as in the scripts."""
         numbers = text.split()
-        if len(numbers) != 5 or not all(number.isdecimal() and len(number) <= _LONGEST for number in numbers):
+        readable = all(number.isdecimal() and len(number) <= _MOST_DIGITS for number in numbers)
+        if len(numbers) != len(SPENT_NUMBERS) or not readable:
             return cls()
-        used, idle, _, extensions, extended = map(int, numbers)
-        return cls(used / 1000, idle / 1000, extensions, extended / 1000)
+        of = dict(zip(SPENT_NUMBERS, map(int, numbers), strict=True))
+        return cls(of["used"] / 1000, of["idle"] / 1000, of["extensions"], of["extended"] / 1000)

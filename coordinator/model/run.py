@@ -19,10 +19,6 @@ from coordinator.errors import BadName, BadOption
 
 T_co = TypeVar("T_co", covariant=True)
 
-PRIORITY_STEP = 2**43
-STRIKES = 3
-BACKSTOP = 100
-
 
 class Status(StrEnum):
     """Where a run is in its life."""
@@ -213,7 +209,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What is counted over a run's life. Packed in one field, in this order (see lua/_run.lua)."""
+    """What is counted over a run's life. Packed in one field, in this order (see lua/shared/run.lua)."""
 
     life: int = 1
     attempt: int = 0

@@ -1,6 +1,6 @@
 """The story of a run: how each attempt that did not complete has ended, and what was saved by then. Pure, no I/O.
 
-The scripts append to it (see `tell` in lua/_endings.lua) and bound it; a run that completes at its first attempt has none.
+The scripts append to it (see `tell` in lua/shared/endings.lua) and bound it; a run that completes at its first attempt has none.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from coordinator.errors import Unreadable
 from coordinator.model.run import Failure, RunView, Told
 
 MESSAGE_MOST = 500  # characters of an error's message that its entry keeps; the last error is also kept whole
-_NUMBERS = 8
-CANCELLED, KILLED = "a cancel was asked for", "it was killed by its critic"  # as lua/_endings.lua says it
+# The numbers of an entry, in their stored order. Times are in ms; saved, iteration, messages and phases describe the checkpoint.
+ATTEMPT_NUMBERS = ("life", "attempt", "started", "ended", "saved", "iteration", "messages", "phases")
+CANCELLED, KILLED = "a cancel was asked for", "it was killed by its critic"  # as lua/shared/endings.lua says it
 STATE = "its state"  # where that is all that was saved
-FROM_START = "from the start"  # as lua/retry.lua and lua/revive.lua say it
+FROM_START = "from the start"  # as lua/attempts/retry.lua and lua/runs/revive.lua say it
 NOTHING = 0.05  # seconds that are not worth a word
 FEW = 4  # attempts in a row that are all told although they ended alike
 
@@ -171,7 +172,7 @@ def _entry(part: bytes) -> Told | None:
         return None
     how, numbers, worker, code, why = (field.decode(errors="replace") for field in fields[:5])
     counts = numbers.split()
-    if len(counts) != _NUMBERS or not all(count.isdigit() for count in counts):
+    if len(counts) != len(ATTEMPT_NUMBERS) or not all(count.isdigit() for count in counts):
         return None
     try:
         life, attempt, started, ended, saved, iteration, messages, phases = map(int, counts)

@@ -6,13 +6,8 @@ keys from these methods (see script.py), so that there is one place for each nam
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import zip_longest
 
-from coordinator.errors import BadCall
 from coordinator.model.durability import replicas_of
 from coordinator.model.run import name, partition_of
 
@@ -208,41 +203,3 @@ class Namespace:
 
     def everywhere(self) -> list[Keys]:
         return [self.keys(partition) for partition in range(self.partitions)]
-
-
-@dataclass(frozen=True, slots=True)
-class LuaKey:
-    """How a key is built in Lua: `TAG` is that of the partition, a name that no script gives to anything else."""
-
-    name: str
-    parameters: tuple[str, ...]
-    parts: tuple[str, ...]  # texts, and between them the parameters
-
-    @property
-    def source(self) -> str:
-        """As a function."""
-        return f"local function {self.name}({', '.join(self.parameters)}) return {self.of(self.parameters)[1:-1]} end"
-
-    def of(self, arguments: Sequence[str]) -> str:
-        """As an expression."""
-        if len(arguments) != len(self.parameters):
-            raise BadCall(
-                f"{self.name} wants {', '.join(self.parameters) or 'nothing'}; it was given {', '.join(arguments)}"
-            )
-        pieces = [f"'{text}'" for text in self.parts]
-        woven = [piece for pair in zip_longest(pieces, arguments) for piece in pair if piece not in (None, "''")]
-        return f"({' .. '.join(['TAG', *woven])})"
-
-
-@cache
-def lua_keys() -> dict[str, LuaKey]:
-    """For each key how it is built in Lua, by its name there."""
-    found = {}
-    keys, mark = Keys("-", 0), "\0"
-    for method, function in inspect.getmembers(Keys, inspect.isfunction):
-        if method.startswith("_"):
-            continue
-        parameters = tuple(inspect.signature(function).parameters)[1:]
-        built = function(keys, *(mark for _ in parameters)).removeprefix(keys.at)
-        found[f"{method}_key"] = LuaKey(f"{method}_key", parameters, tuple(built.split(mark)))
-    return found

@@ -1,33 +1,40 @@
-"""A Lua script and the calls of it. Scripts are files under lua/, and their heads are checked against every call.
+"""Lua scripts and their calls. Each script is a file under lua/, and its head is checked against every call.
 
-A head names what it is given, and the names are bound for it:
-    -- ARGV: now, worker       locals of those names
-    -- ITEM: id, token         a list of such items: `items` is their number, `item(i)` gives the i-th
-    -- EACH: id, token         the same, and the answer has a part for each: calls of many callers are merged
-    -- Flags: allow-oom        what the server may let it do
-    -- Uses: time, run         shared parts (_time.lua, …), in that order
+The head of a file names what the script is given, and these names are bound for it:
+
+    -- Role: producer, worker  the roles that call it: its rights on the server follow from this (see rights.py)
+    -- Keys: run, ready        the keys that it may touch
+    -- ARGV: now, worker       local variables with these names
+    -- ITEM: id, token         a list of items: `items` is their number, and `item(i)` returns the values of one
+    -- EACH: id, token         the same; the answer has a part for each item, so that calls of several callers can be merged
+    -- Flags: allow-oom        what the server may let the script do
+    -- Uses: time, run         parts of lua/shared, in this order
     -- Moves: queued -> running
-    -- Answers: ok, fenced     the words it may answer
-    -- Unconfirmed: why        what it writes may be lost in a failover: it does not wait for replicas
-Every script gets one key, the partition's tag, and builds the others from it with the functions of keys.py.
+    -- Answers: ok, fenced     the words that it may answer
+    -- Unconfirmed: why        its writes may be lost in a failover, and its trip does not wait for replicas
+
+Every script is given one key, the hash tag of its partition, and builds all other keys from it. Constants, keys and readers of
+stored formats are generated from Python: see generated_lua.py.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 from coordinator.errors import BadCall
-from coordinator.store.keys import Tag, lua_keys
+from coordinator.store.generated_lua import FUNCTIONS, expand, functions_for, names_in
+from coordinator.store.keys import Tag
 
 Argument = str | bytes | int | float
 
-# Arguments that are whole numbers, wherever they stand: anything else is refused before the first line, since one that turns out
-# to be none in the middle of a script would leave half of its work behind.
+# Arguments that are whole numbers in every script. Anything else is refused before the first line: a number that can't be read in
+# the middle of a script would leave half of the work behind.
 NUMBERS = frozenset(
     {
         "lease",
@@ -45,49 +52,60 @@ NUMBERS = frozenset(
         "room",
     }
 )
-_CODELESS = re.compile(r"'[^'\n]*'|--.*")  # texts and comments
-_HEAD = re.compile(r"^-- (ARGV|ITEM|EACH|Flags|Uses|Moves|Answers|Unconfirmed): (.*)$", re.M)
+_HEAD = re.compile(r"^-- (Role|Keys|ARGV|ITEM|EACH|Flags|Uses|Moves|Answers|Unconfirmed): (.*)$", re.M)
+_SHARED = "shared"  # the folder of the parts that scripts share
 
 
-def _read(name: str) -> str:
-    return (files("coordinator.store") / "lua" / f"{name}.lua").read_text()
+def _find_files(folder: Traversable) -> Iterator[tuple[str, str, Traversable]]:
+    """Yield (folder, name, file) for each Lua file in the sub-folders."""
+    for family in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if family.is_dir():
+            for file in sorted(family.iterdir(), key=lambda entry: entry.name):
+                if file.name.endswith(".lua"):
+                    yield family.name, file.name.removesuffix(".lua"), file
 
 
-def _used(shared: str, source: str) -> str:
-    """Of the shared parts what a script uses, directly or not: a server makes every function anew for each call, which was half of
-    what a short script cost it. Each begins with `local` at the start of a line, and stands before who uses it."""
-    words, kept = _words(source), list[str]()
-    for piece in reversed(re.split(r"^(?=local )", re.sub(r"^--.*\n", "", shared, flags=re.M), flags=re.M)):
+@cache
+def _files() -> tuple[dict[str, Traversable], dict[str, Traversable]]:
+    """Return the files of the scripts and of the shared parts, by name."""
+    scripts: dict[str, Traversable] = {}
+    parts: dict[str, Traversable] = {}
+    for family, name, file in _find_files(files("coordinator.store") / "lua"):
+        (parts if family == _SHARED else scripts)[name] = file
+    return scripts, parts
+
+
+def script_names() -> tuple[str, ...]:
+    """Return the names of all scripts: the Lua files outside lua/shared."""
+    return tuple(_files()[0])
+
+
+def read_part(name: str) -> str:
+    """Return the source of a part in lua/shared."""
+    return _files()[1][name].read_text()
+
+
+def _select_used(shared: str, source: str) -> str:
+    """Return the pieces of the shared parts that a script uses, directly or through another piece.
+
+    A server creates every function of a script again for each call. Unused functions were half of the cost of a short script. Each
+    piece begins with `local` at the start of a line and stands before the pieces that use it.
+    """
+    words, kept = names_in(source), list[str]()
+    for piece in reversed(re.split(r"^(?=local )", shared, flags=re.M)):
         if words & _defined(piece):
             kept.insert(0, piece.rstrip())
-            words |= _words(piece)
+            words |= names_in(piece)
     return "\n".join(kept)
-
-
-def with_keys(body: str) -> str:
-    """Each key is written out where it is built of plain names. Functions for all of them, made anew for each call, were a sixth of
-    what an enqueue cost; those stay that are handed on as values, or given more than names."""
-    named = r"[\w.]+(?:\[[\w .+*-]+\])?"
-    names = "|".join(
-        name for name in lua_keys() if f"function {name}(" not in body
-    )  # a shared part may mean other keys by it
-    called = re.compile(rf"\b({names})\(((?:{named}(?:, {named})*)?)\)")
-
-    def written_out(found: re.Match[str]) -> str:
-        return lua_keys()[found[1]].of(found[2].split(", ") if found[2] else [])
-
-    lines = (line.partition("--") for line in body.split("\n"))
-    return "\n".join(f"{called.sub(written_out, code)}{dashes}{comment}" for code, dashes, comment in lines)
-
-
-def _words(source: str) -> set[str]:
-    """The names in it, without those in texts and comments."""
-    return set(re.findall(r"[A-Za-z_]\w*", _CODELESS.sub("", source)))
 
 
 def _defined(piece: str) -> set[str]:
     found = re.match(r"local (?:function (\w+)|(\w+(?:, \w+)*))", piece)
     return set() if found is None else set((found[1] or found[2]).split(", "))
+
+
+def _without_comment_lines(source: str) -> str:
+    return re.sub(r"^ *--.*\n", "", source, flags=re.M)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -96,52 +114,69 @@ def _names(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Script:
-    """One operation, loaded from its file."""
+    """One operation on a server, loaded from its Lua file."""
 
     name: str
 
     @cached_property
     def source(self) -> str:
-        return _read(self.name)
+        """The Lua file."""
+        return _files()[0][self.name].read_text()
 
     @cached_property
     def head(self) -> dict[str, tuple[str, ...]]:
+        """The fields of the file's head, each with its names."""
         found: dict[str, tuple[str, ...]] = {}
         for field, text in _HEAD.findall(self.source):
             found[field] = (*found.get(field, ()), *_names(text))
         return found
 
     @cached_property
+    def roles(self) -> tuple[str, ...]:
+        """The roles that call the script, see rights.py."""
+        return self.head.get("Role", ())
+
+    @cached_property
     def arguments(self) -> tuple[str, ...]:
+        """The names of the arguments that every call gives once."""
         return self.head.get("ARGV", ())
 
     @cached_property
     def item_fields(self) -> tuple[str, ...]:
+        """The names of the arguments of one item, where the script takes a list of items."""
         return self.head.get("EACH", ()) or self.head.get("ITEM", ())
 
     @cached_property
     def merges(self) -> bool:
+        """Whether calls of several callers may be merged into one: the script answers each item separately."""
         return "EACH" in self.head
 
     @cached_property
     def changes(self) -> bool:
+        """Whether the script may write."""
         return "no-writes" not in self.head.get("Flags", ())
 
     @cached_property
     def confirmed(self) -> bool:
-        """Whether its answer is a promise: where a namespace has replicas that must confirm, its trip waits for them."""
+        """Whether its trip waits for replicas, in a namespace that has replicas to confirm writes."""
         return self.changes and "Unconfirmed" not in self.head
 
     @cached_property
+    def body(self) -> str:
+        """The file and what it uses of the shared parts and the generated functions, before they are expanded."""
+        shared = "\n".join([FUNCTIONS, *map(read_part, self.head.get("Uses", ()))])
+        source = _without_comment_lines(self.source)
+        return f"{_select_used(_without_comment_lines(shared), source)}\n{source}"
+
+    @cached_property
     def text(self) -> str:
-        """What the server gets: flags, names, of the shared parts what it uses, the script."""
-        shared = "\n".join(_read(f"_{part}") for part in self.head.get("Uses", ()))
-        body = with_keys(f"{_used(shared, self.source)}\n{self.source}")
-        keys = [key.source for key in lua_keys().values() if re.search(rf"\b{key.name}\b", _CODELESS.sub("", body))]
+        """The script as it is sent to the server."""
+        body = expand(self.body)
         shebang = "#!lua" + (f" flags={','.join(self.head['Flags'])}" if "Flags" in self.head else "")
-        return "\n".join([shebang, "local TAG = KEYS[1]", *self._bindings(), *keys, body])
+        return "\n".join([shebang, "local TAG = KEYS[1]", *self._bindings(), *functions_for(body), body])
 
     def _bindings(self) -> list[str]:
+        """Return the lines that check the arguments and bind their names."""
         fixed = len(self.arguments)
         lines = [*self._guards(), *(f"local {argument} = ARGV[{i}]" for i, argument in enumerate(self.arguments, 1))]
         if width := len(self.item_fields):
@@ -151,7 +186,7 @@ class Script:
         return lines
 
     def _guards(self) -> list[str]:
-        """What refuses a call that no plan makes: too few arguments, half an item, a number that is none."""
+        """Return the line that refuses a call with too few arguments, half an item, or text in the place of a number."""
         fixed, width = len(self.arguments), len(self.item_fields)
         odd = f"#ARGV < {fixed} or (#ARGV - {fixed}) % {width} ~= 0" if width else f"#ARGV ~= {fixed}"
         wrong = [odd]
@@ -168,37 +203,48 @@ class Script:
 
     @cached_property
     def text_without_shebang(self) -> str:
-        """For fakeredis, which can't compile the first line."""
+        """The script for fakeredis, which can't compile the first line."""
         return self.text.split("\n", 1)[1]
 
     @cached_property
     def sha(self) -> str:
+        """The SHA-1 digest by which EVALSHA names the script."""
         return hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
     @cached_property
     def sha_without_shebang(self) -> str:
+        """The SHA-1 digest of the script for fakeredis."""
         return hashlib.sha1(self.text_without_shebang.encode(), usedforsecurity=False).hexdigest()
 
     def call(self, at: str, items: Sequence[tuple[Argument, ...]] = (), **given: Argument) -> Call:
-        """A call with everything by name; a list of items in the order of the head."""
+        """Return a call of the script.
+
+        Args:
+            at: The hash tag of the partition.
+            items: The items, each in the order of the head.
+            **given: The other arguments by name.
+
+        Raises:
+            BadCall: If an argument is missing or unknown, or the script takes no items.
+        """
         values = self._in_order(self.arguments, given)
         if items and not self.item_fields:
             raise BadCall(f"{self.name} takes no items")
         return Call(self, at, values, tuple(items), str(given["id"]) if "id" in given else None)
 
     def each(self, at: str, run: str, fixed: Mapping[str, Argument], **given: Argument) -> Call:
-        """A call about one run that may be merged with others of its kind."""
+        """Return a call with one item about one run, which may be merged with other calls of the same script."""
         item = self._in_order(self.item_fields, given)
         return Call(self, at, self._in_order(self.arguments, fixed), (item,), run)
 
     def _in_order(self, names: tuple[str, ...], given: Mapping[str, Argument]) -> tuple[Argument, ...]:
-        # a look-up tells whether a name is missing, the length whether one is too many: this is called for every run
+        # The look-up finds a missing name and the length finds an unknown one. This is called for every run, so it must be fast.
         try:
             values = tuple([given[name] for name in names])
         except KeyError:
             values = ()
         if len(given) != len(names) or len(values) != len(names):
-            raise BadCall(f"{self.name} wants {', '.join(names)}; it was given {', '.join(given)}")
+            raise BadCall(f"{self.name} takes {', '.join(names)}; it was given {', '.join(given)}")
         return values
 
 

@@ -1,65 +1,20 @@
-"""Every script of the store, one constant for each Lua file."""
+"""Every script of the store. Scripts are discovered: each Lua file outside lua/shared is one.
+
+A script is imported under its name in capitals, for example `from coordinator.store.scripts import ENQUEUE` for
+lua/runs/enqueue.lua.
+"""
 
 from __future__ import annotations
 
-from coordinator.store.script import Script
+from coordinator.store.script import Script, script_names
 
-FOUND = Script("found")
-ENQUEUE = Script("enqueue")
-VIEW = Script("view")
-WAIT = Script("wait")
-JOIN = Script("join")
-LEAVE = Script("leave")
-HEARTBEAT = Script("heartbeat")
-CLAIM = Script("claim")
-LOAD = Script("load")
-CHECKPOINT = Script("checkpoint")
-COMPLETE = Script("complete")
-FAIL = Script("fail")
-RETRY = Script("retry")
-RELEASE = Script("release")
-REJECT = Script("reject")
-CANCEL = Script("cancel")
-CONFIRM = Script("confirm")
-REVIVE = Script("revive")
-JUDGE = Script("judge")
-RECOVER = Script("recover")
-ABANDON = Script("abandon")
-DUE = Script("due")
-RING = Script("ring")
-LOCK = Script("lock")
-TRIM = Script("trim")
-NOTE = Script("note")
-EXTEND = Script("extend")
-KILL = Script("kill")
-RECORD_SAVE = Script("record_save")
-RECORD_LOAD = Script("record_load")
-RECORD_DELETE = Script("record_delete")
-RECORD_LIST = Script("record_list")
-RECORD_CLAIM = Script("record_claim")
-RECORD_KEEP = Script("record_keep")
-FIRE = Script("fire")
-UPCOMING = Script("upcoming")
-POSTPONE = Script("postpone")
-SCHEDULE = Script("schedule")
-PAUSE_SCHEDULE = Script("pause_schedule")
-UNSCHEDULE = Script("unschedule")
-CAP = Script("cap")
-FELL = Script("fell")
-DISCARD = Script("discard")
-PAUSE = Script("pause")
-UNPAUSE = Script("unpause")
-EXAMINE = Script("examine")
-EXAMINE_ENTRIES = Script("examine_entries")
-EXAMINE_KEYS = Script("examine_keys")
-MEND_RUN = Script("mend_run")
-MEND_ENTRY = Script("mend_entry")
-MEND_KEY = Script("mend_key")
-MEND_TYPE = Script("mend_type")
-ROLL = Script("roll")
-ROLL_PART = Script("roll_part")
-SUPERVISE = Script("supervise")
-UNLOCK = Script("unlock")
-DRAIN = Script("drain")
+SCRIPTS = tuple(Script(name) for name in script_names())
+_BY_CONSTANT = {script.name.upper(): script for script in SCRIPTS}
 
-SCRIPTS: tuple[Script, ...] = tuple(found for found in list(globals().values()) if isinstance(found, Script))
+
+def __getattr__(constant: str) -> Script:
+    """Return the script of a constant such as ENQUEUE."""
+    try:
+        return _BY_CONSTANT[constant]
+    except KeyError:
+        raise AttributeError(f"there is no Lua file {constant.lower()}.lua under coordinator/store/lua") from None

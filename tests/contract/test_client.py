@@ -76,7 +76,7 @@ class Shop:
         member = Membership(worker, 15_000, "host", 7, "", "fleet", "v1", 10, routes)
         for keys in self.space.everywhere():
             word = self.do(worker_plans.join(keys, self.space.birth, member))
-            if word == "stranger":  # it could not be reached when the namespace was founded: as a worker does
+            if word == "mismatch":  # it could not be reached when the namespace was founded: as a worker does
                 assert self.do(namespace_plans.found_copies(self.name, self.space.birth))
                 word = self.do(worker_plans.join(keys, self.space.birth, member))
             assert word == "ok"

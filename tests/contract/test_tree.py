@@ -168,7 +168,8 @@ def test_a_mark_that_comes_late_does_not_count_for_the_next_life(shop: Shop) -> 
     plan = Operations(shop.name, shop.client._clock, examine=None).cancel_tree(root.id, 30.0)
     request = next(plan)
     while not (
-        isinstance(request, list) and any(isinstance(one, Call) and one.script is scripts.FELL for one in request)
+        isinstance(request, list)
+        and any(isinstance(one, Call) and one.script is scripts.BLOCK_CHILDREN for one in request)
     ):
         replies = shop.wire.ask(request if isinstance(request, list) else [request])
         request = plan.send(replies if isinstance(request, list) else replies[0])

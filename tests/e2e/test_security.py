@@ -160,7 +160,7 @@ def with_rights(server: Server, namespace: str, role: str) -> str:
 
 def test_every_script_belongs_to_a_role() -> None:
     known = {script.name for scripts, _ in ROLES.values() for script in scripts}
-    assert {script.name for script in SCRIPTS} - known == {"confirm"}, "who calls it? (see coordinator/store/rights.py)"
+    assert {script.name for script in SCRIPTS} == known
 
 
 def test_the_commands_that_roles_send_are_those_that_the_source_sends(start_server: StartServer) -> None:

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.model.run import BACKSTOP, STRIKES
+from coordinator.model.limits import BACKSTOP, STRIKES
 from tests.e2e.processes import Event
 from tests.faults import orders, programs
 from tests.faults.evidence import ACCEPTED, ENDED, Claim, Evidence, Save, epoch_of

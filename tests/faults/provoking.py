@@ -50,11 +50,11 @@ KILLED = (scripts.ABANDON,)
 LOST = (scripts.RECOVER, scripts.LOCK)
 # and after a deed of the operator
 ASKED: Mapping[Script, str] = {
-    scripts.FOUND: "come_in",
+    scripts.CREATE_NAMESPACE: "come_in",
     scripts.VIEW: "look",
     scripts.WAIT: "look",
     scripts.CANCEL: "cancel",
-    scripts.FELL: "cancel_tree",
+    scripts.BLOCK_CHILDREN: "cancel_tree",
     scripts.REVIVE: "revive",
     scripts.DISCARD: "discard",
     scripts.EXTEND: "let_one_be_overdue",
@@ -74,10 +74,10 @@ ASKED: Mapping[Script, str] = {
     scripts.EXAMINE: "doctor",
     scripts.EXAMINE_ENTRIES: "doctor",
     scripts.EXAMINE_KEYS: "doctor",
-    scripts.MEND_RUN: "doctor",
-    scripts.MEND_ENTRY: "doctor",
-    scripts.MEND_KEY: "doctor",
-    scripts.MEND_TYPE: "doctor",
+    scripts.REPAIR_RUN: "doctor",
+    scripts.REPAIR_ENTRY: "doctor",
+    scripts.REPAIR_KEY: "doctor",
+    scripts.REPAIR_TYPE: "doctor",
 }
 HIT = (*ALWAYS, *DRAINED, *KILLED, *LOST, *ASKED)
 # and those that are not hit, each with the reason

@@ -14,6 +14,7 @@ from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.plans import trees as tree_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.plans.clients import NewRun
+from coordinator.store.scripts import SCRIPTS
 from tests.lua import fleet_calls, schedule_calls
 from tests.lua.store import LEASE, ROUTES, Store, delta
 
@@ -180,7 +181,7 @@ def cap(store: Store) -> Any:
     return coordinator_plans.cap(store.keys, "failed", keep=0, batch=10)
 
 
-def fell(store: Store) -> Any:
+def block_children(store: Store) -> Any:
     return tree_plans.fell(store.ns, [tree_plans.Felled(ONE, 1)])
 
 
@@ -210,23 +211,23 @@ def examine_keys(store: Store) -> Any:
     return doctor_plans.examine_keys(store.keys, "ckpt", "hash", [ONE])
 
 
-def mend_run(store: Store) -> Any:
+def repair_run(store: Store) -> Any:
     store.enqueue(ONE)
     store.client.delete(store.keys.ready(ROUTES[0]))
     return doctor_plans.mend_runs(store.keys, [(ONE, "lineless")], now=store.at)
 
 
-def mend_entry(store: Store) -> Any:
+def repair_entry(store: Store) -> Any:
     store.client.sadd(store.keys.live(), ONE)
     return doctor_plans.mend_entries(store.keys, "live", "", [(ONE, "runless")], now=store.at)
 
 
-def mend_key(store: Store) -> Any:
+def repair_key(store: Store) -> Any:
     store.client.hset(store.keys.ckpt(ONE), "head", "1")
     return doctor_plans.mend_keys(store.keys, "ckpt", "hash", [(ONE, "leaked")])
 
 
-def mend_type(store: Store) -> Any:
+def repair_type(store: Store) -> Any:
     store.spoil(store.keys.live())
     return doctor_plans.mend_type(store.keys, store.keys.live(), "live", "set")
 
@@ -239,23 +240,16 @@ def _one(request: Any) -> Any:
     return (yield request)
 
 
-def found(store: Store) -> Any:
+def create_namespace(store: Store) -> Any:
     store.client.delete(store.keys.namespace())
     return namespace_plans.found(store.ns.name, birth="b3", clock="test")
 
 
-PREPARE: dict[str, Prepare] = {
-    prepare.__name__: prepare
-    for prepare in (
-        found, enqueue, view, wait, join, leave, heartbeat, claim, load, checkpoint, complete, fail, retry, release, reject, cancel,
-        confirm, revive, judge, recover, abandon, due, ring, lock, trim, note, extend, kill,
-        cap, fell, discard, pause, unpause, examine, examine_entries, examine_keys, mend_run, mend_entry, mend_key, mend_type,
-    )
-}  # fmt: skip
-
+# The functions above that are named like a script.
+PREPARE: dict[str, Prepare] = {script.name: globals()[script.name] for script in SCRIPTS if script.name in globals()}
 PREPARE |= schedule_calls.PREPARE | fleet_calls.PREPARE
 
 # What such a script answers to a repetition is what has become true since: the runs that are still to be moved are others.
 TELLS_WHAT_IS_LEFT = {
-    "recover", "abandon", "due", "trim", "cap", "pause", "unpause", "mend_run", "mend_entry", "mend_key", "mend_type",
+    "recover", "abandon", "due", "trim", "cap", "pause", "unpause", "repair_run", "repair_entry", "repair_key", "repair_type",
 }  # fmt: skip

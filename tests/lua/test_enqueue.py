@@ -163,10 +163,10 @@ def test_a_child_is_found_at_its_parent(store: Store) -> None:
 def test_another_birth_is_a_stranger(store: Store) -> None:
     store.client.hset(store.keys.namespace(), "birth", "b2")  # flushed, and founded by somebody else
     with store.unchanged():
-        assert store.ask_enqueue(NewRun(store.id(), ROUTES[0], b"")) == ("stranger", "")
+        assert store.ask_enqueue(NewRun(store.id(), ROUTES[0], b"")) == ("mismatch", "")
         assert (
             store.do(client_plans.enqueue(store.ns, [NewRun(store.id(), ROUTES[0], b"") for _ in "ab"]))
-            == [("stranger", "")] * 2
+            == [("mismatch", "")] * 2
         )
 
 

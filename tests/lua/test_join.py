@@ -57,7 +57,7 @@ def test_a_late_join_is_gone(store: Store, how: str) -> None:
 
 def test_another_birth_is_a_stranger(store: Store) -> None:
     with store.unchanged():
-        assert store.join(birth="b2") == "stranger"
+        assert store.join(birth="b2") == "mismatch"
 
 
 def test_a_tombstone_goes_after_a_minute(store: Store) -> None:

@@ -366,7 +366,7 @@ def test_nothing_is_left_of_a_removed_schedule_after_ten_minutes(store: Store) -
 def test_another_birth_is_a_stranger(store: Store) -> None:
     store.client.hset(store.keys.namespace(), "birth", "b2")
     with store.unchanged():
-        assert put(store) == "stranger"
+        assert put(store) == "mismatch"
 
 
 # ---- bad entries -----------------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ import re
 import pytest
 
 from coordinator.errors import BadCall, BadName
-from coordinator.store.keys import Keys, Namespace, lua_keys
+from coordinator.store.generated_lua import lua_keys
+from coordinator.store.keys import Keys, Namespace
 
 METHODS = {name: method for name, method in inspect.getmembers(Keys, inspect.isfunction) if not name.startswith("_")}
 

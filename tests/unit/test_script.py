@@ -5,20 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from coordinator.errors import BadCall
 from coordinator.model.run import MOVES
-from coordinator.store.keys import lua_keys
+from coordinator.store import scripts
+from coordinator.store.formats import FIELDS
+from coordinator.store.generated_lua import CONSTANTS, FUNCTIONS, expand, expressions, lua_keys
+from coordinator.store.rights import ROLES
 from coordinator.store.script import Script
 from coordinator.store.scripts import SCRIPTS
 from tests.lua.calls import PREPARE
 
-LUA = files("coordinator.store") / "lua"
-FILES = {entry.name.removesuffix(".lua"): entry.read_text() for entry in LUA.iterdir() if entry.name.endswith(".lua")}
-PARTS = {name[1:]: source for name, source in FILES.items() if name.startswith("_")}
+LUA = Path(str(files("coordinator.store"))) / "lua"
+PARTS = {path.stem: path.read_text() for path in sorted(LUA.glob("shared/*.lua"))}
 EVERY_SCRIPT = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 
 KEYWORDS = {
@@ -58,11 +61,95 @@ def defined(source: str) -> set[str]:
     return set(re.findall(r"^local (?:function )?([A-Za-z_]\w*)", source, re.M))
 
 
-def test_every_file_is_a_script_and_every_script_a_file() -> None:
-    assert sorted(script.name for script in SCRIPTS) == sorted(name for name in FILES if not name.startswith("_"))
+def test_every_file_is_a_script_or_a_shared_part() -> None:
+    names = [path.stem for path in LUA.rglob("*.lua")]
+    assert sorted(names) == sorted([*(script.name for script in SCRIPTS), *PARTS])
+    assert len({script.name for script in SCRIPTS}) == len(SCRIPTS)
     assert sorted(PREPARE) == sorted(script.name for script in SCRIPTS if not script.name.startswith("record_")), (
         "tests know a call of each; records have tests of their own"
     )
+
+
+def test_a_script_is_imported_under_its_name() -> None:
+    assert scripts.ENQUEUE in SCRIPTS
+    assert scripts.ENQUEUE.name == "enqueue"
+    with pytest.raises(AttributeError, match=r"there is no Lua file nothing\.lua"):
+        _ = scripts.NOTHING
+
+
+@EVERY_SCRIPT
+def test_a_head_names_roles_that_exist(script: Script) -> None:
+    assert script.roles
+    assert set(script.roles) <= set(ROLES)
+
+
+@EVERY_SCRIPT
+def test_a_head_names_the_keys_that_the_script_may_touch(script: Script) -> None:
+    names = words(script.body)
+    redirected = set(re.findall(r"local function (\w+)_key\(", script.body))  # to the keys of a record
+    used = {name.removesuffix("_key") for name in lua_keys() if name in names} - redirected
+    assert set(script.head.get("Keys", ())) == used
+
+
+@EVERY_SCRIPT
+def test_a_head_explains_every_argument(script: Script) -> None:
+    for argument in (*script.arguments, *script.item_fields):
+        assert re.search(rf"^--   {argument}: .+", script.source, re.M), f"{argument} is not explained"
+
+
+def hash_calls(source: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield for each command on a hash the family of its key and the fields that are named as text."""
+    begin = re.compile(r"(?:redis\.p?call|\btry)\('(H\w+)', (\w+)_key\([^()]*\)((?:, )?)")
+    for found in begin.finditer(source):
+        depth, end = 0, found.end()
+        while depth >= 0:
+            depth += {"(": 1, "{": 1, ")": -1, "}": -1}.get(source[end], 0)
+            end += 1
+        given = re.split(r",\s*(?![^()]*\))", source[found.end() : end - 1])
+        if found[1] == "HSET":
+            given = given[::2]
+        yield found[2], [field[1:-1] for field in given if re.fullmatch(r"'\w+'", field)]
+
+
+@EVERY_SCRIPT
+def test_every_field_that_a_script_names_is_declared(script: Script) -> None:
+    unknown = {
+        (family, name) for family, names in hash_calls(script.body) for name in names if name not in FIELDS[family]
+    }
+    assert unknown == set(), "declare it in coordinator/store/formats.py"
+
+
+def test_a_reader_of_an_unknown_field_is_refused() -> None:
+    with pytest.raises(BadCall, match="colour is not declared as a field of run"):
+        expand("local status, colour = read_fields(run_key(id), 'status', 'colour')")
+    with pytest.raises(BadCall, match="colour is not declared as a field of worker"):
+        expand("local worker = read_named(worker_key(id), 'lease',\n  'colour')")
+
+
+def test_readers_and_constants_are_written_out() -> None:
+    assert expand("if run.status == RUNNING and not is_ended(status) then").startswith(
+        "if run.status == 'running' and not ("
+    )
+    assert expand("return 'RUNNING' -- RUNNING") == "return 'RUNNING' -- RUNNING"
+    named = expand("local run = read_named(run_key(id), 'status', 'token')")
+    assert named.endswith("run = not run.err and { status = run[1], token = run[2] } or nil")
+
+
+@pytest.mark.parametrize("name", [*(script.name for script in SCRIPTS), *PARTS])
+def test_statuses_and_places_in_a_reply_are_named(name: str) -> None:
+    source = without_comments(PARTS[name] if name in PARTS else Script(name).source)
+    assert re.findall(r"\bstatus [=~]= '|'status', '\w+'\)", source) == []
+    assert re.findall(r"\w\[[2-9]\d*\]|\bv\[1\]", source) == [], (
+        "name the values: local a, b = unpack(…), read_fields, read_named"
+    )
+
+
+@pytest.mark.parametrize("name", [*(script.name for script in SCRIPTS), *PARTS])
+def test_nothing_hides_a_generated_name(name: str) -> None:
+    source = PARTS[name] if name in PARTS else Script(name).source
+    generated = {*CONSTANTS, *expressions(), *defined(FUNCTIONS)}
+    allowed = {"ckpt_key", "messages_key", "run_key"} if name == "record" else set()
+    assert (defined(source) & generated) == allowed
 
 
 def test_the_heads_together_are_the_law() -> None:
@@ -80,7 +167,7 @@ def test_a_head_says_what_it_is_for(script: Script) -> None:
     assert re.fullmatch(rf"-- {script.name}: .+", lines[0])
     assert script.head["Answers"]
     ours = {
-        "ARGV", "ITEM", "EACH", "Flags", "Uses", "Moves", "Answers", "Protects", "Unconfirmed", script.name,
+        "Role", "Keys", "ARGV", "ITEM", "EACH", "Flags", "Uses", "Moves", "Answers", "Protects", "Unconfirmed", script.name,
     }  # fmt: skip
     assert set(re.findall(r"^-- ([A-Za-z]+): ", script.source, re.M)) <= ours, "a field that nobody reads"
 
@@ -101,7 +188,7 @@ def test_a_part_that_is_named_is_used(script: Script) -> None:
     uses = list(script.head.get("Uses", ()))
     for place, part in enumerate(uses):
         users = script.source + "".join(PARTS[later] for later in uses[place + 1 :])
-        assert defined(PARTS[part]) & words(users), f"nothing of _{part}.lua is used"
+        assert defined(PARTS[part]) & words(users), f"nothing of shared/{part}.lua is used"
 
 
 @EVERY_SCRIPT
@@ -109,8 +196,7 @@ def test_the_answers_are_those_of_the_head(script: Script) -> None:
     source = without_comments(script.source)
     said = set(re.findall(r"\{ '([a-z]+)'", source)) | set(re.findall(r"answers\[i\] = .*?'([a-z]+)' or '", source))
     listed = set(script.head["Answers"])
-    statuses = {"completed"} if script.name == "trim" else set()  # a list of its own
-    assert said - statuses <= listed, "an answer that the head does not list"
+    assert said <= listed, "an answer that the head does not list"
     everything = without_comments(script.text)
     missing = {word for word in listed if f"'{word}'" not in everything}
     assert missing == set(), "a word of the head that is nowhere answered"
@@ -155,18 +241,18 @@ def test_a_script_has_no_key_or_argument_without_a_name(script: Script) -> None:
 
 @EVERY_SCRIPT
 def test_only_what_is_needed_travels(script: Script) -> None:
-    functions = {key.source for key in lua_keys().values()}
-    sent = {name for name in lua_keys() if f"local function {name}(" in script.text}
+    functions = {one.source for one in expressions().values()}
+    sent = {name for name in expressions() if f"local function {name}(" in script.text}
     body = "".join(line + "\n" for line in script.text.split("\n") if line not in functions)
-    assert sent == {name for name in lua_keys() if re.search(rf"\b{name}\b", code(body))}
+    assert sent == {name for name in expressions() if re.search(rf"\b{name}\b", code(body))}
 
 
 @EVERY_SCRIPT
 def test_keys_of_plain_names_are_written_out(script: Script) -> None:
     """A server makes every function anew for each call."""
-    text, functions = code(script.text), {code(key.source) for key in lua_keys().values()}
+    text, functions = code(script.text), {code(one.source) for one in expressions().values()}
     body = "\n".join(line for line in text.split("\n") if line not in functions)
-    names = "|".join(name for name in lua_keys() if f"function {name}(" not in body)
+    names = "|".join(name for name in expressions() if f"function {name}(" not in body)
     assert re.findall(rf"\b(?:{names})\([\w., ]*\)", body) == []
 
 
@@ -202,7 +288,7 @@ def test_time_is_the_servers_in_every_script() -> None:
 
 def test_a_call_with_a_wrong_name_is_refused() -> None:
     lock = Script("lock")
-    with pytest.raises(BadCall, match="lock wants lock, token, ttl; it was given lock, token"):
+    with pytest.raises(BadCall, match="lock takes lock, token, ttl; it was given lock, token"):
         lock.call("{t:0}", lock="l", token="t")
     with pytest.raises(BadCall, match="lock takes no items"):
         lock.call("{t:0}", [("item",)], lock="l", token="t", ttl=1)
@@ -223,4 +309,6 @@ def test_names_in_the_parts_do_not_hide_those_of_a_head() -> None:
     """A part comes after the arguments: a function of the same name would take an argument's place."""
     for script in SCRIPTS:
         for part in script.head.get("Uses", ()):
-            assert not defined(PARTS[part]) & set(script.arguments), f"_{part}.lua hides an argument of {script.name}"
+            assert not defined(PARTS[part]) & set(script.arguments), (
+                f"shared/{part}.lua hides an argument of {script.name}"
+            )

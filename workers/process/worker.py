@@ -251,7 +251,7 @@ class Worker:
             word = await drive_async(
                 self._wire, worker_plans.join(lease.keys, self._namespace.birth, member), give_up=self._stop.is_set
             )
-            if word == "stranger":
+            if word == "mismatch":
                 strangers += 1
                 await self._introduce(final=strangers > 1)
             if word == "ok":

@@ -16,7 +16,7 @@ from coordinator.store.scripts import CHECKPOINT, COMPLETE, EXTEND, FAIL, KILL, 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What is new of a checkpoint since the last acknowledged save (see lua/_checkpoint.lua)."""
+    """What is new of a checkpoint since the last acknowledged save (see lua/shared/checkpoint.lua)."""
 
     seq: int
     acked: int

@@ -105,7 +105,7 @@ def mend_runs(
     """What became of each (run, fault)."""
     return (
         yield from _mended(
-            [scripts.MEND_RUN.call(keys.at, now=now, id=id, fault=fault, jitter=jitter) for id, fault in seen]
+            [scripts.REPAIR_RUN.call(keys.at, now=now, id=id, fault=fault, jitter=jitter) for id, fault in seen]
         )
     )
 
@@ -115,7 +115,7 @@ def mend_entries(
 ) -> Generator[list[Request], Any, list[str]]:
     """What became of each (member, fault)."""
     calls = [
-        scripts.MEND_ENTRY.call(keys.at, now=now, place=place, name=raw(name), member=raw(member), fault=fault)
+        scripts.REPAIR_ENTRY.call(keys.at, now=now, place=place, name=raw(name), member=raw(member), fault=fault)
         for member, fault in seen
     ]
     return (yield from _mended(calls))
@@ -126,14 +126,14 @@ def mend_keys(
 ) -> Generator[list[Request], Any, list[str]]:
     """What became of each (name, fault)."""
     calls = [
-        scripts.MEND_KEY.call(keys.at, family=family, name=raw(name), expected=expected, fault=fault)
+        scripts.REPAIR_KEY.call(keys.at, family=family, name=raw(name), expected=expected, fault=fault)
         for name, fault in seen
     ]
     return (yield from _mended(calls))
 
 
 def mend_type(keys: Keys, key: str, name: str, expected: str) -> Generator[Request, Any, str]:
-    reply = yield scripts.MEND_TYPE.call(keys.at, key=raw(key), name=raw(name), expected=expected)
+    reply = yield scripts.REPAIR_TYPE.call(keys.at, key=raw(key), name=raw(name), expected=expected)
     return word(reply)
 
 

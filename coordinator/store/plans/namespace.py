@@ -9,7 +9,7 @@ from coordinator.errors import NotConfigured, Unconfirmed, Unreachable
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.replies import pairs, text
 from coordinator.store.script import Call, Request, fail_fast, read
-from coordinator.store.scripts import FOUND
+from coordinator.store.scripts import CREATE_NAMESPACE
 
 FORMAT = "1"
 
@@ -80,4 +80,6 @@ def birth(keys: Keys) -> Generator[Request, Any, str]:
 
 
 def _found(keys: Keys, birth: str, partitions: int, durability: str, clock: str) -> Call:
-    return FOUND.call(keys.at, format=FORMAT, partitions=partitions, durability=durability, birth=birth, clock=clock)
+    return CREATE_NAMESPACE.call(
+        keys.at, format=FORMAT, partitions=partitions, durability=durability, birth=birth, clock=clock
+    )

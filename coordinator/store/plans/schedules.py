@@ -30,7 +30,7 @@ class NewSchedule(NamedTuple):
 
 
 def replace(keys: Keys, birth: str, new: NewSchedule, generation: str, now: str = "") -> Generator[Request, Any, str]:
-    """ok, stranger or unreadable."""
+    """ok, mismatch or unreadable."""
     seen = ""
     for _ in range(TRIES):
         reply = yield SCHEDULE.call(keys.at, now=now, birth=birth, seen=seen, generation=generation, **new._asdict())

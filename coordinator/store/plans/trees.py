@@ -15,7 +15,7 @@ from coordinator.model.run import Counters, Status, partition_of
 from coordinator.store.keys import Namespace
 from coordinator.store.replies import text
 from coordinator.store.script import Request, read
-from coordinator.store.scripts import CANCEL, FELL
+from coordinator.store.scripts import BLOCK_CHILDREN, CANCEL
 
 FELLED_MS = 86_400_000  # a handler that ignores its cancel may go on after the grace; a day later nobody does
 PAGE = 200
@@ -71,7 +71,7 @@ def revived(space: Namespace, run: Felled) -> Steps:
 
 def _fell(space: Namespace, runs: Sequence[Felled], *, again: bool) -> Steps:
     calls = [
-        FELL.call(keys.at, id=run.id, life=run.life, again=int(again), ttl=FELLED_MS)
+        BLOCK_CHILDREN.call(keys.at, id=run.id, life=run.life, again=int(again), ttl=FELLED_MS)
         for run in runs
         for keys in space.everywhere()
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from coordinator.store.script import with_keys
+from coordinator.store.generated_lua import expand
 
 LUA = "coordinator/store/lua/"
 
@@ -22,122 +22,148 @@ class Bug(NamedTuple):
 
     def plant(self, text: str) -> str:
         """A script with the bug in it, where the place of the bug is part of it."""
-        return text.replace(with_keys(self.old), with_keys(self.new))
+        return text.replace(expand(self.old), expand(self.new))
 
 
 BUGS = (
     Bug(
-        "a save needs no token", LUA + "checkpoint.lua", "if not run or run[1] ~= token then", "if not run then", seed=0
+        "a save needs no token",
+        LUA + "attempts/checkpoint.lua",
+        "if owner_token ~= token then",
+        "if owner_token == nil then",
+        seed=0,
     ),
     Bug(
         "an ending needs no token",
-        LUA + "_run.lua",
+        LUA + "shared/run.lua",
         "if run.token and run.token == token then",
         "if run.token then",
         seed=62,
     ),
     Bug(
         "an ending is not remembered",
-        LUA + "_run.lua",
+        LUA + "shared/run.lua",
         "if run.last and string.sub(run.last, 1, #before) == before then",
         "if false then",
         seed=18,
     ),
     Bug(
         "a claim that is sent again takes more",
-        LUA + "claim.lua",
-        "if number == known[2] then",
+        LUA + "attempts/claim.lua",
+        "if number == last_claim then",
         "if false then",
         seed=13,
     ),
     Bug(
         "a claim that was given up still takes",
-        LUA + "claim.lua",
-        "tonumber(number) <= tonumber(known[3] or 0)",
+        LUA + "attempts/claim.lua",
+        "tonumber(number) <= tonumber(floor or 0)",
         "false",
     ),
     Bug(
         "a claim of an expired worker takes",
-        LUA + "claim.lua",
+        LUA + "attempts/claim.lua",
         "if clock >= tonumber(deadline) then",
         "if false then",
         seed=46,
     ),
-    Bug("a condemned worker claims", LUA + "claim.lua", "if known[1] or not known[2]", "if not known[2]"),
-    Bug("a condemned worker is renewed", LUA + "heartbeat.lua", "if known[1] or not redis", "if not redis", seed=6),
-    Bug("a condemned worker joins", LUA + "join.lua", "if known[2] or (known[1]", "if (known[1]", seed=24),
+    Bug("a condemned worker claims", LUA + "attempts/claim.lua", "if condemned or not last_claim", "if not last_claim"),
+    Bug(
+        "a condemned worker is renewed",
+        LUA + "workers/heartbeat.lua",
+        "if condemned or not redis",
+        "if not redis",
+        seed=6,
+    ),
+    Bug(
+        "a condemned worker joins", LUA + "workers/join.lua", "if condemned or (known_lease", "if (known_lease", seed=24
+    ),
     Bug(
         "recover does not look at the lease again",
-        LUA + "recover.lua",
+        LUA + "coordinators/recover.lua",
         "if tonumber(deadline) > clock then return { 'alive' } end",
         "",
         seed=130,
     ),
-    Bug("there is no hold", LUA + "recover.lua", "if clock < hold_until then return { 'held' } end", "", seed=173),
+    Bug(
+        "there is no hold",
+        LUA + "coordinators/recover.lua",
+        "if clock < hold_until then return { 'held' } end",
+        "",
+        seed=173,
+    ),
     Bug(
         "judging knows no hold",
-        LUA + "_judge.lua",
+        LUA + "shared/judge.lua",
         "if gap < 0 or gap > 3 * tick or most then",
         "if false then",
         seed=4,
     ),
     Bug(
         "an enqueue that is sent again creates again",
-        LUA + "enqueue.lua",
-        "local there = redis.pcall('HGET', key, 'status')",
-        "local there = false",
+        LUA + "runs/enqueue.lua",
+        "local status = redis.pcall('HGET', key, 'status')",
+        "local status = false",
         seed=9,
     ),
     Bug(
         "a key names nobody",
-        LUA + "enqueue.lua",
+        LUA + "runs/enqueue.lua",
         "if not named then return nil end",
         "if true then return nil end",
         seed=14,
     ),
-    Bug("a release leaves the newest state behind", LUA + "_endings.lua", "apply_delta(run.plan, now)\n", "\n", seed=0),
+    Bug(
+        "a release leaves the newest state behind",
+        LUA + "shared/endings.lua",
+        "apply_delta(run.plan, now)\n",
+        "\n",
+        seed=0,
+    ),
     Bug(
         "the sequence of saves is ignored",
-        LUA + "_checkpoint.lua",
+        LUA + "shared/checkpoint.lua",
         "if head and seq < head.seq then return nil, 'old' end",
         "",
         seed=72,
     ),
     Bug(
         "a save is appended whatever its base",
-        LUA + "_checkpoint.lua",
+        LUA + "shared/checkpoint.lua",
         "'messages_key(id, int(plan.generation)), int(plan.base), plan.chunk)'"[1:-1],
         "messages_key(id, int(plan.generation)), int(head.length), plan.chunk)",
         seed=28,
     ),
     Bug(
         "a revive that is sent again revives again",
-        LUA + "revive.lua",
+        LUA + "runs/revive.lua",
         "'revival') == operation then",
         "'revival') == nil then",
         seed=246,
     ),
-    Bug("a retry forgets the line", LUA + "_endings.lua", "    into_delayed(id, due)\n", "\n", seed=0),
-    Bug("what is taken away keeps its epoch", LUA + "_recover.lua", "grow_epoch(counters, now)\n", "\n", seed=0),
+    Bug("a retry forgets the line", LUA + "shared/endings.lua", "    add_to_delayed(id, due)\n", "\n", seed=0),
+    Bug(
+        "what is taken away keeps its epoch", LUA + "shared/recover.lua", "advance_epoch(counters, now)\n", "\n", seed=0
+    ),
     Bug(
         "leaving forgets what is owned",
-        LUA + "leave.lua",
+        LUA + "workers/leave.lua",
         "if #owned > 0 or redis.call('SCARD', owned_key(worker)) > 0 then",
         "if false then",
         seed=11,
     ),
-    Bug("what has ended stays alive", LUA + "_endings.lua", "write('SREM', live_key(), id)\n", "\n", seed=0),
+    Bug("what has ended stays alive", LUA + "shared/endings.lua", "write('SREM', live_key(), id)\n", "\n", seed=0),
     Bug(
         "a checkpoint outlives its run",
-        LUA + "_endings.lua",
+        LUA + "shared/endings.lua",
         "redis.call('PEXPIRE', ckpt_key(id), int(kept))\n",
         "\n",
         seed=3,
     ),
     Bug(
         "a completed run keeps its key for ever",
-        LUA + "_endings.lua",
-        "if run.once then free_once(id, run, kept) end\n",
+        LUA + "shared/endings.lua",
+        "if run.once then expire_once_key(id, run, kept) end\n",
         "\n",
         seed=0,
     ),

@@ -1,0 +1,59 @@
+"""Limits that Python and the Lua scripts share.
+
+Each limit is declared here once. `coordinator/store/generated_lua.py` writes it into the scripts under the same name.
+Names that end in `_MS` are times in milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# ---- losses: when a run is set aside as dead
+
+STRIKES: Final = 3  # losses without progress after which a run is dead
+SUSPECT_STRIKES: Final = (
+    STRIKES - 1
+)  # with this many strikes, the next one is the last: the run must be alone in a process
+BACKSTOP: Final = 100  # recoveries in one life after which a run is dead, even if it makes progress each time
+
+# ---- order: score = time of enqueueing in ms - priority * PRIORITY_STEP
+
+PRIORITY_STEP: Final = 2**43  # more than any time in ms, so that a higher priority always comes first
+FAR_FUTURE: Final = 2**53 - 1  # the largest whole number that a Lua number and a sorted set's score can hold exactly
+
+# ---- how long things are kept
+
+DAY_MS: Final = 86_400_000
+WEEK_MS: Final = 7 * DAY_MS
+RETENTION_MS: Final = {"completed": DAY_MS, "failed": WEEK_MS, "cancelled": WEEK_MS, "dead": WEEK_MS}
+TOMBSTONE_MS: Final = (
+    60_000  # a client or worker may repeat its last call for this long, so the run or worker stays known
+)
+MARK_MS: Final = 60_000  # the mark at the end of a trip that waits for replicas
+CHILDREN_MS: Final = 2 * WEEK_MS  # the set of a run's children, renewed by each child
+OWNERS_MS: Final = DAY_MS  # the list of owners of stand-alone checkpoints, renewed by each lease
+REMOVED_MS: Final = 600_000  # a removed schedule stays known, so that a late call does not bring it back
+
+# ---- lists that wake a client, a worker or a coordinator
+
+BELL_MS: Final = 60_000
+INBOX_MS: Final = 60_000
+INBOX_LENGTH: Final = 1_000
+WAKE_MS: Final = 60_000
+WAKE_LENGTH: Final = 10_000
+MOST_WAITERS: Final = 1_000  # clients registered on one run; further clients poll
+
+# ---- fleets
+
+SEEN_MS: Final = 60_000  # a coordinator or supervisor that was not seen for this long is taken from its list
+ROLL_MS: Final = 3_600_000  # a roll is forgotten this long after its last progress
+
+# ---- sizes
+
+ASIDE_ENTRIES: Final = 10_000  # entries that could not be read, kept for the doctor
+STORY_ENTRIES: Final = 20  # attempts in the story of a run
+STORY_BYTES: Final = 16_384
+SPEC_PIECE: Final = 64  # bytes in one hash field; a server stores a hash compactly while no value is longer
+SPEC_IN_PIECES: Final = 512  # a longer spec is stored whole
+MOST_CLAIMED: Final = 500  # runs in one claim
+BATCH: Final = 1_000  # values in one command, below the limit of Lua's unpack

@@ -1,0 +1,104 @@
+"""The stored formats: which fields each hash has, and the order of numbers that share a field.
+
+Python and the Lua scripts follow these declarations. `generated_lua.py` makes the Lua readers and writers from them, and refuses
+a script that reads a field that is not declared here. The names are stored on servers: they must never change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Final
+
+from coordinator.encoding.checkpoint_head import CheckpointHead
+from coordinator.encoding.spec import SPEC_FIELDS
+from coordinator.model.deadline import SPENT_NUMBERS
+from coordinator.model.run import Counters
+from coordinator.model.story import ATTEMPT_NUMBERS
+
+# ---- whole numbers in one field, separated by spaces
+
+COUNTERS: Final = tuple(field.name for field in fields(Counters))
+HEAD: Final = tuple(field.name for field in fields(CheckpointHead))
+SPENT: Final = SPENT_NUMBERS
+ATTEMPT: Final = ATTEMPT_NUMBERS
+
+# ---- netstrings in one argument
+
+DELTA: Final = (
+    "seq",  # number of this save
+    "acked",  # number of the last save that the worker knows to be stored; 0: everything is in this delta
+    "generation",  # number of the transcript
+    "base",  # messages of the transcript before this delta
+    "count",  # messages in this delta
+    "chunk",  # these messages
+    "iteration",
+    "schema",
+    "state_mode",  # same, or set
+    "state",
+    "phases",  # netstrings: field, output, field, output, …
+    "drop",  # netstrings: fields of phases that are no longer valid
+    "note",
+    "unfinished",
+)
+
+# ---- fields of hashes
+
+RUN: Final = (
+    *SPEC_FIELDS,  # inputs, meta and options: in pieces of 64 bytes while they are short, otherwise whole in the first field
+    "status",
+    "route",  # queue, kind and schema: the ready queue in which it waits
+    "asked",  # the schema that its producer asked for, where it is not 0
+    "counters",  # see COUNTERS
+    "token",  # of its owner, while it is running
+    "last",  # the last call that ended an attempt, as "<token> <script> <answer>": a repetition gets the same answer
+    "started",  # when its last attempt was claimed
+    "ended",
+    "expires",  # when it is cancelled if no worker has claimed it
+    "retention",  # ms that it is kept after its end
+    "once",  # its idempotency key, as "<ttl or -> <key>"
+    "digest",  # of its inputs, for the idempotency key
+    "cause",  # why its next attempt resumes: release, recover, retry, revive
+    "cancel",  # when a cancel was requested
+    "kill",  # the error with which its deadline killed it
+    "killed",  # the same, of the life before
+    "spent",  # see SPENT
+    "prev",  # "<worker> <code>" of its last owner
+    "story",  # netstrings: one entry for each attempt that did not complete
+    "note",
+    "result",
+    "error",
+    "reason",  # why it was cancelled or is dead
+    "waited",  # set when a client waits for its end
+    "operation",  # the last cancel
+    "revival",  # the last revive
+)
+
+WORKER: Final = (
+    "lease", "host", "pid", "started", "fleet", "code", "slots", "routes", "joined", "mark", "memory",
+    "claim",  # number of its last claim
+    "floor",  # claims up to this number take nothing: the worker does not wait for them any more
+    "suspect",  # number of the claim that took a suspect
+    "drain",  # when it was asked to drain
+    "condemned",  # struck or excused: its lease is never renewed again, and its runs are recovered
+    "blame",  # the run that blocked its event loop, or nobody; empty: each of its runs
+    "seen",  # its last heartbeat before it was condemned
+)  # fmt: skip
+
+CHECKPOINT: Final = ("head", "state", "unfinished", "inputs")  # and a field phase:<name> for each finished phase
+
+SCHEDULE: Final = (
+    "generation", "state", "after", "next", "due", "last", "rules", "overlap", "route", "spec", "priority", "expires", "retention",
+    "offset", "why", "fired", "skipped",
+)  # fmt: skip
+
+FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "namespace": ("format", "partitions", "durability", "birth", "clock"),
+    "run": RUN,
+    "worker": WORKER,
+    "ckpt": CHECKPOINT,
+    "schedule": SCHEDULE,
+    "record": (*CHECKPOINT, "note", "route", "owner", "past", "claim", "meta", "gone"),
+    "roll": ("roll", "by", "asked", "at_once"),
+    "watch": ("at", "hold_until", "clamped"),
+}

@@ -1,0 +1,184 @@
+-- claim: give a worker the runs with the lowest scores from the ready queues of the routes that it names.
+-- Protects: a repeated claim gets the same runs; a claim that arrives late takes nothing; a worker that is gone or whose lease
+-- expired takes nothing; a suspect is given only to a worker that holds nothing. For a second after a stopping worker released a
+-- run, a worker with outdated code does not take it, so that a roll moves each run once.
+-- Role: worker
+-- Keys: aside, bell, ckpt, deadlines, live, messages, namespace, owned, paused, ready, run, suspect, suspect_bell, worker
+-- Keys: workers
+-- ARGV: now, worker, number, want, alone, outdated, inline, budget
+--   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
+--   worker: id of the worker
+--   number: number of this claim; the worker counts its claims
+--   want: the largest number of runs to take
+--   alone: 1 if the worker may take a suspect
+--   outdated: 1 if newer code is being rolled out
+--   inline: the largest checkpoint, in bytes, that the answer may carry; a larger one is loaded in pages
+--   budget: bytes of all checkpoints in the answer
+-- ITEM: route
+--   route: queue, kind and schema, as <queue>:<kind>@<schema>
+-- Flags: allow-oom
+-- Uses: time, run, queue, checkpoint
+-- Moves: queued -> running
+-- Answers: ok, suspect, left, old, expired, gone
+--   ok, suspect: with the runs, see answer_run
+--   left: the only runs are left to workers with newer code
+--   old: a later claim was made, or the worker gave this one up
+local clock = server_ms(now)
+local condemned, last_claim, floor = unpack(redis.call('HMGET', worker_key(worker), 'condemned', 'claim', 'floor'))
+local deadline = redis.call('ZSCORE', workers_key(), worker)
+if condemned or not last_claim or not deadline then return { 'gone' } end
+if tonumber(number) < tonumber(last_claim) or tonumber(number) <= tonumber(floor or 0) then return { 'old' } end
+local nonce = '-' .. number .. '-' .. worker
+local budget_used = 0
+
+-- Return the checkpoint of a run if it is small enough, 'paged' if it has to be loaded in pages, and false if there is none.
+local function read_checkpoint(id, route)
+  if not has_schema(route) then return false end
+  local head = read_head(id)
+  if not head then return redis.call('EXISTS', ckpt_key(id)) == 1 and 'paged' or false end
+  local size, room = head.size, math.min(tonumber(inline), tonumber(budget) - budget_used)
+  if size > room then return 'paged' end
+  for _, field in ipairs(redis.call('HKEYS', ckpt_key(id))) do
+    size = size + #field + redis.call('HSTRLEN', ckpt_key(id), field)
+    if size > room then return 'paged' end
+  end
+  -- The run is being taken: from here on nothing may fail.
+  local messages = redis.pcall('HGETALL', messages_key(id, int(head.generation)))
+  if messages.err then return 'paged' end
+  budget_used = budget_used + size
+  return { redis.call('HGETALL', ckpt_key(id)), messages }
+end
+
+-- Return a run as the answer tells it.
+local function answer_run(id, token, route, counters, cause, prev, spent, killed, spec, spec1, spec2)
+  return {
+    id, token, route, join_spec(id, spec, spec1, spec2), cause or '', counters, prev or '', spent or '', killed or '',
+    read_checkpoint(id, route),
+  }
+end
+
+if number == last_claim then
+  local again = {}
+  for _, id in ipairs(redis.call('SMEMBERS', owned_key(worker))) do
+    local token, counters, route, cause, prev, spent, killed, spec, spec1, spec2 = read_fields(run_key(id), 'token', 'counters',
+      'route', 'cause', 'prev', 'spent', 'killed', 'spec', 'spec1', 'spec2')
+    if token and counters and route and spec and string.sub(token, -#nonce) == nonce then
+      again[#again + 1] = answer_run(id, token, route, counters, cause, prev, spent, killed, spec, spec1, spec2)
+    end
+  end
+  redis.call('HSET', worker_key(worker), 'claim', number)
+  return { redis.call('HGET', worker_key(worker), 'suspect') == number and 'suspect' or 'ok', again }
+end
+if clock >= tonumber(deadline) then return { 'expired' } end
+
+local paused = {}
+for _, name in ipairs(redis.call('SMEMBERS', paused_key())) do paused[name] = true end
+local routes = {}
+for i = 1, items do
+  local route = item(i)
+  local queue, kind = string.match(route, ROUTE_PARTS)
+  if not (paused['queue:' .. queue] or paused['kind:' .. kind]) then routes[#routes + 1] = route end
+end
+
+-- Return the first entries of the queues of all routes, lowest score first. `key_of` is ready_key or suspect_key.
+local function first_entries(key_of, most)
+  local found = {}
+  for r = 1, #routes do
+    local entries = redis.pcall('ZRANGE', key_of(routes[r]), 0, most - 1, 'WITHSCORES')
+    if not entries.err then
+      for i = 1, #entries, 2 do
+        found[#found + 1] = { id = entries[i], score = tonumber(entries[i + 1]), key = key_of(routes[r]), route = routes[r] }
+      end
+    end
+  end
+  if #routes > 1 then
+    table.sort(found, function(a, b) if a.score == b.score then return a.id < b.id end return a.score < b.score end)
+  end
+  return found
+end
+
+-- Return true if a run is left to newer code. The epoch of a released run is the time of its release. An epoch far ahead comes
+-- from a clock that was put back.
+local LEFT_MS, LOOK_PAST = 1000, 64
+local left, bells_of_left = 0, {}
+local function is_left(entry, bell)
+  local cause, counters = read_fields(run_key(entry.id), 'cause', 'counters')
+  local _, epoch
+  if cause == 'release' and counters then _, _, epoch = string.match(counters, COUNTERS_TO_EPOCH) end
+  if not epoch or math.abs(clock - tonumber(epoch)) >= LEFT_MS then return false end
+  left, bells_of_left[bell] = left + 1, true
+  return true
+end
+
+local function without_left(found, most)
+  local others = {}
+  for i = 1, #found do
+    if #others == most then break end
+    if not is_left(found[i], bell_key(found[i].route)) then others[#others + 1] = found[i] end
+  end
+  return others
+end
+
+local taken, aside, ids = {}, 0, {}
+
+local function take(entry)
+  local id = entry.id
+  local status, counters, route, cause, prev, spent, killed, expires, spec, spec1, spec2 = read_fields(run_key(id), 'status',
+    'counters', 'route', 'cause', 'prev', 'spent', 'killed', 'expires', 'spec', 'spec1', 'spec2')
+  local life, attempt, epoch, others
+  if status == QUEUED and counters and route and spec then
+    life, attempt, epoch, others = string.match(counters, COUNTERS_TO_EPOCH)
+  end
+  if not life then
+    aside = aside + 1
+    redis.call('ZADD', aside_key(), int(clock), 'queued:' .. id)
+    return
+  end
+  epoch = int(math.max(tonumber(epoch) + 1, clock))
+  local token = epoch .. nonce
+  counters = life .. ' ' .. int(tonumber(attempt) + 1) .. ' ' .. epoch .. ' ' .. others
+  redis.call('HSET', run_key(id), 'status', RUNNING, 'token', token, 'counters', counters, 'started', int(clock))
+  if expires then
+    redis.call('HDEL', run_key(id), 'expires')
+    redis.call('ZREM', deadlines_key(), 'expire:' .. id)
+  end
+  ids[#ids + 1] = id
+  taken[#taken + 1] = answer_run(id, token, route, counters, cause, prev, spent, killed, spec, spec1, spec2)
+end
+
+local most, answer = math.min(tonumber(want), MOST_CLAIMED), 'ok'
+local found = most > 0 and first_entries(ready_key, outdated == '1' and most + LOOK_PAST or most) or {}
+if outdated == '1' then found = without_left(found, most) end
+if alone == '1' and most > 0 and redis.call('SCARD', owned_key(worker)) == 0 then
+  local suspect = first_entries(suspect_key, 1)[1]
+  local kept = suspect and outdated == '1' and is_left(suspect, suspect_bell_key(suspect.route))
+  if suspect and not kept and not (found[1] and found[1].score < suspect.score) then
+    found, most, answer = { suspect }, 1, 'suspect'
+  end
+end
+local removed = {} -- ids by the queue in which they waited
+for i = 1, math.min(most, #found) do
+  take(found[i])
+  local entries = removed[found[i].key] or {}
+  entries[#entries + 1] = found[i].id
+  removed[found[i].key] = entries
+end
+
+redis.call('HSET', worker_key(worker), 'claim', number)
+if answer == 'suspect' then redis.call('HSET', worker_key(worker), 'suspect', number) end
+for key, entries in pairs(removed) do redis.call('ZREM', key, unpack(entries)) end
+if aside > 0 then redis.call('ZREMRANGEBYRANK', aside_key(), 0, -1 - ASIDE_ENTRIES) end
+if #ids > 0 then
+  redis.call('SADD', owned_key(worker), unpack(ids))
+  redis.call('SADD', live_key(), unpack(ids))
+end
+-- This claim took the token of a bell. If runs are left, the next worker must hear of them.
+if #ids + aside > 0 then
+  for r = 1, #routes do
+    if redis.call('EXISTS', ready_key(routes[r])) == 1 then ring(bell_key(routes[r])) end
+    if redis.call('EXISTS', suspect_key(routes[r])) == 1 then ring(suspect_bell_key(routes[r])) end
+  end
+end
+for bell in pairs(bells_of_left) do ring(bell) end
+if #taken + aside == 0 and left > 0 then answer = 'left' end
+return { answer, taken }

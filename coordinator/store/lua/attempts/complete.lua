@@ -1,0 +1,37 @@
+-- complete: end runs whose handlers returned.
+-- Protects: only the owner ends a run, once; a repeated call gets the same answer.
+-- Role: worker
+-- Keys: ckpt, deadlines, ended, live, messages, namespace, once, owned, run, waiters, wake, worker
+-- ARGV: now
+--   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
+-- EACH: id, token, result
+--   id: id of the run
+--   token: of the run's owner
+--   result: encoded; empty for None
+-- Flags: allow-oom
+-- Uses: time, run, queue, checkpoint, endings
+-- Moves: running -> completed
+-- Answers: ok, fenced
+local clock = server_ms(now)
+local answers = {}
+begin_batch()
+for i = 1, items do
+  local id, token, result = item(i)
+  -- Like read_run, without the fields that no completion needs: this is the busiest script.
+  local run = read_named(run_key(id), 'status', 'token', 'last', 'route', 'retention', 'once', 'cancel', 'waited')
+  local readable = run and run.status and run.route and (run.token or run.status ~= RUNNING)
+  local caller = readable and check_caller(token, run, 'complete') or 'fenced'
+  if caller == 'owner' then
+    remove_owner(id, run)
+    local last = token .. ' complete ok'
+    if result == '' then
+      end_run(id, run, COMPLETED, clock, 'last', last)
+    else
+      end_run(id, run, COMPLETED, clock, 'last', last, 'result', result)
+    end
+  elseif caller == 'repeated' then
+    repeat_answer(id, run, 'ok')
+  end
+  answers[i] = caller == 'fenced' and 'fenced' or 'ok'
+end
+return flush_batch() or answers

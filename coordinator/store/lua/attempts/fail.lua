@@ -1,0 +1,26 @@
+-- fail: end a run whose handler raised. Its checkpoint is kept for the retention.
+-- Protects: only the owner ends a run, once; a repeated call gets the same answer.
+-- Role: worker
+-- Keys: ckpt, deadlines, ended, live, messages, namespace, once, owned, run, waiters, wake, worker
+-- ARGV: now, id, token, error, brief, delta
+--   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
+--   id: id of the run
+--   token: of the run's owner
+--   error: what the handler raised, encoded
+--   brief: the same without its traceback, for the story
+--   delta: what is new of the checkpoint; empty: nothing (see shared/checkpoint.lua)
+-- Flags: allow-oom
+-- Uses: time, run, queue, checkpoint, endings
+-- Moves: running -> failed
+-- Answers: ok, fenced, gap
+local clock = server_ms(now)
+local run, answer = read_owned_run(id, token, 'fail', delta)
+if not run then return answer end
+
+end_attempt(id, run, token, clock, 'failed', brief)
+local counters = run.counters
+counters.failures = counters.failures + 1
+remember_call(id, token, 'fail', 'ok')
+redis.call('HSET', run_key(id), 'error', error, 'counters', write_counters(counters))
+end_run(id, run, FAILED, clock)
+return { 'ok' }

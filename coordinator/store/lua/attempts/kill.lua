@@ -1,0 +1,16 @@
+-- kill: store the error with which a run fails because of its deadline. Its owner then fails the run. So does every script that
+-- takes the run from its owner.
+-- Protects: only the owner kills; from now on the run may still complete, but it is never requeued.
+-- Role: worker
+-- Keys: run
+-- ARGV: id, token, error
+--   id: id of the run
+--   token: of the run's owner
+--   error: the error with which the run fails, encoded
+-- Flags: allow-oom
+-- Answers: ok, fenced
+local owner_token, kill = read_fields(run_key(id), 'token', 'kill')
+if owner_token ~= token then return { 'fenced' } end
+
+redis.call('HSET', run_key(id), 'kill', kill or error) -- The first error stays.
+return { 'ok' }

@@ -1,0 +1,34 @@
+-- load: answer a page of a checkpoint that was too large for the answer of its claim.
+-- Protects: only the owner reads, so that no page comes from the transcript of another owner.
+-- Role: worker
+-- Keys: ckpt, messages, run
+-- ARGV: id, token, page, room
+--   id: id of the run
+--   token: of the run's owner
+--   page: head (everything except the messages, and the names of the chunks) or chunks (the named ones)
+--   room: bytes of chunks in one page
+-- ITEM: field
+--   field: name of a chunk of messages
+-- Flags: allow-oom
+-- Uses: time, checkpoint
+-- Unconfirmed: it only reads
+-- Answers: ok, fenced, unreadable
+local owner_token = read_fields(run_key(id), 'token')
+if owner_token ~= token then return { 'fenced' } end
+local head, unreadable = read_head(id)
+if unreadable then return { 'unreadable' } end
+if not head then return { 'ok', {}, {} } end
+local messages = messages_key(id, int(head.generation))
+if type(redis.pcall('HLEN', messages)) ~= 'number' then return { 'unreadable' } end
+
+if page == 'head' then
+  return { 'ok', redis.call('HGETALL', ckpt_key(id)), redis.call('HKEYS', messages) }
+end
+-- As many of the named chunks as fit into a page, in order, and at least one.
+local found, size = {}, 0
+for i = 1, items do
+  found[i] = redis.call('HGET', messages, item(i))
+  size = size + (found[i] and #found[i] or 0)
+  if size >= tonumber(room) then break end
+end
+return { 'ok', found }

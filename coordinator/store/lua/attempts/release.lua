@@ -1,0 +1,44 @@
+-- release: requeue a run that its worker gives back, with its newest state. It keeps its score.
+-- Protects: only the owner requeues a run, once; the release of a stopping worker costs the run nothing; any other release is
+-- delayed by a back-off, and is a strike if the run made no progress; a requested cancel or kill wins.
+-- Role: worker
+-- Keys: bell, ckpt, coordinator_bell, deadlines, delayed, ended, live, messages, namespace, once, owned, ready, routes, run
+-- Keys: suspect, suspect_bell, waiters, wake, worker
+-- ARGV: now, id, token, mode, jitter, delta
+--   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
+--   id: id of the run
+--   token: of the run's owner
+--   mode: stopping (the worker shuts down, or does not hold the run that it owns) or unasked
+--   jitter: a number from 0 to 1, which spreads delays
+--   delta: what is new of the checkpoint; empty: nothing (see shared/checkpoint.lua)
+-- Flags: allow-oom
+-- Uses: time, run, queue, checkpoint, endings
+-- Moves: running -> queued, running -> delayed, running -> dead, running -> cancelled, running -> failed
+-- Answers: ok, delayed, dead, cancelled, failed, fenced, gap
+local clock = server_ms(now)
+local run, answer = read_owned_run(id, token, 'release', delta)
+if not run then return answer end
+
+local progress, counters = end_attempt(id, run, token, clock, mode == 'stopping' and 'released' or 'stopped'), run.counters
+advance_epoch(counters, clock)
+local ended = end_if_requested(id, run, counters, clock, 'cancelled')
+if ended then
+  remember_call(id, token, 'release', ended)
+  return { ended }
+end
+if mode == 'stopping' then
+  counters.releases = counters.releases + 1
+  remember_call(id, token, 'release', 'ok')
+  requeue(id, counters, 'release', nil)
+  return { 'ok' }
+end
+add_strike(counters, progress)
+counters.recoveries = counters.recoveries + 1
+if is_struck_out(counters) then
+  remember_call(id, token, 'release', 'dead')
+  end_dead(id, run, counters, clock, 'its handler stopped while nobody asked it to')
+  return { 'dead' }
+end
+remember_call(id, token, 'release', 'delayed')
+requeue(id, counters, 'release', clock + next_backoff(counters, jitter))
+return { 'delayed' }

@@ -1,0 +1,47 @@
+-- retry: delay a run whose handler raised and whose policy retries it. It gets a new score.
+-- Protects: only the owner requeues a run, once; a requested cancel or kill wins. A retry from the start drops what was saved.
+-- Then progress does not reset the count of failures, because every attempt makes the same progress again.
+-- Role: worker
+-- Keys: bell, ckpt, coordinator_bell, deadlines, delayed, ended, live, messages, namespace, once, owned, ready, routes, run
+-- Keys: suspect, suspect_bell, waiters, wake, worker
+-- ARGV: now, id, token, delay, error, brief, from_start, delta
+--   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
+--   id: id of the run
+--   token: of the run's owner
+--   delay: ms until the next attempt
+--   error: what the handler raised, encoded
+--   brief: the same without its traceback, for the story
+--   from_start: 1 if the next attempt starts without the checkpoint
+--   delta: what is new of the checkpoint; empty: nothing (see shared/checkpoint.lua)
+-- Flags: allow-oom
+-- Uses: time, run, queue, checkpoint, endings
+-- Moves: running -> delayed, running -> cancelled, running -> failed
+-- Answers: ok, cancelled, failed, fenced, gap
+local clock = server_ms(now)
+local run, answer = read_owned_run(id, token, 'retry', delta)
+if not run then return answer end
+
+local counters, failures = run.counters, run.counters.failures
+local again = from_start == '1'
+local progress = end_attempt(id, run, token, clock, 'retried', brief, again and 'from the start')
+advance_epoch(counters, clock)
+if again then counters.failures, progress = failures, FAR_FUTURE end -- More than any progress, so that none resets the failures.
+counters.failures, counters.failed = counters.failures + 1, progress
+redis.call('HSET', run_key(id), 'error', error)
+local ended = end_if_requested(id, run, counters, clock, 'cancelled')
+if ended then
+  remember_call(id, token, 'retry', ended)
+  return { ended }
+end
+remember_call(id, token, 'retry', 'ok')
+if again then
+  drop_checkpoint(id)
+  local spent = read_spent(redis.call('HGET', run_key(id), 'spent'))
+  spent.progress, spent.idle = 0, 0
+  local asked = redis.call('HGET', run_key(id), 'asked') or '0'
+  redis.call('HSET', run_key(id), 'route', (string.gsub(run.route, '@%d+$', '@' .. asked)), 'spent', write_spent(spent))
+end
+local due = clock + tonumber(delay)
+rescore(counters, due)
+requeue(id, counters, 'retry', due)
+return { 'ok' }

@@ -1,0 +1,25 @@
+-- cap: remove ended runs of a status that exceed the number to keep. Those whose retention ends first are removed first.
+-- Protects: a run that was revived since is only taken from the list.
+-- Role: coordinator
+-- Keys: ckpt, ended, messages, once, run
+-- ARGV: status, keep, batch
+--   status: completed, failed, cancelled or dead
+--   keep: number of ended runs to keep
+--   batch: the largest number of runs to remove in this call
+-- Flags: allow-oom
+-- Uses: time, run, queue, checkpoint, endings, forget
+-- Unconfirmed: what is left is removed at the next tick
+-- Answers: ok
+--   ok: with the number of runs
+local listed = redis.pcall('ZCARD', ended_key(status))
+if type(listed) ~= 'number' then return { 'ok', 0 } end
+local beyond = math.min(listed - tonumber(keep), tonumber(batch))
+if beyond <= 0 then return { 'ok', 0 } end
+
+local ids = redis.call('ZRANGE', ended_key(status), 0, beyond - 1)
+for i = 1, #ids do
+  local run = read_run(ids[i])
+  if run and run.status == status then forget(ids[i], run) end
+  redis.call('ZREM', ended_key(status), ids[i])
+end
+return { 'ok', #ids }

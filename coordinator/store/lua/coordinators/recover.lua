@@ -1,0 +1,40 @@
+-- recover: take back a batch of the runs of a worker whose lease expired.
+-- Protects: nothing is taken from a worker whose lease holds, or while recovery is paused; the old owner of a recovered run
+-- can't write it any more.
+-- Role: coordinator
+-- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, ended, inbox, live, lock, messages, namespace, once, owned
+-- Keys: ready, routes, run, waiters, wake, watch, worker, workers
+-- ARGV: now, lock, token, worker, tick, batch, jitter
+--   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
+--   lock: name of the lock
+--   token: of the lock; without the lock nothing is taken
+--   worker: id of the worker
+--   tick: ms between two judgements
+--   batch: the largest number of runs to take in this call
+--   jitter: a number from 0 to 1, which spreads delays
+-- Flags: allow-oom
+-- Uses: time, run, queue, checkpoint, endings, judge, recover
+-- Moves: running -> queued, running -> delayed, running -> dead, running -> cancelled, running -> failed
+-- Unconfirmed: a run that is not taken is found again; the claim that follows waits for replicas
+-- Answers: ok, unlocked, gone, alive, held
+--   ok: with the counts of recover_batch
+--   unlocked: another coordinator has the lock
+--   held: recovery is paused
+local clock = server_ms(now)
+if redis.call('GET', lock_key(lock)) ~= token then return { 'unlocked' } end
+local hold_until = judge_leases(clock, tonumber(tick))
+local deadline = redis.call('ZSCORE', workers_key(), worker)
+if not deadline then return { 'gone' } end
+local condemned, blame = read_fields(worker_key(worker), 'condemned', 'blame')
+if not condemned then
+  if tonumber(deadline) > clock then return { 'alive' } end
+  if clock < hold_until then return { 'held' } end
+  -- Excused: the lease expired in the outage, so its runs get no strike. A heartbeat that was on its way when the server
+  -- stopped is carried out just after the pause began, hence one tick more.
+  condemned = tonumber(deadline) < hold_until + tonumber(tick) and 'excused' or 'struck'
+end
+
+condemn(worker, condemned)
+-- A worker that was abandoned has the field blame, even if it blames no run.
+local why = blame and 'its process died' or condemned == 'excused' and 'its lease ran out in an outage' or 'its lease ran out'
+return recover_batch(worker, clock, batch, condemned == 'excused', blame or '', jitter, why)

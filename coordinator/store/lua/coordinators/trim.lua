@@ -1,0 +1,21 @@
+-- trim: take ended runs whose retention is over, and old entries of aside, from their lists.
+-- Role: coordinator
+-- Keys: aside, ended, namespace
+-- ARGV: now, cap
+--   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
+--   cap: entries of aside that are kept
+-- Flags: allow-oom
+-- Uses: time
+-- Unconfirmed: what is left is trimmed at the next tick
+-- Answers: ok
+--   ok: with the number of ended runs
+local clock = server_ms(now)
+local gone = 0
+for _, status in ipairs(ENDED_STATUSES) do
+  local over = redis.call('ZRANGEBYSCORE', ended_key(status), '-inf', int(clock), 'LIMIT', 0, 1000)
+  for i = 1, #over do redis.call('ZREM', ended_key(status), over[i]) end
+  gone = gone + #over
+end
+redis.call('ZREMRANGEBYRANK', aside_key(), 0, -1 - tonumber(cap))
+redis.call('ZREMRANGEBYSCORE', aside_key(), '-inf', int(clock - WEEK_MS))
+return { 'ok', gone }

@@ -1,0 +1,43 @@
+-- repair_entry: remove an entry without a run, or of a run that is elsewhere, if the fault still exists.
+-- Protects: an entry of aside is removed only if nothing is wrong with its run; a worker of which nothing is known is
+-- condemned, so that a coordinator recovers its runs.
+-- Role: coordinator
+-- Keys: aside, ckpt, deadlines, delayed, ended, live, namespace, owned, ready, routes, run, schedule, schedules, suspect, worker
+-- Keys: workers
+-- ARGV: now, place, name, member, fault
+--   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
+--   place: family of the key
+--   name: rest of the key's name: a route, a worker or a status; empty: none
+--   member: of the set
+--   fault: that examine_entries found
+-- Flags: allow-oom
+-- Uses: time, run, checkpoint, examine, stray
+-- Answers: repaired, changed, blocked
+--   changed: the fault does not exist any more
+--   blocked: the run of the entry has to be repaired first
+if find_stray(place, name, member, server_ms(now)) ~= fault or not is_still_in(place, name, member) then return { 'changed' } end
+if place == 'aside' then
+  local id = run_named(place, member)
+  local faults = id and find_faults(id)
+  if faults and #faults > 0 then return { 'blocked' } end
+end
+
+if place == 'workers' then
+  redis.call('HSET', worker_key(member), 'condemned', 'excused')
+  redis.call('ZADD', workers_key(), 0, member)
+elseif place == 'live' then
+  redis.call('SREM', live_key(), member)
+elseif place == 'owned' then
+  redis.call('SREM', owned_key(name), member)
+elseif place == 'ready' then
+  redis.call('ZREM', ready_key(name), member)
+elseif place == 'suspect' then
+  redis.call('ZREM', suspect_key(name), member)
+elseif place == 'schedules' then
+  redis.call('ZREM', schedules_key(), member)
+elseif place == 'ended' then
+  redis.call('ZREM', ended_key(name), member)
+else
+  redis.call('ZREM', place == 'delayed' and delayed_key() or place == 'aside' and aside_key() or deadlines_key(), member)
+end
+return { 'repaired' }

@@ -1,0 +1,170 @@
+-- repair_run: put a run into the one place that its status names, if the fault still exists.
+-- Protects: the former owner of a run that is taken away can't write it any more; a waiting run is never lost: a run that can't
+-- be read ends as dead, with a reason, and can be revived; if nothing of it can be used, it is kept aside for a week.
+-- Role: coordinator
+-- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, ended, live, messages, namespace, once, owned, ready, routes
+-- Keys: run, set_aside, suspect, suspect_bell, waiters, wake, worker, workers
+-- ARGV: now, id, fault, jitter
+--   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
+--   id: id of the run
+--   fault: that examine found
+--   jitter: a number from 0 to 1, which spreads delays
+-- Flags: allow-oom
+-- Uses: time, run, queue, checkpoint, endings, recover, examine, stray
+-- Answers: repaired, kept, changed, blocked
+--   kept: it was moved aside
+--   changed: the fault does not exist any more
+--   blocked: a key that would be written has another type and has to be repaired first
+-- A repair is not a move between statuses: it makes true what the status says, or does what recover would have done.
+local clock = server_ms(now)
+local faults, run = find_faults(id)
+local seen = false
+for i = 1, faults and #faults or 0, 2 do seen = seen or faults[i] == fault end
+if not seen then return { 'changed' } end
+
+-- The keys that may be written below, and their types.
+local types = {
+  [live_key()] = 'set', [routes_key()] = 'set', [waiters_key(id)] = 'set', [delayed_key()] = 'zset', [deadlines_key()] = 'zset',
+  [ckpt_key(id)] = 'hash', [coordinator_bell_key()] = 'list',
+}
+for _, status in ipairs(ENDED_STATUSES) do types[ended_key(status)] = 'zset' end
+if run.routed then
+  types[ready_key(run.route)], types[suspect_key(run.route)] = 'zset', 'zset'
+  types[bell_key(run.route)], types[suspect_bell_key(run.route)] = 'list', 'list'
+end
+if run.worker then types[owned_key(run.worker)], types[worker_key(run.worker)] = 'set', 'hash' end
+for key, expected in pairs(types) do
+  local is = type_of(key)
+  if is ~= 'none' and is ~= expected then return { 'blocked' } end
+end
+if run.once and not string.find(run.once, '^%S+ ') then run.once = false end
+run.waited = true -- A damaged run may have lost this field.
+
+-- Remove the run from all queues except the one in which it belongs.
+local function leave_other_queues(home)
+  if home ~= 'ready' and run.routed then redis.call('ZREM', ready_key(run.route), id) end
+  if home ~= 'suspect' and run.routed then redis.call('ZREM', suspect_key(run.route), id) end
+  if home ~= 'delayed' then redis.call('ZREM', delayed_key(), id) end
+end
+
+local function take_away()
+  if run.worker then remove_owner(id, run) else redis.call('HDEL', run_key(id), 'token') end
+end
+
+local function fence(counters)
+  take_away()
+  advance_epoch(counters, clock)
+  redis.call('HSET', run_key(id), 'counters', write_counters(counters))
+end
+
+-- End a run that can't be read as dead, with what is known of it; or keep it aside if too little is known.
+local function set_aside()
+  leave_other_queues('')
+  take_away()
+  redis.call('ZREM', deadlines_key(), 'expire:' .. id, 'cancel:' .. id)
+  local usable = run.routed and (run.spec or run.over)
+  if not usable then
+    redis.call('SREM', live_key(), id)
+    -- RENAME would free what it overwrites before it returns, however large that is. UNLINK frees it in the background.
+    redis.call('UNLINK', set_aside_key('run:' .. id))
+    redis.call('RENAME', run_key(id), set_aside_key('run:' .. id))
+    redis.call('PEXPIRE', set_aside_key('run:' .. id), WEEK_MS)
+    return { 'kept' }
+  end
+  if not run.counted then
+    local epoch = run.token and tonumber(string.match(run.token, '^(%d+)%-')) or 0
+    local score, created = int(clock), int(clock)
+    local counters = read_counters(initial_counters(score, created))
+    counters.epoch = math.max(epoch + 1, clock)
+    redis.call('HSET', run_key(id), 'counters', write_counters(counters))
+  end
+  if not run.over then
+    -- A reason is text, and the damaged part may be any bytes.
+    local function escape(c) return string.format('\\x%02x', string.byte(c)) end
+    local stored = string.gsub(string.sub(find_unreadable(run), 1, 100), '[^ -~]', escape)
+    redis.call('HSET', run_key(id), 'reason', 'it could not be read: ' .. stored)
+    end_run(id, run, DEAD, clock)
+  end
+  return { 'repaired' }
+end
+
+local function repair_queued()
+  local counters = run.counted
+  if run.token then fence(counters) end
+  local home = counters.strikes >= SUSPECT_STRIKES and 'suspect' or 'ready'
+  leave_other_queues(home)
+  if home == 'suspect' then
+    add_to_suspect(id, run.route, int(counters.score))
+  else
+    add_to_ready(id, run.route, int(counters.score))
+  end
+end
+
+-- The score of a run that was enqueued or retried contains the time at which it was due. A back-off that is lost counts as over.
+local function repair_delayed()
+  if run.token then fence(run.counted) end
+  leave_other_queues('delayed')
+  if not is_scored(delayed_key(), id) then add_to_delayed(id, math.max(clock, run.counted.score % PRIORITY_STEP)) end
+end
+
+local function repair_running()
+  leave_other_queues('')
+  if run.worker and is_scored(workers_key(), run.worker) then
+    redis.call('SADD', owned_key(run.worker), id)
+    redis.call('SADD', live_key(), id)
+    return
+  end
+  if run.worker then
+    recover_run(id, false, describe_lost_worker(run.worker, clock, jitter, 'its worker had no lease'))
+    redis.call('SREM', owned_key(run.worker), id)
+    return
+  end
+  fence(run.counted)
+  if run.cancel then redis.call('ZREM', deadlines_key(), 'cancel:' .. id) end
+  if not end_if_requested(id, run, run.counted, clock, 'cancelled while its worker was lost') then
+    requeue(id, run.counted, 'recover', nil)
+  end
+end
+
+local function repair_ended()
+  leave_other_queues('')
+  if run.token then take_away() end
+  redis.call('SREM', live_key(), id)
+  local ttl = redis.call('PTTL', run_key(id))
+  if ttl < 0 then
+    end_run(id, run, run.status, clock)
+    if run.ended then redis.call('HSET', run_key(id), 'ended', run.ended) end
+    return
+  end
+  if redis.call('PTTL', ckpt_key(id)) == -1 then expire_checkpoint(id, run.status, ttl) end
+  if run.spec then redis.call('ZADD', ended_key(run.status), 'NX', int(clock + ttl), id) end
+end
+
+local function repair_times()
+  redis.call('PERSIST', run_key(id))
+  redis.call('PERSIST', ckpt_key(id))
+  if run.status == RUNNING and run.cancel then
+    redis.call('ZADD', deadlines_key(), 'NX', int(clock), 'cancel:' .. id)
+    ring(coordinator_bell_key())
+  elseif run.status ~= RUNNING and run.expires then
+    redis.call('ZADD', deadlines_key(), 'NX', int(tonumber(run.expires) or clock), 'expire:' .. id)
+    ring(coordinator_bell_key())
+  end
+end
+
+if fault == 'unreadable' then return set_aside() end
+if run.over then
+  repair_ended()
+  return { 'repaired' }
+end
+repair_times()
+if run.status == QUEUED then
+  repair_queued()
+elseif run.status == DELAYED then
+  repair_delayed()
+elseif run.status == RUNNING then
+  repair_running()
+else
+  fence(run.counted)
+end
+return { 'repaired' }

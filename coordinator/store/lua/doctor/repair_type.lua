@@ -1,0 +1,21 @@
+-- repair_type: move a key that has another type aside for a week.
+-- Protects: nothing is deleted, and a key that has the right type by now is not moved.
+-- Role: coordinator
+-- Keys: set_aside
+-- ARGV: key, name, expected
+--   key: the whole key
+--   name: the key without the hash tag
+--   expected: the type that the key should have
+-- Flags: allow-oom
+-- Answers: kept, changed
+--   kept: it was moved
+--   changed: the fault does not exist any more
+local is = redis.call('TYPE', key)
+is = type(is) == 'table' and is.ok or is
+if is == 'none' or is == expected then return { 'changed' } end
+
+-- RENAME would free what it overwrites before it returns, however large that is. UNLINK frees it in the background.
+redis.call('UNLINK', set_aside_key(name))
+redis.call('RENAME', key, set_aside_key(name))
+redis.call('PEXPIRE', set_aside_key(name), WEEK_MS)
+return { 'kept' }

@@ -1,0 +1,19 @@
+-- discard: remove an ended run immediately, with everything that was kept of it.
+-- Protects: a run that has not ended, or that was revived since, is never removed; a bare tombstone stays for as long as a
+-- client may repeat its enqueue.
+-- Role: producer
+-- Keys: ckpt, ended, messages, once, run
+-- ARGV: id, life
+--   id: id of the run
+--   life: the life that ended; empty: the current one
+-- Flags: allow-oom
+-- Uses: time, run, queue, checkpoint, endings, forget
+-- Answers: discarded, open, changed, missing
+local run = read_run(id)
+if not run then return { 'missing' } end
+if not is_ended(run.status) then return { 'open', run.status } end
+local counters = read_counters(run.counters)
+if life ~= '' and counters and tonumber(life) ~= counters.life then return { 'changed' } end
+
+forget(id, run)
+return { 'discarded', run.status }

@@ -1,0 +1,152 @@
+-- enqueue: create runs.
+-- Protects: a run is created once, however often its enqueue is sent; an idempotency key names one run; no run is created below a
+-- parent whose tree was cancelled.
+-- Role: producer
+-- Keys: bell, children, coordinator_bell, deadlines, delayed, felled, namespace, once, ready, routes, run
+-- ARGV: now, birth
+--   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
+--   birth: the birth mark of the namespace that the caller knows; empty: it is not checked
+-- EACH: id, route, spec, priority, due, expires, once, digest, key_ttl, retention, parent
+--   id: id of the run
+--   route: queue, kind and schema, as <queue>:<kind>@<schema>
+--   spec: inputs, meta and options, encoded
+--   priority: a higher one is claimed first
+--   due: when the run may be claimed, in ms; '+1500' counts from now; empty: immediately
+--   expires: ms after which the run is cancelled if no worker has claimed it; empty: never
+--   once: the idempotency key; empty: none
+--   digest: of the inputs; the same key with another digest is a conflict
+--   key_ttl: ms that the idempotency key is kept after the end; '-': as long as the run
+--   retention: ms that the run is kept after its end; empty: the default of its status
+--   parent: id of the run that enqueues this one; empty: none
+-- Uses: time, run, queue
+-- Moves: none -> queued, none -> delayed
+-- Answers: created, found, conflict, mismatch, bad, unreadable, blocked
+--   created: the run exists; this call or an earlier one created it
+--   found: the idempotency key names another run, with the same inputs
+--   mismatch: the namespace has another birth mark here
+--   bad: an argument can't be read
+--   unreadable: a key has another type
+--   blocked: the tree of the parent was cancelled
+if birth ~= '' and redis.call('HGET', namespace_key(), 'birth') ~= birth then
+  local answers = {}
+  for i = 1, items do answers[i] = { 'mismatch', '' } end
+  return answers
+end
+local clock = server_ms(now)
+
+-- Most runs have none of these options. Their functions are created for the first run that has some, because a server creates
+-- each function again for every call of the script.
+local function with_options()
+  -- A value that can't be read, or that is too large for a TTL or a score, would stop a script in the middle: this one while
+  -- other runs of the call are written and in no queue yet, or the one that ends the run.
+  local function is_whole(text) return string.find(text, '^%d+$') and #text <= 15 end
+
+  local function are_readable(due, expires, key_ttl, retention)
+    return (due == '' or is_whole((string.gsub(due, '^%+', '')))) and (expires == '' or is_whole(expires))
+      and (key_ttl == '-' or is_whole(key_ttl)) and (retention == '' or is_whole(retention))
+  end
+
+  local function once_of(route, key)
+    local _, kind = string.match(route, ROUTE_PARTS)
+    return once_key(kind, key)
+  end
+
+  -- Return the answer if the idempotency key exists. The key may name a run that has ended and expired.
+  local function find_by_key(id, once, digest)
+    local named = redis.pcall('GET', once)
+    if not named then return nil end
+    if type(named) ~= 'string' then return { 'unreadable', id } end
+    local other, its_digest = string.match(named, '^(%S+) (.*)$')
+    if other == id then return { 'created', id } end
+    if its_digest == digest then redis.call('SET', once, named, 'KEEPTTL') end
+    return { its_digest == digest and 'found' or 'conflict', other }
+  end
+
+  -- block_children.lua writes this mark. A '-' in front says that the parent was revived since.
+  local function is_blocked(parent)
+    local mark = redis.pcall('GET', felled_key(parent))
+    return type(mark) == 'string' and string.sub(mark, 1, 1) ~= '-'
+  end
+
+  -- Return the answer if the run is not to be created; nil otherwise.
+  local function refuse(id, route, once, digest, parent)
+    local answer = once ~= '' and find_by_key(id, once_of(route, once), digest) or nil
+    if not answer and parent ~= '' and is_blocked(parent) then answer = { 'blocked', parent } end
+    return answer
+  end
+
+  local function start_of(due)
+    if due == '' then return clock end
+    if string.sub(due, 1, 1) == '+' then return clock + tonumber(string.sub(due, 2)) end
+    return math.max(tonumber(due), clock)
+  end
+
+  local function write(id, route, expires, once, digest, key_ttl, retention, parent)
+    if retention ~= '' then redis.call('HSET', run_key(id), 'retention', retention) end
+    if once ~= '' then
+      redis.call('SET', once_of(route, once), id .. ' ' .. digest)
+      redis.call('HSET', run_key(id), 'once', key_ttl .. ' ' .. once, 'digest', digest)
+    end
+    if expires ~= '' then
+      redis.call('HSET', run_key(id), 'expires', int(clock + tonumber(expires)))
+      redis.call('ZADD', deadlines_key(), int(clock + tonumber(expires)), 'expire:' .. id)
+      ring(coordinator_bell_key())
+    end
+    if parent ~= '' then
+      redis.pcall('SADD', children_key(parent), id)
+      redis.call('PEXPIRE', children_key(parent), CHILDREN_MS)
+    end
+  end
+
+  return { are_readable = are_readable, refuse = refuse, start_of = start_of, write = write }
+end
+
+local answers, options = {}, nil
+local created = int(clock)
+local ready = {} -- scores and ids by route: one call often enqueues many runs to one route, and one command adds them
+for i = 1, items do
+  local id, route, spec, priority, due, expires, once, digest, key_ttl, retention, parent = item(i)
+  local plain = due == '' and expires == '' and once == '' and retention == '' and parent == '' and key_ttl == '-'
+  if not plain then options = options or with_options() end
+  local key = run_key(id)
+  local status = redis.pcall('HGET', key, 'status')
+  if type(status) == 'string' then
+    redis.call('HSET', key, 'status', status)
+    answers[i] = { 'created', id }
+  elseif not string.find(route, ROUTE_PATTERN) or not string.find(priority, '^-?%d%d?%d?$')
+    or not (plain or options.are_readable(due, expires, key_ttl, retention)) then
+    answers[i] = { 'bad', id }
+  else
+    local entries = ready[route]
+    if not entries and type(redis.pcall('ZCARD', ready_key(route))) == 'number' then
+      entries = {}
+      ready[route] = entries
+    end
+    if status or not entries then
+      answers[i] = { 'unreadable', id }
+    else
+      answers[i] = not plain and options.refuse(id, route, once, digest, parent) or nil
+    end
+    if not answers[i] then
+      local start = plain and clock or options.start_of(due)
+      local score = int(start - tonumber(priority) * PRIORITY_STEP)
+      redis.call('HSET', key, 'status', start > clock and DELAYED or QUEUED, 'route', route, 'counters',
+        initial_counters(score, created), split_spec(spec))
+      if has_schema(route) then redis.call('HSET', key, 'asked', string.match(route, '%d+$')) end
+      if not plain then options.write(id, route, expires, once, digest, key_ttl, retention, parent) end
+      if start > clock then add_to_delayed(id, start) else entries[#entries + 1], entries[#entries + 2] = score, id end
+      answers[i] = { 'created', id }
+    end
+  end
+end
+
+for route, entries in pairs(ready) do
+  for from = 1, #entries, BATCH do
+    redis.call('ZADD', ready_key(route), unpack(entries, from, math.min(from + BATCH - 1, #entries)))
+  end
+  if #entries > 0 then
+    redis.call('SADD', routes_key(), route)
+    ring(bell_key(route))
+  end
+end
+return answers

@@ -1,0 +1,66 @@
+-- revive: requeue an ended run. A new life begins.
+-- Protects: a revive that is sent twice or late revives once; an idempotency key that names another run by now is not taken
+-- from it.
+-- Role: producer
+-- Keys: bell, ckpt, coordinator_bell, delayed, ended, messages, namespace, once, ready, routes, run, suspect, suspect_bell
+-- ARGV: now, id, operation, life, from_start, digest
+--   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
+--   id: id of the run
+--   operation: id of this revive; a repetition has the same
+--   life: the life that ended; empty: the current one
+--   from_start: 1 if the next attempt starts without the checkpoint
+--   digest: of the inputs, for the idempotency key; empty: the stored one
+-- Flags: allow-oom
+-- Uses: time, run, queue, checkpoint, endings
+-- Moves: failed -> queued, dead -> queued, cancelled -> queued
+-- Answers: queued, changed, running, completed, conflict, unreadable, missing
+--   running: the run has not ended
+--   conflict: its idempotency key names another run
+--   unreadable: its checkpoint can't be read; it can be revived from the start
+local clock = server_ms(now)
+local run = read_run(id)
+local counters = run and read_counters(run.counters)
+if not counters then return { 'missing' } end
+if redis.call('HGET', run_key(id), 'revival') == operation then
+  redis.call('HSET', run_key(id), 'revival', operation)
+  return { 'queued' }
+end
+if life ~= '' and tonumber(life) ~= counters.life then return { 'changed' } end
+if run.status == COMPLETED then return { 'completed' } end
+if not is_ended(run.status) then return { 'running' } end
+if not redis.call('HGET', run_key(id), 'spec') then return { 'missing' } end
+local head, unreadable = read_head(id)
+if unreadable and from_start ~= '1' then return { 'unreadable' } end
+local stored_digest, asked = unpack(redis.call('HMGET', run_key(id), 'digest', 'asked'))
+local named = id .. ' ' .. (digest ~= '' and digest or stored_digest or '')
+local once
+if run.once then
+  local _, kind = string.match(run.route, ROUTE_PARTS)
+  once = once_key(kind, string.match(run.once, '^%S+ (.*)$'))
+  local names = redis.pcall('GET', once)
+  if names and names ~= named then return { 'conflict' } end
+end
+
+if once then redis.call('SET', once, named) end
+redis.call('PERSIST', run_key(id))
+redis.call('ZREM', ended_key(run.status), id)
+if from_start == '1' or not head then
+  drop_checkpoint(id)
+  redis.call('HSET', run_key(id), 'route', (string.gsub(run.route, '@%d+$', '@' .. (asked or '0'))))
+  counters.struck, counters.failed = 0, 0
+else
+  redis.call('PERSIST', ckpt_key(id))
+  redis.call('PERSIST', messages_key(id, int(head.generation)))
+  counters.struck, counters.failed = head.progress, head.progress
+end
+advance_epoch(counters, clock)
+counters.life = counters.life + 1
+counters.strikes, counters.failures, counters.recoveries, counters.backoffs = 0, 0, 0, 0
+rescore(counters, clock)
+redis.call('HDEL', run_key(id), 'cancel', 'ended', 'result', 'reason', 'expires', 'kill', 'killed', 'spent')
+-- The next life can see the error with which the last one was killed.
+if run.kill then redis.call('HSET', run_key(id), 'killed', run.kill) end
+redis.call('HSET', run_key(id), 'revival', operation)
+append_story(id, counters, clock, 'revived', from_start == '1' and 'from the start' or '')
+requeue(id, counters, 'revive', nil)
+return { 'queued' }

@@ -1,0 +1,25 @@
+-- wait: answer how a run ended, or register a client that is woken when it ends.
+-- Protects: the look and the registration are one step, so that no ending between them is missed.
+-- Role: producer
+-- Keys: run, waiters
+-- ARGV: id, client, ttl
+--   id: id of the run
+--   client: id of the client that waits
+--   ttl: ms that the registration is kept
+-- Flags: allow-oom
+-- Unconfirmed: a client that waits asks again every 5 s
+-- Answers: ended, open, missing
+--   ended: with status, result, error, reason and time; and 'bare' if no result was kept, because the retention was 0
+--   open: with the status
+local status, result, error, reason, ended = read_fields(run_key(id), 'status', 'result', 'error', 'reason', 'ended')
+if not status then return { 'missing' } end
+if is_ended(status) then
+  local bare = redis.call('HEXISTS', run_key(id), 'spec') == 0 and 'bare' or ''
+  return { 'ended', status, result or '', error or '', reason or '', ended or '', bare }
+end
+
+if redis.call('SCARD', waiters_key(id)) < MOST_WAITERS then redis.call('SADD', waiters_key(id), client) end
+redis.call('PEXPIRE', waiters_key(id), ttl)
+-- Most runs have no client that waits. An ending looks for one only if this field is set.
+redis.call('HSET', run_key(id), 'waited', '1')
+return { 'open', status }

@@ -1,0 +1,24 @@
+-- postpone: store why a coordinator could not fire a schedule, and let it be looked at again later.
+-- Protects: a schedule that was fired or changed since is left alone.
+-- Role: coordinator
+-- Keys: namespace, schedule, schedules
+-- ARGV: now, name, generation, expected, why, wait
+--   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
+--   name: name of the schedule
+--   generation: of the schedule that the coordinator read
+--   expected: the fire time that the coordinator read
+--   why: in words, for people
+--   wait: ms until the next look
+-- Flags: allow-oom
+-- Uses: time, schedule
+-- Unconfirmed: a schedule that is not postponed is looked at again
+-- Answers: ok, changed
+local clock = server_ms(now)
+local schedule = read_schedule(name)
+if not schedule or schedule.generation ~= generation or schedule.state ~= 'active' or schedule.next ~= expected then
+  return { 'changed' }
+end
+
+redis.call('HSET', schedule_key(name), 'why', why)
+look_again_at(name, int(clock + tonumber(wait)))
+return { 'ok' }

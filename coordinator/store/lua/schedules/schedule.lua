@@ -1,0 +1,41 @@
+-- schedule: create or replace a schedule. A paused schedule stays paused. If the rules are unchanged, the next fire time stays: a
+-- program may set its schedule at every start without moving the fire time each time.
+-- Protects: a call that is sent twice or late does not undo a later one.
+-- Role: producer
+-- Keys: namespace, schedule, schedules
+-- ARGV: now, birth, name, seen, generation, rules, overlap, route, spec, priority, expires, retention
+--   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
+--   birth: the birth mark of the namespace that the caller knows; empty: it is not checked
+--   name: name of the schedule
+--   seen: the generation that the caller has seen; empty: there was no schedule
+--   generation: of this change; a repetition has the same
+--   rules: when it fires, encoded
+--   overlap: skip, allow or cancel: what happens while the run before has not ended
+--   route: of its runs
+--   spec: of its runs
+--   priority: of its runs
+--   expires: ms after which a run is cancelled if no worker has claimed it; empty: never
+--   retention: ms that a run is kept after its end; empty: the default of its status
+-- Uses: time, schedule
+-- Answers: ok, changed, mismatch, unreadable
+--   mismatch: the namespace has another birth mark here
+--   unreadable: the list of schedules has another type
+if birth ~= '' and redis.call('HGET', namespace_key(), 'birth') ~= birth then return { 'mismatch' } end
+local clock = server_ms(now)
+if type(redis.pcall('ZCARD', schedules_key())) ~= 'number' then return { 'unreadable' } end
+local before, other_type = read_schedule(name)
+if before and before.generation == generation then
+  redis.call('HSET', schedule_key(name), 'generation', generation)
+  return { 'ok' }
+end
+if (before and before.generation or '') ~= seen then return { 'changed', before and before.generation or '' } end
+
+if other_type then redis.call('UNLINK', schedule_key(name)) end
+local paused = before and before.state == 'paused'
+local kept = before and before.state == 'active' and before.rules == rules and before.next ~= ''
+redis.call('HSET', schedule_key(name), 'generation', generation, 'state', paused and 'paused' or 'active', 'rules', rules,
+  'overlap', overlap, 'route', route, 'spec', spec, 'priority', priority, 'expires', expires, 'retention', retention)
+redis.call('HDEL', schedule_key(name), 'why')
+if not kept then redis.call('HSET', schedule_key(name), 'after', int(clock), 'next', '', 'due', '') end
+look_again_at(name, paused and int(FAR_FUTURE) or kept and before.due or int(clock))
+return { 'ok' }

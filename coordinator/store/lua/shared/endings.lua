@@ -1,0 +1,269 @@
+-- Ending an attempt or a run, and requeueing a run. A script calls these functions after all its guards, and none of them can
+-- fail.
+
+-- Return what the scripts of an owner need of a run; nil if it can't be read.
+local function read_run(id)
+  local run = read_named(run_key(id), 'status', 'token', 'last', 'route', 'counters', 'retention', 'once', 'cancel', 'kill',
+    'spent', 'started', 'waited')
+  if not run or not run.status or not run.route or (run.status == RUNNING and not run.token) then return nil end
+  return run
+end
+
+-- A script that ends many runs calls begin_batch first and flush_batch at its end. What the endings write to the same key is then
+-- one command. If a key is damaged, the other keys are still written, and the script answers with the error.
+local pending_writes
+local function begin_batch() pending_writes = {} end
+
+local function write(command, key, ...)
+  if not pending_writes then return redis.call(command, key, ...) end
+  local values = pending_writes[key]
+  if not values then
+    values = { command = command }
+    pending_writes[key] = values
+  end
+  for _, value in ipairs({ ... }) do values[#values + 1] = value end
+end
+
+local function flush_batch()
+  local broken
+  for key, values in pairs(pending_writes) do
+    for from = 1, #values, BATCH do
+      local reply = redis.pcall(values.command, key, unpack(values, from, math.min(from + BATCH - 1, #values)))
+      if type(reply) == 'table' and reply.err then broken = reply end
+    end
+  end
+  return broken
+end
+
+-- Take the run away from the owner of its token.
+local function remove_owner(id, run)
+  local worker = worker_of(run.token)
+  write('SREM', owned_key(worker), id)
+  redis.call('HDEL', run_key(id), 'token')
+  if run.cancel then
+    redis.call('HDEL', worker_key(worker), 'cancel:' .. id)
+    redis.call('ZREM', deadlines_key(), 'cancel:' .. id)
+  end
+end
+
+-- Return "<worker> <version of its code>", which is kept to show who held a run.
+local function describe_owner(worker)
+  local code = redis.pcall('HGET', worker_key(worker), 'code')
+  return worker .. ' ' .. (type(code) == 'string' and code or '')
+end
+local function remember_owner(id, token) redis.call('HSET', run_key(id), 'prev', describe_owner(worker_of(token))) end
+
+local function netstring(text) return #text .. ':' .. text end
+
+-- Return the number of phases in a checkpoint: its fields without those of another meaning.
+local function count_phases(id)
+  local others = 1 -- the head
+  for _, field in ipairs({ 'state', 'unfinished', 'inputs' }) do others = others + redis.call('HEXISTS', ckpt_key(id), field) end
+  return redis.call('HLEN', ckpt_key(id)) - others
+end
+
+-- Append an entry to the story of a run: an attempt that ended without completing, or a revival. The oldest entries are
+-- dropped. The story is a field of the run, so that both end together, and a run that completes at its first attempt has none.
+-- An entry is netstrings: how, numbers (ATTEMPT in store/formats.py), worker, code, why, error
+local function append_story(id, counters, now, how, why, error)
+  local started, story, prev = unpack(redis.call('HMGET', run_key(id), 'started', 'story', 'prev'))
+  local worker, code = string.match(prev or '', '^(%S*) ?(.*)$')
+  local head = read_head(id)
+  local saved = head or EMPTY_HEAD
+  local numbers = write_attempt({
+    life = counters.life, attempt = counters.attempt, started = tonumber(started or 0) or 0, ended = now,
+    saved = saved.updated, iteration = saved.iteration, messages = saved.length, phases = head and count_phases(id) or 0,
+  })
+  local entry = netstring(how) .. netstring(numbers) .. netstring(worker) .. netstring(string.sub(code, 1, 100))
+    .. netstring(why or '') .. netstring(error or '')
+  local entries = netstrings(story or '') or {}
+  entries[#entries + 1] = entry
+  local size, from = 0, #entries
+  while from > 0 and #entries - from < STORY_ENTRIES and (size == 0 or size + #entries[from] <= STORY_BYTES) do
+    size = size + #entries[from]
+    entries[from] = netstring(entries[from])
+    from = from - 1
+  end
+  redis.call('HSET', run_key(id), 'story', table.concat(entries, '', from + 1))
+end
+
+-- Wake the clients that wait for a run. These are hints: a client also asks again by itself. A damaged key must not stop the
+-- script while the endings of other runs are half written.
+local function wake_waiters(id)
+  local clients = redis.pcall('SMEMBERS', waiters_key(id))
+  for i = 1, #clients do
+    local wake = wake_key(clients[i])
+    redis.pcall('RPUSH', wake, id)
+    redis.pcall('LTRIM', wake, -WAKE_LENGTH, -1)
+    redis.call('PEXPIRE', wake, WAKE_MS)
+  end
+  if #clients > 0 then redis.call('UNLINK', waiters_key(id)) end
+end
+
+-- Let the idempotency key of an ended run expire with the run, or after its own TTL. Another run may have the key by now.
+local function expire_once_key(id, run, kept)
+  local ttl, key = string.match(run.once, '^(%S+) (.*)$')
+  local _, kind = string.match(run.route, ROUTE_PARTS)
+  if not (key and kind) then return end -- It can't be read, so nothing is known of the key that it names.
+  local once = once_key(kind, key)
+  local named = redis.pcall('GET', once)
+  if type(named) ~= 'string' or string.sub(named, 1, #id) ~= id then return end
+  ttl = tonumber(ttl) or kept
+  if ttl <= 0 then redis.call('DEL', once) else redis.call('PEXPIRE', once, int(ttl)) end
+end
+
+-- Drop the checkpoint of a completed run. That of any other ended run expires with the run, because a revive may need it.
+local function expire_checkpoint(id, status, kept)
+  if status == COMPLETED or kept <= 0 then return drop_checkpoint(id) end
+  local head = read_head(id)
+  if head then redis.call('PEXPIRE', messages_key(id, int(head.generation)), int(kept)) end
+  redis.call('PEXPIRE', ckpt_key(id), int(kept))
+end
+
+-- End a run as completed, failed, cancelled or dead. The caller has removed its owner. Further fields and values of its hash are
+-- written in the same command as the status.
+local function end_run(id, run, status, now, ...)
+  local key, kept = run_key(id), run.retention and tonumber(run.retention) or RETENTION_MS[status]
+  -- The run stays known while a client may repeat its enqueue or a worker its ending.
+  if kept > 0 and kept < TOMBSTONE_MS then kept = TOMBSTONE_MS end
+  redis.call('HSET', key, 'status', status, 'ended', int(now), ...)
+  write('SREM', live_key(), id)
+  if has_schema(run.route) then expire_checkpoint(id, status, kept) end
+  if run.once then expire_once_key(id, run, kept) end
+  if kept <= 0 then
+    -- Nothing is to be kept: a bare tombstone stays for longer than any client repeats its call.
+    redis.call('HDEL', key, 'result', 'error', 'note', 'prev', 'story', 'kill', 'killed', 'waited', SPEC_FIELDS)
+    redis.call('PEXPIRE', key, TOMBSTONE_MS)
+  else
+    redis.call('PEXPIRE', key, int(kept))
+    write('ZADD', ended_key(status), int(now + kept), id)
+  end
+  if run.waited then wake_waiters(id) end
+end
+
+-- Progress since the last strike resets strikes and back-off. Progress since the last failure resets failures.
+local function reset_after_progress(counters, progress)
+  if progress > counters.struck then counters.strikes, counters.backoffs = 0, 0 end
+  if progress > counters.failed then counters.failures = 0 end
+end
+
+-- Count a strike, unless the run made progress since the last one.
+local function add_strike(counters, progress)
+  if progress > counters.struck then
+    counters.struck = progress
+  else
+    counters.strikes = counters.strikes + 1
+  end
+end
+
+local function read_progress(id)
+  local head = read_head(id)
+  return head and head.progress or 0
+end
+
+-- Return the run's `spent` field with the time of its last attempt, until `till`, added. The script does not know when in the
+-- attempt the run made progress: it takes the time of the last save. A released run repeats what it had not saved, and its
+-- time without progress starts again for that: a deploy must not kill it.
+local function add_spent_time(id, run, till, released)
+  local spent, head = read_spent(run.spent), has_schema(run.route) and read_head(id)
+  local took = math.max(0, till - (tonumber(run.started) or till))
+  spent.used, spent.idle = spent.used + took, spent.idle + took
+  if head and head.progress > spent.progress then
+    spent.progress, spent.idle = head.progress, math.max(0, till - head.updated)
+  end
+  if released then spent.idle = 0 end
+  return write_spent(spent)
+end
+
+-- Return the next back-off in ms: 2 s, 4 s, … 5 min, spread by the caller's jitter (a number from 0 to 1).
+local function next_backoff(counters, jitter)
+  counters.backoffs = counters.backoffs + 1
+  local wait = math.min(2000 * 2 ^ (counters.backoffs - 1), 300000)
+  return math.floor(wait * (0.75 + 0.5 * (tonumber(jitter) or 0.5)))
+end
+
+-- Every new owner, and every loss of an owner, gives the run a higher epoch: tokens of earlier epochs are fenced.
+local function advance_epoch(counters, now) counters.epoch = math.max(counters.epoch + 1, now) end
+
+-- Give the run the score of its priority at another time.
+local function rescore(counters, ms) counters.score = math.floor(counters.score / PRIORITY_STEP) * PRIORITY_STEP + ms end
+
+-- Let the run wait for its next attempt: until `due`, or immediately without one. It keeps its score.
+local function requeue(id, counters, cause, due)
+  local key = run_key(id)
+  local route = redis.call('HGET', key, 'route')
+  redis.call('HSET', key, 'counters', write_counters(counters), 'cause', cause, 'status', due and DELAYED or QUEUED)
+  if due then
+    add_to_delayed(id, due)
+  elseif counters.strikes >= SUSPECT_STRIKES then
+    add_to_suspect(id, route, int(counters.score))
+  else
+    add_to_ready(id, route, int(counters.score))
+  end
+end
+
+-- Check a call of an owner that ends its attempt. Return the run, with its counters read and the plan of its delta; or nil and
+-- the answer: fenced, gap, or the first answer to the same call.
+local function read_owned_run(id, token, call, delta)
+  local run = read_run(id)
+  local counters = run and read_counters(run.counters)
+  if not counters then return nil, { 'fenced' } end
+  local caller, first_answer = check_caller(token, run, call)
+  if caller == 'fenced' then return nil, { 'fenced' } end
+  if caller == 'repeated' then return nil, repeat_answer(id, run, first_answer) end
+  local plan, word
+  if delta ~= '' then plan, word = plan_delta(id, delta) end
+  if word == 'gap' then return nil, { 'gap' } end
+  run.counters, run.plan = counters, plan
+  return run
+end
+
+-- End an attempt: save its delta, remove its owner, and append the attempt to the story. Return the run's progress.
+-- how: released, stopped, retried, rejected or failed; error: what the handler raised, in short; why: more to say, in words
+local function end_attempt(id, run, token, now, how, error, why)
+  if run.plan then
+    apply_delta(run.plan, now)
+    run.route = redis.call('HGET', run_key(id), 'route')
+  end
+  remember_owner(id, token)
+  remove_owner(id, run)
+  local requested = run.cancel and 'a cancel was asked for' or run.kill and 'it was killed by its critic' or nil
+  append_story(id, run.counters, now, how, requested or why, error)
+  redis.call('HSET', run_key(id), 'spent', add_spent_time(id, run, now, how == 'released'))
+  local progress = read_progress(id)
+  reset_after_progress(run.counters, progress)
+  return progress
+end
+
+local function is_struck_out(counters) return counters.strikes >= STRIKES or counters.recoveries >= BACKSTOP end
+
+local function explain_death(counters, what)
+  if counters.strikes >= STRIKES then
+    return string.format('%d strikes without progress; the last: %s', counters.strikes, what)
+  end
+  return string.format('%d recoveries; the last: %s', counters.recoveries, what)
+end
+
+local function end_dead(id, run, counters, now, what)
+  redis.call('HSET', run_key(id), 'counters', write_counters(counters), 'reason', explain_death(counters, what))
+  end_run(id, run, DEAD, now)
+end
+
+local function end_cancelled(id, run, counters, now, reason)
+  redis.call('HSET', run_key(id), 'counters', write_counters(counters), 'reason', reason)
+  end_run(id, run, CANCELLED, now)
+end
+
+-- End the run if that was requested during the attempt: by a user's cancel, or by a kill at its deadline. Return the status, or
+-- nil if nothing was requested. A run with such a request is never requeued.
+local function end_if_requested(id, run, counters, now, reason)
+  if run.cancel then
+    end_cancelled(id, run, counters, now, reason)
+    return CANCELLED
+  end
+  if run.kill then
+    redis.call('HSET', run_key(id), 'counters', write_counters(counters), 'error', run.kill)
+    end_run(id, run, FAILED, now)
+    return FAILED
+  end
+end

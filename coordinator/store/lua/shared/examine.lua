@@ -1,0 +1,93 @@
+-- Finding what is wrong with a run. A run must be in exactly one place: the one that its status names. These functions only
+-- read, and cope with keys of any type.
+local SOON = 60000 -- ms; what ends by itself within this time is left alone
+
+-- Return a reply; nil if the key has another type, which is a finding about the key itself.
+local function try(...)
+  local reply = redis.pcall(...)
+  if type(reply) == 'table' and reply.err then return nil end
+  return reply
+end
+
+local function is_scored(key, member) return try('ZSCORE', key, member) and true or false end
+local function is_member(key, member) return try('SISMEMBER', key, member) == 1 end
+
+-- Return what is needed to judge a run; nil if its key has another type. Of the spec it only tells whether there is one: dozens
+-- of specs of a megabyte in one script would delay every other caller.
+local function inspect_run(id)
+  local run = read_named(run_key(id), 'status', 'token', 'route', 'counters', 'retention', 'once', 'cancel', 'expires',
+    'ended', 'kill')
+  if not run then return nil end
+  run.spec = redis.call('HEXISTS', run_key(id), 'spec') == 1
+  run.worker = run.token and worker_of(run.token)
+  run.over = is_ended(run.status)
+  run.open = is_open(run.status)
+  run.routed = run.route and string.find(run.route, ROUTE_PATTERN)
+  run.counted = read_counters(run.counters)
+  return run
+end
+
+-- Return the first part of a run that can't be read, with what is stored instead; nil if all of it can be read.
+local function find_unreadable(run)
+  if not run.open and not run.over then return 'status ' .. (run.status or '') end
+  if not run.routed then return 'route ' .. (run.route or '') end
+  if not run.counted then return 'counters ' .. (run.counters or '') end
+  if run.open and not run.spec then return 'spec' end
+  return nil
+end
+
+-- Return everything that is wrong with a run as { fault, detail, fault, detail, … }, and the run; nil if there is no such run.
+local function find_faults(id)
+  local key, found = run_key(id), {}
+  if redis.call('EXISTS', key) == 0 then return nil end
+  local run = inspect_run(id)
+  if not run then return { 'mistaken', '' } end
+  local function add(fault, detail)
+    found[#found + 1] = fault
+    found[#found + 1] = detail or ''
+  end
+  local part = find_unreadable(run)
+  if part then
+    add('unreadable', part)
+    return found, run
+  end
+
+  local home
+  if run.status == QUEUED then home = run.counted.strikes >= SUSPECT_STRIKES and 'suspect' or 'ready' end
+  if run.status == DELAYED then home = 'delayed' end
+  local inside = {
+    ready = is_scored(ready_key(run.route), id), suspect = is_scored(suspect_key(run.route), id),
+    delayed = is_scored(delayed_key(), id),
+  }
+  if home and not inside[home] then add('lineless', home) end
+  for _, queue in ipairs({ 'ready', 'suspect', 'delayed' }) do
+    if inside[queue] and queue ~= home then add('twice', queue) end
+  end
+  if run.status == QUEUED and inside[home] and not is_member(routes_key(), run.route) then add('unrouted', run.route) end
+
+  if run.status == RUNNING then
+    if not run.worker then
+      add('tokenless', run.token or '')
+    elseif not is_scored(workers_key(), run.worker) then
+      add('ownerless', run.worker)
+    elseif not is_member(owned_key(run.worker), id) then
+      add('unowned', run.worker)
+    end
+    if not is_member(live_key(), id) then add('unlive') end
+    if run.cancel and not is_scored(deadlines_key(), 'cancel:' .. id) then add('timeless', 'cancel') end
+  elseif run.token then
+    add('held', run.worker or run.token)
+  end
+  if home and run.expires and not is_scored(deadlines_key(), 'expire:' .. id) then add('timeless', 'expire') end
+
+  local ttl, saved = redis.call('PTTL', key), redis.call('PTTL', ckpt_key(id))
+  if run.open then
+    if ttl >= 0 then add('mortal', 'run') end
+    if saved >= 0 then add('mortal', 'checkpoint') end
+    return found, run
+  end
+  if is_member(live_key(), id) then add('live') end
+  if ttl < 0 then add('endless', 'run') elseif saved == -1 then add('endless', 'checkpoint') end
+  if ttl > SOON and run.spec and not is_scored(ended_key(run.status), id) then add('unlisted', run.status) end
+  return found, run
+end

@@ -1,0 +1,16 @@
+-- Removing an ended run with everything that was kept of it. A bare tombstone stays for as long as a client may repeat its
+-- enqueue.
+local function forget(id, run)
+  drop_checkpoint(id)
+  redis.call('ZREM', ended_key(run.status), id)
+  redis.call('HDEL', run_key(id), 'result', 'error', 'note', 'prev', 'reason', 'story', 'kill', 'killed', 'waited',
+    SPEC_FIELDS)
+  local ttl = redis.call('PTTL', run_key(id))
+  if ttl > TOMBSTONE_MS or ttl < 0 then redis.call('PEXPIRE', run_key(id), TOMBSTONE_MS) end
+  local key = run.once and string.match(run.once, '^%S+ (.*)$')
+  if not key then return end
+  local _, kind = string.match(run.route, ROUTE_PARTS)
+  local once = once_key(kind or '', key)
+  local named = redis.pcall('GET', once)
+  if type(named) == 'string' and string.sub(named, 1, #id) == id then redis.call('DEL', once) end
+end

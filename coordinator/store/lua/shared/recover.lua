@@ -1,0 +1,100 @@
+-- Taking the runs of a condemned worker. Their checkpoints stay where they are. A batch delays every other caller of the
+-- server, so what is the same for all its runs is read and written once.
+
+-- Condemn a worker: its lease is never renewed again. The time of its last heartbeat is kept, because its runs have used their
+-- time until then. The deadline is set to 0, from which it could not be computed any more.
+local function condemn(worker, how)
+  local deadline, lease = redis.call('ZSCORE', workers_key(), worker), redis.call('HGET', worker_key(worker), 'lease')
+  if deadline and tonumber(deadline) > 0 then
+    redis.call('HSET', worker_key(worker), 'seen', int(tonumber(deadline) - (tonumber(lease) or 0)))
+  end
+  redis.call('HSET', worker_key(worker), 'condemned', how)
+  redis.call('ZADD', workers_key(), 'XX', 0, worker)
+end
+
+-- Take one run from its owner. Return what became of it: queued, delayed, dead, cancelled, failed; aside if it can't be read;
+-- stale if the worker does not own it any more. `lost` is what describe_lost_worker returned, and `lost.why` the reason in words.
+local function recover_run(id, struck, lost)
+  local now, key = lost.now, run_key(id)
+  local run = read_run(id)
+  local counters = run and read_counters(run.counters)
+  if not counters then
+    redis.call('ZADD', aside_key(), int(now), 'owned:' .. id)
+    return 'aside'
+  end
+  if not run.token or worker_of(run.token) ~= lost.worker then return 'stale' end
+  advance_epoch(counters, now)
+  local till = math.min(now, lost.seen or tonumber(run.started) or 0)
+  redis.call('HSET', key, 'prev', lost.prev, 'spent', add_spent_time(id, run, till))
+  append_story(id, counters, lost.over, 'recovered', lost.why)
+  if run.cancel or run.kill then
+    remove_owner(id, run)
+    return end_if_requested(id, run, counters, now, 'cancelled while its worker was lost')
+  end
+  redis.call('HDEL', key, 'token')
+  local progress = has_schema(run.route) and read_progress(id) or 0
+  counters.recoveries = counters.recoveries + 1
+  reset_after_progress(counters, progress)
+  if struck then add_strike(counters, progress) end
+  if is_struck_out(counters) then
+    end_dead(id, run, counters, now, lost.why)
+    return 'dead'
+  end
+  local delayed = counters.strikes >= SUSPECT_STRIKES
+  redis.call('HSET', key, 'counters', write_counters(counters), 'cause', 'recover', 'status', delayed and DELAYED or QUEUED)
+  if delayed then
+    add_to_delayed(id, now + 1000 + math.floor(1000 * lost.jitter))
+    return 'delayed'
+  end
+  if lost.rung[run.route] then
+    redis.call('ZADD', ready_key(run.route), int(counters.score), id)
+  else
+    add_to_ready(id, run.route, int(counters.score))
+    lost.rung[run.route] = true
+  end
+  return 'queued'
+end
+
+-- Return what all runs of a lost worker share: who held them (prev), when the worker was last seen, when its attempts were over
+-- at the latest, and the routes whose bells were rung.
+local function describe_lost_worker(worker, now, jitter, why)
+  local seen, lease = read_fields(worker_key(worker), 'seen', 'lease')
+  seen = seen and tonumber(seen)
+  -- If no coordinator recovered the runs for hours, they had no owner for that time: it does not belong to the attempt.
+  local over = seen and math.min(now, seen + (tonumber(lease) or 0)) or now
+  return {
+    worker = worker, now = now, jitter = tonumber(jitter), why = why, prev = describe_owner(worker), rung = {},
+    seen = seen, over = over,
+  }
+end
+
+-- Return in words why a run was lost. `blame` names the run that blocked the event loop of its process, and with it all others.
+local function explain_loss(id, blame, why)
+  if blame == id then return 'it blocked the event loop of its process, which was replaced' end
+  if blame ~= '' and blame ~= 'nobody' then return 'its process was replaced: run ' .. blame .. ' had blocked its event loop' end
+  return why
+end
+
+-- Take a batch of a condemned worker's runs, and answer what became of them and how many are left. The worker's entry is
+-- removed with the last run. The runs leave the worker's set at the end: if a damaged key stops the script, a repetition finds
+-- them again. `why` says in words what happened to the worker.
+local function recover_batch(worker, now, batch, excused, blame, jitter, why)
+  local owned = owned_key(worker)
+  local ids = redis.call('SRANDMEMBER', owned, batch)
+  local counts = { queued = 0, delayed = 0, dead = 0, cancelled = 0, failed = 0, aside = 0, stale = 0 }
+  local lost = describe_lost_worker(worker, now, jitter, why)
+  for i = 1, #ids do
+    local struck = not excused and (blame == '' or blame == ids[i])
+    lost.why = explain_loss(ids[i], blame, why)
+    local became = recover_run(ids[i], struck, lost)
+    counts[became] = counts[became] + 1
+  end
+  for from = 1, #ids, BATCH do redis.call('SREM', owned, unpack(ids, from, math.min(from + BATCH - 1, #ids))) end
+  local left = redis.call('SCARD', owned)
+  if left == 0 then
+    redis.call('ZREM', workers_key(), worker)
+    redis.call('DEL', inbox_key(worker))
+    redis.call('PEXPIRE', worker_key(worker), TOMBSTONE_MS)
+  end
+  return { 'ok', counts.queued, counts.delayed, counts.dead, counts.cancelled, counts.aside, left, counts.failed }
+end

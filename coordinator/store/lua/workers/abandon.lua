@@ -1,0 +1,24 @@
+-- abandon: a supervisor declares a dead child process's runs free. This call takes the first batch of them.
+-- Protects: an abandoned worker never joins, claims or renews again, even if it had not joined yet.
+-- Role: worker
+-- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, ended, inbox, live, messages, namespace, once, owned, ready
+-- Keys: routes, run, waiters, wake, worker, workers
+-- ARGV: now, worker, batch, blame, jitter
+--   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
+--   worker: id of the worker
+--   batch: the largest number of runs to take in this call
+--   blame: the only run that gets a strike, because it blocked the event loop of the process; nobody: none; empty: each run
+--   jitter: a number from 0 to 1, which spreads delays
+-- Flags: allow-oom
+-- Uses: time, run, queue, checkpoint, endings, recover
+-- Moves: running -> queued, running -> delayed, running -> dead, running -> cancelled, running -> failed
+-- Unconfirmed: a run that is not taken is found again; the claim that follows waits for replicas
+-- Answers: ok
+--   ok: with the counts of recover_batch
+local clock = server_ms(now)
+
+-- The first caller knows whom to blame. A later caller that continues may only see that the process is gone.
+redis.call('HSETNX', worker_key(worker), 'blame', blame)
+local blamed = redis.call('HGET', worker_key(worker), 'blame')
+condemn(worker, 'struck')
+return recover_batch(worker, clock, batch, false, blamed, jitter, 'its process died')

@@ -1,0 +1,55 @@
+-- heartbeat: renew a worker's lease, answer which of its runs are to be cancelled, and compare the runs that it holds with the
+-- runs that it owns.
+-- Protects: a worker that was condemned or removed is never renewed.
+-- Role: worker
+-- Keys: namespace, owned, run, worker, workers
+-- ARGV: now, worker, lease, floor, memory, compare
+--   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
+--   worker: id of the worker
+--   lease: ms for which the lease holds
+--   floor: claims up to this number take nothing: the worker does not wait for them any more
+--   memory: of the process in bytes; 0: unknown
+--   compare: 1 if the items are all runs that the worker holds
+-- ITEM: id, token
+--   id: id of the run
+--   token: of the run's owner
+-- Flags: allow-oom
+-- Uses: time, run
+-- Unconfirmed: a lost heartbeat costs at most one lease, and a worker must keep its runs while replicas are missing
+-- Answers: ok, gone
+--   ok: with the runs to cancel; ids and tokens of held runs that the worker does not own any more; ids and tokens of owned
+--     runs that it does not hold; and when it was asked to drain
+local clock = server_ms(now)
+local condemned, known_floor, drain = unpack(redis.call('HMGET', worker_key(worker), 'condemned', 'floor', 'drain'))
+if condemned or not redis.call('ZSCORE', workers_key(), worker) then return { 'gone' } end
+
+redis.call('ZADD', workers_key(), int(clock + tonumber(lease)), worker)
+if tonumber(floor) > tonumber(known_floor or 0) then redis.call('HSET', worker_key(worker), 'floor', floor) end
+if memory ~= '0' then redis.call('HSET', worker_key(worker), 'memory', memory) end
+
+local cancels, lost, strays = {}, {}, {}
+for _, field in ipairs(redis.call('HKEYS', worker_key(worker))) do
+  local id = string.match(field, '^cancel:(.+)$')
+  if id then cancels[#cancels + 1] = id end
+end
+if compare == '1' then
+  local held = {}
+  for i = 1, items do
+    local id, token = item(i)
+    local owner_token = read_fields(run_key(id), 'token')
+    held[id] = true
+    if owner_token ~= token then
+      lost[#lost + 1] = id
+      lost[#lost + 1] = token
+    end
+  end
+  for _, id in ipairs(redis.call('SMEMBERS', owned_key(worker))) do
+    local token
+    if not held[id] then token = read_fields(run_key(id), 'token') end
+    if token and worker_of(token) == worker then
+      strays[#strays + 1] = id
+      strays[#strays + 1] = token
+    end
+  end
+end
+return { 'ok', cancels, lost, strays, drain or '' }

@@ -1,0 +1,34 @@
+-- join: register a worker in this partition.
+-- Protects: only join creates the entry of a worker, and never that of a worker that has left or was condemned.
+-- Role: worker
+-- Keys: namespace, worker, workers
+-- ARGV: now, birth, worker, lease, host, pid, started, fleet, code, slots, routes, mark
+--   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
+--   birth: the birth mark of the namespace that the caller knows; empty: it is not checked
+--   worker: id of the worker
+--   lease: ms for which the lease holds
+--   host: where the process runs
+--   pid: of the process
+--   started: when the process started
+--   fleet: name of the fleet
+--   code: version of its code
+--   slots: number of runs that it may hold
+--   routes: the routes that it listens to, separated by spaces
+--   mark: of its process: boot id, pid namespace, pid and start time
+-- Flags: allow-oom
+-- Uses: time
+-- Unconfirmed: the worker's first claim waits for replicas
+-- Answers: ok, gone, mismatch
+--   mismatch: the namespace has another birth mark here
+if birth ~= '' and redis.call('HGET', namespace_key(), 'birth') ~= birth then return { 'mismatch' } end
+local clock = server_ms(now)
+local known_lease, condemned = unpack(redis.call('HMGET', worker_key(worker), 'lease', 'condemned'))
+local listed = redis.call('ZSCORE', workers_key(), worker)
+if condemned or (known_lease and not listed) then return { 'gone' } end
+
+if not known_lease then
+  redis.call('HSET', worker_key(worker), 'lease', lease, 'host', host, 'pid', pid, 'started', started, 'fleet', fleet, 'code',
+    code, 'slots', slots, 'routes', routes, 'joined', int(clock), 'claim', '0', 'floor', '0', 'mark', mark)
+end
+redis.call('ZADD', workers_key(), int(clock + tonumber(lease)), worker)
+return { 'ok' }

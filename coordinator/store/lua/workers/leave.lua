@@ -1,0 +1,31 @@
+-- leave: remove a worker that owns nothing; otherwise answer what it still owns.
+-- Protects: the entry of a worker stays while it owns runs; a tombstone refuses its late calls.
+-- Role: worker
+-- Keys: inbox, owned, run, worker, workers
+-- ARGV: worker
+--   worker: id of the worker
+-- Flags: allow-oom
+-- Uses: run
+-- Unconfirmed: an entry that comes back after a failover expires with its lease
+-- Answers: ok, owns
+--   owns: with ids and tokens
+local ids = redis.call('SRANDMEMBER', owned_key(worker), 200)
+if #ids > 0 then
+  local owned = {}
+  for i = 1, #ids do
+    local token = read_fields(run_key(ids[i]), 'token')
+    if token and worker_of(token) == worker then
+      owned[#owned + 1] = ids[i]
+      owned[#owned + 1] = token
+    else
+      redis.call('SREM', owned_key(worker), ids[i])
+    end
+  end
+  if #owned > 0 or redis.call('SCARD', owned_key(worker)) > 0 then return { 'owns', owned } end
+end
+
+redis.call('ZREM', workers_key(), worker)
+redis.call('DEL', inbox_key(worker))
+redis.call('HSET', worker_key(worker), 'lease', '0')
+redis.call('PEXPIRE', worker_key(worker), TOMBSTONE_MS)
+return { 'ok' }
