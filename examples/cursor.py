@@ -1,4 +1,4 @@
-"""A plain loop with a cursor: the state says how far it is, and a checkpoint each time keeps it.
+"""A plain loop with a cursor: `run.state` holds the position, and `run.checkpoint()` offers it to be saved after each batch.
 
 workers start cursor:runs
 coordinator enqueue copy_rows count:=1000 --wait
@@ -17,7 +17,7 @@ async def copy_rows(run: AsyncRun, count: int) -> int:
     run.state.setdefault("cursor", 0)
     while run.state["cursor"] < count:
         batch = min(BATCH, count - run.state["cursor"])
-        run.state["cursor"] += batch  # here the batch would be copied; run.token lets the target refuse a stale owner
+        run.state["cursor"] += batch  # copy the batch here; the target can refuse a stale owner by run.token
         run.note("copying", done=run.state["cursor"], total=count)
         run.checkpoint()
     copied: int = run.state["cursor"]

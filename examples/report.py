@@ -1,4 +1,4 @@
-"""A job of several phases in a plain function. A phase that is complete is skipped on resume, and its output is returned.
+"""A job of several phases in a plain function. A resumed run skips completed phases and gets their saved outputs.
 
 workers start report:runs
 coordinator enqueue report topic=tides --wait

@@ -1,4 +1,4 @@
-"""An agent loop with a growing transcript. The model is scripted, so that it runs without a network: put yours in its place.
+"""An agent loop with a growing transcript. The model is scripted, so the example needs no network: replace it with yours.
 
 workers start research_agent:runs
 coordinator enqueue research topic=tides --wait
@@ -10,12 +10,11 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from workers import AsyncRun, Registry
-from workers.handlers.messages import ToolCall
+from workers import AsyncRun, Registry, ToolCall
 
 
 class ScriptedModel:
-    """Asks for two look-ups, one after the other, and then answers. It keeps count of what it was asked and what was looked up."""
+    """A model that asks for two look-ups, one after the other, and then answers. It records its calls, for the tests."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -37,7 +36,7 @@ class ScriptedModel:
 
 @asynccontextmanager
 async def open_model() -> AsyncGenerator[ScriptedModel, None]:
-    """Once per worker process, before its first claim."""
+    """Open the model once per worker process, before its first claim."""
     yield ScriptedModel()
 
 
@@ -49,12 +48,12 @@ async def research(run: AsyncRun[ScriptedModel], topic: str) -> str:
     if not run.messages:
         run.messages.append({"role": "user", "content": topic})
     async for _ in run.loop(limit=40):
-        if not run.messages.open_calls():  # after a resume the paid reply may be there already
+        if not run.messages.open_calls():  # after a resume the model's reply may be there already
             reply = await run.resources.ask(run.messages)
             run.messages.append(reply)
             if not run.messages.open_calls():
                 return str(reply["content"])
-            run.checkpoint()  # paid for: a cut before the tools
+            run.checkpoint()  # the reply was paid for: offer it to be saved before the tools run
         for call in run.messages.open_calls():
             output = await run.phase(f"tool-{call.id}", run.resources.look_up, call)
             run.messages.append({"role": "tool", "tool_call_id": call.id, "content": output})

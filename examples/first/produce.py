@@ -1,4 +1,4 @@
-# produce.py: who hands over
+# produce.py: a program that enqueues runs
 from app import report, research
 
 from coordinator import Client

@@ -59,7 +59,7 @@ def watched(**more: Any) -> Watched:
 def test_the_escalator_that_is_shown_decides() -> None:
     assert deadlines.patience(watched()) == Extend(300)
     assert deadlines.patience(watched(idle=150.0)) == Kill("nothing new for 150 s, after page 7")
-    assert deadlines.patience(watched(extensions=3)) == Kill("three times more time is enough")
+    assert deadlines.patience(watched(extensions=3)) == Kill("it was extended three times")
 
 
 def test_the_crawl_comes_to_the_same_end_wherever_it_is_killed() -> None:

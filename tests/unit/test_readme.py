@@ -1,4 +1,4 @@
-"""What the README shows is so: its code, its diagram, its commands."""
+"""The README, the tutorial and the list of commands show what is true: code, diagram, commands."""
 
 from __future__ import annotations
 
@@ -19,21 +19,27 @@ from coordinator.model.run import MOVES
 ROOT = Path(__file__).parents[2]
 FIRST = ROOT / "examples" / "first"
 README = (ROOT / "README.md").read_text()
+TUTORIAL = (ROOT / "docs" / "start" / "first-program.md").read_text()
+COMMANDS = (ROOT / "docs" / "reference" / "commands.md").read_text()
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+def blocks(language: str, page: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
 
 
-def programs() -> dict[str, str]:
-    """The Python blocks by the file name in their first line."""
-    return {re.findall(r"[\w.]+", text)[0]: text for text in blocks("python")}
+def programs(page: str = TUTORIAL) -> dict[str, str]:
+    """The Python blocks of a page by the file name in their first line."""
+    return {re.findall(r"[\w.]+", text)[0]: text for text in blocks("python", page)}
 
 
 def test_the_programs_are_those_of_the_examples() -> None:
     assert set(programs()) == {"app.py", "produce.py", "test_app.py"}
     for name in ("app.py", "produce.py"):
-        assert programs()[name] == (FIRST / name).read_text(), f"README.md and examples/first/{name} differ"
+        assert programs()[name] == (FIRST / name).read_text(), f"the tutorial and examples/first/{name} differ"
+
+
+def test_the_readme_shows_the_handlers_of_the_example() -> None:
+    assert programs(README) == {"app.py": (FIRST / "app.py").read_text()}
 
 
 def test_the_programs_type_check(tmp_path: Path) -> None:
@@ -75,7 +81,7 @@ def test_the_diagram_is_the_table_of_moves() -> None:
 
 def listed() -> list[str]:
     """The lines of the list of commands."""
-    (found,) = [text for text in blocks("text") if "enqueue KIND" in text]
+    (found,) = [text for text in blocks("text", COMMANDS) if "enqueue KIND" in text]
     return found.splitlines()
 
 
@@ -100,5 +106,5 @@ def test_each_option_that_is_named_is_there(line: str) -> None:
 
 
 def test_it_is_short_and_names_no_place_of_a_machine() -> None:
-    assert len(README.splitlines()) <= 250
+    assert len(README.splitlines()) <= 200
     assert re.findall(r"(?<![\w.])/(?:home|root|tmp|work|Users)/\S*", README) == []
