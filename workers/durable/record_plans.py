@@ -7,20 +7,18 @@ A save sends a delta. The server applies a delta only to the exact state for whi
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from coordinator.encoding.checkpoint_head import CheckpointHead
-from coordinator.encoding.codec import decode, encode
 from coordinator.errors import BadCall, Unreadable
 from coordinator.store.keys import Keys
 from coordinator.store.replies import pairs, text, word
 from coordinator.store.script import Call, Request, read
 from coordinator.store.scripts import RECORD_CLAIM, RECORD_DELETE, RECORD_KEEP, RECORD_LIST, RECORD_LOAD, RECORD_SAVE
-from workers.durable.record import Checkpoint, taken_over
+from workers.durable.record import taken_over
 from workers.durable.record_delta import NOTHING, Acknowledged, make_delta
-from workers.durable.record_format import PackedRecord, unpack
+from workers.durable.record_format import PackedRecord
+from workers.durable.stored_record import LoadedRecord, read_head, read_record
 
 T = TypeVar("T")
 Steps = Generator[Request | list[Request], Any, T]
@@ -79,14 +77,6 @@ def save(
     raise BadCall(f"the record of run {packed.run_id} was changed by others {_TRIES} times while it was saved")
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedRecord:
-    """A record, and what the server has of it, for the next save."""
-
-    checkpoint: Checkpoint
-    known: Acknowledged
-
-
 def load(keys: Keys, id: str, room: int = PAGE_BYTES) -> Steps[LoadedRecord | None]:
     """Load a record.
 
@@ -143,8 +133,8 @@ def _load_rest(keys: Keys, id: str, reply: Any, room: int) -> Steps[LoadedRecord
     content, inline = pairs(reply[1]), text(reply[2]) == "whole"
     chunks: dict[str, Any] | None = pairs(reply[3])
     if not inline:
-        chunks = yield from _load_chunks(keys, id, _read_head(id, content).seq, pairs(reply[3]), room)
-    return "changed" if chunks is None else _read(id, content, chunks)
+        chunks = yield from _load_chunks(keys, id, read_head(id, content).seq, pairs(reply[3]), room)
+    return "changed" if chunks is None else read_record(id, content, chunks)
 
 
 def _load_chunks(keys: Keys, id: str, seq: int, sizes: dict[str, Any], room: int) -> Steps[dict[str, Any] | None]:
@@ -163,48 +153,6 @@ def _load_chunks(keys: Keys, id: str, seq: int, sizes: dict[str, Any], room: int
         page.append(field)
         left -= size
     return chunks
-
-
-def _read_head(id: str, content: dict[str, Any]) -> CheckpointHead:
-    try:
-        return CheckpointHead.parse(content["head"])
-    except (KeyError, Unreadable):
-        raise Unreadable(f"the head of the record of run {id} can't be read") from None
-
-
-def _read(id: str, content: dict[str, Any], chunks: dict[str, Any]) -> LoadedRecord:
-    """Build a record from its stored fields and chunks.
-
-    Raises:
-        Unreadable: They are not a valid record.
-    """
-    try:
-        return _build(id, content, chunks)
-    except (ValueError, OverflowError, OSError) as error:  # not a number, or a time outside of the clock's range
-        raise Unreadable(f"the record of run {id} is corrupt: {error}") from error
-
-
-def _build(id: str, content: dict[str, Any], chunks: dict[str, Any]) -> LoadedRecord:
-    head = _read_head(id, content)
-    messages: list[bytes] = []
-    for base in sorted(chunks, key=int):
-        if int(base) != len(messages) or chunks[base] is None:
-            raise Unreadable(f"the record of run {id} has no messages from number {len(messages)} on")
-        part = decode(chunks[base], f"messages[{base}] of run {id}")
-        if not isinstance(part, list):
-            raise Unreadable(f"the messages of run {id} from number {base} on are not a list")
-        messages += [encode(item, "message") for item in part]
-    if len(messages) != head.length:
-        raise Unreadable(f"the record of run {id} has {len(messages)} messages, and its head says {head.length}")
-    count = sum(field.startswith("phase:") for field in content)
-    if "meta" not in content or any(f"phase:{i}" not in content for i in range(count)):
-        raise Unreadable(f"parts of the record of run {id} are missing")
-    packed = PackedRecord(
-        id, content["meta"], messages, [content[f"phase:{i}"] for i in range(count)], content.get("state") or b"",
-        head.iteration, head.schema, head.seq,
-    )  # fmt: skip
-    record = unpack(packed, datetime.fromtimestamp(head.updated / 1000, UTC))
-    return LoadedRecord(record, Acknowledged.of(packed, head.seq, head.generation))
 
 
 def delete(keys: Keys, owner: str, id: str, *, seq: int, now: str = "") -> Steps[None]:

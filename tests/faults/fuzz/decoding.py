@@ -19,7 +19,7 @@ from coordinator.views.ending import Ending, read_failure
 from coordinator.views.run_view import read_note, run_view
 from tests.faults.fuzz.hostile import hostile
 from workers.attempt.critic import DeadlineTracker
-from workers.durable import record_plans
+from workers.durable import stored_record
 from workers.handlers.draft import loaded
 
 SPEC = encode([{"topic": "tides", "n": 3}, {"caller_id": "u1"}, {"key": "k", "priority": 5}], "spec")
@@ -113,7 +113,7 @@ def schedule(dice: random.Random) -> Any:
 def record(dice: random.Random) -> Any:
     content = {"head": HEAD, "meta": META, "state": STATE, "phase:0": encode(["p", 1], "phase")}
     content = {name: maybe(dice, value) for name, value in content.items() if dice.random() < 0.95}
-    return record_plans._read("r1", content, {dice.choice(["0", "0", "0", "2", "x", ""]): maybe(dice, CHUNK)})
+    return stored_record.read_record("r1", content, {dice.choice(["0", "0", "0", "2", "x", ""]): maybe(dice, CHUNK)})
 
 
 TARGETS: dict[str, Target] = {

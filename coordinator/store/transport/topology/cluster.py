@@ -13,7 +13,7 @@ class Cluster:
     The known masters stay in use while a search is under way: only requests to the nodes that changed fail meanwhile.
 
     Attributes:
-        stale: True if the nodes must be asked who serves which hash slot.
+        stale: True if the nodes must be asked which of them serves which hash slot.
     """
 
     def __init__(self, address: Address) -> None:
