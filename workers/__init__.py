@@ -1,4 +1,8 @@
-"""The execution plane: handlers, and what runs them."""
+"""Define handlers for durable runs, and run them in worker processes.
+
+A `Registry` holds the handlers, and each handler gets a `Run` or an `AsyncRun`. `workers.testing` helps to test handlers;
+`workers.durable` offers checkpoints without workers and queues.
+"""
 
 from coordinator.model.deadline import Deadline, Extend, Kill, Leave, Watched
 from coordinator.model.retry import Retry, RetryLater

@@ -534,7 +534,7 @@ def test_no_workers_are_listed(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("place", "sentence"),
     [
-        ("app", "names no registry"),
+        ("app", "does not name a registry"),
         ("absent:runs", "no module 'absent'"),
         ("app:absent", "module 'app' has no 'absent': did you mean app:runs?"),
         ("app:APP", "module 'app' has no 'APP': did you mean app:runs?"),
@@ -559,7 +559,7 @@ def test_a_module_in_the_way_is_noticed(shell: Shell, name: str) -> None:
         [script, "start", "app:runs"], cwd=shell.cwd, env=shell.environment, capture_output=True, text=True
     )
     assert said.returncode == 2
-    assert f"{name} is in the way of the installed package {name.removesuffix('.py')!r}" in said.stderr
+    assert f"{name} hides the installed package {name.removesuffix('.py')!r}: rename it" in said.stderr
 
 
 def test_a_mistake_of_ours_shows_no_values(shell: Shell) -> None:

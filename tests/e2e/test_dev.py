@@ -201,7 +201,7 @@ def test_a_syntax_error_is_said_in_one_block_and_the_old_code_goes_on(start: STA
     session = start()
     session.shows(" ready: ")
     session.save(CODE + "\ndef broken(:\n")
-    session.shows("the code before it goes on: mend it and save")
+    session.shows("the workers continue with the previous code: fix the code and save")
     shown = session.text
     block = shown[shown.index("ERROR") :]
     assert re.search(r"module 'app' can't be imported: SyntaxError: .*\n", block)
@@ -220,7 +220,7 @@ def test_a_broken_first_import_is_a_sentence_and_the_next_save_begins(
     (folder / "app.py").write_text("import nowhere_to_be_found\n")
     session = start()
     session.shows("module 'app' can't be imported: No module named 'nowhere_to_be_found'")
-    session.shows("nothing runs yet: mend it and save")
+    session.shows("no worker is running yet: fix the code and save")
     session.save(CODE)
     session.shows(" ready: ")
     assert set(whole(client.enqueue("steps", {"total": 2}).result(60), 2)) == {"one"}
@@ -242,7 +242,7 @@ def test_code_that_can_be_imported_and_not_begin_takes_nothing_from_the_old(star
     session.shows("step 3 by one")
     session.save(CODE.replace("Registry()", "Registry(lifespan=lambda: 1 / 0)"))
     session.shows("the lifespan raised ZeroDivisionError")
-    session.shows("the code before it goes on")
+    session.shows("the workers continue with the previous code")
     last = int(re.findall(r"step (\d+) by one", session.text)[-1])
     session.shows(f"step {last + 20} by one")
     assert (handle.view().status, handle.view().counters.releases) == (Status.RUNNING, 0)
@@ -346,7 +346,7 @@ def test_a_run_with_a_delay_needs_nobody_else(start: START, client: Client) -> N
     ("url", "code", "says"),
     [
         ("redis://127.0.0.1:1/0", 4, "127.0.0.1:1/0"),
-        ("memory://here", 2, "memory:// lives in one process and this command starts several"),
+        ("memory://here", 2, "memory:// exists in one process only, and this command starts several"),
     ],
 )
 def test_a_server_that_can_not_be_used_is_a_sentence(start: START, url: str, code: int, says: str) -> None:

@@ -23,7 +23,7 @@ from tests.e2e.processes import Stage, children, stop, wait_for_start
 from tests.servers import Server
 from tests.waiting import eventually, wait_until
 from workers.process.options import WorkerOptions
-from workers.supervisor.fleet import Fleet
+from workers.supervisor.supervisor import Supervisor
 
 APP, HARD = "tests.e2e.app:runs", "tests.e2e.fleet_app:runs"
 AGES = 60.0  # a lease that no test lives to see the end of
@@ -158,7 +158,7 @@ async def test_a_process_that_can_not_be_started_is_tried_again(
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", scarce)
     files = len(os.listdir("/proc/self/fd"))
-    fleet = Fleet([APP], WorkerOptions(Settings(stage.urls["worker"], stage.namespace), processes=2))
+    fleet = Supervisor([APP], WorkerOptions(Settings(stage.urls["worker"], stage.namespace), processes=2))
     running = asyncio.create_task(fleet.run())
     await eventually(lambda: sum(child.ready for child in fleet.children.values()) == 2, "both are ready")
     fleet.stop()
@@ -256,7 +256,7 @@ async def test_a_child_that_does_not_end_is_killed_and_nobody_is_to_blame(
     """A blocked event loop hears no signal."""
     monkeypatch.setenv("JOURNAL", str(stage.journal))
     options = WorkerOptions(Settings(stage.urls["worker"], stage.namespace), grace=0.5, lease=AGES)
-    fleet = Fleet(["tests.e2e.fleet_app:blocking"], options, patience=1.0)
+    fleet = Supervisor(["tests.e2e.fleet_app:blocking"], options, exit_timeout=1.0)
     running = asyncio.create_task(fleet.run())
     handle = await asyncio.to_thread(client.enqueue, "blocks", {})
     await eventually(lambda: stage.events("start"), "the loop is blocked")

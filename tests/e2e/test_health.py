@@ -118,7 +118,7 @@ def test_a_process_that_stands_still_is_not_live(stage: Stage, client: Client) -
     still = children(fleet.pid)[0]
     subprocess.run(["kill", "-STOP", str(still)], check=True)
     (reason,) = answers(port, "/live", 503)
-    assert reason.startswith(f"worker process {still} has not moved for ")
+    assert reason.startswith(f"worker process {still} has had no heartbeat for ")
     subprocess.run(["kill", "-CONT", str(still)], check=True)
     answers(port, "/live", 200)
     assert stop(fleet) == 0
@@ -169,7 +169,7 @@ def test_a_coordinator_beside_the_fleet_does_the_work_and_is_stopped_last(stage:
     assert stop(fleet) == 0
     logs = stage.logs()
     assert logs.index("draining 1 run ") < logs.index("has stopped")
-    assert "no coordinator is there" not in logs
+    assert "no coordinator is running" not in logs
 
 
 def test_the_registries_of_several_modules_are_one_fleet(stage: Stage, client: Client) -> None:

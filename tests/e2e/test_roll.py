@@ -152,7 +152,7 @@ def test_a_hang_up_rolls(stage: Stage, client: Client, deploy: Callable[[str], N
     handles = walking(stage, client, 10)
     before = set(children(fleet.pid))
     fleet.send_signal(signal.SIGHUP)
-    wait_until(lambda: "rolled: 2 of 2 replaced" in stage.logs(), "the roll is over", 120)
+    wait_until(lambda: "roll finished: 2 of 2 replaced" in stage.logs(), "the roll is over", 120)
     assert len(children(fleet.pid)) == 2
     assert not before & set(children(fleet.pid))
     all_end_well(stage, handles)
@@ -201,7 +201,7 @@ def test_code_that_can_not_be_imported_stops_the_roll_and_the_old_goes_on(
     assert "can't be imported: No module named 'no_such_module' (" in sentence
     assert "deployed.py, line 1)" in sentence
     assert "0 of 2 replaced" in sentence
-    assert sentence.endswith("and the old ones go on working)")
+    assert sentence.endswith("the other processes continue with the old code)")
     assert set(children(fleet.pid)) == before
     goes_on(stage, handles)
     assert {handle.view().attempt for handle in handles} == {1}
@@ -222,7 +222,7 @@ def test_code_that_can_not_start_any_run_stops_the_roll(
     deploy(GOOD.format("1, misfit=True"))
     code, said = rolled(stage)
     assert code == 1
-    assert "no run of kind 'walks' could be started in a new process" in said
+    assert "a new process could not start any run of kind 'walks'" in said
     assert len(before & set(children(fleet.pid))) >= 1, "some of the old go on"
     assert {handle.view().status for handle in handles} <= {Status.RUNNING, Status.DELAYED, Status.QUEUED}
     deploy(GOOD.format(1))
@@ -267,7 +267,7 @@ def test_from_one_schema_to_the_next_and_back(stage: Stage, client: Client, depl
 def test_a_fleet_that_is_not_there_is_said(stage: Stage) -> None:
     code, said = rolled(stage, "--fleet", "elsewhere")
     assert code == 3
-    assert "fleet 'elsewhere' has no supervisor" in said
+    assert "fleet 'elsewhere' has no running supervisor" in said
 
 
 @pytest.mark.matrix("more cases with real processes")
@@ -281,12 +281,12 @@ def test_a_roll_goes_on_without_who_asked_and_a_second_one_is_refused(
     wait_until(lambda: len(children(fleet.pid)) == 4, "two successors are there")
     code, said = rolled(stage)
     assert code == 3
-    assert "fleet 'default' is being rolled already, asked for by" in said
+    assert "fleet 'default' is rolling already (requested by" in said
     asked.send_signal(signal.SIGINT)
     assert asked.wait(30) == 130
-    assert "the roll goes on without this command" in said_by(stage, asked)
+    assert "the roll continues without this command" in said_by(stage, asked)
     stage.open_gate("lifespan")
-    wait_until(lambda: "rolled: 2 of 2 replaced" in stage.logs(), "the roll is over", 120)
+    wait_until(lambda: "roll finished: 2 of 2 replaced" in stage.logs(), "the roll is over", 120)
     assert not before & set(children(fleet.pid))
     assert stop(fleet) == 0
 
@@ -322,7 +322,7 @@ def test_a_supervisor_that_dies_in_a_roll_is_said_and_holds_up_nobody(
     assert 0 < stage.place.admin.pttl(lock) <= 10_000
     fleet.kill()
     assert asked.wait(60) == 1
-    assert f"was not seen for 15 s (supervisor {socket.gethostname()}:{fleet.pid}, 0 of 1" in said_by(stage, asked)
+    assert f"has not been seen for 15 s (supervisor {socket.gethostname()}:{fleet.pid}: 0 of 1" in said_by(stage, asked)
     wait_until(lambda: not stage.place.admin.exists(lock), "the lock is free")
     stage.open_gate("lifespan")
     another = start(stage, processes=1)
@@ -339,7 +339,7 @@ def test_a_fleet_that_is_stopped_in_a_roll_ends(stage: Stage, client: Client, de
     wait_until(lambda: len(children(fleet.pid)) == 3, "a successor is there")
     assert stop(fleet, timeout=60) == 0
     assert asked.wait(60) == 1, said_by(stage, asked)
-    assert "a supervisor was stopped meanwhile" in said_by(stage, asked)
+    assert "the supervisor was stopped during the roll" in said_by(stage, asked)
     assert {(handle.view().status, handle.view().counters.strikes) for handle in handles} == {(Status.QUEUED, 0)}
     assert not client.workers()
 

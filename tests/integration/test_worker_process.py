@@ -7,7 +7,7 @@ import sys
 
 LEFT_BEHIND = """
 import asyncio
-from workers.program.registries import fast_runner, leave
+from workers.program.registries import exit_process, fast_runner
 
 async def deaf():
     while True:
@@ -21,7 +21,7 @@ async def main():
     await asyncio.sleep(0)
     return 3
 
-leave(fast_runner()(main()))
+exit_process(fast_runner()(main()))
 """
 
 

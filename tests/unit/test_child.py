@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 import threading
 
-from workers.program.child import Supervisor
+from workers.program.child import SupervisorPipes
 
 
 def test_a_supervisor_that_hears_nothing_does_not_hold_up_a_process_that_says_that_it_moves() -> None:
     """One that was stopped (SIGSTOP, a debugger) reads nothing; its pipe is full after an hour of such words."""
     tells, its_tells = os.pipe()
     lifeline = os.open(os.devnull, os.O_RDONLY)
-    supervisor = Supervisor(lifeline, its_tells, b"")
+    supervisor = SupervisorPipes(lifeline, its_tells, b"")
 
     def for_hours() -> None:
         for second in range(10_000):
-            supervisor.tell_in_passing(f"moves {second}.000")
-        supervisor.tell("left")  # there is room for what counts
+            supervisor.report_if_read(f"moves {second}.000")
+        supervisor.report("left")  # there is room for what counts
 
     speaking = threading.Thread(target=for_hours, daemon=True)
     speaking.start()

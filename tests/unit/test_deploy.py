@@ -21,13 +21,13 @@ from coordinator.config import Settings
 from coordinator.services import daemon
 from workers.process import worker
 from workers.process.options import WorkerOptions
-from workers.supervisor import crew
+from workers.supervisor import child_pool
 
 DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
 UNITS = sorted(DEPLOY.glob("*.service"))
 DEFAULTS = WorkerOptions(Settings("redis://localhost"))
 GRACE, LEASE = DEFAULTS.grace, DEFAULTS.lease
-LONGEST_STOP = GRACE + crew.PATIENCE + LEASE + daemon.LAST_TICK
+LONGEST_STOP = GRACE + child_pool.EXIT_TIMEOUT + LEASE + daemon.LAST_TICK
 
 
 class Unit(configparser.RawConfigParser):
@@ -124,7 +124,7 @@ def test_who_ends_a_fleet_waits_longer_than_it_may_take() -> None:
 
 def test_a_process_ends_by_itself_before_its_supervisor_loses_patience() -> None:
     """A claim on its way, cancelled handlers, those that ignore it, and two calls of the server that get no answer."""
-    assert worker.CLAIM_ANSWERED + 2 * worker.CLEAN_UP + worker.CLEAN_UP + 2 * worker.CLEAN_UP < crew.PATIENCE
+    assert worker.CLAIM_ANSWERED + 2 * worker.CLEAN_UP + worker.CLEAN_UP + 2 * worker.CLEAN_UP < child_pool.EXIT_TIMEOUT
 
 
 def test_who_ends_a_coordinator_waits_for_its_last_tick() -> None:
@@ -152,7 +152,7 @@ def test_the_command_has_the_same_defaults() -> None:
 def test_the_table_says_the_same() -> None:
     text = (DEPLOY / "README.md").read_text()
     rows = [float(number) for number in re.findall(r"^\| [^|]+ \| \**(\d+)\** \|$", text, re.MULTILINE)]
-    assert rows == [GRACE, crew.PATIENCE, LEASE, daemon.LAST_TICK, LONGEST_STOP]
+    assert rows == [GRACE, child_pool.EXIT_TIMEOUT, LEASE, daemon.LAST_TICK, LONGEST_STOP]
 
 
 def test_a_command_that_can_not_succeed_is_not_tried_for_ever() -> None:

@@ -29,7 +29,7 @@ def test_the_agent_comes_to_the_same_answer_wherever_it_is_killed() -> None:
 async def test_the_model_is_not_asked_again_for_a_reply_that_was_saved() -> None:
     """Killed between the model's answer and the tool."""
     model = research_agent.ScriptedModel()
-    first = AsyncRun(model, desk=testing.Desk(crash_at=1))
+    first = AsyncRun(model, backing=testing.MemoryBacking(crash_at=1))
     with pytest.raises(testing.Crash):
         await research_agent.research(first, "tides")
     assert (model.asked, model.looked_up) == ([1], [])

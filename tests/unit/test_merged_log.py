@@ -26,7 +26,7 @@ def record(name: str, message: str) -> logging.LogRecord:
 async def test_a_line_that_comes_in_pieces_is_shown_whole() -> None:
     shown = io.StringIO()
     log = MergedLog(shown)
-    first, second = log.outlet(), log.outlet()
+    first, second = log.open_pipe(), log.open_pipe()
     os.write(first, b"one ")
     os.write(second, b"other\n")
     await eventually(lambda: "other" in shown.getvalue(), "the other's line")
@@ -45,7 +45,7 @@ async def test_a_line_that_comes_in_pieces_is_shown_whole() -> None:
 async def test_at_the_end_nothing_is_kept_back() -> None:
     shown = io.StringIO()
     log = MergedLog(shown)
-    outlet = log.outlet()
+    outlet = log.open_pipe()
     os.write(outlet, b"one\ntwo")
     log.read_all()
     assert shown.getvalue().splitlines() == ["worker 1    | one", "worker 1    | two"]
@@ -56,7 +56,7 @@ async def test_at_the_end_nothing_is_kept_back() -> None:
 async def test_a_line_without_end_is_bounded() -> None:
     shown = io.StringIO()
     log = MergedLog(shown)
-    outlet = log.outlet()
+    outlet = log.open_pipe()
     for _ in range(3 * LONGEST_LINE // 4096):
         await asyncio.to_thread(os.write, outlet, b"x" * 4096)
     await eventually(lambda: shown.getvalue().count("x") >= LONGEST_LINE, "a piece of it")
@@ -67,18 +67,18 @@ def test_who_said_it_is_known_by_the_logger() -> None:
     shown = io.StringIO()
     log = MergedLog(shown)
     log.emit(record("coordinator.services.daemon", "here"))
-    log.emit(record("workers.supervisor.fleet", "there\nand on"))
+    log.emit(record("workers.supervisor.supervisor", "there\nand on"))
     assert [line.split(" | ")[0].strip() for line in shown.getvalue().splitlines()] == ["coordinator", "dev", "dev"]
 
 
 @pytest.mark.parametrize(("stream", "coloured"), [(Terminal(), True), (io.StringIO(), False)])
 def test_colours_are_for_terminals(stream: io.StringIO, coloured: bool) -> None:
-    MergedLog(stream).emit(record("workers.supervisor.fleet", "hello"))
+    MergedLog(stream).emit(record("workers.supervisor.supervisor", "hello"))
     assert ("\x1b" in stream.getvalue()) == coloured
 
 
 def test_a_line_of_json_stays_one() -> None:
     shown = Terminal()
     log = MergedLog(shown, as_json=True)
-    log.emit(record("workers.supervisor.fleet", "hello"))
+    log.emit(record("workers.supervisor.supervisor", "hello"))
     assert json.loads(shown.getvalue())["message"] == "hello"

@@ -108,10 +108,10 @@ async def test_a_run_that_is_killed_again_and_again_does_each_thing_once(handler
     whole = testing.crash_matrix(handler.inputs(), resources=World, effects=effects)
     world = World()
     make = testing.AsyncRun if handler.is_async else testing.Run
-    run: Any = make(world, desk=testing.Desk(crash_at=every))
+    run: Any = make(world, backing=testing.MemoryBacking(crash_at=every))
     for _ in range(whole.cuts // every):
         await killed(handler, run)
-        run = run.after_crash(testing.Desk(crash_at=every))
+        run = run.after_crash(testing.MemoryBacking(crash_at=every))
     assert await called(handler, run) == whole.result
     assert world.effects == whole.effects
     assert all(name.startswith("phase:-:") for name in run._draft.phases), "those of a turn go with it"
@@ -166,7 +166,7 @@ async def test_after_a_deploy_no_phase_gets_the_output_of_another(
         number += 1
         world = World()
         kind = testing.AsyncRun if old.is_async else testing.Run
-        first: Any = kind(world, desk=testing.Desk(crash_at=number))
+        first: Any = kind(world, backing=testing.MemoryBacking(crash_at=number))
         try:
             await called(old, first)
         except testing.Crash:

@@ -1,4 +1,4 @@
-"""The command `workers`: start workers, see them."""
+"""The command `workers`: start worker processes, list them, roll and drain them."""
 
 from __future__ import annotations
 
@@ -15,56 +15,90 @@ from coordinator.client.client import Client
 from coordinator.views.namespace_display import workers_table
 from workers.cli import dev as cli_dev
 from workers.cli import fleet as cli_fleet
-from workers.program.name_clash import refuse_in_the_way
+from workers.cli import options as cli_options
+from workers.program.name_clash import refuse_name_clash
 
-app = new_app("workers", "Workers for durable runs.")
+app = new_app("workers", "Start and manage the worker processes that execute durable runs.")
 
 
 def main() -> NoReturn:
+    """Run the command and end the process with its exit code."""
     run_app(app, "workers")
 
 
 @command(app)
 def start(
     here: Here,
-    registries: Annotated[list[str], typer.Argument(metavar="MODULE:REGISTRY...", help="As in app:runs.")],
-    processes: Annotated[int, typer.Option(min=1, max=1000, envvar="RUNS_PROCESSES", help="How many.")] = 1,
-    concurrency: Annotated[int, typer.Option(envvar="RUNS_CONCURRENCY", help="Runs at once in a process.")] = 100,
-    queues: Annotated[str, typer.Option(envvar="RUNS_QUEUES", metavar="A,B", help="Whose runs to take.")] = "default",
-    grace: Annotated[float, typer.Option(envvar="RUNS_GRACE", metavar="S", help="How long a stop may take.")] = 10.0,
-    lease: Annotated[float, typer.Option(envvar="RUNS_LEASE", metavar="S", help="Lost after such a silence.")] = 15.0,
-    fleet: Annotated[str, typer.Option(envvar="RUNS_FLEET", metavar="NAME", help="The fleet's name.")] = "default",
-    code: Annotated[str, typer.Option(envvar="RUNS_CODE", metavar="VERSION", help="The code's version.")] = "",
+    registries: cli_options.Registries,
+    processes: Annotated[
+        int, typer.Option(min=1, max=1000, envvar="RUNS_PROCESSES", help="Number of worker processes.")
+    ] = 1,
+    concurrency: cli_options.Concurrency = 100,
+    queues: cli_options.Queues = "default",
+    grace: cli_options.Grace = 10.0,
+    lease: Annotated[
+        float,
+        typer.Option(
+            envvar="RUNS_LEASE",
+            metavar="SECONDS",
+            help="A worker without a heartbeat for this long counts as lost, and its runs are requeued.",
+        ),
+    ] = 15.0,
+    fleet: Annotated[
+        str,
+        typer.Option(
+            envvar="RUNS_FLEET",
+            metavar="NAME",
+            help="Name of the fleet. 'workers roll' rolls all supervisors of a fleet, on all hosts.",
+        ),
+    ] = "default",
+    code: Annotated[
+        str,
+        typer.Option(
+            envvar="RUNS_CODE",
+            metavar="VERSION",
+            help="Version of the handlers' code, shown by 'workers list'; by default the git commit.",
+        ),
+    ] = "",
     health: Annotated[
-        str | None, typer.Option(envvar="RUNS_HEALTH", metavar="[HOST:]PORT", help="Answer /live and /ready there.")
+        str | None,
+        typer.Option(
+            envvar="RUNS_HEALTH", metavar="[HOST:]PORT", help="Serve /live and /ready over HTTP at this address."
+        ),
     ] = None,
     with_coordinator: Annotated[
-        bool, typer.Option("--coordinator", envvar="RUNS_COORDINATOR", help="Run a coordinator beside them.")
+        bool,
+        typer.Option("--coordinator", envvar="RUNS_COORDINATOR", help="Run a coordinator in the supervisor's process."),
     ] = False,
-    log_level: Annotated[str, typer.Option(envvar="RUNS_LOG_LEVEL", help="DEBUG, INFO or WARNING.")] = "INFO",
+    log_level: cli_options.LogLevel = "INFO",
 ) -> int:
-    """Run the handlers of some registries until TERM or INT, which drain; HUP rolls."""
+    """Start a supervisor and worker processes that execute the handlers of the given registries.
+
+    SIGTERM or SIGINT (Ctrl-C) drains the workers: each run stops at its next cut and is released.
+    A second signal skips the grace.
+    SIGHUP replaces the worker processes one by one with new ones that run the code on disk.
+    """
     from workers.process.options import WorkerOptions
-    from workers.program.registries import leave
-    from workers.supervisor.sidecars import Company
+    from workers.program.registries import exit_process
+    from workers.supervisor.sidecars import SidecarOptions
     from workers.supervisor.signals import serve
 
     here.log_from(level_named(log_level))
-    refuse_in_the_way(Path.cwd())
+    refuse_name_clash(Path.cwd())
     settings = here.settings
     options = WorkerOptions(
         settings=settings if here.timeout is not None else replace(settings, timeout=30.0),
         concurrency=concurrency,
-        queues=tuple(queue.strip() for queue in queues.split(",") if queue.strip()),
+        queues=cli_options.split_queues(queues),
         grace=grace,
         lease=lease,
         fleet=fleet,
         code=code,
         processes=processes,
     )
-    ended = serve(registries, options, Company(health, with_coordinator))
-    leave(ended)
-    return ended
+    exit_code = serve(registries, options, SidecarOptions(health, with_coordinator))
+    exit_process(exit_code)
+    return exit_code
 
 
 command(app)(cli_dev.dev)
@@ -72,7 +106,7 @@ command(app)(cli_dev.dev)
 
 @command(app, name="list")
 def list_workers(here: Here) -> None:
-    """The workers that have a lease, or had one and were not recovered yet."""
+    """List the workers that have a lease, or whose runs were not recovered yet."""
     settings = here.settings
     with Client(settings.url, settings.namespace, settings.timeout) as client:
         found = client.workers()
@@ -81,7 +115,3 @@ def list_workers(here: Here) -> None:
 
 command(app)(cli_fleet.roll)
 command(app)(cli_fleet.drain)
-
-
-if __name__ == "__main__":
-    main()

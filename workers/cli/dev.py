@@ -17,7 +17,8 @@ from coordinator import logs
 from coordinator.cli.options import Here, level_named
 from coordinator.config import Settings, local_settings
 from coordinator.errors import BadOption
-from workers.program.name_clash import refuse_in_the_way
+from workers.cli import options as cli_options
+from workers.program.name_clash import refuse_name_clash
 from workers.supervisor.merged_log import MergedLog
 
 logger = logging.getLogger(__name__)
@@ -25,55 +26,64 @@ logger = logging.getLogger(__name__)
 
 def dev(
     here: Here,
-    registries: Annotated[list[str], typer.Argument(metavar="MODULE:REGISTRY...", help="As in app:runs.")],
-    processes: Annotated[int, typer.Option(min=1, max=100, envvar="RUNS_PROCESSES", help="How many workers.")] = 1,
-    concurrency: Annotated[int, typer.Option(envvar="RUNS_CONCURRENCY", help="Runs at once in a process.")] = 100,
-    queues: Annotated[str, typer.Option(envvar="RUNS_QUEUES", metavar="A,B", help="Whose runs to take.")] = "default",
-    grace: Annotated[float, typer.Option(envvar="RUNS_GRACE", metavar="S", help="How long a stop may take.")] = 5.0,
-    log_level: Annotated[str, typer.Option(envvar="RUNS_LOG_LEVEL", help="DEBUG, INFO or WARNING.")] = "INFO",
+    registries: cli_options.Registries,
+    processes: Annotated[
+        int, typer.Option(min=1, max=100, envvar="RUNS_PROCESSES", help="Number of worker processes.")
+    ] = 1,
+    concurrency: cli_options.Concurrency = 100,
+    queues: cli_options.Queues = "default",
+    grace: cli_options.Grace = 5.0,
+    log_level: cli_options.LogLevel = "INFO",
 ) -> int:
-    """A server in .runs/, a coordinator and workers in one terminal; changed code is taken over without losing a run."""
-    from workers.dev.dev_server import Dev
-    from workers.process.options import WorkerOptions
-    from workers.program.registries import fast_runner, leave
+    """Run a local server in .runs/, a coordinator and workers in one terminal, and reload changed code.
 
-    settings = _settings(here)
-    refuse_in_the_way(Path.cwd())
+    When a Python file changes, new workers replace the old ones, and the current runs continue in them.
+    Ctrl-C stops everything. The next start continues the runs.
+    """
+    from workers.dev.dev_server import DevServer
+    from workers.process.options import WorkerOptions
+    from workers.program.registries import exit_process, fast_runner
+
+    settings = _dev_settings(here)
+    refuse_name_clash(Path.cwd())
     merged = MergedLog(sys.stderr, as_json=here.log_json)
     logs.install(merged, level_named(log_level))
-    # two saves in one second may have the same size: the bytecode of the first would pass for the second's
+    # Python takes the bytecode of a file for current if its size and the second of its change are the same. Two versions that
+    # are saved within one second may have the same size.
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     options = WorkerOptions(
         settings=settings,
         concurrency=concurrency,
-        queues=tuple(queue.strip() for queue in queues.split(",") if queue.strip()),
+        queues=cli_options.split_queues(queues),
         grace=grace,
         fleet="dev",
         processes=processes,
     )
 
     async def main() -> int:
-        work = Dev(registries, options)
+        server = DevServer(registries, options)
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # the last comes when the terminal is closed
-            loop.add_signal_handler(number, work.stop)
-        logger.info("%s on %s; Ctrl-C drains and ends", ", ".join(registries), settings.address)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # SIGHUP comes when the terminal is closed
+            loop.add_signal_handler(number, server.stop)
+        logger.info("starting %s on %s; press Ctrl-C to stop", ", ".join(registries), settings.address)
         if settings.address.scheme == "embedded":
-            logger.info("other terminals reach it with: export RUNS_URL=%s", shlex.quote(str(settings.address)))
+            logger.info(
+                "to use this server in another terminal: export RUNS_URL=%s", shlex.quote(str(settings.address))
+            )
         try:
-            return await work.run()
+            return await server.run()
         finally:
             merged.read_all()
 
-    ended: int = fast_runner()(main())
-    leave(ended)
-    return ended
+    exit_code: int = fast_runner()(main())
+    exit_process(exit_code)
+    return exit_code
 
 
-def _settings(here: Here) -> Settings:
+def _dev_settings(here: Here) -> Settings:
     settings = local_settings(here.url, here.namespace, 30.0 if here.timeout is None else here.timeout)
     if settings.address.scheme == "memory":
         raise BadOption(
-            "memory:// lives in one process and this command starts several: leave out --url, or name another"
+            "memory:// exists in one process only, and this command starts several: leave out --url, or use another URL"
         )
     return settings

@@ -1,6 +1,6 @@
-"""The commands that ask a running fleet for something, from any machine: roll, drain.
+"""The commands that send a request to a running fleet, from any machine: roll and drain.
 
-What they ask for is a fact in the store: it is carried out whether or not the command is still there.
+The request is stored on the server. The supervisors and workers carry it out, also if the command ends before.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from coordinator.store.transport.wire import Wire, drive
 from coordinator.views.formatting import format_duration
 from coordinator.views.namespace_view import WorkerView
 
-LOOK_EVERY = 0.2
+PROGRESS_POLL_SECONDS = 0.2
 
 
 @contextmanager
-def _store(here: Here) -> Iterator[tuple[Wire, Namespace]]:
+def _connect(here: Here) -> Iterator[tuple[Wire, Namespace]]:
     settings = here.settings
     wire = Wire(settings.address, settings.timeout)
     try:
@@ -45,33 +45,41 @@ def _store(here: Here) -> Iterator[tuple[Wire, Namespace]]:
 
 def roll(
     here: Here,
-    fleet: Annotated[str, typer.Option(envvar="RUNS_FLEET", metavar="NAME", help="The fleet's name.")] = "default",
-    at_once: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Processes at a time.")] = 1,
+    fleet: Annotated[str, typer.Option(envvar="RUNS_FLEET", metavar="NAME", help="Name of the fleet.")] = "default",
+    at_once: Annotated[
+        int, typer.Option(min=1, max=1000, metavar="N", help="Processes that a supervisor replaces at the same time.")
+    ] = 1,
 ) -> int:
-    """Replace the processes of a fleet by new ones with the code that is on disk now, host by host; no run is lost."""
-    with _store(here) as (wire, space):
+    """Replace the worker processes of a fleet with new ones that run the code on disk, without losing a run.
+
+    The hosts roll one after the other. Each new process is ready before the old one drains.
+    If a new process can't start, the roll stops, and the other processes continue with the old code.
+    The roll continues if this command is interrupted.
+    """
+    with _connect(here) as (wire, space):
         keys, number = space.keys(0), os.urandom(8).hex()
         by = f"{socket.gethostname()}:{os.getpid()}"
         asked = drive(wire, fleet_plans.ask_roll(keys, fleet, number, at_once=at_once, by=by))
         if asked.word == "nobody":
             raise NotFound(
-                f"fleet {fleet!r} has no supervisor in namespace {space.name!r}: 'workers start --fleet {fleet}'"
+                f"fleet {fleet!r} has no running supervisor in namespace {space.name!r}: "
+                f"start one with 'workers start --fleet {fleet}'"
             )
         if asked.word == "busy":
             raise Refused(
-                f"fleet {fleet!r} is being rolled already, asked for by {asked.by} {format_duration(asked.ago)} ago: "
-                "ask again when that is over"
+                f"fleet {fleet!r} is rolling already (requested by {asked.by}, {format_duration(asked.ago)} ago): "
+                "try again when that roll has finished"
             )
         try:
-            view = _followed(here, lambda: drive(wire, fleet_plans.roll_view(keys, fleet)), number)
+            view = _follow(here, lambda: drive(wire, fleet_plans.roll_view(keys, fleet)), number)
         except KeyboardInterrupt:
-            complain("the roll goes on without this command: 'workers list' shows who was replaced")
+            complain("the roll continues without this command: 'workers list' shows the code of each process")
             raise
-    return _ended(here, fleet, view)
+    return _show_result(here, fleet, view)
 
 
-def _followed(here: Here, look: Callable[[], RollView], number: str) -> RollView:
-    """The roll when it is over, with a bar meanwhile."""
+def _follow(here: Here, look: Callable[[], RollView], number: str) -> RollView:
+    """Show a progress bar until the roll has ended, and return its end."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -84,54 +92,54 @@ def _followed(here: Here, look: Callable[[], RollView], number: str) -> RollView
         while True:
             view = look()
             if view.roll != number:
-                raise Refused("another roll of the fleet was asked for meanwhile, and this one was given up")
+                raise Refused("another roll of the fleet was requested, and replaced this one")
             for name, part in view.parts.items():
                 if name not in bars:
-                    bars[name] = progress.add_task(_host(name), total=None, so_far="")
+                    bars[name] = progress.add_task(_host_and_pid(name), total=None, so_far="")
                 so_far = f"{part.replaced}/{part.total}" if part.total else part.state
                 progress.update(bars[name], completed=part.replaced, total=part.total or None, so_far=so_far)
             if not view.under_way:
                 return view
-            clock.sleep(LOOK_EVERY)
+            clock.sleep(PROGRESS_POLL_SECONDS)
 
 
-def _host(supervisor: str) -> str:
-    """host:pid of a supervisor."""
+def _host_and_pid(supervisor: str) -> str:
     return supervisor.rpartition(":")[0]
 
 
-def _ended(here: Here, fleet: str, view: RollView) -> int:
+def _show_result(here: Here, fleet: str, view: RollView) -> int:
     parts = {
         name: Part("lost", part.replaced, part.total) if name in view.lost else part
         for name, part in view.parts.items()
     }
     replaced = sum(part.replaced for part in parts.values())
     rows = [
-        {"supervisor": _host(name), "state": part.state, "replaced": part.replaced, "total": part.total, "reason": part.reason}
+        {"supervisor": _host_and_pid(name), "state": part.state, "replaced": part.replaced, "total": part.total,
+         "reason": part.reason}
         for name, part in parts.items()
     ]  # fmt: skip
-    troubles = [trouble for name, part in parts.items() if (trouble := _trouble(_host(name), part))]
-    shown = f"fleet {fleet} is rolled: {replaced} {'process' if replaced == 1 else 'processes'} replaced"
-    answer = {"fleet": fleet, "rolled": not troubles, "replaced": replaced, "parts": rows}
-    here.answer(answer, *([] if troubles else [Text(shown, "green")]))
-    if not troubles:
+    problems = [problem for name, part in parts.items() if (problem := _describe_problem(_host_and_pid(name), part))]
+    shown = f"fleet {fleet} rolled: {replaced} {'process' if replaced == 1 else 'processes'} replaced"
+    answer = {"fleet": fleet, "rolled": not problems, "replaced": replaced, "parts": rows}
+    here.answer(answer, *([] if problems else [Text(shown, "green")]))
+    if not problems:
         return DONE
-    complain(f"the roll of fleet {fleet!r} is not complete: {'; '.join(troubles)}")
+    complain(f"the roll of fleet {fleet!r} is not complete: {'; '.join(problems)}")
     return BADLY
 
 
-def _trouble(host: str, part: Part) -> str:
-    """What is to be said of a supervisor that did not replace all its processes, or whose new ones are no good."""
-    so_far = f"supervisor {host}, {part.replaced} of {part.total or '?'} replaced"
+def _describe_problem(supervisor: str, part: Part) -> str:
+    """Return why a supervisor did not replace all its processes, or why its new processes do not work; empty if all is well."""
+    so_far = f"supervisor {supervisor}: {part.replaced} of {part.total or '?'} replaced"
     match part.state:
         case "failed" if part.replaced < part.total:
-            return f"{part.reason} ({so_far}, and the old ones go on working)"
+            return f"{part.reason} ({so_far}, the other processes continue with the old code)"
         case "failed":
-            return f"{part.reason} ({so_far}: none of the old ones is left)"
+            return f"{part.reason} ({so_far}, no process with the old code is left)"
         case "lost":
-            return f"a supervisor was not seen for {format_duration(fleet_plans.SILENCE)} ({so_far})"
+            return f"the supervisor has not been seen for {format_duration(fleet_plans.SILENCE)} ({so_far})"
         case "left":
-            return f"a supervisor was stopped meanwhile ({so_far})"
+            return f"the supervisor was stopped during the roll ({so_far})"
         case _:
             return ""
 
@@ -140,27 +148,43 @@ def _trouble(host: str, part: Part) -> str:
 
 
 def drain(
-    here: Here, worker: Annotated[str, typer.Argument(help="An id, how one begins, a pid or host:pid; as listed.")]
+    here: Here,
+    worker: Annotated[
+        str,
+        typer.Argument(
+            metavar="WORKER",
+            help="A worker id or its first characters, a pid, or host:pid, as 'workers list' shows them.",
+        ),
+    ],
 ) -> None:
-    """Let a worker process hand over its runs and end; its supervisor starts another one in its place."""
-    with _store(here) as (wire, space):
+    """Let one worker process release its runs and end. Its supervisor starts a new process in its place."""
+    with _connect(here) as (wire, space):
         known = drive(wire, workers(space))
-        meant = chosen(worker, known)
-        where = {one.id for one in meant}
-        asked = [drive(wire, fleet_plans.drain(keys, id)) for keys in space.everywhere() for id in where]
-    one = meant[0]
+        chosen = choose_process(worker, known)
+        ids = {one.id for one in chosen}
+        asked = [drive(wire, fleet_plans.drain(keys, id)) for keys in space.everywhere() for id in ids]
+    one = chosen[0]
     if not any(asked):
-        raise NotFound(f"worker {one.id} ({one.host}:{one.pid}) is gone already")
-    said = f"worker process {one.host}:{one.pid} drains; its supervisor starts another one in its place"
-    here.answer({"host": one.host, "pid": one.pid, "workers": sorted(where)}, Text(said))
+        raise NotFound(f"worker {one.id} ({one.host}:{one.pid}) has ended already")
+    said = f"worker process {one.host}:{one.pid} is draining; its supervisor will start a new process in its place"
+    here.answer({"host": one.host, "pid": one.pid, "workers": sorted(ids)}, Text(said))
 
 
-def chosen(name: str, known: list[WorkerView]) -> list[WorkerView]:
-    """The workers of the one process that is meant: it has one in each partition."""
+def choose_process(name: str, known: list[WorkerView]) -> list[WorkerView]:
+    """Return the workers of the one process that a name means: a process has one worker in each partition.
+
+    Args:
+        name: a worker id or its first characters, a pid, or host:pid.
+        known: all workers.
+
+    Raises:
+        NotFound: no process has this name.
+        Refused: several processes have it.
+    """
     found = [one for one in known if one.id.startswith(name) or name in (f"{one.host}:{one.pid}", str(one.pid))]
     processes = {(one.host, one.pid) for one in found}
     if not processes:
-        raise NotFound(f"there is no worker {name!r}: 'workers list' shows those that are there")
+        raise NotFound(f"there is no worker {name!r}: 'workers list' shows the running workers")
     if len(processes) > 1:
         listed = ", ".join(f"{one.id} ({one.host}:{one.pid})" for one in found[:5])
         raise Refused(f"{name!r} may mean {listed}: write more of the id, or host:pid")

@@ -1,7 +1,7 @@
-"""`workers dev`: a server of this folder's own, a coordinator and workers in one terminal; changed code is taken over by a roll.
+"""`workers dev`: a local server, a coordinator and workers in one terminal, which roll to changed code.
 
-The rule of this file: code that can't start takes nothing from code that works. What is on disk is tried out in a process of its
-own first; then the fleet is rolled, all its processes at once: a person waits.
+Code that can't start never takes anything from code that works. Changed code is first imported in a process of its own; only then
+is the pool rolled, all processes at the same time, because a person waits.
 """
 
 from __future__ import annotations
@@ -15,98 +15,105 @@ from pathlib import Path
 from coordinator.clock import Clock, SystemClock
 from coordinator.store.server_checks import enter
 from coordinator.store.transport.wire import AsyncWire, drive_async
-from workers.dev.file_watcher import Watch
-from workers.dev.import_trial import Verdict, tried
+from workers.dev.file_watcher import FileWatcher
+from workers.dev.import_trial import TrialResult, try_import
 from workers.process.options import WorkerOptions
-from workers.supervisor.fleet import Fleet
-from workers.supervisor.sidecars import Beside
+from workers.supervisor.sidecars import EmbeddedCoordinator
+from workers.supervisor.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
-FIRST_PATIENCE = 5.0  # for the server to answer: a person waits
+CONNECT_SECONDS = 5.0  # a person waits for the server's first answer
 
 
-class Dev:
-    """A fleet that is rolled to the newest code that can start."""
+class DevServer:
+    """A supervisor that is rolled to the newest code that can start.
+
+    Args:
+        registries: where the handlers are, each as MODULE:REGISTRY.
+        options: the options of each worker.
+        root: the folder whose Python files are watched; the current one by default.
+        clock: the clock; the system's by default.
+    """
 
     def __init__(
-        self, places: Sequence[str], options: WorkerOptions, root: Path | None = None, clock: Clock | None = None
+        self, registries: Sequence[str], options: WorkerOptions, root: Path | None = None, clock: Clock | None = None
     ) -> None:
-        self._places, self._options, self._clock = places, options, clock or SystemClock()
+        self._registries, self._options, self._clock = registries, options, clock or SystemClock()
         self._root = (root or Path.cwd()).resolve()
-        self._watch = Watch(self._root, self._clock)
+        self._watcher = FileWatcher(self._root, self._clock)
         self._stopping = asyncio.Event()
-        self._fleet: Fleet | None = None
+        self._supervisor: Supervisor | None = None
         self._running: asyncio.Task[int] | None = None
 
     def stop(self) -> None:
-        """Drain. The second time without grace."""
+        """Drain the workers. The second call skips the grace."""
         self._stopping.set()
-        if self._fleet is not None:
-            self._fleet.stop()
+        if self._supervisor is not None:
+            self._supervisor.stop()
 
     async def run(self) -> int:
-        """Until it is stopped. The exit code of the fleet."""
+        """Run until it is stopped, and return the exit code of the supervisor."""
         settings = self._options.settings
         wire = AsyncWire(settings.address, settings.timeout)
         try:
-            # a bad server is said before anything begins; and one of this folder's own stays until the last of us has gone
-            await drive_async(wire, enter(settings), timeout=min(FIRST_PATIENCE, settings.timeout))
-            async with Beside(settings, self._clock).running():
-                return await self._keep_going()
+            # A wrong server is reported before anything starts. An embedded server runs until this connection is closed.
+            await drive_async(wire, enter(settings), timeout=min(CONNECT_SECONDS, settings.timeout))
+            async with EmbeddedCoordinator(settings, self._clock).running():
+                return await self._run_until_stopped()
         finally:
             await wire.close()
 
-    async def _keep_going(self) -> int:
-        working, stopping = asyncio.create_task(self._work()), asyncio.create_task(self._stopping.wait())
-        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    async def _run_until_stopped(self) -> int:
+        reloading, stopping = asyncio.create_task(self._reload_changes()), asyncio.create_task(self._stopping.wait())
+        await asyncio.wait({reloading, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
-        await _cancelled(working)
+        await _cancel(reloading)
         if not self._stopping.is_set():
-            self.stop()  # a mistake of ours: the runs go back before it is said
+            self.stop()  # an unexpected error: the workers release their runs before it is raised
         code = 0 if self._running is None else await self._running
-        if not working.cancelled():
-            working.result()
+        if not reloading.cancelled():
+            reloading.result()
         return code
 
-    async def _work(self) -> None:
-        """One version of the code after the other."""
+    async def _reload_changes(self) -> None:
+        """Start the code, then roll to it after each change."""
         while True:
-            verdict = await tried(self._places)
-            self._watch.also(verdict.files)
-            if verdict.problem:
-                then = "the code before it goes on" if self._fleet else "nothing runs yet"
-                logger.error("%s\n%s: mend it and save", verdict.problem, then)
-            elif self._fleet is None:
-                self._start(verdict)
+            trial = await try_import(self._registries)
+            self._watcher.watch_also(trial.files)
+            if trial.problem:
+                then = "the workers continue with the previous code" if self._supervisor else "no worker is running yet"
+                logger.error("%s\n%s: fix the code and save", trial.problem, then)
+            elif self._supervisor is None:
+                self._start(trial)
             else:
-                await self._roll(self._fleet)
-            self._say_changed(await self._watch.changed())
+                await self._roll(self._supervisor)
+            self._log_changes(await self._watcher.wait_for_change())
 
-    def _say_changed(self, files: Sequence[str]) -> None:
+    def _log_changes(self, files: Sequence[str]) -> None:
         shown = ", ".join(os.path.relpath(file, self._root) for file in files[:3])
         logger.info("changed: %s%s", shown, f" and {len(files) - 3} more" if files[3:] else "")
 
-    def _start(self, verdict: Verdict) -> None:
-        fleet = self._fleet = Fleet(self._places, self._options, self._clock, grace=verdict.grace)
-        self._running = asyncio.create_task(fleet.run())
-        # one that ends by itself has a reason: said when all is over
-        self._running.add_done_callback(lambda _: None if fleet.stopping else self.stop())
+    def _start(self, trial: TrialResult) -> None:
+        supervisor = self._supervisor = Supervisor(self._registries, self._options, self._clock, grace=trial.grace)
+        self._running = asyncio.create_task(supervisor.run())
+        # A supervisor that ends by itself has failed: its error is raised when everything has stopped.
+        self._running.add_done_callback(lambda _: None if supervisor.stopping else self.stop())
 
-    async def _roll(self, fleet: Fleet) -> None:
-        """Takes over what is on disk. Why it can't be is said by the roll itself."""
-        await fleet.begun.wait()
+    async def _roll(self, supervisor: Supervisor) -> None:
+        """Roll all workers to the code on disk. If that fails, the roll itself logs why."""
+        await supervisor.started.wait()
         began = self._clock.monotonic()
-        rolled = await fleet.roll(self._options.processes)
-        if not rolled.trouble:
+        result = await supervisor.roll(self._options.processes)
+        if not result.problem:
             logger.info("reloaded in %.1f s", self._clock.monotonic() - began)
-        elif rolled.replaced:
-            logger.error("the new code is at work all the same: mend it and save")
+        elif result.replaced:
+            logger.error("the workers run the new code, with this problem: fix the code and save")
         else:
-            logger.error("the code before it goes on: mend it and save")
+            logger.error("the workers continue with the previous code: fix the code and save")
 
 
-async def _cancelled(task: asyncio.Task[None]) -> None:
-    """Cancels until it has ended: on 3.11 one cancel may be lost inside a timeout that ends at the same moment."""
+async def _cancel(task: asyncio.Task[None]) -> None:
+    """Cancel a task until it has ended. On Python 3.11 a timeout that ends at the same moment may swallow one cancellation."""
     while not task.done():
         task.cancel()
         await asyncio.wait({task}, timeout=0.5)

@@ -1,7 +1,7 @@
-"""Notices that Python files have changed, by looking at all of them again and again.
+"""Notice changed Python files by polling all of them.
 
-Looking costs about a millisecond for a hundred files, needs no library, and works where notifications of the kernel don't: on
-mounted folders of containers and virtual machines, on network disks, and where an editor replaces a file instead of writing it.
+Polling costs about a millisecond for a hundred files and needs no library. It also works where notifications of the kernel don't:
+on mounted folders of containers and virtual machines, on network disks, and with editors that replace a file instead of writing it.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from pathlib import Path
 
 from coordinator.clock import Clock
 
-EVERY = 0.3
-SETTLED = 0.1  # an editor or a checkout writes in several steps: it is waited until two looks agree
-MOST = 20_000
-_NOT_INTO = frozenset({"__pycache__", "node_modules", "site-packages"})
+FILE_POLL_SECONDS = 0.3
+SETTLE_SECONDS = 0.1  # an editor or a checkout writes in several steps: the watcher waits until two snapshots agree
+MAX_FILES = 20_000
+_SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules", "site-packages"})
 
-Look = Mapping[str, tuple[int, int, int]]
+Snapshot = Mapping[str, tuple[int, int, int]]  # path -> modification time, size, inode
 
 
-def look(root: Path, others: Iterable[str] = ()) -> Look:
-    """Of each Python file below a folder, and of some others: what changes with it."""
+def take_snapshot(root: Path, others: Iterable[str] = ()) -> Snapshot:
+    """Return the state of each Python file below a folder, and of some other files."""
     found: dict[str, tuple[int, int, int]] = {}
     folders = [str(root)]
-    while folders and len(found) < MOST:
+    while folders and len(found) < MAX_FILES:
         try:
             with os.scandir(folders.pop()) as entries:
                 inside = list(entries)
         except OSError:
-            continue  # it has just gone, or is not ours to read
+            continue  # the folder was just removed, or may not be read
         if any(entry.name == "pyvenv.cfg" for entry in inside):
-            continue  # what is installed does not change
+            continue  # a virtual environment: installed packages do not change
         for entry in inside:
-            if entry.name.startswith(".") or entry.name in _NOT_INTO:
+            if entry.name.startswith(".") or entry.name in _SKIPPED_FOLDERS:
                 continue
             if entry.is_dir(follow_symlinks=False):
                 folders.append(entry.path)
@@ -53,37 +53,42 @@ def _add(found: dict[str, tuple[int, int, int]], path: str) -> None:
     found[path] = (facts.st_mtime_ns, facts.st_size, facts.st_ino)
 
 
-def differing(before: Look, after: Look) -> list[str]:
-    """The files that are new, gone or changed."""
+def changed_files(before: Snapshot, after: Snapshot) -> list[str]:
+    """Return the files that are new, removed or changed."""
     return sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
 
 
-class Watch:
-    """Waits for a change since the last one that it told."""
+class FileWatcher:
+    """Waits for changes since the last change that it returned.
+
+    Args:
+        root: the folder whose Python files are watched.
+        clock: the clock.
+    """
 
     def __init__(self, root: Path, clock: Clock) -> None:
         self._root, self._clock = root, clock
         self._others: tuple[str, ...] = ()
-        self._seen: Look = look(root)
+        self._seen: Snapshot = take_snapshot(root)
 
-    def also(self, files: Iterable[str]) -> None:
-        """Files elsewhere, that the handlers are made of."""
+    def watch_also(self, files: Iterable[str]) -> None:
+        """Watch files outside of the folder too, from which the handlers were imported."""
         below = f"{self._root}{os.sep}"
         self._others = tuple(sorted({file for file in files if not file.startswith(below)}))
-        self._seen = {**look(Path(os.devnull), self._others), **self._seen}
+        self._seen = {**take_snapshot(Path(os.devnull), self._others), **self._seen}
 
-    async def changed(self) -> list[str]:
-        """Returns when files have changed and come to rest. What changed since the last time counts, also meanwhile."""
-        while not differing(self._seen, now := await self._look()):
-            await self._clock.asleep(EVERY)
+    async def wait_for_change(self) -> list[str]:
+        """Return the changed files, as soon as they have stopped changing. Changes between two calls count too."""
+        while not changed_files(self._seen, now := await self._take_snapshot()):
+            await self._clock.asleep(FILE_POLL_SECONDS)
         while True:
-            await self._clock.asleep(SETTLED)
-            after = await self._look()
+            await self._clock.asleep(SETTLE_SECONDS)
+            after = await self._take_snapshot()
             if after == now:
                 break
             now = after
-        changed, self._seen = differing(self._seen, now), now
+        changed, self._seen = changed_files(self._seen, now), now
         return changed
 
-    async def _look(self) -> Look:
-        return await asyncio.to_thread(look, self._root, self._others)
+    async def _take_snapshot(self) -> Snapshot:
+        return await asyncio.to_thread(take_snapshot, self._root, self._others)

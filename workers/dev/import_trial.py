@@ -1,7 +1,7 @@
-"""Whether the code that is on disk can be imported, found out in a process of its own: `python -m workers.trial FD PLACE …`.
+"""Find out in a separate process whether the code on disk can be imported: `python -m workers.dev.import_trial FD REGISTRY …`.
 
-What a module does when it is imported can't be undone, and a second import of changed code is not the same as a first: so
-`workers dev` itself never imports a handler. The answer is one line of JSON on the given file.
+What a module does when it is imported can't be undone, and a second import of changed code is not the same as a first one. So
+`workers dev` itself never imports a handler. The trial process writes its result as one line of JSON to the file descriptor FD.
 """
 
 from __future__ import annotations
@@ -20,46 +20,52 @@ import coordinator
 from coordinator.errors import CoordinatorError
 from workers.program.registries import load_all
 
-PATIENCE = 60.0
+IMPORT_TIMEOUT = 60.0
 _OURS = tuple(str(Path(str(coordinator.__file__)).resolve().parents[1] / name) for name in ("coordinator", "workers"))
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What came of it. `problem` is empty where all is well; `files` are those that the code is made of."""
+class TrialResult:
+    """The result of a trial import. `problem` is empty if it succeeded; `files` are the files of the user's code."""
 
     problem: str
     files: tuple[str, ...] = ()
-    grace: float = 0.0
+    grace: float = 0.0  # the longest grace of the handlers
 
 
-async def tried(places: Sequence[str]) -> Verdict:
-    """Imports the places in a new process. One that hangs or dies is a verdict too."""
+async def try_import(registries: Sequence[str]) -> TrialResult:
+    """Import registries in a new process. If the process hangs or dies, that is the problem.
+
+    Args:
+        registries: where the handlers are, each as MODULE:REGISTRY.
+    """
     reading, writing = os.pipe()
     try:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "workers.dev.import_trial", str(writing), *places,
+            sys.executable, "-m", "workers.dev.import_trial", str(writing), *registries,
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
             pass_fds=(writing,), start_new_session=True,
         )  # fmt: skip
     except OSError as error:
         os.close(reading)
-        return Verdict(f"the code could not be tried out: {error}")
+        return TrialResult(f"can't start a process to try the code: {error}")
     finally:
         os.close(writing)
+    problem = ""
     try:
-        async with asyncio.timeout(PATIENCE):
-            said, _ = await asyncio.gather(asyncio.to_thread(_read, reading), process.wait())
+        async with asyncio.timeout(IMPORT_TIMEOUT):
+            answer, _ = await asyncio.gather(asyncio.to_thread(_read, reading), process.wait())
     except TimeoutError:
-        said = b""
+        answer, problem = b"", f"the import did not end within {IMPORT_TIMEOUT:.0f} s"
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    if said:
-        found = json.loads(said)
-        return Verdict(found["problem"], tuple(found["files"]), found["grace"])
-    return Verdict(f"{', '.join(places)} can't be imported: the process that tried it ended ({process.returncode})")
+    if answer:
+        found = json.loads(answer)
+        return TrialResult(found["problem"], tuple(found["files"]), found["grace"])
+    problem = problem or f"the process that tried it ended with exit code {process.returncode}"
+    return TrialResult(f"{', '.join(registries)} can't be imported: {problem}")
 
 
 def _read(reading: int) -> bytes:
@@ -67,32 +73,33 @@ def _read(reading: int) -> bytes:
         return pipe.read()
 
 
-# ---- in the process that tries ---------------------------------------------------------------------------------------
+# ---- in the trial process --------------------------------------------------------------------------------------------
 
 
 def main() -> None:
-    answer, places = int(sys.argv[1]), sys.argv[2:]
-    os.set_inheritable(answer, False)  # what a module starts must not keep the answer open
+    """Import the registries that the arguments name, and write the result."""
+    answer, registries = int(sys.argv[1]), sys.argv[2:]
+    os.set_inheritable(answer, False)  # a process that a module starts must not keep the pipe open
     problem, grace, named = "", 0.0, list[str]()
     try:
-        registry = load_all(places)
+        registry = load_all(registries)
         grace = max((handler.grace or 0.0 for handler in registry.handlers.values()), default=0.0)
     except BaseException as error:  # noqa: BLE001  # a module may also exit
-        problem, named = told(error, places)
-    verdict = {"problem": problem, "files": sorted({*_imported(), *named}), "grace": grace}
+        problem, named = describe_error(error, registries)
+    result = {"problem": problem, "files": sorted({*_imported_files(), *named}), "grace": grace}
     with os.fdopen(answer, "w") as pipe:
-        json.dump(verdict, pipe)
+        json.dump(result, pipe)
         pipe.flush()
-        os._exit(0)  # threads that a module has started would keep it
+        os._exit(0)  # threads that a module has started would keep the process
 
 
-def told(error: BaseException, places: Sequence[str]) -> tuple[str, list[str]]:
-    """The sentence and, where the user's code is at fault, the place in it; and the files that were on the way."""
+def describe_error(error: BaseException, registries: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the message for an import error, with the user's part of the traceback, and the files in that traceback."""
     ours = isinstance(error, CoordinatorError)
-    sentence = str(error) if ours else f"{', '.join(places)} can't be imported: {type(error).__name__}: {error}"
+    message = str(error) if ours else f"{', '.join(registries)} can't be imported: {type(error).__name__}: {error}"
     cause = error.__cause__ if ours else error
     if cause is None:
-        return sentence, []
+        return message, []
     shown = traceback.TracebackException.from_exception(cause)
     theirs = [frame for frame in shown.stack if "importlib" not in frame.filename and not _is_ours(frame.filename)]
     shown.stack = traceback.StackSummary.from_list(theirs)
@@ -100,11 +107,11 @@ def told(error: BaseException, places: Sequence[str]) -> tuple[str, list[str]]:
     files = [frame.filename for frame in theirs]
     if isinstance(cause, SyntaxError) and cause.filename:
         files.append(cause.filename)
-    return f"{sentence}\n{''.join(shown.format()).rstrip()}", [os.path.realpath(file) for file in files]
+    return f"{message}\n{''.join(shown.format()).rstrip()}", [os.path.realpath(file) for file in files]
 
 
-def _imported() -> list[str]:
-    """The files of the user's modules: what is installed does not change."""
+def _imported_files() -> list[str]:
+    """Return the files of the user's modules. Installed packages are left out, because they do not change."""
     installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     found = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     files = {os.path.realpath(file) for file in found if isinstance(file, str) and file.endswith(".py")}

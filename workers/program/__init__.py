@@ -1,1 +1,1 @@
-"""How a worker process starts: import the handlers, find their version, and run the event loop."""
+"""The program of a worker process: import the handlers, find out the version of their code, and run the event loop."""

@@ -1,4 +1,7 @@
-"""The program of a worker process under a supervisor: `python -m workers.child`, its orders come on standard input."""
+"""The program of a worker process under a supervisor: `python -m workers.program.child`.
+
+It reads its options from standard input. The supervisor's side of the two pipes is `workers/supervisor/child_process.py`.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +22,20 @@ from workers.handlers.registry import Registry
 from workers.process.options import WorkerOptions
 from workers.process.worker import Worker
 from workers.program.code_version import code_version
-from workers.program.registries import fast_runner, leave, load_all, settle
-from workers.program.safe_stdout import speak_on
+from workers.program.registries import exit_process, fast_runner, freeze_garbage_collector, load_all
+from workers.program.safe_stdout import install_safe_output
 
-MOVES_EVERY = 1.0
+HEARTBEAT_REPORT_SECONDS = 1.0
 
 
 def main() -> None:
-    lifeline = own_lifeline()
-    first, rest = _orders(lifeline)
+    """Run a worker with the options on standard input, then end the process."""
+    lifeline = take_lifeline()
+    first, rest = _read_order(lifeline)
     order = json.loads(first)
-    os.set_inheritable(order["tells"], False)
-    supervisor = Supervisor(lifeline, order["tells"], rest)
-    speak_on()  # what a handler prints comes at once, also through a pipe, and to whom does not matter
+    os.set_inheritable(order["reports"], False)
+    supervisor = SupervisorPipes(lifeline, order["reports"], rest)
+    install_safe_output()
     logs.configure(**order["logs"])
     options = order["options"]
     settings = Settings(**options.pop("settings"))
@@ -39,59 +43,66 @@ def main() -> None:
     code = 1
     try:
         worker_options = WorkerOptions(settings=settings, **options)
-        registry = load_all(order["places"])
-        supervisor.tell(f"grace {max((handler.grace or 0.0 for handler in registry.handlers.values()), default=0.0)}")
+        registry = load_all(order["registries"])
+        grace = max((handler.grace or 0.0 for handler in registry.handlers.values()), default=0.0)
+        supervisor.report(f"grace {grace}")
         if not worker_options.code:
-            worker_options = replace(worker_options, code=code_version(order["places"], registry))
-        settle()
+            worker_options = replace(worker_options, code=code_version(order["registries"], registry))
+        freeze_garbage_collector()
         code = fast_runner()(_work(registry, worker_options, supervisor))
     except CoordinatorError as error:
-        supervisor.tell(f"fails {error}")
+        supervisor.report(f"fails {error}")
         sys.stderr.write(f"workers: {error}\n")
         code = 3
-    except BaseException as error:  # noqa: BLE001  # whatever it is: an ordinary end would wait for the threads of plain handlers
-        supervisor.tell(f"fails {type(error).__name__}: {error}")
+    except BaseException as error:  # noqa: BLE001  # an ordinary exit would wait for the threads of plain handlers
+        supervisor.report(f"fails {type(error).__name__}: {error}")
         traceback.print_exc()
-    leave(code)
+    exit_process(code)
 
 
-class Supervisor:
-    """The pipes to and from who started this process."""
+class SupervisorPipes:
+    """The two pipes to the supervisor of this process.
 
-    def __init__(self, lifeline: int, tells: int, heard: bytes) -> None:
-        self._lifeline, self._tells, self._heard = lifeline, tells, heard
+    Args:
+        lifeline: the reading end of the pipe on which the supervisor sends commands.
+        reports: the writing end of the pipe on which this process reports.
+        unread: bytes of the lifeline that were read together with the options.
+    """
 
-    def tell(self, sentence: str) -> None:
-        """One line."""
+    def __init__(self, lifeline: int, reports: int, unread: bytes) -> None:
+        self._lifeline, self._reports, self._unread = lifeline, reports, unread
+
+    def report(self, line: str) -> None:
+        """Write one line to the supervisor."""
         try:
-            os.write(self._tells, " ".join(sentence.split())[:2000].encode() + b"\n")
+            os.write(self._reports, " ".join(line.split())[:2000].encode() + b"\n")
         except BrokenPipeError:
-            return  # it is gone: the lifeline says so too
+            return  # the supervisor is gone; the closed lifeline says so too
 
-    def tell_in_passing(self, sentence: str) -> None:
-        """One line that nobody misses: left out where nobody reads, since a full pipe would hold up the whole process."""
+    def report_if_read(self, line: str) -> None:
+        """Write one line, unless the pipe is full. A full pipe would block the whole process."""
         room = select.poll()
-        room.register(self._tells, select.POLLOUT)
+        room.register(self._reports, select.POLLOUT)
         if any(event & select.POLLOUT for _, event in room.poll(0)):
-            self.tell(sentence)
+            self.report(line)
 
-    def listen(self, worker: Worker) -> None:
-        """Does what it says from now on."""
-        self._obey(worker)
+    def follow_commands(self, worker: Worker) -> None:
+        """Carry out the commands of the supervisor from now on. Drain the worker when the supervisor is gone."""
+        self._process_commands(worker)
         loop = asyncio.get_running_loop()
 
-        def hear() -> None:
+        def read_commands() -> None:
             part = os.read(self._lifeline, 1024)
-            if not part:  # its end of the pipe is closed when it dies, however it dies
+            if not part:  # the supervisor has ended, in whatever way
                 loop.remove_reader(self._lifeline)
                 worker.drain()
-            self._heard += part
-            self._obey(worker)
+            self._unread += part
+            self._process_commands(worker)
 
-        loop.add_reader(self._lifeline, hear)
+        loop.add_reader(self._lifeline, read_commands)
 
-    def _obey(self, worker: Worker) -> None:
-        *lines, self._heard = self._heard.split(b"\n")
+    def _process_commands(self, worker: Worker) -> None:
+        *lines, self._unread = self._unread.split(b"\n")
         for line in lines:
             if line == b"hurry":
                 worker.hurry()
@@ -99,8 +110,11 @@ class Supervisor:
                 worker.outdated = line == b"outdated"
 
 
-def own_lifeline() -> int:
-    """Standard input, moved to where no process that a handler starts gets hold of it, and none reads from it."""
+def take_lifeline() -> int:
+    """Move standard input to another file descriptor and return it. Standard input is empty from then on.
+
+    So the processes that a handler starts do not inherit the lifeline, and no handler reads from it.
+    """
     lifeline = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -108,51 +122,52 @@ def own_lifeline() -> int:
     return lifeline
 
 
-def _orders(lifeline: int) -> tuple[bytes, bytes]:
-    """The first line, and what came after it."""
+def _read_order(lifeline: int) -> tuple[bytes, bytes]:
+    """Return the first line of the lifeline, and the bytes that came after it."""
     read = b""
     while b"\n" not in read:
         part = os.read(lifeline, 65536)
         if not part:
-            leave(1)  # the supervisor died before it had said what to do
+            exit_process(1)  # the supervisor died before it had sent the options
         read += part
     first, _, rest = read.partition(b"\n")
     return first, rest
 
 
-async def _work(registry: Registry[Any], options: WorkerOptions, supervisor: Supervisor) -> int:
-    tell = supervisor.tell
+async def _work(registry: Registry[Any], options: WorkerOptions, supervisor: SupervisorPipes) -> int:
+    report = supervisor.report
     worker = Worker(
         registry,
         options,
-        announce=lambda partition, id: tell(f"joins {partition} {id}"),
-        ask_to_be_replaced=lambda run: tell(f"replace {run}"),
+        announce=lambda partition, id: report(f"joins {partition} {id}"),
+        ask_to_be_replaced=lambda run: report(f"replace {run}"),
     )
-    worker.on_refused = lambda kind: tell(f"refuses {kind}")
+    worker.on_refused = lambda kind: report(f"refuses {kind}")
     loop = asyncio.get_running_loop()
-    # a second one is no haste: it may drain already, for another who asked, and two signals at once are one
+    # A second SIGTERM does not skip the grace: the first may have come from another request to drain, and of two signals that
+    # arrive together one is lost. The supervisor sends `hurry` on the lifeline instead.
     loop.add_signal_handler(signal.SIGTERM, worker.drain)
-    loop.add_signal_handler(signal.SIGINT, lambda: None)  # a terminal's Ctrl-C: the supervisor says what to do
-    supervisor.listen(worker)
+    loop.add_signal_handler(signal.SIGINT, lambda: None)  # Ctrl-C in a terminal: the supervisor decides what to do
+    supervisor.follow_commands(worker)
 
-    async def say_ready() -> None:
+    async def report_ready() -> None:
         await worker.ready.wait()
-        tell("ready")
+        report("ready")
 
-    async def say_that_it_moves() -> None:
-        """From the event loop, so that a blocked one falls silent; the clock is one for the whole host."""
+    async def report_heartbeats() -> None:
+        # From the event loop, so that a blocked event loop falls silent. All processes of a host have the same monotonic clock.
         while True:
-            supervisor.tell_in_passing(f"moves {worker.moved_at():.3f}")
-            await worker.clock.asleep(MOVES_EVERY)
+            supervisor.report_if_read(f"moves {worker.moved_at():.3f}")
+            await worker.clock.asleep(HEARTBEAT_REPORT_SECONDS)
 
-    telling: list[asyncio.Task[Any]] = [asyncio.create_task(way()) for way in (say_ready, say_that_it_moves)]
+    reporting: list[asyncio.Task[Any]] = [asyncio.create_task(each()) for each in (report_ready, report_heartbeats)]
     try:
         return await worker.run()
     finally:
-        for task in telling:
+        for task in reporting:
             task.cancel()
-        if worker.drained:  # also where it breaks afterwards: then no run is to blame
-            tell("left" if worker.has_left else "unfinished")
+        if worker.drained:  # also if it fails after the drain: then no run is to blame
+            report("left" if worker.has_left else "unfinished")
 
 
 if __name__ == "__main__":

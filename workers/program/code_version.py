@@ -1,6 +1,6 @@
-"""Which code a worker process runs: the git commit of its handlers, or a hash of their modules where there is none.
+"""Which version of the code a worker process runs: the git commit of its handlers, or a hash of their modules.
 
-It is found out in the process itself, after the handlers were imported: that is the code on disk at that moment.
+The process finds it out itself after it has imported the handlers: that is the code that was on disk at that moment.
 """
 
 from __future__ import annotations
@@ -20,10 +20,18 @@ DIGITS = 12
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
-def code_version(places: Sequence[str], registry: Registry[Any]) -> str:
-    """Of the registries at some places and of their handlers: as in 3f2a91c04d7e, 3f2a91c04d7e-dirty-91ab…, or hash-91ab… where
-    there is no git; '-' where there are no files."""
-    modules = [place.partition(":")[0] for place in places]
+def code_version(registries: Sequence[str], registry: Registry[Any]) -> str:
+    """Return the version of the code of some registries and their handlers.
+
+    Args:
+        registries: where the handlers are, each as MODULE:REGISTRY.
+        registry: the imported registry.
+
+    Returns:
+        `3f2a91c04d7e`, `3f2a91c04d7e-dirty-91ab…` if Python files differ from the commit, `hash-91ab…` without git, or `-` if
+        the modules have no files.
+    """
+    modules = [path.partition(":")[0] for path in registries]
     modules += [handler.function.__module__ for handler in registry.handlers.values()]
     homes = {home for module in modules if (home := _file(module)) is not None}
     if not homes:
@@ -41,7 +49,7 @@ def _file(module: str) -> Path | None:
 
 
 def _commit(directory: Path) -> str:
-    """The commit that is checked out there, with -dirty where files differ from it; empty where git has nothing to say."""
+    """Return the commit that is checked out, with -dirty if Python files differ from it; empty if git does not know."""
     if not (commit := _git(directory, "rev-parse", f"--short={DIGITS}", "HEAD")):
         return ""
     changes = _git(directory, "status", "--porcelain", "--", ":/*.py")
@@ -49,7 +57,7 @@ def _commit(directory: Path) -> str:
 
 
 def _git(directory: Path, *arguments: str) -> str | None:
-    # no lock: a roll must not get in the way of a checkout that goes on
+    # Without optional locks: a roll must not disturb a checkout that is under way.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment["GIT_OPTIONAL_LOCKS"] = "0"
     try:
@@ -63,7 +71,7 @@ def _git(directory: Path, *arguments: str) -> str | None:
 
 
 def _modules_beside(homes: Iterable[Path]) -> list[Path]:
-    """The files of all modules that were imported from the handlers' folders, and from those below them."""
+    """Return the files of all modules that were imported from the folders of the handlers, or from folders below them."""
     folders = {home.parent for home in homes}
     files = {file for module in list(sys.modules) if (file := _file(module)) is not None}
     return sorted(f for f in files if folders & set(f.parents) and not _INSTALLED & set(f.parts)) or sorted(homes)
@@ -74,6 +82,6 @@ def _digest(files: Iterable[Path]) -> str:
     for file in files:
         try:
             whole.update(f"{file.name}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
-        except OSError:  # it was imported from there, and is gone
+        except OSError:  # the module was imported from this file, and the file was removed since
             whole.update(f"{file.name}\0".encode())
     return whole.hexdigest()[:DIGITS]

@@ -1,4 +1,7 @@
-"""A module of the user that is called like ours would be imported in its place by every process that is started."""
+"""Refuse to start where a module of the user has the same name as one of our packages.
+
+Every process that is started would import the user's module instead of the package.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,15 @@ import workers
 from coordinator.errors import BadOption
 
 
-def refuse_in_the_way(directory: Path) -> None:
-    """A sentence where a folder that people start things in hides one of the installed packages."""
+def refuse_name_clash(directory: Path) -> None:
+    """Check that a folder hides none of the installed packages.
+
+    Raises:
+        BadOption: the folder contains a module named `coordinator` or `workers`.
+    """
     for package in (coordinator, workers):
         ours, name = Path(str(package.__file__)).resolve().parent, package.__name__
         for found in (directory / f"{name}.py", directory / name / "__init__.py"):
             if found.exists() and found.resolve().parent != ours:
                 shown = found.parent if found.name == "__init__.py" else found
-                raise BadOption(
-                    f"{shown} is in the way of the installed package {name!r}, which it would hide: rename it"
-                )
+                raise BadOption(f"{shown} hides the installed package {name!r}: rename it")

@@ -1,6 +1,6 @@
-"""What every program that runs handlers needs: finds the registries, has an event loop, and always comes to an end.
+"""Import registries, and start and end a program that runs handlers.
 
-Little is imported here: a new worker process is waited for, after a crash and in a roll.
+This module imports little: after a crash and in a roll, runs wait for the start of a new worker process.
 """
 
 from __future__ import annotations
@@ -20,40 +20,49 @@ from coordinator.store.transport.wire import detach
 from workers.handlers.registry import Registry
 
 
-def load(place: str) -> Registry[Any]:
-    """The registry at MODULE:NAME. The current directory counts, as where people start things."""
-    module, _, attribute = place.partition(":")
+def load(path: str) -> Registry[Any]:
+    """Import the registry at MODULE:REGISTRY. Modules in the current directory are found too.
+
+    Raises:
+        BadOption: the module can't be imported, or has no such registry.
+    """
+    module, _, attribute = path.partition(":")
     if not module or not attribute:
-        raise BadOption(f"{place!r} names no registry: write MODULE:NAME, as in app:runs")
+        raise BadOption(f"{path!r} does not name a registry: write MODULE:REGISTRY, as in app:runs")
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
-            raise BadOption(f"there is no module {module!r} here or on the path: is {place!r} right?") from None
-        raise BadOption(f"module {module!r} can't be imported: {error}{_place(error)}") from error
-    except Exception as error:
-        said = f"{type(error).__name__}: {error}{_place(error)}"
-        raise BadOption(f"module {module!r} can't be imported: {said}") from error
+    found: Any = _import(module, path)
     home = found
     for part in attribute.split("."):
         if not hasattr(found, part):
-            there = [name for name, value in vars(home).items() if isinstance(value, Registry)]
-            meant = (
-                f": did you mean {module}:{there[0]}?"
-                if there
-                else " and no Registry at all: make one with runs = Registry()"
-            )
-            raise BadOption(f"module {module!r} has no {part!r}{meant}")
+            raise BadOption(f"module {module!r} has no {part!r}{_suggest(module, home)}")
         found = getattr(found, part)
     if not isinstance(found, Registry):
-        raise BadOption(f"{place!r} is not a Registry: it is {type(found).__name__}")
+        raise BadOption(f"{path!r} is not a Registry: it is {type(found).__name__}")
     return found
 
 
-def _place(error: BaseException) -> str:
-    """Where in the user's code an import went wrong."""
+def _import(module: str, path: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
+            raise BadOption(f"there is no module {module!r} here or on the path: is {path!r} right?") from None
+        raise BadOption(f"module {module!r} can't be imported: {error}{_location(error)}") from error
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}{_location(error)}"
+        raise BadOption(f"module {module!r} can't be imported: {problem}") from error
+
+
+def _suggest(module: str, home: Any) -> str:
+    names = [name for name, value in vars(home).items() if isinstance(value, Registry)]
+    if names:
+        return f": did you mean {module}:{names[0]}?"
+    return " and no Registry: create one with runs = Registry()"
+
+
+def _location(error: BaseException) -> str:
+    """Return where in the user's code an import failed."""
     if isinstance(error, SyntaxError):
         return "" if error.filename is None or f"line {error.lineno}" in str(error) else f" ({error.filename})"
     frames = traceback.extract_tb(error.__traceback__)
@@ -61,36 +70,48 @@ def _place(error: BaseException) -> str:
     return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
 
 
-def load_all(places: Sequence[str]) -> Registry[Any]:
-    """The registries at some places as one."""
-    registry = Registry.merged(*(load(place) for place in places))
+def load_all(paths: Sequence[str]) -> Registry[Any]:
+    """Import the registries at some paths and merge them into one.
+
+    Raises:
+        BadOption: one of them can't be imported, or none of them has a handler.
+    """
+    registry = Registry.merged(*(load(path) for path in paths))
     if not registry.handlers:
-        name = places[0].rpartition(":")[2]
-        raise BadOption(f"{', '.join(places)} has no handlers: decorate functions with @{name}.handler")
+        name = paths[0].rpartition(":")[2]
+        raise BadOption(f"{', '.join(paths)} has no handlers: decorate functions with @{name}.handler")
     return registry
 
 
-def settle() -> None:
-    """What is loaded by now stays for good: the garbage collector need not look through it again and again, which was a tenth of
-    what a short run cost."""
+def freeze_garbage_collector() -> None:
+    """Exclude everything that is loaded now from garbage collection.
+
+    It stays until the process ends. Looking through it again and again was a tenth of the cost of a short run.
+    """
     gc.collect()
     gc.freeze()
 
 
-def leave(code: int) -> None:
-    """Ends the process now: a plain handler that ignores its stop would keep it for ever. Its run was released."""
+def exit_process(code: int) -> None:
+    """End the process immediately, without waiting for threads.
+
+    A plain handler that ignores its stop would keep the process for ever. Its run was released already.
+    """
     try:
         detach()
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
-    finally:  # also where nobody reads our output any more
+    finally:  # also if the reader of our output is gone
         os._exit(code)
 
 
 def fast_runner() -> Any:
-    """Runs a coroutine, on uvloop where it is installed (the extra `speed`). Unlike asyncio.run it does not wait for what was left
-    behind: a handler that ignores every cancellation would keep the process for ever."""
+    """Return a function that runs a coroutine, on uvloop if it is installed (the extra `speed`).
+
+    Unlike `asyncio.run` it does not wait for the tasks that are left: a handler that ignores every cancellation would keep the
+    process for ever.
+    """
     try:
         import uvloop
     except ImportError:

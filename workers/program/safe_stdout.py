@@ -1,6 +1,6 @@
-"""What a worker process prints. Who reads it may die first, as `workers dev` or a log collector does: then it goes nowhere.
+"""Output of a worker process that never fails. Its reader, such as `workers dev` or a log collector, may die first.
 
-A handler must not fail because nobody reads what it says. The rest of the process writes here too: its log, its tracebacks.
+A handler must not fail because nothing reads what it prints. The log and the tracebacks of the process are written here too.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-class Spoken(io.FileIO):
-    """A file of this process that loses its reader without an error. From then on nothing is written at all: also what a process
-    below this one would write there is not broken."""
+class SafeOutput(io.FileIO):
+    """A file that discards its output when its reader is gone.
+
+    From then on the file descriptor itself points to /dev/null, so that processes that a handler starts can write to it too.
+    """
 
     def write(self, data: ReadableBuffer, /) -> int:
+        """Write the data, or discard it if the reader is gone."""
         try:
             return super().write(data)
         except BrokenPipeError:
@@ -29,13 +32,13 @@ class Spoken(io.FileIO):
             return memoryview(data).nbytes
 
 
-def speak_on() -> None:
-    """Standard output and error of this process, line by line and without an end."""
-    sys.stdout, sys.stderr = _spoken(sys.stdout, 1), _spoken(sys.stderr, 2)
+def install_safe_output() -> None:
+    """Make standard output and standard error of this process safe, and flush them after each line, also through a pipe."""
+    sys.stdout, sys.stderr = _safe_stream(sys.stdout, 1), _safe_stream(sys.stderr, 2)
 
 
-def _spoken(before: TextIO, descriptor: int) -> TextIO:
+def _safe_stream(before: TextIO, descriptor: int) -> TextIO:
     with contextlib.suppress(OSError, ValueError):  # what was printed until now
         before.flush()
-    raw = io.BufferedWriter(Spoken(descriptor, "w", closefd=False))
+    raw = io.BufferedWriter(SafeOutput(descriptor, "w", closefd=False))
     return io.TextIOWrapper(raw, encoding=before.encoding, errors=before.errors, line_buffering=True)

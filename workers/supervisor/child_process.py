@@ -1,7 +1,12 @@
-"""A worker process as its supervisor sees it: how it is started, what it tells, how it is asked to end.
+"""A worker process as its supervisor sees it: how to start it, read its messages, and ask it to end.
 
-A child writes the id it is about to join under to its supervisor first. The death of a child is its process's: a pipe of it may be
-kept open by processes that it made, and their end is nobody's business here.
+Two pipes connect the supervisor with each worker process. On the report pipe, the process writes one line for each thing that the
+supervisor must know; the program on the other side is `workers/program/child.py`. On the lifeline, the supervisor writes the
+options first and one-word commands later. When the supervisor dies, the lifeline closes and the process drains.
+
+A process writes the worker id under which it is about to join to the report pipe before it joins. So the supervisor knows every
+id whose runs it must abandon. The end of a process is its exit, not the end of its pipes: a process that a handler started may
+keep them open.
 """
 
 from __future__ import annotations
@@ -19,176 +24,215 @@ from dataclasses import asdict, dataclass, field
 from coordinator.clock import Clock
 from coordinator.logs import JsonLines, Lines
 from workers.process.options import WorkerOptions
-from workers.supervisor.merged_log import outlet
+from workers.supervisor.child_state import ChildLifecycle, ChildState
+from workers.supervisor.merged_log import open_output_pipe
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
-class Child:
-    """A worker process, and the ids that it may have joined under."""
+class ChildProcess:
+    """A worker process, and the worker ids under which it may have joined."""
 
     process: asyncio.subprocess.Process
-    lifeline: int  # it drains when this end of a pipe is closed
-    tells: int  # the end of a pipe on which it tells
-    started: float
-    ids: set[tuple[int, str]] = field(default_factory=set)
-    grace: float = 0.0  # the longest of its handlers
-    is_ready: asyncio.Event = field(default_factory=asyncio.Event)  # its first claim was answered
-    farewell: str = ""  # left: it holds nothing; unfinished: it drained, and may hold something; killed: by us
-    blame: str = ""  # the only run that gets a strike for its end; empty: each that it held
-    reason: str = ""  # why it could not begin, in its own words
-    refuses: set[str] = field(default_factory=set)  # kinds of which no run could be started in it
-    refused: asyncio.Event = field(default_factory=asyncio.Event)  # there are such kinds
-    extra: bool = False  # for one run, and at no place
-    taken: int = 0  # runs that it held when it was gone
-    moved_at: float | None = None  # when its heartbeat moved, as its event loop told last
-    asked: asyncio.Event = field(default_factory=asyncio.Event)  # to drain
-    hurried: asyncio.Event = field(default_factory=asyncio.Event)  # to drain without grace
-    life: asyncio.Task[None] | None = None  # over when it has ended, and nothing of it is left in the store
-    _heard: bytes = b""
+    lifeline: int  # the writing end; the process drains when it is closed
+    reports: int  # the reading end of the report pipe
+    started: float  # monotonic time
+    worker_ids: set[tuple[int, str]] = field(default_factory=set)  # (partition, worker)
+    grace: float = 0.0  # the longest grace of its handlers
+    lifecycle: ChildLifecycle = field(default_factory=ChildLifecycle)
+    failure: str = ""  # why it could not start, in its own words
+    rejected_kinds: set[str] = field(default_factory=set)  # kinds of which no run could be started in it
+    rejects_a_kind: asyncio.Event = field(default_factory=asyncio.Event)
+    extra: bool = False  # it was started for one suspect run and has no child slot
+    held_runs: int = 0  # runs that were taken from it after its end
+    summary: str = ""  # what became of those runs, for the log
+    heartbeat_at: float | None = None  # monotonic time of its last heartbeat, as its event loop reported it
+    supervision: asyncio.Task[None] | None = None  # ends when the process has ended and its runs are free
+    _unread: bytes = b""
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self.process.pid
 
     @property
     def ready(self) -> bool:
-        return self.is_ready.is_set()
+        """Whether the server has answered its first claim."""
+        return self.lifecycle.became_ready.is_set()
 
-    def hear(self) -> bool:
-        """Takes what it has told. Whether it may tell more."""
+    @property
+    def left(self) -> bool:
+        """Whether it drained and held no run any more."""
+        return self.lifecycle.state is ChildState.LEFT
+
+    # -- what it reports
+
+    def read_reports(self) -> bool:
+        """Process the lines that the process has written. Return False at the end of the pipe."""
         more = True
         with contextlib.suppress(BlockingIOError):
-            while part := os.read(self.tells, 4096):
-                self._heard += part
+            while part := os.read(self.reports, 4096):
+                self._unread += part
             more = False
-        *lines, self._heard = self._heard.split(b"\n")
+        *lines, self._unread = self._unread.split(b"\n")
         for line in lines:
-            self._told(line.decode(errors="replace"))
+            self._process_report(line.decode(errors="replace"))
         return more
 
-    def _told(self, line: str) -> None:
-        word, _, sentence = line.partition(" ")
-        match word, sentence.split():
+    def _process_report(self, line: str) -> None:
+        word, _, rest = line.partition(" ")
+        match word, rest.split():
             case "joins", [partition, worker]:
-                self.ids.add((int(partition), worker))
+                self.worker_ids.add((int(partition), worker))
             case "grace", [seconds]:
                 self.grace = float(seconds)
             case "ready", []:
-                self.is_ready.set()
+                self.lifecycle.record_ready()
             case "moves", [at]:
-                self.moved_at = float(at)
+                self.heartbeat_at = float(at)
             case "refuses", [kind]:
-                self.refuses.add(kind)
-                self.refused.set()
+                self.rejected_kinds.add(kind)
+                self.rejects_a_kind.set()
             case "fails", [*_]:
-                self.reason = sentence
-            case (("left" | "unfinished"), []):
-                self.farewell, self.blame = word, "nobody"
+                self.failure = rest
+            case "left", []:
+                self.lifecycle.record_left()
+            case "unfinished", []:
+                self.lifecycle.record_unfinished()
             case "replace", [run]:
-                logger.error("worker process %d is killed: %s has blocked its event loop", self.process.pid, run)
-                self.farewell, self.blame = "killed", run
-                self.signal(signal.SIGKILL)
+                logger.error("killing worker process %d: run %s blocked its event loop", self.pid, run)
+                self.lifecycle.record_blocked_kill(run)
+                self.send_signal(signal.SIGKILL)
             case _:
-                logger.warning("worker process %d told what nobody understands: %r", self.process.pid, word)
+                logger.warning("worker process %d sent an unknown report: %r", self.pid, line[:100])
 
-    # -- what it is asked for
+    # -- what the supervisor asks it
 
     def drain(self) -> None:
-        """Asks it to end. Asked again it does nothing: a second signal would take its runs' grace."""
-        if not self.asked.is_set():
-            self.asked.set()
-            self.signal(signal.SIGTERM)
+        """Ask the process to end. A second call does nothing."""
+        if self.lifecycle.request_drain():
+            self.send_signal(signal.SIGTERM)
 
     def hurry(self) -> None:
-        """Asks it to end without grace, also where it was asked before. Not by a second signal: one that comes before the first was
-        handled is lost, and a handler with a long grace would keep the process until it is killed."""
+        """Ask the process to end without grace, also if it drains already.
+
+        This is a line on the lifeline and not a second signal: a signal that arrives before the first one was handled is lost,
+        and a handler with a long grace would then keep the process until the supervisor kills it.
+        """
         self.drain()
-        if not self.hurried.is_set():
-            self.hurried.set()
-            self._say("hurry")
+        if self.lifecycle.request_hurry():
+            self._send_command("hurry")
 
-    def say_outdated(self, outdated: bool) -> None:
-        """Whether there is newer code than its own: then it leaves what was just released to others for a moment."""
-        self._say("outdated" if outdated else "current")
+    def set_outdated(self, outdated: bool) -> None:
+        """Tell the process whether newer code than its own is running.
 
-    def _say(self, word: str) -> None:
-        with contextlib.suppress(OSError):  # it has ended, or hears nothing: then it claims nothing either
+        An outdated process leaves runs that were released within the last second to other processes.
+        """
+        self._send_command("outdated" if outdated else "current")
+
+    def _send_command(self, word: str) -> None:
+        with contextlib.suppress(OSError):  # it has ended, or reads nothing: then it claims nothing either
             os.write(self.lifeline, f"{word}\n".encode())
 
-    def signal(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal, unless the process has ended."""
         if self.process.returncode is None:
             self.process.send_signal(number)
 
-    async def overdue(self, grace: float, patience: float, clock: Clock) -> None:
-        """Returns when it was asked to end and should have ended."""
-        await self.asked.wait()
+    async def wait_until_overdue(self, grace: float, exit_timeout: float, clock: Clock) -> None:
+        """Return when the process was asked to end and has had its grace and `exit_timeout` seconds to do it."""
+        await self.lifecycle.drain_requested.wait()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(grace, self.grace)):
-                await self.hurried.wait()
-        await clock.asleep(patience)
+                await self.lifecycle.hurry_requested.wait()
+        await clock.asleep(exit_timeout)
 
     # -- how it ended
 
-    async def seen_out(self) -> None:
-        """Returns when nothing of it is left. Raises what went wrong meanwhile, which is a mistake of ours."""
-        assert self.life is not None
-        await asyncio.wait({self.life})
-        self.life.result()
+    async def wait_until_gone(self) -> None:
+        """Return when the process has ended and its runs are free. Raise the error if its supervision failed."""
+        assert self.supervision is not None
+        await asyncio.wait({self.supervision})
+        self.supervision.result()
 
     @property
     def alive(self) -> bool:
-        return self.life is None or not self.life.done()
+        """Whether the process runs, or its runs are not free yet."""
+        return self.supervision is None or not self.supervision.done()
 
     @property
-    def end(self) -> str:
-        """How its process ended, for people."""
+    def ending(self) -> str:
+        """How the process ended, for people: as in 'drained', 'died (SIGKILL)' or 'died (exit code 3)'."""
         code = self.process.returncode or 0
-        if code >= 0:
-            return "in order" if self.farewell == "left" else f"with exit code {code}"
         names = {int(number): number.name for number in signal.Signals}
-        return f"by signal {names.get(-code, -code)}"
+        cause = names.get(-code, f"signal {-code}") if code < 0 else f"exit code {code}"
+        if self.left and code == 0:
+            return "drained"
+        return f"{'drained' if self.left else 'was killed' if self._killed else 'died'} ({cause})"
 
     @property
-    def code(self) -> int:
-        """What it adds to the exit code of the fleet: nothing where it ended in order, or was stopped before it had begun."""
+    def _killed(self) -> bool:
+        return self.lifecycle.state is ChildState.KILLED
+
+    @property
+    def exit_code(self) -> int:
+        """What it adds to the exit code of the supervisor: 0 if it left in order, or was stopped before it had started."""
         code = self.process.returncode or 0
-        if (self.farewell == "left" and code == 0) or (code == -signal.SIGTERM and not self.ids):
+        if (self.left and code == 0) or (code == -signal.SIGTERM and not self.worker_ids):
             return 0
         return max(code, 1)
 
     def close(self) -> None:
+        """Close the supervisor's ends of the pipes."""
         os.close(self.lifeline)
-        os.close(self.tells)
+        os.close(self.reports)
 
 
-async def spawn(places: Sequence[str], options: WorkerOptions, now: float) -> Child:
-    """A new process with the code that is on disk now."""
-    tells, its_tells = os.pipe()
+async def spawn(registries: Sequence[str], options: WorkerOptions, now: float) -> ChildProcess:
+    """Start a worker process with the code that is on disk now.
+
+    Args:
+        registries: where the handlers are, each as MODULE:REGISTRY.
+        options: the options of the worker.
+        now: the monotonic time.
+
+    Raises:
+        OSError: the machine has no memory, files or processes left.
+    """
+    reports, its_reports = os.pipe()
     its_lifeline, lifeline = os.pipe()
-    its_output = outlet()
+    its_output = open_output_pipe()
     try:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "workers.program.child", stdin=its_lifeline, stdout=its_output, stderr=its_output,
-            pass_fds=(its_tells,), start_new_session=True,
+            pass_fds=(its_reports,), start_new_session=True,
         )  # fmt: skip
     except BaseException:
-        os.close(tells)
+        os.close(reports)
         os.close(lifeline)
         raise
     finally:
-        os.close(its_tells)
+        os.close(its_reports)
         os.close(its_lifeline)
         if its_output is not None:
             os.close(its_output)
-    os.set_blocking(tells, False)
-    # by the pipe and not as arguments: a URL may hold a password, and everybody sees arguments
-    order = {"places": list(places), "tells": its_tells, "options": asdict(options), "logs": logging_choice()}
-    with contextlib.suppress(BrokenPipeError):  # it has ended already: that is seen soon enough
+    os.set_blocking(reports, False)
+    # The options go through the pipe because the URL may contain a password, and every user can see the arguments of a process.
+    order = {
+        "registries": list(registries),
+        "reports": its_reports,
+        "options": asdict(options),
+        "logs": _logging_options(),
+    }
+    with contextlib.suppress(BrokenPipeError):  # it has ended already; its supervision sees that
         os.write(lifeline, json.dumps(order).encode() + b"\n")
     os.set_blocking(lifeline, False)
-    return Child(process, lifeline, tells, now)
+    return ChildProcess(process, lifeline, reports, now)
 
 
-def logging_choice() -> dict[str, object]:
-    """How the children log: as the supervisor does."""
+def _logging_options() -> dict[str, object]:
+    """Return how the worker processes log: as the supervisor does."""
     root = logging.getLogger()
     formatters = [handler.formatter for handler in root.handlers]
     return {

@@ -1,7 +1,7 @@
-"""A supervisor among those of its fleet: it says that it is there, and rolls its crew when it is asked to and it is its turn.
+"""The part of one supervisor in the rolls of its fleet: it registers itself, and rolls its pool when a roll is requested.
 
-What was asked for is a fact in the store, and the inbox only says to look now. A lock over all hosts of the fleet makes them roll
-one after the other; one who dies with it holds it for a few seconds.
+A requested roll is stored on the server; the message in the supervisor's inbox only tells it to look now. A lock over all hosts of
+the fleet makes the supervisors roll one after the other.
 """
 
 from __future__ import annotations
@@ -12,45 +12,44 @@ import logging
 import os
 import socket
 
-from coordinator.errors import CoordinatorError, Unreachable
+from coordinator.errors import CoordinatorError
 from coordinator.store.keys import Keys
-from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.plans import fleets as fleet_plans
 from coordinator.store.plans.fleets import Order, Part
 from coordinator.store.transport.wire import AsyncBell, AsyncWire, drive_async
-from workers.supervisor.crew import Crew
-from workers.supervisor.crew_roll import BEGIN_SECONDS, Rolled, roll
+from workers.supervisor.child_pool import ChildPool
+from workers.supervisor.pool_roll import START_TIMEOUT, RollResult, roll_pool
+from workers.supervisor.roll_lock import RollLock
 
 logger = logging.getLogger(__name__)
-LOOK_EVERY = 2.0
-LOCK_SECONDS = 10.0
+ROLL_POLL_SECONDS = 2.0
 
 
-class RollCall:
-    """One supervisor's part in the rolls of its fleet. `begin_seconds` is what a new process may take until it is ready."""
+class RollParticipant:
+    """One supervisor's part in the rolls of its fleet. A new process must be ready after `start_timeout` seconds."""
 
-    def __init__(self, crew: Crew, wire: AsyncWire, keys: Keys, *, begin_seconds: float = BEGIN_SECONDS) -> None:
-        self._crew, self._wire, self._keys, self._begin_seconds = crew, wire, keys, begin_seconds
+    def __init__(self, pool: ChildPool, wire: AsyncWire, keys: Keys, *, start_timeout: float = START_TIMEOUT) -> None:
+        self._pool, self._wire, self._keys, self._start_timeout = pool, wire, keys, start_timeout
         self.supervisor = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
-        self._fleet = crew.options.fleet
-        self._one = asyncio.Lock()
+        self._fleet = pool.options.fleet
+        self._one_at_a_time = asyncio.Lock()
         self._rolls: set[asyncio.Task[None]] = set()
-        self._order = ""  # the roll that is carried out, or was
+        self._latest_order = ""  # the id of the last requested roll that was begun
 
-    async def follow(self) -> None:
-        """Until the crew is stopped: says that it is there, and looks whether a roll is asked for."""
-        bell, failing = AsyncBell(self._crew.options.settings.address), False
+    async def follow_requests(self) -> None:
+        """Register the supervisor and carry out requested rolls, until the pool is stopped."""
+        bell, failing = AsyncBell(self._pool.options.settings.address), False
         try:
-            while not self._crew.stopping.is_set():
+            while not self._pool.stopping.is_set():
                 try:
-                    await self._look()
+                    await self._check_for_request()
                     failing = False
-                    await self._hint(bell)
+                    await self._wait_for_inbox(bell)
                 except CoordinatorError as error:
                     if not failing:
-                        logger.warning("can't see whether a roll is asked for: %s", error)
+                        logger.warning("can't check whether a roll is requested, trying again: %s", error)
                     failing = True
-                    await self._crew.rest(1.0)
+                    await self._pool.sleep_unless_stopped(1.0)
         finally:
             await bell.close()
         while self._rolls:
@@ -59,29 +58,30 @@ class RollCall:
             plan = fleet_plans.supervise(self._keys, self._fleet, self.supervisor, leaves=True)
             await drive_async(self._wire, plan, timeout=1.0)
 
-    async def roll(self, at_once: int = 1) -> Rolled:
-        """Replaces all processes of this supervisor, when no other of the fleet does. One that is asked for during another follows
-        it: the code may have changed meanwhile."""
+    async def roll(self, at_once: int = 1) -> RollResult:
+        """Replace all processes of this supervisor, when no other supervisor of the fleet is rolling.
+
+        A roll that is requested during another one follows it, because the code may have changed meanwhile.
+        """
         return await self._roll(at_once, None)
 
-    # -- what is asked for
+    # -- rolls that were requested on the server
 
-    async def _look(self) -> None:
-        order = await drive_async(
-            self._wire, fleet_plans.supervise(self._keys, self._fleet, self.supervisor), LOOK_EVERY
-        )
-        if order is None:
-            return
-        if order.part.state == "waiting" and order.roll != self._order:
-            self._order = order.roll
-            self._crew.say_outdated(True, self._crew.clock.monotonic())  # also while others have their turn
+    async def _check_for_request(self) -> None:
+        plan = fleet_plans.supervise(self._keys, self._fleet, self.supervisor)
+        order = await drive_async(self._wire, plan, ROLL_POLL_SECONDS)
+        if order is not None and order.part.state == "waiting" and order.roll != self._latest_order:
+            self._latest_order = order.roll
+            # The processes are outdated from now on, also while other supervisors have their turn.
+            self._pool.set_outdated(True, started_before=self._pool.clock.monotonic())
             task = asyncio.create_task(self._carry_out(order))
             self._rolls.add(task)
             task.add_done_callback(self._rolls.discard)
 
-    async def _hint(self, bell: AsyncBell) -> None:
-        waiting = asyncio.create_task(bell.wait([self._keys.inbox(self.supervisor)], LOOK_EVERY))
-        stopping = asyncio.create_task(self._crew.stopping.wait())
+    async def _wait_for_inbox(self, bell: AsyncBell) -> None:
+        """Return when a message arrives, when it is time to check again, or when the pool is stopped."""
+        waiting = asyncio.create_task(bell.wait([self._keys.inbox(self.supervisor)], ROLL_POLL_SECONDS))
+        stopping = asyncio.create_task(self._pool.stopping.wait())
         try:
             await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if waiting.done():
@@ -93,101 +93,68 @@ class RollCall:
 
     async def _carry_out(self, order: Order) -> None:
         try:
-            done = await self._roll(order.at_once, order.roll)
-        except _NotAnyMore:
-            logger.info("the roll was stopped elsewhere: nothing was replaced here")
-            self._crew.say_outdated(False, self._crew.clock.monotonic())
+            result = await self._roll(order.at_once, order.roll)
+        except _Withdrawn:
+            logger.info("roll stopped: it failed at another supervisor of the fleet; nothing was replaced here")
+            self._pool.set_outdated(False, started_before=self._pool.clock.monotonic())
             return
         except Exception:
-            logger.exception("the roll broke")
-            done = Rolled(0, self._crew.options.processes, "its supervisor made a mistake, which is in its log")
-        part = Part("failed" if done.trouble else "done", done.replaced, done.total, done.trouble)
-        # until it is told: who asked waits for it. Where the fleet is stopped it is said with the farewell, and stops nobody's roll
-        while not self._crew.stopping.is_set() and await self._report(order.roll, part) is None:
-            await self._crew.rest(1.0)
+            logger.exception("roll stopped by an unexpected error")
+            processes = self._pool.options.processes
+            result = RollResult(0, processes, "the supervisor had an unexpected error, which is in its log")
+        part = Part("failed" if result.problem else "done", result.replaced, result.total, result.problem)
+        # The command that requested the roll waits for this report, so it is repeated until it arrives. When the fleet is
+        # stopped, the farewell of the supervisor reports instead that it left, which does not stop the roll of the others.
+        while not self._pool.stopping.is_set() and await self._report(order.roll, part) is None:
+            await self._pool.sleep_unless_stopped(1.0)
 
     async def _report(self, roll: str, part: Part) -> bool | None:
-        """Whether the roll counts on this supervisor; None where nobody knows."""
+        """Store how far this supervisor is. Return whether the roll still includes it; None if the server did not answer."""
         plan = fleet_plans.roll_part(self._keys, self._fleet, roll, self.supervisor, part)
         try:
-            return await drive_async(self._wire, plan, give_up=self._crew.stopping.is_set)
+            return await drive_async(self._wire, plan, give_up=self._pool.stopping.is_set)
         except CoordinatorError as error:
-            logger.warning("could not tell how the roll goes: %s", error)
+            logger.warning("can't report the progress of the roll: %s", error)
             return None
 
     # -- one roll
 
-    async def _roll(self, at_once: int, asked: str | None) -> Rolled:
-        async with self._one:
-            so_far = Rolled(0, self._crew.options.processes)
-            held = _FleetLock(self._crew, self._wire, self._keys, f"roll:{self._fleet}", self.supervisor)
+    async def _roll(self, at_once: int, order: str | None) -> RollResult:
+        """Roll the pool; `order` is the id of the requested roll, or None for a roll of this supervisor alone."""
+        async with self._one_at_a_time:
+            so_far = RollResult(0, self._pool.options.processes)
+            lock = RollLock(self._pool, self._wire, self._keys, f"roll:{self._fleet}", self.supervisor)
 
-            async def allowed() -> None:
-                await held.take()
-                if (
-                    asked is not None
-                    and await self._report(asked, Part("going", so_far.replaced, so_far.total)) is False
-                ):
-                    raise _NotAnyMore
+            async def wait_for_turn() -> None:
+                await lock.acquire()
+                if order is None:
+                    return
+                if await self._report(order, Part("going", so_far.replaced, so_far.total)) is False:
+                    raise _Withdrawn
 
-            async def tell(rolled: Rolled) -> None:
+            async def report(result: RollResult) -> None:
                 nonlocal so_far
-                so_far = rolled
-                if asked is not None:
-                    await self._report(asked, Part("going", rolled.replaced, rolled.total))
+                so_far = result
+                if order is not None:
+                    await self._report(order, Part("going", result.replaced, result.total))
 
-            logger.info("rolling: %d to be replaced, %d at once", so_far.total, at_once)
+            logger.info("roll started: %d to replace, %d at a time", so_far.total, at_once)
             try:
-                done = await roll(
-                    self._crew, at_once=at_once, allowed=allowed, tell=tell, begin_seconds=self._begin_seconds
+                done = await roll_pool(
+                    self._pool,
+                    at_once=at_once,
+                    wait_for_turn=wait_for_turn,
+                    report=report,
+                    start_timeout=self._start_timeout,
                 )
             finally:
-                await held.give_back()
-            if done.trouble:
-                logger.error("the roll stopped, %d of %d were replaced: %s", done.replaced, done.total, done.trouble)
+                await lock.release()
+            if done.problem:
+                logger.error("roll stopped: %d of %d replaced: %s", done.replaced, done.total, done.problem)
             else:
-                logger.info("rolled: %d of %d replaced", done.replaced, done.total)
+                logger.info("roll finished: %d of %d replaced", done.replaced, done.total)
             return done
 
 
-class _NotAnyMore(Exception):
-    """The roll does not count on this supervisor any more."""
-
-
-class _FleetLock:
-    """The lock of a fleet's rolls, kept alive while it is held."""
-
-    def __init__(self, crew: Crew, wire: AsyncWire, keys: Keys, name: str, token: str) -> None:
-        self._crew, self._wire, self._keys, self._name, self._token = crew, wire, keys, name, token
-        self._keeping: asyncio.Task[None] | None = None
-
-    async def take(self) -> None:
-        """Waits for it. Where it was lost meanwhile, as in an outage, it is waited for again."""
-        waits = False
-        while not await self._ask(give_up=self._crew.stopping.is_set):
-            if self._crew.stopping.is_set():
-                raise Unreachable("the fleet was stopped")
-            if not waits:
-                logger.info("another supervisor of the fleet rolls: this one waits for its turn")
-            waits = True
-            await self._crew.rest(0.2)
-        if self._keeping is None:
-            self._keeping = asyncio.create_task(self._keep())
-
-    async def _ask(self, **more: object) -> bool:
-        plan = coordinator_plans.lock(self._keys, self._name, self._token, LOCK_SECONDS)
-        return await drive_async(self._wire, plan, **more)  # type: ignore[arg-type]
-
-    async def _keep(self) -> None:
-        while True:
-            await self._crew.clock.asleep(LOCK_SECONDS / 4)
-            with contextlib.suppress(CoordinatorError):
-                await self._ask(timeout=LOCK_SECONDS / 4)
-
-    async def give_back(self) -> None:
-        if self._keeping is None:
-            return
-        self._keeping.cancel()
-        await asyncio.gather(self._keeping, return_exceptions=True)
-        with contextlib.suppress(CoordinatorError):
-            await drive_async(self._wire, fleet_plans.unlock(self._keys, self._name, self._token), timeout=1.0)
+class _Withdrawn(Exception):
+    """The requested roll does not include this supervisor any more."""

@@ -1,7 +1,7 @@
-"""One log of several processes in one terminal: each line with the name of who wrote it, whole, once.
+"""One log of several processes in one terminal, for `workers dev`: each line is whole and starts with the name of its process.
 
-The processes write into pipes, so that what handlers print is named too and no line is torn by another. As JSON no name is put
-before a line: it would be none any more.
+The processes write into pipes, so that the output of `print` in handlers is named too, and lines do not mix. JSON lines get no
+name in front: they would not be JSON any more.
 """
 
 from __future__ import annotations
@@ -17,27 +17,33 @@ from coordinator.logs import JsonLines, Lines
 _WIDTH = len("coordinator")
 _COLOURS = ("\x1b[36m", "\x1b[35m", "\x1b[34m", "\x1b[33m", "\x1b[32m")
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
-LONGEST_LINE = 1 << 16  # what comes without an end is shown in pieces
+LONGEST_LINE = 1 << 16  # a longer line is shown in pieces
 
 
 class MergedLog(logging.Handler):
-    """The root's handler: shows what this process logs, and what others write into the pipes that it gives out."""
+    """The root logger's handler: shows the log of this process, and what other processes write into its pipes.
+
+    Args:
+        stream: where the lines go.
+        as_json: whether the log lines are JSON.
+    """
 
     def __init__(self, stream: TextIO, *, as_json: bool = False) -> None:
         super().__init__()
         self._stream, self._named, self._colour = stream, not as_json, stream.isatty() and not as_json
-        self._pipes: dict[int, _Pipe] = {}
+        self._pipes: dict[int, _OutputPipe] = {}
         self._count = 0
         self.setFormatter(JsonLines() if as_json else Lines(colour=self._colour))
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Show a log record of this process, as that of the coordinator or of the dev tool."""
         coordinator = record.name.startswith("coordinator.services")
         self.show("coordinator" if coordinator else "dev", self.format(record))
 
     def show(self, name: str, text: str) -> None:
-        """All lines of a text, together."""
+        """Write all lines of a text together, each with a name in front."""
         prefix = self._prefix(name) if self._named else ""
-        # where the terminal is gone the work goes on: that it is gone comes as a signal
+        # When the terminal is closed, the program continues: it learns of that by a signal.
         with self.lock or contextlib.nullcontext(), contextlib.suppress(OSError):
             self._stream.write("".join(f"{prefix}{line}\n" for line in text.split("\n")))
             self._stream.flush()
@@ -49,37 +55,40 @@ class MergedLog(logging.Handler):
         colour = _COLOURS[int(number) % len(_COLOURS)] if number.isdigit() else _BOLD
         return f"{colour}{name:<{_WIDTH}} |{_PLAIN} "
 
-    def outlet(self) -> int:
-        """The end of a new pipe for the next worker's output. Whoever gets it closes it when the worker has it."""
+    def open_pipe(self) -> int:
+        """Open a pipe for the output of the next worker process and return its writing end.
+
+        The caller closes it as soon as the process has inherited it.
+        """
         self._count += 1
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
-        pipe = self._pipes[reading] = _Pipe(f"worker {self._count}", reading, self)
-        asyncio.get_running_loop().add_reader(reading, self._readable, pipe)
+        pipe = self._pipes[reading] = _OutputPipe(f"worker {self._count}", reading, self)
+        asyncio.get_running_loop().add_reader(reading, self._read_pipe, pipe)
         return writing
 
-    def _readable(self, pipe: _Pipe) -> None:
+    def _read_pipe(self, pipe: _OutputPipe) -> None:
         if not pipe.read():
             asyncio.get_running_loop().remove_reader(pipe.reading)
             del self._pipes[pipe.reading]
             os.close(pipe.reading)
 
     def read_all(self) -> None:
-        """What was written until now, at the end. A pipe may be kept open by processes that a handler left behind."""
+        """Show what is left in the pipes. It does not wait for their end: processes that a handler started may keep them open."""
         for pipe in list(self._pipes.values()):
             pipe.read()
-            pipe.end()
+            pipe.show_rest()
 
 
-class _Pipe:
-    """What one worker writes, cut into lines."""
+class _OutputPipe:
+    """The output of one worker process, cut into lines."""
 
     def __init__(self, name: str, reading: int, log: MergedLog) -> None:
         self.name, self.reading, self._log = name, reading, log
         self._rest = b""
 
     def read(self) -> bool:
-        """Shows the whole lines that are there. Whether more may come."""
+        """Show the complete lines that have arrived. Return False at the end of the pipe."""
         try:
             while part := os.read(self.reading, LONGEST_LINE):
                 *lines, self._rest = (self._rest + part).split(b"\n")
@@ -89,10 +98,11 @@ class _Pipe:
                     self._show(b"\n".join(lines))
         except BlockingIOError:
             return True
-        self.end()
+        self.show_rest()
         return False
 
-    def end(self) -> None:
+    def show_rest(self) -> None:
+        """Show the last line, which may have no line end."""
         if self._rest:
             self._show(self._rest)
             self._rest = b""
@@ -101,9 +111,12 @@ class _Pipe:
         self._log.show(self.name, text.decode(errors="replace"))
 
 
-def outlet() -> int | None:
-    """Where the next worker writes to: into the merged log, if this process has one; else where this process does."""
+def open_output_pipe() -> int | None:
+    """Open a pipe to the merged log of this process for the next worker process. Return None if there is no merged log.
+
+    Without one, the worker process writes to the same output as this process.
+    """
     for handler in logging.getLogger().handlers:
         if isinstance(handler, MergedLog):
-            return handler.outlet()
+            return handler.open_pipe()
     return None

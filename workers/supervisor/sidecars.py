@@ -1,7 +1,7 @@
-"""What goes beside a fleet in its supervisor's process: answers about its health, and a coordinator.
+"""What may run in the process of a supervisor beside the supervisor itself: a health endpoint and a coordinator.
 
-The coordinator is on the supervisor's own event loop: it ticks once a second, holds nothing, and a process of its own would need
-a supervisor too. It is stopped last, when the fleet has handed everything back; where it breaks it is begun anew.
+The coordinator shares the event loop of the supervisor: it ticks once a second and holds no run, and a process of its own would
+need a supervisor too. It is stopped last, when the workers have released all their runs. If it fails, it is started again.
 """
 
 from __future__ import annotations
@@ -17,59 +17,62 @@ from coordinator.config import Settings
 from coordinator.errors import CoordinatorError
 from coordinator.services.daemon import Coordinator
 from coordinator.services.health import Health, answering
-from workers.supervisor.fleet import Fleet
+from workers.supervisor.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
-AGAIN_AFTER = 5.0  # a coordinator that broke
+COORDINATOR_RESTART_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Company:
-    """What is asked for: `health` is [HOST:]PORT."""
+class SidecarOptions:
+    """Which sidecars to run. `health` is [HOST:]PORT of the health endpoint, or None."""
 
     health: str | None = None
     coordinator: bool = False
 
 
-ALONE = Company()
+NO_SIDECARS = SidecarOptions()
 
 
 @contextlib.asynccontextmanager
-async def accompanied(fleet: Fleet, company: Company) -> AsyncGenerator[None, None]:
-    """Before the fleet starts, until it has ended."""
-    beside = Beside(fleet.options.settings, fleet.clock) if company.coordinator else None
+async def run_sidecars(supervisor: Supervisor, options: SidecarOptions) -> AsyncGenerator[None, None]:
+    """Run the sidecars while the context is open. Enter it before the supervisor starts, leave it when it has ended."""
+    settings, clock = supervisor.options.settings, supervisor.clock
+    coordinator = EmbeddedCoordinator(settings, clock) if options.coordinator else None
 
-    def look() -> Health:
-        return fleet_health(fleet) + (beside.health() if beside else Health())
+    def check() -> Health:
+        return supervisor_health(supervisor) + (coordinator.health() if coordinator else Health())
 
-    async with answering(company.health, look):
-        if beside is None:
+    async with answering(options.health, check):
+        if coordinator is None:
             yield
             return
-        async with beside.running():
+        async with coordinator.running():
             yield
 
 
-def fleet_health(fleet: Fleet) -> Health:
-    """Live while each process moves that ever did; ready when all are, until the fleet is stopped.
+def supervisor_health(supervisor: Supervisor) -> Health:
+    """Return what speaks against a supervisor being live and ready.
 
-    A lease without a move is too long: the supervisor has had its time to replace such a process."""
-    now, limit = fleet.clock.monotonic(), fleet.options.lease
-    children = list(fleet.children.values())
+    It is live while no worker process has been without a heartbeat for a lease: by then the supervisor should have replaced such
+    a process. It is ready when all worker processes are, until it is stopped.
+    """
+    now, limit = supervisor.clock.monotonic(), supervisor.options.lease
+    children = list(supervisor.children.values())
     not_live = tuple(
-        f"worker process {child.process.pid} has not moved for {now - child.moved_at:.0f} s"
+        f"worker process {child.pid} has had no heartbeat for {now - child.heartbeat_at:.0f} s"
         for child in children
-        if child.moved_at is not None and now - child.moved_at > limit
+        if child.heartbeat_at is not None and now - child.heartbeat_at > limit
     )
-    if fleet.stopping:
+    if supervisor.stopping:
         return Health(not_live, ("the fleet is draining",))
-    ready, wanted = sum(child.ready for child in children), fleet.options.processes
-    waiting = (f"{ready} of {wanted} worker processes have had their first claim answered",) if ready < wanted else ()
-    return Health(not_live, waiting)
+    ready, wanted = sum(child.ready for child in children), supervisor.options.processes
+    not_ready = (f"{ready} of {wanted} worker processes are ready",) if ready < wanted else ()
+    return Health(not_live, not_ready)
 
 
-class Beside:
-    """A coordinator that is begun anew where it breaks."""
+class EmbeddedCoordinator:
+    """A coordinator on the event loop of another program. It is started again when it fails."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
@@ -77,11 +80,13 @@ class Beside:
         self._stopping = asyncio.Event()
 
     def health(self) -> Health:
+        """Return what speaks against the coordinator being live and ready."""
         return self._coordinator.health()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncGenerator[None, None]:
-        keeping = asyncio.create_task(self._keep())
+        """Run the coordinator while the context is open."""
+        keeping = asyncio.create_task(self._keep_running())
         try:
             yield
         finally:
@@ -89,16 +94,17 @@ class Beside:
             self._coordinator.stop()
             await keeping
 
-    async def _keep(self) -> None:
+    async def _keep_running(self) -> None:
+        again = f"starting it again in {COORDINATOR_RESTART_SECONDS:.0f} s"
         while not self._stopping.is_set():
             try:
                 await self._coordinator.run()
             except CoordinatorError as error:
-                logger.error("the coordinator ended: %s", error)
+                logger.error("the coordinator stopped, %s: %s", again, error)
             except Exception:
-                logger.exception("the coordinator broke")
+                logger.exception("the coordinator stopped with an unexpected error, %s", again)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(AGAIN_AFTER):
+                async with asyncio.timeout(COORDINATOR_RESTART_SECONDS):
                     await self._stopping.wait()
                     return
             self._coordinator = Coordinator(self._settings, self._clock)

@@ -1,4 +1,4 @@
-"""A fleet as a process: listens to signals until it has ended."""
+"""A supervisor as a process: run it until a signal stops it."""
 
 from __future__ import annotations
 
@@ -8,23 +8,35 @@ from collections.abc import Sequence
 
 from workers.process.options import WorkerOptions
 from workers.program.registries import fast_runner, load_all
-from workers.supervisor.fleet import Fleet
-from workers.supervisor.sidecars import ALONE, Company, accompanied
+from workers.supervisor.sidecars import NO_SIDECARS, SidecarOptions, run_sidecars
+from workers.supervisor.supervisor import Supervisor
 
 
-def serve(places: Sequence[str], options: WorkerOptions, company: Company = ALONE) -> int:
-    """Runs a fleet until it is told to stop. TERM and INT drain; a second one skips the grace. HUP rolls."""
-    registry = load_all(places)  # what can't be imported is said once, here, and not by every child
+def serve(registries: Sequence[str], options: WorkerOptions, sidecars: SidecarOptions = NO_SIDECARS) -> int:
+    """Run a supervisor until it is stopped. TERM and INT drain, a second one skips the grace. HUP rolls.
+
+    Args:
+        registries: where the handlers are, each as MODULE:REGISTRY.
+        options: the options of each worker.
+        sidecars: what else runs in the process of the supervisor.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        BadOption: a registry can't be imported.
+    """
+    registry = load_all(registries)  # so that an import error is reported once, here, and not by every worker process
     grace = max((handler.grace or 0.0 for handler in registry.handlers.values()), default=0.0)
 
     async def main() -> int:
-        fleet = Fleet(places, options, grace=grace)
+        supervisor = Supervisor(registries, options, grace=grace)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, fleet.stop)
-        loop.add_signal_handler(signal.SIGHUP, fleet.roll_soon)
-        async with accompanied(fleet, company):
-            return await fleet.run()
+            loop.add_signal_handler(number, supervisor.stop)
+        loop.add_signal_handler(signal.SIGHUP, supervisor.roll_soon)
+        async with run_sidecars(supervisor, sidecars):
+            return await supervisor.run()
 
     code: int = fast_runner()(main())
     return code

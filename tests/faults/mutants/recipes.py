@@ -532,8 +532,8 @@ MUTANTS = [
     ),
     Mutant(
         "a supervisor does not give up a dead child's lease",
-        "workers/supervisor/crew.py",
-        "await asyncio.gather(*(self.abandon(*known, child.blame) for known in child.ids))",
+        "workers/supervisor/child_pool.py",
+        "await asyncio.gather(*(self.abandon(*known, blame) for known in child.worker_ids))",
         "await asyncio.gather()",
         f"{PROMISES}::test_a_crash_is_noticed_at_once_and_costs_what_was_not_saved",
         promise=5,
@@ -564,7 +564,7 @@ MUTANTS = [
     ),
     Mutant(
         "no process is started for a suspect",
-        "workers/supervisor/fleet.py",
+        "workers/supervisor/supervisor.py",
         "if waiting > 2 and len(self._extras)",
         "if waiting > 2 and False and len(self._extras)",
         f"{POISON}::test_a_suspect_is_judged_although_no_process_is_empty",

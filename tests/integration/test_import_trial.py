@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from workers.dev import import_trial as trial
-from workers.dev.import_trial import tried
+from workers.dev.import_trial import try_import
 
 GOOD = """
 from helping import kind
@@ -31,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 async def test_good_code_says_what_it_is_made_of(folder: Path) -> None:
     (folder / "app.py").write_text(GOOD)
-    verdict = await tried(["app:runs"])
+    verdict = await try_import(["app:runs"])
     assert (verdict.problem, verdict.grace) == ("", 7.5)
     assert set(verdict.files) == {str(folder / "app.py"), str(folder / "helping.py")}
 
@@ -42,21 +42,21 @@ async def test_good_code_says_what_it_is_made_of(folder: Path) -> None:
         ("def f(:", "module 'app' can't be imported: SyntaxError: "),
         ("import helping\nhelping.nothing", "module 'app' can't be imported: AttributeError: "),
         ("raise SystemExit(3)", "app:runs can't be imported: SystemExit: 3"),
-        ("import os; os.abort()", "app:runs can't be imported: the process that tried it ended (-6)"),
-        ("import os; os._exit(0)", "app:runs can't be imported: the process that tried it ended (0)"),
+        ("import os; os.abort()", "app:runs can't be imported: the process that tried it ended with exit code -6"),
+        ("import os; os._exit(0)", "app:runs can't be imported: the process that tried it ended with exit code 0"),
         ("runs = 1", "'app:runs' is not a Registry: it is int"),
         ("from workers import Registry\nruns = Registry()", "app:runs has no handlers: "),
     ],
 )
 async def test_bad_code_is_a_sentence(folder: Path, text: str, says: str) -> None:
     (folder / "app.py").write_text(text)
-    assert (await tried(["app:runs"])).problem.startswith(says)
+    assert (await try_import(["app:runs"])).problem.startswith(says)
 
 
 async def test_the_place_of_a_mistake_is_shown_and_no_line_of_ours(folder: Path) -> None:
     (folder / "app.py").write_text("import helping\n")
     (folder / "helping.py").write_text("\n\nprint(unknown)\n")
-    verdict = await tried(["app:runs"])
+    verdict = await try_import(["app:runs"])
     _, *lines = verdict.problem.splitlines()
     assert [line.strip() for line in lines if "File" in line] == [
         f'File "{folder / "app.py"}", line 1, in <module>',
@@ -67,14 +67,14 @@ async def test_the_place_of_a_mistake_is_shown_and_no_line_of_ours(folder: Path)
 
 async def test_what_a_module_prints_is_not_taken_for_the_verdict(folder: Path) -> None:
     (folder / "app.py").write_text("print('{}')\nruns = 1\n")
-    assert (await tried(["app:runs"])).problem == "'app:runs' is not a Registry: it is int"
+    assert (await try_import(["app:runs"])).problem == "'app:runs' is not a Registry: it is int"
 
 
 async def test_an_import_that_never_ends_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "PATIENCE", 3.0)
+    monkeypatch.setattr(trial, "IMPORT_TIMEOUT", 3.0)
     (folder / "app.py").write_text("import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(600)\n")
-    verdict = await tried(["app:runs"])
-    assert verdict.problem == "app:runs can't be imported: the process that tried it ended (-9)"
+    verdict = await try_import(["app:runs"])
+    assert verdict.problem == "app:runs can't be imported: the import did not end within 3 s"
     if (folder / "pid").exists():
         with pytest.raises(ProcessLookupError):
             os.kill(int((folder / "pid").read_text()), 0)

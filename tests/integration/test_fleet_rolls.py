@@ -15,7 +15,7 @@ from coordinator.store.transport.wire import AsyncWire, drive_async
 from tests.servers import Server
 from tests.waiting import eventually
 from workers.process.options import WorkerOptions
-from workers.supervisor.fleet import Fleet
+from workers.supervisor.supervisor import Supervisor
 
 pytestmark = pytest.mark.matrix("waits through a timeout")
 
@@ -23,24 +23,24 @@ HANG = 60.0
 
 
 @pytest.fixture
-def fleet_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Fleet]:
+def fleet_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Supervisor]:
     monkeypatch.setenv("JOURNAL", str(tmp_path / "journal"))
 
-    def make(url: str, namespace: str, processes: int = 1) -> Fleet:
-        return Fleet(
+    def make(url: str, namespace: str, processes: int = 1) -> Supervisor:
+        return Supervisor(
             ["tests.e2e.app:runs"], WorkerOptions(Settings(url, namespace, timeout=2.0), processes=processes, grace=1.0)
         )
 
     return make
 
 
-def ready(fleet: Fleet) -> int:
+def ready(fleet: Supervisor) -> int:
     return sum(child.ready for child in fleet.children.values())
 
 
 @pytest.mark.timeout(240)
 async def test_a_part_that_could_not_be_told_in_an_outage_is_told_after_it(
-    start_server: Callable[..., Server], namespace: str, fleet_of: Callable[..., Fleet]
+    start_server: Callable[..., Server], namespace: str, fleet_of: Callable[..., Supervisor]
 ) -> None:
     server = start_server()
     settings = Settings(server.url, namespace, timeout=2.0)
@@ -73,15 +73,15 @@ async def test_a_part_that_could_not_be_told_in_an_outage_is_told_after_it(
 
 @pytest.mark.timeout(240)
 async def test_rolls_that_are_asked_for_at_once_follow_each_other(
-    valkey_server: Server, namespace: str, fleet_of: Callable[..., Fleet]
+    valkey_server: Server, namespace: str, fleet_of: Callable[..., Supervisor]
 ) -> None:
     fleet = fleet_of(valkey_server.url, namespace, processes=2)
-    assert (await fleet.roll()).trouble == "the fleet has not begun yet"
+    assert (await fleet.roll()).problem == "the supervisor has not started yet"
     running = asyncio.create_task(fleet.run())
     await eventually(lambda: ready(fleet) == 2, "both are ready", HANG)
     first = {child.process.pid for child in fleet.children.values()}
     done = await asyncio.gather(fleet.roll(), fleet.roll(at_once=2))
-    assert [(one.replaced, one.total, one.trouble) for one in done] == [(2, 2, "")] * 2
+    assert [(one.replaced, one.total, one.problem) for one in done] == [(2, 2, "")] * 2
     assert len(fleet.children) == 2
     assert not first & {child.process.pid for child in fleet.children.values()}
     fleet.stop()

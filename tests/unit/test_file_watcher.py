@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from workers.dev import file_watcher as watching
-from workers.dev.file_watcher import Watch, differing, look
+from workers.dev.file_watcher import FileWatcher, changed_files, take_snapshot
 
 
 class Turns:
@@ -38,57 +38,57 @@ def test_python_files_are_looked_at_and_what_is_installed_or_hidden_is_not(tmp_p
     for name in (*seen, *unseen, "env/pyvenv.cfg"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    assert sorted(look(tmp_path)) == sorted(str(tmp_path / name) for name in seen)
+    assert sorted(take_snapshot(tmp_path)) == sorted(str(tmp_path / name) for name in seen)
 
 
 def test_a_file_of_the_same_size_and_second_has_changed(tmp_path: Path) -> None:
     file = tmp_path / "app.py"
     file.write_text("1")
-    before = look(tmp_path)
+    before = take_snapshot(tmp_path)
     facts = file.stat()
     file.write_text("2")
     os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns + 1))
-    assert differing(before, look(tmp_path)) == [str(file)]
+    assert changed_files(before, take_snapshot(tmp_path)) == [str(file)]
 
 
 def test_a_file_that_was_replaced_with_its_times_has_changed(tmp_path: Path) -> None:
     file, new = tmp_path / "app.py", tmp_path / "new"
     file.write_text("1")
-    facts, before = file.stat(), look(tmp_path)
+    facts, before = file.stat(), take_snapshot(tmp_path)
     new.write_text("2")
     os.utime(new, ns=(facts.st_atime_ns, facts.st_mtime_ns))
     new.rename(file)
-    assert differing(before, look(tmp_path)) == [str(file)]
+    assert changed_files(before, take_snapshot(tmp_path)) == [str(file)]
 
 
 def test_a_link_that_leads_round_in_a_circle_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "round").symlink_to(tmp_path)
     (tmp_path / "app.py").touch()
-    assert list(look(tmp_path)) == [str(tmp_path / "app.py")]
+    assert list(take_snapshot(tmp_path)) == [str(tmp_path / "app.py")]
 
 
 async def test_a_change_is_told_when_it_has_come_to_rest(tmp_path: Path) -> None:
     app, more = tmp_path / "app.py", tmp_path / "more.py"
     app.write_text("one")
     clock = Turns(lambda: app.write_text("two and"), lambda: more.write_text("three"), None)
-    watch = Watch(tmp_path, clock)
-    assert await watch.changed() == [str(app), str(more)]
-    assert clock.waits == [watching.EVERY, watching.SETTLED, watching.SETTLED]
+    watch = FileWatcher(tmp_path, clock)
+    assert await watch.wait_for_change() == [str(app), str(more)]
+    assert clock.waits == [watching.FILE_POLL_SECONDS, watching.SETTLE_SECONDS, watching.SETTLE_SECONDS]
 
 
 async def test_what_changes_while_nobody_waits_is_told_too(tmp_path: Path) -> None:
     app = tmp_path / "app.py"
-    watch = Watch(tmp_path, Turns(None, None))
+    watch = FileWatcher(tmp_path, Turns(None, None))
     app.write_text("one")
-    assert await watch.changed() == [str(app)]
+    assert await watch.wait_for_change() == [str(app)]
     app.unlink()
-    assert await watch.changed() == [str(app)]
+    assert await watch.wait_for_change() == [str(app)]
 
 
 async def test_handlers_that_lie_elsewhere_are_watched(tmp_path: Path) -> None:
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere.py"
     here.mkdir()
     elsewhere.write_text("one")
-    watch = Watch(here, Turns(lambda: elsewhere.write_text("two and"), None))
-    watch.also([str(elsewhere)])
-    assert await asyncio.wait_for(watch.changed(), 10) == [str(elsewhere)]
+    watch = FileWatcher(here, Turns(lambda: elsewhere.write_text("two and"), None))
+    watch.watch_also([str(elsewhere)])
+    assert await asyncio.wait_for(watch.wait_for_change(), 10) == [str(elsewhere)]

@@ -1,0 +1,43 @@
+"""How long a child slot waits before its next worker process."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers.supervisor.restart_backoff import LONGEST_WAIT, WORKED_SECONDS, RestartBackoff, failed_to_start
+
+
+def test_the_wait_doubles_from_the_third_failure_on_up_to_its_limit() -> None:
+    backoff = RestartBackoff(jitter=lambda: 0.5)
+    waits = [backoff.record_end(failed=True) for _ in range(10)]
+    assert waits == [0, 0, 1, 2, 4, 8, 16, LONGEST_WAIT, LONGEST_WAIT, LONGEST_WAIT]
+
+
+def test_a_process_that_worked_starts_the_count_at_zero() -> None:
+    backoff = RestartBackoff(jitter=lambda: 0.5)
+    for _ in range(5):
+        backoff.record_end(failed=True)
+    assert backoff.record_end(failed=False) == 0
+    assert [backoff.record_end(failed=True) for _ in range(3)] == [0, 0, 1]
+
+
+@pytest.mark.parametrize(("jitter", "wait"), [(0.0, 0.75), (1.0, 1.25)])
+def test_the_wait_is_a_quarter_shorter_or_longer(jitter: float, wait: float) -> None:
+    backoff = RestartBackoff(jitter=lambda: jitter)
+    assert [backoff.record_end(failed=True) for _ in range(3)][-1] == wait
+
+
+@pytest.mark.parametrize(
+    ("left", "ready", "held_runs", "seconds", "failed"),
+    [
+        (True, False, 0, 0.0, False),  # it drained
+        (False, False, 0, 100.0, True),  # it was never ready, however long that took
+        (False, True, 0, WORKED_SECONDS - 1, True),
+        (False, True, 0, WORKED_SECONDS, False),
+        (False, True, 1, 0.0, False),  # the run that it held gets a strike for it
+    ],
+)
+def test_which_ends_count_as_a_failed_start(
+    left: bool, ready: bool, held_runs: int, seconds: float, failed: bool
+) -> None:
+    assert failed_to_start(left=left, ready=ready, held_runs=held_runs, seconds=seconds) is failed

@@ -1,0 +1,299 @@
+"""The worker processes of one supervisor: a fixed number of child slots, each kept filled with one process.
+
+When a process ends, the supervisor abandons every worker id that it reported. So a crash costs milliseconds and not a lease.
+During a roll a child slot has two processes for a while: the current one, and its successor, which takes over the slot when the
+current one has drained or died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import random
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+
+from coordinator.clock import Clock
+from coordinator.errors import CoordinatorError
+from coordinator.store.keys import Namespace
+from coordinator.store.plans import coordinators as coordinator_plans
+from coordinator.store.plans.coordinators import Recovered
+from coordinator.store.transport.wire import AsyncWire, drive_async
+from workers.process.options import WorkerOptions
+from workers.supervisor.child_process import ChildProcess, spawn
+from workers.supervisor.child_state import ChildState
+from workers.supervisor.restart_backoff import RestartBackoff, failed_to_start
+
+logger = logging.getLogger(__name__)
+EXIT_TIMEOUT = 45.0  # seconds that a process has to end after its grace; one with a blocked event loop would never end
+
+
+class ChildPool:
+    """The worker processes, from their start until their runs are free.
+
+    Args:
+        registries: where the handlers are, each as MODULE:REGISTRY.
+        options: the options of each worker; `options.processes` is the number of child slots.
+        clock: the clock.
+        grace: the longest grace of any handler, in seconds.
+        exit_timeout: seconds after the grace until a process that has not ended is killed.
+    """
+
+    def __init__(
+        self, registries: Sequence[str], options: WorkerOptions, clock: Clock, *, grace: float, exit_timeout: float
+    ) -> None:
+        self.registries, self.options, self.clock = registries, options, clock
+        self.children: dict[int, ChildProcess] = {}  # all of them, by a number that is never used again
+        self.current: dict[int, ChildProcess] = {}  # child slot -> the process that works there
+        self.stopping, self.exit_codes = asyncio.Event(), list[int]()
+        self._successors: dict[int, ChildProcess] = {}
+        self._grace, self._exit_timeout, self._hurried = grace, exit_timeout, False
+        self._numbers = itertools.count()
+        self._supervisions: set[asyncio.Task[None]] = set()
+
+    def connect(self, wire: AsyncWire, namespace: Namespace) -> None:
+        """Set the namespace in which the runs of dead processes are abandoned."""
+        self._wire, self._namespace = wire, namespace
+
+    def stop(self) -> None:
+        """Drain all processes. The second call skips the grace."""
+        self._hurried = self.stopping.is_set()
+        self.stopping.set()
+        for child in self.children.values():
+            self._stop_child(child)
+
+    def _stop_child(self, child: ChildProcess) -> None:
+        if self._hurried:
+            child.hurry()
+        else:
+            child.drain()
+
+    async def sleep_unless_stopped(self, seconds: float) -> None:
+        """Sleep, but return as soon as the pool is stopped."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.stopping.wait()
+
+    # -- a child slot
+
+    async def keep_slot_filled(self, slot: int) -> None:
+        """Keep one process in a child slot until the pool is stopped."""
+        backoff = RestartBackoff()
+        while not self.stopping.is_set():
+            child = self._successors.pop(slot, None) or await self.start_child(self.options)
+            if child is not None:
+                self.current[slot] = child
+                await child.wait_until_gone()
+                self.current.pop(slot)
+            if self.stopping.is_set():
+                if child is not None and not child.left:
+                    _log_end(child, "")
+                return
+            if (successor := self._successors.get(slot)) is not None:
+                if child is not None:
+                    _log_end(child, f"worker process {successor.pid} takes over")
+                continue
+            wait = backoff.record_end(failed=child is None or self._failed_to_start(child))
+            if child is not None:
+                _log_end(child, _describe_restart(wait, backoff.failures), failing=wait > 0)
+            elif wait:
+                logger.error("%s", _describe_restart(wait, backoff.failures))
+            await self._wait_for_restart(slot, wait)
+
+    def _failed_to_start(self, child: ChildProcess) -> bool:
+        seconds = self.clock.monotonic() - child.started
+        return failed_to_start(left=child.left, ready=child.ready, held_runs=child.held_runs, seconds=seconds)
+
+    async def _wait_for_restart(self, slot: int, seconds: float) -> None:
+        """Wait before the next process of a slot. A successor, or a stop, ends the wait."""
+        until = self.clock.monotonic() + seconds
+        while self.clock.monotonic() < until and slot not in self._successors and not self.stopping.is_set():
+            await self.sleep_unless_stopped(min(0.2, seconds))
+
+    async def wait_until_empty(self) -> None:
+        """Return when all processes have ended and their runs are free."""
+        while self._supervisions:
+            await asyncio.wait(self._supervisions)
+
+    # -- a roll
+
+    async def start_successor(self, slot: int) -> ChildProcess | None:
+        """Start the process that takes over a slot when the current one has ended. Return None if it can't be started."""
+        child = await self.start_child(self.options)
+        if child is not None:
+            self._successors[slot] = child
+        return child
+
+    async def dismiss_successor(self, slot: int, child: ChildProcess) -> None:
+        """End a successor that does not work. If it has taken over the slot meanwhile, keep it: the slot has no other process."""
+        if self._successors.get(slot) is not child:
+            return
+        del self._successors[slot]
+        child.hurry()
+        await child.wait_until_gone()
+        if not child.left:
+            _log_end(child, "the process before it stays")
+
+    async def hand_over_slot(self, slot: int, successor: ChildProcess) -> None:
+        """Drain the current process of a slot until the slot belongs to its successor."""
+        while successor.alive and self.current.get(slot) is not successor and not self.stopping.is_set():
+            if (old := self.current.get(slot)) is None:
+                await self.clock.asleep(0.02)  # the old process has just ended
+                continue
+            old.drain()
+            await old.wait_until_gone()
+
+    def set_outdated(self, outdated: bool, *, started_before: float) -> None:
+        """Tell the processes that were started before a roll whether newer code than theirs is running."""
+        for child in self.children.values():
+            if child.started < started_before:
+                child.set_outdated(outdated)
+
+    def drain_extras(self, *, started_before: float) -> None:
+        """Drain the extra processes that were started before a roll.
+
+        They get no successor: their runs wait for an empty process, or for the next extra one.
+        """
+        for child in self.children.values():
+            if child.extra and child.started < started_before:
+                child.drain()
+
+    # -- a process from its start to its end
+
+    async def run_extra(self) -> None:
+        """Start an extra process with one slot. It ends after one run."""
+        child = await self.start_child(replace(self.options, concurrency=1, runs=1))
+        if child is not None:
+            child.extra = True
+            await child.wait_until_gone()
+            _log_end(child, "it was an extra process for one suspect run")
+
+    async def start_child(self, options: WorkerOptions) -> ChildProcess | None:
+        """Start a process and supervise it. Return None if it can't be started."""
+        try:
+            child = await spawn(self.registries, options, self.clock.monotonic())
+        except OSError as error:  # no memory, files or processes are left: that may pass
+            logger.error("a worker process could not be started: %s", error)
+            return None
+        number = next(self._numbers)
+        self.children[number] = child
+        if self.stopping.is_set():
+            self._stop_child(child)
+        child.supervision = asyncio.create_task(self._supervise(number, child))
+        self._supervisions.add(child.supervision)
+        child.supervision.add_done_callback(self._supervisions.discard)
+        return child
+
+    async def _supervise(self, number: int, child: ChildProcess) -> None:
+        """Watch a process until it has ended, then free its runs."""
+        try:
+            await self._wait_for_exit(child)
+        finally:
+            del self.children[number]
+            child.close()
+        is_last = self.stopping.is_set()  # otherwise it is replaced, and its end does not count for the exit code
+        await self._abandon_runs(child)
+        if is_last:
+            self.exit_codes.append(child.exit_code)
+
+    async def _wait_for_exit(self, child: ChildProcess) -> None:
+        """Read the reports of a process until it has ended. Kill it when it is overdue."""
+        loop = asyncio.get_running_loop()
+
+        def read_reports() -> None:
+            if not child.read_reports():
+                loop.remove_reader(child.reports)
+
+        loop.add_reader(child.reports, read_reports)
+        ended = asyncio.create_task(child.process.wait())
+        overdue = asyncio.create_task(child.wait_until_overdue(self._grace, self._exit_timeout, self.clock))
+        try:
+            await asyncio.wait({ended, overdue}, return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                logger.error(
+                    "killing worker process %d: it did not end within its grace and %.0f s more",
+                    child.pid,
+                    self._exit_timeout,
+                )
+                child.send_signal(signal.SIGKILL)
+            await ended
+        finally:
+            overdue.cancel()
+            loop.remove_reader(child.reports)
+        child.read_reports()  # its last words
+        if overdue.done():
+            child.lifecycle.record_overdue_kill()
+        child.lifecycle.record_exit()
+
+    async def _abandon_runs(self, child: ChildProcess) -> None:
+        """Free all runs that a dead process may hold.
+
+        A process that left holds none. The exit code tells nothing about that, because a handler may have chosen it.
+        """
+        if child.left:
+            return
+        blame = child.lifecycle.blame
+        results = await asyncio.gather(*(self.abandon(*known, blame) for known in child.worker_ids))
+        known = [result for result in results if result is not None]
+        child.held_runs = sum(result.taken for result in known)
+        child.summary = describe_abandoned(known, unknown=len(results) - len(known))
+        if child.lifecycle.state is ChildState.UNFINISHED and len(known) == len(results) and not child.held_runs:
+            child.lifecycle.record_empty()  # only the server's answer that nothing was left had not reached it
+
+    async def abandon(self, partition: int, worker: str, blame: str = "") -> Recovered | None:
+        """Free the runs of a worker whose process has ended. Return what became of them; None if the server did not answer.
+
+        Args:
+            partition: the partition of the worker.
+            worker: the worker id.
+            blame: the only run that gets a strike, or `nobody`. If it is empty, each run without progress gets one.
+        """
+        plan = coordinator_plans.abandon(self._namespace.keys(partition), worker, blame=blame, jitter=random.random())
+        try:
+            return await drive_async(self._wire, plan, timeout=self.options.lease)
+        except CoordinatorError as error:
+            logger.error("worker %s could not be abandoned, its runs wait for its lease to expire: %s", worker, error)
+            return None
+
+
+def describe_abandoned(results: Sequence[Recovered], *, unknown: int = 0) -> str:
+    """Return what became of abandoned runs, as in '2 runs requeued, 1 dead'."""
+    counts = {
+        "requeued": sum(result.queued for result in results),
+        "delayed": sum(result.delayed for result in results),
+        "dead": sum(result.dead for result in results),
+        "failed": sum(result.failed for result in results),
+        "cancelled": sum(result.cancelled for result in results),
+        "set aside": sum(result.aside for result in results),
+    }
+    parts = [f"{count} {word}" for word, count in counts.items() if count]
+    if parts:
+        count, _, word = parts[0].partition(" ")
+        parts[0] = f"{count} {'run' if count == '1' else 'runs'} {word}"
+    if unknown:
+        parts.append("the server did not answer, so its runs wait for its lease to expire")
+    return ", ".join(parts) or "it held no runs"
+
+
+def _describe_restart(wait: float, failures: int) -> str:
+    if not wait:
+        return "starting another worker process"
+    return f"worker processes end as soon as they start ({failures} times in a row): next try in {wait:.1f} s"
+
+
+def _log_end(child: ChildProcess, then: str, *, failing: bool = False) -> None:
+    """Log that a worker process ended, what became of its runs, and what the supervisor does next."""
+    facts = "; ".join(fact for fact in (child.summary, then) if fact)
+    workers = ",".join(sorted(worker for _, worker in child.worker_ids))
+    level = logging.INFO if child.left else logging.ERROR if failing else logging.WARNING
+    logger.log(
+        level,
+        "worker process %d %s%s",
+        child.pid,
+        child.ending,
+        f": {facts}" if facts else "",
+        extra={"worker": workers} if workers else None,
+    )

@@ -1,0 +1,49 @@
+"""How long a child slot waits before it starts its next worker process.
+
+The first two processes in a row that end as soon as they start are replaced immediately. From the third on, the wait doubles from
+one second up to `LONGEST_WAIT`. A random factor keeps the slots of a fleet from restarting at the same moment.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+LONGEST_WAIT = 30.0
+WORKED_SECONDS = 10.0  # a process that lived for this long has done real work
+FREE_RESTARTS = 2
+
+
+class RestartBackoff:
+    """The waits of one child slot. `jitter` returns a number from 0 to 1."""
+
+    def __init__(self, jitter: Callable[[], float] = random.random) -> None:
+        self.failures = 0  # processes in a row that ended as soon as they started
+        self._jitter = jitter
+
+    def record_end(self, *, failed: bool) -> float:
+        """Record that a process ended. Return the seconds to wait before the next one starts.
+
+        Args:
+            failed: whether the process ended as soon as it started (see `failed_to_start`). If not, the count starts at zero.
+        """
+        self.failures = self.failures + 1 if failed else 0
+        if self.failures <= FREE_RESTARTS:
+            return 0.0
+        return min(0.5 * 2.0 ** (self.failures - FREE_RESTARTS), LONGEST_WAIT) * (0.75 + 0.5 * self._jitter())
+
+
+def failed_to_start(*, left: bool, ready: bool, held_runs: int, seconds: float) -> bool:
+    """Return True if a process ended as soon as it started and no run is to blame.
+
+    If a run is to blame, the strikes of that run end the crashes: no wait is needed.
+
+    Args:
+        left: the process drained and held no run any more.
+        ready: the server had answered its first claim.
+        held_runs: runs that it held when it ended.
+        seconds: how long it lived.
+    """
+    if left:
+        return False
+    return not ready or (not held_runs and seconds < WORKED_SECONDS)

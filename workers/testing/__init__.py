@@ -1,0 +1,41 @@
+"""Test handlers without a server, kill them at every cut, or run the whole product in the test's process.
+
+A handler is a function: call it with a run that lives in memory.
+
+    async def test_it_answers() -> None:
+        answer = await research(testing.AsyncRun(resources=FakeModel()), "tides")
+        assert answer == "..."
+
+Prove that a crash at any cut leads to the same result and the same effects on the outside world:
+
+    def test_it_survives_every_crash() -> None:
+        testing.crash_matrix(research.inputs("tides"), resources=FakeModel, effects=lambda model: model.calls)
+
+Run a worker and a coordinator in this process, and use them through a client:
+
+    def test_the_whole_way() -> None:
+        with testing.worker(runs) as client:
+            assert client.enqueue(research.inputs("tides")).result(timeout=10) == "..."
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from workers.testing.in_process import worker
+from workers.testing.matrix import Matrix, crash_matrix
+from workers.testing.memory_run import AsyncRun, Crash, MemoryBacking, Run, restore_draft
+
+__all__ = ["AsyncRun", "Crash", "Matrix", "MemoryBacking", "Run", "crash_matrix", "restore_draft", "worker"]
+
+_RENAMED: dict[str, Any] = {"Desk": MemoryBacking, "draft_of": restore_draft}
+
+
+def __getattr__(name: str) -> Any:
+    """Return an object by its old name, with a warning."""
+    if name not in _RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    new = _RENAMED[name]
+    warnings.warn(f"workers.testing.{name} is now {new.__name__}", DeprecationWarning, stacklevel=2)
+    return new

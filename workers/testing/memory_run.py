@@ -1,0 +1,230 @@
+"""Runs that live in memory, for tests that call a handler directly."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinator.encoding.codec import decode
+from coordinator.model.outcome import Why
+from coordinator.model.run import Note
+from workers.handlers import context
+from workers.handlers.context import Facts, Resumed, Stopped
+from workers.handlers.draft import Cut, Draft
+from workers.handlers.messages import Messages
+
+
+class Crash(BaseException):
+    """The process of the handler dies here.
+
+    Unlike a real death this unwinds the handler. Nothing that the handler saves meanwhile is kept.
+    """
+
+
+@dataclass
+class MemoryBacking:
+    """Saves the checkpoints of a run in memory, and can crash the run at one of its cuts.
+
+    In a worker, an attempt with a server behind it has this place. There is no throttle: every cut is saved.
+
+    Args:
+        crash_at: the number of the cut, counted from 1, at which the run crashes right after it was saved.
+        cuts: the saved cuts, oldest first.
+        notes: the notes of the handler, oldest first.
+        stopping: the stop that the handler gets at its next cut, if any.
+        delivered: whether the handler has got the stop.
+        at_cut: called with the number of each saved cut.
+        dead: whether the run has crashed.
+        threads: not used; phases with plain functions run in the default executor.
+    """
+
+    crash_at: int | None = None
+    cuts: list[Cut] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    stopping: Stopped | None = None
+    delivered: bool = False
+    at_cut: Callable[[int], None] = lambda number: None
+    dead: bool = False
+    threads: None = None
+
+    def offer(self, cut: Cut) -> None:
+        """Save a cut, unless the run has crashed or was lost to another worker."""
+        if self.dead:
+            raise Crash
+        if self.stopping is not None and self.stopping.why == "lost":
+            return
+        self.cuts.append(cut)
+        if self.crash_at == len(self.cuts):
+            self.dead = True
+            raise Crash
+        self.at_cut(len(self.cuts))
+
+    async def flush(self, cut: Cut) -> None:
+        """Save a cut."""
+        self.offer(cut)
+
+    async def wait_until_confirmed(self) -> None:
+        """Return immediately: without a server no lease can be in doubt."""
+        if self.dead:
+            raise Crash
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of the test."""
+        return asyncio.get_running_loop()
+
+    def say(self, note: Note) -> None:
+        """Keep a note."""
+        self.notes.append(note)
+
+
+class _MemoryRun(context._Context[Any]):
+    """What both kinds of test run add to the runs that handlers get from a worker."""
+
+    _first_cut: Cut
+
+    def stop(self, why: Why = "drain") -> None:
+        """Ask the handler to stop at its next cut, as a worker does.
+
+        Args:
+            why: `drain` if the worker shuts down, `cancel` if the run was cancelled, `deadline` if its time is over, `lost` if
+                it belongs to another worker now.
+        """
+        self._memory.stopping = Stopped(why)
+
+    @property
+    def saved(self) -> int:
+        """The number of cuts that were saved in this attempt."""
+        return len(self._memory.cuts)
+
+    @property
+    def notes(self) -> list[Note]:
+        """The notes of this attempt, oldest first."""
+        return self._memory.notes
+
+    @property
+    def _memory(self) -> MemoryBacking:
+        assert isinstance(self._backing, MemoryBacking)
+        return self._backing
+
+    @property
+    def _last_cut(self) -> Cut:
+        return self._memory.cuts[-1] if self._memory.cuts else self._first_cut
+
+    def _next_attempt(self, cause: str, unfinished: tuple[Any, ...]) -> tuple[Facts, Draft]:
+        facts = self._facts
+        resumed = Resumed(cause, 0.0, "w-test", "-", unfinished)
+        token = f"{self.epoch + 1}-1-w-test"
+        following = Facts(facts.id, facts.kind, facts.inputs, facts.meta, facts.attempt + 1, token, resumed)
+        return following, restore_draft(self._last_cut)
+
+    def _unsaved_messages(self) -> tuple[Any, ...]:
+        return tuple(self.messages[self._last_cut.length :])
+
+
+def restore_draft(cut: Cut) -> Draft:
+    """Return what the next attempt finds after a cut was saved."""
+    items = [(data, decode(data, "message")) for data in cut.packed[: cut.length]]
+    draft = Draft(Messages(items, cut.generation), decode(cut.state, "state") if cut.state else {}, cut.iteration)
+    draft.phases = dict(cut.phases)
+    return draft
+
+
+def _first_facts(inputs: Mapping[str, Any] | None, meta: Mapping[str, Any] | None) -> Facts:
+    return Facts("test-00", "test", inputs or {}, meta or {}, 1, "1-1-w-test", None)
+
+
+def _choose_backing(backing: MemoryBacking | None, desk: MemoryBacking | None) -> MemoryBacking:
+    if desk is not None:
+        warnings.warn("the parameter desk is now called backing", DeprecationWarning, stacklevel=3)
+    return backing or desk or MemoryBacking()
+
+
+class AsyncRun(context.AsyncRun[Any], _MemoryRun):
+    """A run for an async handler, without a server: `await handler(testing.AsyncRun(resources=fake), "tides")`.
+
+    Args:
+        resources: what the handler finds as `run.resources`.
+        inputs: what the handler finds as `run.inputs`. Its parameters are passed by the test itself.
+        meta: what the handler finds as `run.meta`.
+        facts: the identity of the run and its attempt; made up by default.
+        draft: what earlier attempts saved; empty by default.
+        backing: where the checkpoints go, and where the run crashes.
+        desk: the old name of `backing`.
+    """
+
+    def __init__(
+        self,
+        resources: Any = None,
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        meta: Mapping[str, Any] | None = None,
+        facts: Facts | None = None,
+        draft: Draft | None = None,
+        backing: MemoryBacking | None = None,
+        desk: MemoryBacking | None = None,
+    ) -> None:
+        super().__init__(
+            facts or _first_facts(inputs, meta), resources, draft or Draft(), _choose_backing(backing, desk)
+        )
+        self._first_cut = self._draft.cut()
+
+    def after_crash(self, backing: MemoryBacking | None = None) -> AsyncRun:
+        """Return the next attempt after the process of this one died: it starts from the last saved cut."""
+        facts, draft = self._next_attempt("recover", ())
+        return AsyncRun(self.resources, facts=facts, draft=draft, backing=backing)
+
+    def after_release(self) -> AsyncRun:
+        """Return the next attempt after this one was released: messages since the last cut are in `run.resumed.unfinished`."""
+        facts, draft = self._next_attempt("release", self._unsaved_messages())
+        return AsyncRun(self.resources, facts=facts, draft=draft)
+
+
+class Run(context.Run[Any], _MemoryRun):
+    """A run for a plain handler, without a server: `handler(testing.Run(resources=fake), "tides")`.
+
+    Args:
+        resources: what the handler finds as `run.resources`.
+        inputs: what the handler finds as `run.inputs`. Its parameters are passed by the test itself.
+        meta: what the handler finds as `run.meta`.
+        facts: the identity of the run and its attempt; made up by default.
+        draft: what earlier attempts saved; empty by default.
+        backing: where the checkpoints go, and where the run crashes.
+        desk: the old name of `backing`.
+    """
+
+    def __init__(
+        self,
+        resources: Any = None,
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        meta: Mapping[str, Any] | None = None,
+        facts: Facts | None = None,
+        draft: Draft | None = None,
+        backing: MemoryBacking | None = None,
+        desk: MemoryBacking | None = None,
+    ) -> None:
+        super().__init__(
+            facts or _first_facts(inputs, meta), resources, draft or Draft(), _choose_backing(backing, desk)
+        )
+        self._first_cut = self._draft.cut()
+
+    def _await(self, awaitable: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine of the backing without an event loop: it never waits."""
+        try:
+            awaitable.send(None)
+        except StopIteration:
+            return
+
+    def after_crash(self, backing: MemoryBacking | None = None) -> Run:
+        """Return the next attempt after the process of this one died: it starts from the last saved cut."""
+        facts, draft = self._next_attempt("recover", ())
+        return Run(self.resources, facts=facts, draft=draft, backing=backing)
+
+    def after_release(self) -> Run:
+        """Return the next attempt after this one was released: messages since the last cut are in `run.resumed.unfinished`."""
+        facts, draft = self._next_attempt("release", self._unsaved_messages())
+        return Run(self.resources, facts=facts, draft=draft)
