@@ -1,6 +1,8 @@
 """A durable home for long runs on plain Redis or Valkey: the producer's side, and what both sides call things."""
 
-from coordinator.client.client import AsyncClient, AsyncHandle, Client, Handle
+from coordinator.client.async_client import AsyncClient
+from coordinator.client.client import Client
+from coordinator.client.handles import AsyncHandle, Handle
 from coordinator.encoding import seal
 from coordinator.errors import (
     BadName,

@@ -21,7 +21,8 @@ from coordinator.cli.inputs import parse_inputs
 from coordinator.cli.options import BADLY, DONE, Here, command, complain, level_named, new_app
 from coordinator.cli.options import main as run_app
 from coordinator.cli.schedules import app as schedule_app
-from coordinator.client.client import Client, Handle
+from coordinator.client.client import Client
+from coordinator.client.handles import Handle
 from coordinator.clock import SystemClock
 from coordinator.errors import BadOption, NotFound, ResultTimeout, RunCancelled, RunFailed
 from coordinator.model.durability import checked as durable

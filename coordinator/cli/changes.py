@@ -16,11 +16,15 @@ from rich.text import Text
 
 from coordinator.cli.filters import Filters, Kind, Queue, Since, StatusIs
 from coordinator.cli.options import DONE, REFUSED, Here, command, complain
-from coordinator.client.client import CANCEL_GRACE, Client
-from coordinator.client.operations import Operations, Steps
+from coordinator.client.client import Client
+from coordinator.client.handles import CANCEL_GRACE
+from coordinator.client.operations import lists as list_operations
+from coordinator.client.operations import runs as run_operations
+from coordinator.client.operations.open_namespace import OpenNamespace
 from coordinator.clock import SystemClock
 from coordinator.errors import BadOption, CoordinatorError, Unconfirmed, Unreachable
 from coordinator.model.run import ENDED, RunView, Status
+from coordinator.store.plans.together import Plan
 from coordinator.views.formatting import format_count
 from coordinator.views.run_display import runs_table
 
@@ -37,7 +41,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show which runs ar
 class Deed:
     """One way to change a run: the plan for one, and what came of it as a status and in words."""
 
-    plan: Callable[[Operations, str], Steps[Any]]
+    plan: Callable[[OpenNamespace, str], Plan[Any]]
     came_of: Callable[[str, Any], tuple[Status, str]]
 
 
@@ -57,19 +61,24 @@ def cancel(tree: Annotated[bool, typer.Option("--tree", help="And every run belo
         return now, said + _describe_descendants(below.values())
 
     if tree:
-        return Deed(lambda do, id: do.cancel_tree(id, CANCEL_GRACE), came_of)
-    return Deed(lambda do, id: do.cancel(id, CANCEL_GRACE), came_of)
+        return Deed(lambda namespace, id: run_operations.cancel_tree(namespace, id, CANCEL_GRACE), came_of)
+    return Deed(lambda namespace, id: run_operations.cancel(namespace, id, CANCEL_GRACE), came_of)
 
 
 def revive(from_start: Annotated[bool, typer.Option("--from-start", help="Without what was saved of it.")]) -> Deed:
     """Bring back failed, dead or cancelled runs: those named, or with --yes all that the filters find."""
     said = "queued again" + (" from the start" if from_start else "")
-    return Deed(lambda do, id: do.revive(id, from_start), lambda id, _: (Status.QUEUED, said))
+    return Deed(
+        lambda namespace, id: run_operations.revive(namespace, id, from_start), lambda id, _: (Status.QUEUED, said)
+    )
 
 
 def discard() -> Deed:
     """Remove ended runs before their retention is over: those named, or with --yes all that the filters find."""
-    return Deed(lambda do, id: do.discard(id), lambda id, had: (had, f"discarded; it had ended as {had}"))
+    return Deed(
+        run_operations.discard,
+        lambda id, had: (had, f"discarded; it had ended as {had}"),
+    )
 
 
 # the command -> what it applies to where no status is given
@@ -170,7 +179,7 @@ class Changing:
         return [filters.status] if filters.status else self.statuses
 
     def _ids(self, client: Client, filters: Filters, status: Status) -> list[str]:
-        return client._do(lambda do: do.walk(filters.walk(status)))
+        return client._do(list_operations.list_ids, filters.walk(status))
 
     def _rounds(self, client: Client, filters: Filters) -> Iterator[list[str]]:
         """Walk after walk, until one finds nothing new: what was changed is no longer found, or was seen."""
@@ -185,7 +194,7 @@ class Changing:
         rows: list[dict[str, str]] = []
         away: CoordinatorError | None = None
         for part in (part for ids in rounds for part in _parts(ids)):
-            outcomes = client._do(lambda do: do.each(part, self.deed.plan))  # noqa: B023  # called at once
+            outcomes = client._do(run_operations.for_each, part, self.deed.plan)
             lines: list[str] = []
             for id, outcome in zip(part, outcomes, strict=True):
                 if isinstance(outcome, (Unreachable, Unconfirmed)):
@@ -216,7 +225,7 @@ def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 
 def _views(client: Client, ids: Sequence[str]) -> list[RunView | CoordinatorError]:
     """Each run, or why it can't be shown; a server that is away is raised."""
-    found: list[RunView | CoordinatorError] = client._do(lambda do: do.each(ids, lambda do, id: do.view(id)))
+    found: list[RunView | CoordinatorError] = client._do(run_operations.for_each, ids, run_operations.view)
     for outcome in found:
         if isinstance(outcome, (Unreachable, Unconfirmed)):
             raise outcome

@@ -1,4 +1,7 @@
-"""Which runs `list` shows: a bounded part of each index is read, newest first, or in the queue's order where they wait."""
+"""The runs that `Client.list` returns: newest first, or in the order of the queue for runs that wait.
+
+A listing reads a bounded part of each index and the whole view of each run. scan.py reads everything, but only ids.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,17 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.errors import BadCall, BadOption, Unreadable
+from coordinator.errors import BadCall, BadOption, CoordinatorError, Unreadable
 from coordinator.model.run import ENDED, RunView, Status, name, parse_route
-from coordinator.store import scripts
 from coordinator.store.keys import Keys, Namespace
-from coordinator.store.replies import text, word
+from coordinator.store.plans import clients as client_plans
+from coordinator.store.plans.together import together
+from coordinator.store.replies import require_all, text
 from coordinator.store.script import Request, read
 from coordinator.views.run_view import run_view, unreadable_view
 
-MOST = 10_000  # entries that are looked at in one index of one partition, however few of them match
-ROUTES = 10_000
+MOST = 10_000  # entries of one index in one partition that are read at most, however few of them match
+ROUTES = 10_000  # routes of one partition that are read at most
 VIEWS_AT_ONCE = 500
 PAGE = 1000
 
@@ -24,8 +28,8 @@ Entry = tuple[float, Keys, str]
 
 
 def routes_of(replies: Sequence[Any]) -> Sequence[str]:
-    """The routes of runs, as the server has them; nothing where a run's key holds something else, or no route is in it."""
-    return [_route(reply) for reply in all_of([None if isinstance(reply, BadCall) else reply for reply in replies])]
+    """Return the routes of runs from replies to HGET. A route is empty if the run is gone or damaged."""
+    return [_route(reply) for reply in require_all([None if isinstance(r, BadCall) else r for r in replies])]
 
 
 def _route(reply: Any) -> str:
@@ -37,17 +41,9 @@ def _route(reply: Any) -> str:
     return route
 
 
-def all_of(replies: Sequence[Any]) -> Sequence[Any]:
-    """The replies, if none is an error."""
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-    return replies
-
-
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What is asked for."""
+    """Which runs to list. None matches every status, kind or queue."""
 
     status: Status | None
     kind: str | None
@@ -56,22 +52,28 @@ class Listing:
 
     @classmethod
     def of(cls, status: Status | str | None, kind: str | None, queue: str | None, limit: int) -> Listing:
+        """Return a listing of checked values.
+
+        Raises:
+            BadName: The kind or the queue is not a name.
+            BadOption: The limit or the status is not valid.
+        """
         if not 1 <= limit <= MOST:
-            raise BadOption(f"limit {limit!r} is not within 1..{MOST}")
+            raise BadOption(f"limit {limit!r} is not between 1 and {MOST}")
         try:
             wanted = None if status is None else Status(status)
         except ValueError:
-            raise BadOption(f"status {status!r} is none of {', '.join(Status)}") from None
+            raise BadOption(f"status {status!r} is not known: use one of {', '.join(Status)}") from None
         return cls(wanted, kind and name(kind, "kind"), queue and name(queue, "queue"), limit)
 
     def views(self, space: Namespace) -> Generator[list[Request], Any, list[RunView]]:
-        """The views, in order."""
+        """Return the views of the runs, in order."""
         parts = space.everywhere()
         found: list[RunView] = []
         for status in [self.status] if self.status else Status:
             entries: list[Entry] = yield from self._entries(status, parts)
             views: list[RunView] = yield from _views(entries, status)
-            found += [view for view in views if view.status is status]  # the others have moved on meanwhile
+            found += [view for view in views if view.status is status]  # the others changed since the index was read
         if self.status is None:
             found.sort(key=lambda view: view.id[:20], reverse=True)
         elif self.status is Status.RUNNING:
@@ -94,28 +96,31 @@ class Listing:
                 return (yield from self._indexed([(keys, keys.ended(status)) for keys in parts], newest=True))
 
     def matches(self, route: str) -> bool:
+        """Return whether runs of a route are listed."""
         if self.kind is None and self.queue is None:
             return True
         queue, kind, _ = parse_route(route)
         return self.kind in (None, kind) and self.queue in (None, queue)
 
     def _queued(self, parts: Sequence[Keys]) -> Steps:
-        lines = yield from waiting_lines(parts)
+        routes = yield from waiting_routes(parts)
         wanted = [
-            (keys, line)
-            for keys, route in lines
+            (keys, index)
+            for keys, route in routes
             if self.matches(route)
-            for line in (keys.ready(route), keys.suspect(route))
+            for index in (keys.ready(route), keys.suspect(route))
         ]
         rev = () if self.status else ("REV",)
-        replies = yield [read(keys.at, "ZRANGE", line, 0, self.limit - 1, *rev, "WITHSCORES") for keys, line in wanted]
+        replies = yield [
+            read(keys.at, "ZRANGE", index, 0, self.limit - 1, *rev, "WITHSCORES") for keys, index in wanted
+        ]
         entries = [
-            entry for (keys, _), flat in zip(wanted, all_of(replies), strict=True) for entry in _scored(keys, flat)
+            entry for (keys, _), flat in zip(wanted, require_all(replies), strict=True) for entry in _scored(keys, flat)
         ]
         return sorted(entries, key=lambda entry: entry[0], reverse=self.status is None)[: self.limit]
 
     def _indexed(self, indexes: Sequence[tuple[Keys, str]], *, newest: bool) -> Steps:
-        """The first entries of the indexes that match, page by page."""
+        """Return the first entries of the indexes that match, read page by page."""
         entries: list[Entry] = []
         rev = ("REV",) if newest else ()
         page = self.limit if self.kind is None and self.queue is None else PAGE
@@ -127,7 +132,7 @@ class Listing:
             ]
             rows = [
                 entry
-                for (keys, _), flat in zip(open_indexes, all_of(replies), strict=True)
+                for (keys, _), flat in zip(open_indexes, require_all(replies), strict=True)
                 for entry in _scored(keys, flat)
             ]
             entries += yield from self._matching(rows)
@@ -138,9 +143,9 @@ class Listing:
 
     def _running(self, parts: Sequence[Keys]) -> Steps:
         workers = yield [read(keys.at, "ZRANGE", keys.workers(), 0, MOST) for keys in parts]
-        pairs = [(keys, text(worker)) for keys, ids in zip(parts, all_of(workers), strict=True) for worker in ids]
+        pairs = [(keys, text(worker)) for keys, ids in zip(parts, require_all(workers), strict=True) for worker in ids]
         owned = yield [read(keys.at, "SRANDMEMBER", keys.owned(worker), PAGE) for keys, worker in pairs]
-        rows = [(0.0, keys, text(id)) for (keys, _), ids in zip(pairs, all_of(owned), strict=True) for id in ids]
+        rows = [(0.0, keys, text(id)) for (keys, _), ids in zip(pairs, require_all(owned), strict=True) for id in ids]
         rows.sort(key=lambda entry: entry[2], reverse=True)
         return (yield from self._matching(rows))[: self.limit]
 
@@ -155,12 +160,12 @@ class Listing:
         return found
 
 
-def waiting_lines(parts: Sequence[Keys]) -> Steps:
-    """The routes in which runs may wait, each with its partition."""
+def waiting_routes(parts: Sequence[Keys]) -> Steps:
+    """Return the routes in which runs may wait, each with the keys of its partition."""
     replies = yield [read(keys.at, "SRANDMEMBER", keys.routes(), ROUTES) for keys in parts]
     return [
         (keys, route)
-        for keys, routes in zip(parts, all_of(replies), strict=True)
+        for keys, routes in zip(parts, require_all(replies), strict=True)
         for route in sorted(map(text, routes))
     ]
 
@@ -170,15 +175,21 @@ def _scored(keys: Keys, flat: Sequence[Any]) -> list[Entry]:
 
 
 def _views(entries: Sequence[Entry], status: Status) -> Steps:
-    """What can't be read is listed as that, where it was found: one damaged run hides no other."""
+    """Return the views of the runs that exist. A damaged run is listed as unreadable, and does not hide the others."""
     views = []
     for start in range(0, len(entries), VIEWS_AT_ONCE):
         part = entries[start : start + VIEWS_AT_ONCE]
-        replies = yield [scripts.VIEW.call(keys.at, id=id) for _, keys, id in part]
-        for (_, _, id), reply in zip(part, all_of(replies), strict=True):
-            if word(reply) == "ok":
-                try:
-                    views.append(run_view(id, reply[1:]))
-                except Unreadable as error:
-                    views.append(unreadable_view(id, status, error))
+        answers = yield from together([client_plans.view(keys, id) for _, keys, id in part])
+        for (_, _, id), answer in zip(part, answers, strict=True):
+            if isinstance(answer, CoordinatorError):
+                raise answer
+            if answer is not None:
+                views.append(_view(id, answer, status))
     return views
+
+
+def _view(id: str, reply: Sequence[Any], status: Status) -> RunView:
+    try:
+        return run_view(id, reply)
+    except Unreadable as error:
+        return unreadable_view(id, status, error)

@@ -1,4 +1,4 @@
-"""A namespace from above, as plans: its workers, its counts, and how many are before a run."""
+"""Plans that read the state of a whole namespace: its workers, its counts, and how many runs are before a run."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from coordinator.client.listing import MOST, all_of, waiting_lines
+from coordinator.client.listing import MOST, waiting_routes
 from coordinator.model.run import ENDED, Status, parse_route
 from coordinator.store.keys import Keys, Namespace
-from coordinator.store.replies import text
+from coordinator.store.replies import require_all, text
 from coordinator.store.script import Request, read
 from coordinator.views.namespace_view import CoordinatorView, Overview, WorkerView
 
@@ -17,24 +17,24 @@ _FIELDS = ("host", "pid", "fleet", "code", "slots", "lease", "condemned", "drain
 
 
 def workers(space: Namespace) -> Generator[list[Request], Any, list[WorkerView]]:
-    """Every worker that has an entry; one that is in several partitions is shown once."""
+    """Return every worker that is registered. A worker of several partitions is returned once."""
     parts = space.everywhere()
     listed = yield [read(keys.at, "ZRANGE", keys.workers(), 0, MOST, "WITHSCORES") for keys in parts]
     entries = [
         (keys, text(flat[i]), float(flat[i + 1]))
-        for keys, flat in zip(parts, all_of(listed), strict=True)
+        for keys, flat in zip(parts, require_all(listed), strict=True)
         for i in range(0, len(flat), 2)
     ]
     requests: list[Request] = [read(keys.at, "HMGET", keys.worker(worker), *_FIELDS) for keys, worker, _ in entries]
     requests += [read(keys.at, "SCARD", keys.owned(worker)) for keys, worker, _ in entries]
-    *replies, now = all_of((yield [*requests, read(parts[0].at, "TIME")]))
+    *replies, now = require_all((yield [*requests, read(parts[0].at, "TIME")]))
     clock = int(now[0]) + int(now[1]) / 1e6
     shown: dict[str, WorkerView] = {}
     for (_, worker, deadline), known, running in zip(
         entries, replies[: len(entries)], replies[len(entries) :], strict=True
     ):
         one = _worker(worker, deadline / 1000, known, int(running), clock)
-        shown[worker] = _joined(shown[worker], one) if worker in shown else one
+        shown[worker] = _merge(shown[worker], one) if worker in shown else one
     return sorted(shown.values(), key=lambda one: (one.fleet, one.host, one.pid, one.id))
 
 
@@ -58,7 +58,7 @@ def _worker(id: str, deadline: float, known: Sequence[bytes | None], running: in
     )
 
 
-def _joined(a: WorkerView, b: WorkerView) -> WorkerView:
+def _merge(a: WorkerView, b: WorkerView) -> WorkerView:
     return replace(
         a,
         running=a.running + b.running,
@@ -68,18 +68,18 @@ def _joined(a: WorkerView, b: WorkerView) -> WorkerView:
     )
 
 
-def whole(space: Namespace) -> Generator[list[Request], Any, Overview]:
-    """Counts per status, lines, workers, coordinators."""
+def read_overview(space: Namespace) -> Generator[list[Request], Any, Overview]:
+    """Return the counts for each status, the ready queues, the workers and the coordinators."""
     parts = space.everywhere()
-    lines: list[tuple[Keys, str]] = yield from waiting_lines(parts)
+    routes: list[tuple[Keys, str]] = yield from waiting_routes(parts)
     known: list[WorkerView] = yield from workers(space)
-    waiting = all_of(
-        (yield [read(k.at, "ZCARD", key) for k, route in lines for key in (k.ready(route), k.suspect(route))])
+    waiting = require_all(
+        (yield [read(k.at, "ZCARD", key) for k, route in routes for key in (k.ready(route), k.suspect(route))])
     )
     queues: dict[str, int] = {}
-    for index, (_, route) in enumerate(lines):
+    for index, (_, route) in enumerate(routes):
         queues[route] = queues.get(route, 0) + int(waiting[2 * index]) + int(waiting[2 * index + 1])
-    now = all_of((yield [read(parts[0].at, "TIME")]))[0]
+    now = require_all((yield [read(parts[0].at, "TIME")]))[0]
     clock = int(now[0]) * 1000
     ended = sorted(ENDED)
     width = 4 + len(ended)
@@ -92,7 +92,7 @@ def whole(space: Namespace) -> Generator[list[Request], Any, Overview]:
             read(keys.at, "ZRANGE", keys.coordinators(), 0, MOST, "WITHSCORES"),
             *(read(keys.at, "ZCOUNT", keys.ended(status), f"({clock}", "+inf") for status in ended),
         ]
-    replies = all_of((yield requests))
+    replies = require_all((yield requests))
     rows = [replies[i : i + width] for i in range(0, len(replies), width)]
     counts = dict.fromkeys(Status, 0)
     counts[Status.QUEUED] = sum(queues.values())
@@ -122,22 +122,27 @@ def _coordinators(rows: Sequence[Sequence[Any]], clock: float) -> tuple[Coordina
     return tuple(CoordinatorView(id, max(0.0, (clock - at) / 1000)) for id, at in sorted(seen.items()))
 
 
-def before(space: Namespace, keys: Keys, id: str, route: str, score: int) -> Generator[list[Request], Any, int | None]:
-    """How many of the same queue and kind come before it; those of another partition by their scores."""
+def count_before(
+    space: Namespace, keys: Keys, id: str, route: str, score: int
+) -> Generator[list[Request], Any, int | None]:
+    """Return how many runs of the same queue and kind are before a run. Return None if the run is not queued.
+
+    Runs of other partitions and schemas are compared by their scores.
+    """
     queue, kind, _ = parse_route(route)
-    lines: list[tuple[Keys, str]] = yield from waiting_lines(space.everywhere())
+    routes: list[tuple[Keys, str]] = yield from waiting_routes(space.everywhere())
     others = [
-        (part, line)
-        for part, other in lines
+        (part, index)
+        for part, other in routes
         if parse_route(other)[:2] == (queue, kind)
-        for line in (part.ready(other), part.suspect(other))
+        for index in (part.ready(other), part.suspect(other))
         if (part.at, other) != (keys.at, route)
     ]
     own = (keys.ready(route), keys.suspect(route))
-    requests: list[Request] = [read(keys.at, "ZRANK", line, id) for line in own]
-    requests += [read(keys.at, "ZCOUNT", line, "-inf", f"({score}") for line in own]
-    requests += [read(part.at, "ZCOUNT", line, "-inf", f"({score}") for part, line in others]
-    ready_rank, suspect_rank, ready, suspects, *counts = all_of((yield requests))
+    requests: list[Request] = [read(keys.at, "ZRANK", index, id) for index in own]
+    requests += [read(keys.at, "ZCOUNT", index, "-inf", f"({score}") for index in own]
+    requests += [read(part.at, "ZCOUNT", index, "-inf", f"({score}") for part, index in others]
+    ready_rank, suspect_rank, ready, suspects, *counts = require_all((yield requests))
     if ready_rank is None and suspect_rank is None:
         return None
     here = ready_rank + suspects if ready_rank is not None else suspect_rank + ready

@@ -1,6 +1,6 @@
-"""What a run that is enqueued inside a handler takes over from the run that enqueues it.
+"""The run inside whose handler a client is used. A run that is enqueued there becomes its child.
 
-The worker sets `current` around an attempt; clients read it where no parent is given.
+The worker sets `current_parent` around an attempt. Clients read it where no parent is given.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """The run whose handler is at work, and its attribution."""
+    """The run whose handler is executing, and the meta that it passes on to its children."""
 
     run: str
     meta: Mapping[str, Any]
 
 
-current: ContextVar[Parent | None] = ContextVar("coordinator.client.parent.current", default=None)
+current_parent: ContextVar[Parent | None] = ContextVar("coordinator.client.parent.current", default=None)

@@ -1,7 +1,7 @@
-"""From what a producer says to what the server is sent: inputs and options in, NewRuns out. Pure, no I/O.
+"""Build the runs of an enqueue call from inputs and options. Pure, no I/O.
 
-Everything that can be refused is refused here, before the first byte is written. Options are looked at once per call,
-however many runs it makes; a run costs one encoding.
+Everything that can be refused is refused here, before the first byte is sent. Options are checked once for each call, however
+many runs it makes. Each run is encoded once.
 """
 
 from __future__ import annotations
@@ -40,21 +40,28 @@ class _SharedOptions(TypedDict, total=False):
 
 
 class EnqueueOptions(_SharedOptions, total=False):
-    """The options of `enqueue`. `id` is for calling again after Unconfirmed: one of its `ids`."""
+    """The options of `enqueue`.
+
+    `id` is for a call that is repeated after `Unconfirmed`: one of the error's `ids`.
+    """
 
     key: str | None
     id: str | None
 
 
 class EnqueueManyOptions(_SharedOptions, total=False):
-    """The options of `enqueue_many`. `ids` is for calling again after Unconfirmed: its `ids`, with the same inputs."""
+    """The options of `enqueue_many`.
+
+    `key` computes the idempotency key of a run from its inputs. `ids` is for a call that is repeated after `Unconfirmed`: the
+    error's `ids`, with the same inputs in the same order.
+    """
 
     key: KeyOf | None
     ids: Sequence[str]
 
 
-class Draft(NamedTuple):
-    """A run that lacks only its id."""
+class RunRequest(NamedTuple):
+    """A run that is complete except for its id."""
 
     route: str
     spec: bytes
@@ -62,11 +69,21 @@ class Draft(NamedTuple):
     digest: str
 
 
-class Drafting:
-    """Makes the runs of one call. `around` is the run whose handler makes it."""
+class RunBuilder:
+    """Builds the runs of one enqueue call."""
 
-    def __init__(self, given: Mapping[str, Any], around: Parent | None = None) -> None:
-        self._options = options = _checked(given, around)
+    def __init__(self, given: Mapping[str, Any], parent: Parent | None = None) -> None:
+        """Check the options.
+
+        Args:
+            given: The options of the call, without `key`, `id` and `ids`.
+            parent: The run whose handler makes the call, if any. Its id and meta are passed on unless a parent is given.
+
+        Raises:
+            BadOption: A value is not valid.
+            TypeError: There is no such option.
+        """
+        self._options = options = _check(given, parent)
         self._routes: dict[str, str] = {}
         self._meta = dict(options.meta)
         if self._meta:
@@ -76,71 +93,103 @@ class Drafting:
             self._extra["parent"] = options.parent
         if options.priority:
             self._extra["priority"] = options.priority
-        # what all runs of this call share, in the order of NewRun
+        # The fields that all runs of this call share, in the order of NewRun.
         self._timing = (options.priority, _due(options), _ms(options.expires))
         self._keeping = (_ms(options.key_ttl) or "-", _ms(options.retention), options.parent or "")
 
-    def draft(self, kind: str, values: Mapping[str, Any], key: str | None = None) -> Draft:
-        line = self._routes.get(kind) or self._line(kind)
+    def request(self, kind: str, values: Mapping[str, Any], key: str | None = None) -> RunRequest:
+        """Return a request for one run.
+
+        Args:
+            kind: The kind of the run.
+            values: Its inputs.
+            key: Its idempotency key, if any.
+
+        Raises:
+            BadName: The kind is not a name.
+            BadOption: The key is not valid.
+            NotPlain: An input can't be stored.
+            TooLarge: The inputs are too large.
+        """
+        waits_in = self._routes.get(kind) or self._route(kind)
         inputs = values if type(values) is dict else _as_dict(values)
         for field in inputs:
             if type(field) is not str:
                 raise NotPlain(f"inputs of {kind!r} have the name {field!r}: names of inputs are text")
         if key is None:
-            return Draft(line, encode_spec(inputs, self._meta, self._extra), "", "")
+            return RunRequest(waits_in, encode_spec(inputs, self._meta, self._extra), "", "")
         once = _key(key)
-        return Draft(line, encode_spec(inputs, self._meta, {**self._extra, "key": once}), once, digest_inputs(inputs))
+        spec = encode_spec(inputs, self._meta, {**self._extra, "key": once})
+        return RunRequest(waits_in, spec, once, digest_inputs(inputs))
 
-    def _line(self, kind: str) -> str:
-        line = self._routes[kind] = route(self._options.queue, name(kind, "kind"), self._options.schema)
-        return line
+    def _route(self, kind: str) -> str:
+        made = self._routes[kind] = route(self._options.queue, name(kind, "kind"), self._options.schema)
+        return made
 
     def runs(
-        self, drafts: Sequence[Draft], ids: RunIds, now: float, partitions: int, given: Sequence[str] = ()
+        self, requests: Sequence[RunRequest], ids: RunIds, now: float, partitions: int, given: Sequence[str] = ()
     ) -> list[NewRun]:
-        """The drafts with their ids: those that are given, then new ones."""
+        """Return the requests as runs with ids.
+
+        Args:
+            requests: The requests.
+            ids: The maker of new ids.
+            now: The time that new ids begin with.
+            partitions: The number of partitions of the namespace.
+            given: Ids for the first of the requests. The others get new ids.
+        """
         timing, keeping = self._timing, self._keeping
         runs = []
-        for index, (line, spec, once, inputs_digest) in enumerate(drafts):
+        for index, (waits_in, spec, once, digest) in enumerate(requests):
             if index < len(given):
                 id = given[index]
             elif once:
                 id = ids.make(now, partition_for(once, partitions))
             else:
                 id = ids.make(now, 0 if partitions == 1 else int(random.random() * partitions))
-            runs.append(NewRun(id, line, spec, *timing, once, inputs_digest, *keeping))
+            runs.append(NewRun(id, waits_in, spec, *timing, once, digest, *keeping))
         return runs
 
 
-def batches(drafts: Iterable[Draft]) -> Iterator[list[Draft]]:
-    """Up to 500 at a time, and up to 1 MiB; a larger one goes alone."""
-    batch: list[Draft] = []
+def batches(requests: Iterable[RunRequest]) -> Iterator[list[RunRequest]]:
+    """Group requests into batches of up to 500 runs and 1 MiB. A larger request is a batch of its own."""
+    batch: list[RunRequest] = []
     size = 0
-    for draft in drafts:
-        more = len(draft.spec)
+    for request in requests:
+        more = len(request.spec)
         if batch and (len(batch) >= BATCH_RUNS or size + more > BATCH_BYTES):
             yield batch
             batch, size = [], 0
-        batch.append(draft)
+        batch.append(request)
         size += more
     if batch:
         yield batch
 
 
-def kind_and_values(one: object) -> tuple[str, Mapping[str, Any]]:
-    """What one element of `enqueue_many` names."""
-    if isinstance(one, Inputs):
-        return one.kind, one.values
-    if isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], str):
-        return one[0], one[1]
-    raise BadOption(f"{one!r:.80} is neither handler.inputs(…) nor (kind, inputs)")
+def kind_and_values(item: object) -> tuple[str, Mapping[str, Any]]:
+    """Return the kind and the inputs of one element of `enqueue_many`.
+
+    Raises:
+        BadOption: The element is neither `handler.inputs(…)` nor a pair of kind and inputs.
+    """
+    if isinstance(item, Inputs):
+        return item.kind, item.values
+    if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str):
+        return item[0], item[1]
+    raise BadOption(f"{item!r:.80} is neither handler.inputs(…) nor (kind, inputs)")
 
 
-def given_ids(ids: Sequence[str], drafts: Sequence[Draft], partitions: int) -> Sequence[str]:
-    """Ids of an earlier call that was not confirmed; a key fixes the partition, so the id must be of that one."""
-    for id, draft in zip(ids, drafts, strict=False):
-        if partition_of(id, partitions) != partition_for(draft.once, partitions) and draft.once:
-            raise BadOption(f"id {id!r} is not of the partition of key {draft.once!r}: it belongs to another call")
+def check_given_ids(ids: Sequence[str], requests: Sequence[RunRequest], partitions: int) -> Sequence[str]:
+    """Return the ids of an earlier call that was not confirmed.
+
+    Raises:
+        BadOption: A request has a key, which fixes its partition, and its id is of another partition.
+    """
+    for id, request in zip(ids, requests, strict=False):
+        if partition_of(id, partitions) != partition_for(request.once, partitions) and request.once:
+            raise BadOption(
+                f"id {id!r} is not in the partition of key {request.once!r}: the id belongs to another call"
+            )
     return ids
 
 
@@ -153,23 +202,23 @@ def _as_dict(values: Mapping[str, Any]) -> dict[str, Any]:
 # ---- options ---------------------------------------------------------------------------------------------------------
 
 
-def _checked(given: Mapping[str, Any], around: Parent | None) -> Options:
-    """The options, with what is handed on from the run around us."""
+def _check(given: Mapping[str, Any], parent: Parent | None) -> Options:
+    """Return the checked options, with the parent's id and meta where no parent is given."""
     options = {field: value for field, value in given.items() if field != "meta" or value is not None}
     at = options.get("at")
     if isinstance(at, datetime):
         if at.tzinfo is None:
-            raise BadOption("at is a datetime without a zone: give one, as in datetime(…, tzinfo=UTC)")
+            raise BadOption("at is a datetime without a time zone: give one, as in datetime(…, tzinfo=UTC)")
         options["at"] = at.timestamp()
-    if around is not None and options.get("parent") is None:
-        options["parent"] = around.run
-        options["meta"] = {**around.meta, **options.get("meta", {})}
+    if parent is not None and options.get("parent") is None:
+        options["parent"] = parent.run
+        options["meta"] = {**parent.meta, **options.get("meta", {})}
     try:
         checked = Options(**options)
     except TypeError:
         known = [field.name for field in fields(Options)]
         if unknown := sorted(options.keys() - known):
-            raise TypeError(f"there is no option {unknown[0]!r}: there are {', '.join(known)}") from None
+            raise TypeError(f"there is no option {unknown[0]!r}: there are {', '.join(known)}, and key") from None
         raise
     if checked.parent is not None and not is_run_id(checked.parent):
         raise BadOption(f"parent {checked.parent!r} is not a run id")
@@ -182,7 +231,7 @@ def _key(key: str) -> str:
     try:
         key.encode()
     except UnicodeEncodeError:
-        raise BadOption(f"key {key!r:.80} has lone surrogates, which can't be kept") from None
+        raise BadOption(f"key {key!r:.80} has lone surrogates, which can't be stored") from None
     return key
 
 
@@ -196,6 +245,6 @@ def _ms(seconds: float | None) -> str:
     return "" if seconds is None else str(round(seconds * 1000))
 
 
-def without(options: Mapping[str, Any], *fields: str) -> dict[str, Any]:
-    """The options but these."""
-    return {field: value for field, value in options.items() if field not in fields}
+def without(options: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Return the options except those that are named."""
+    return {option: value for option, value in options.items() if option not in names}

@@ -1,6 +1,7 @@
-"""All runs that a filter means, as ids: every page of every index, where `list` reads a bounded part and brings whole views.
+"""The ids of all runs that match a filter: every page of every index. listing.py reads a bounded part, but whole views.
 
-A walk is no snapshot: what moves while it goes on may be missed or come twice. Who changes what was found walks again.
+A walk is not a snapshot: a run that changes its status during the walk may be missed or found twice. A caller that changes the
+runs it finds therefore walks again until it finds no new ones.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.client.listing import all_of, routes_of, waiting_lines
+from coordinator.client.listing import routes_of, waiting_routes
 from coordinator.model.run import Status, parse_route
 from coordinator.store.keys import Keys, Namespace
-from coordinator.store.replies import text
+from coordinator.store.replies import require_all, text
 from coordinator.store.script import Request, read
 
 PAGE = 1000
@@ -22,7 +23,14 @@ Steps = Generator[list[Request], Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Which runs are meant. `since` is the beginning of an id: those that were made before it are not."""
+    """Which runs to find.
+
+    Attributes:
+        status: Their status.
+        kind: Their kind, or None for all kinds.
+        queue: Their queue, or None for all queues.
+        since: The beginning of a run id. Runs whose id sorts before it are left out.
+    """
 
     status: Status
     kind: str | None = None
@@ -30,7 +38,7 @@ class Walk:
     since: str = ""
 
     def ids(self, space: Namespace) -> Generator[list[Request], Any, list[str]]:
-        """Each once, in the order in which its index has them."""
+        """Return each id once, in the order of the index in which it was found."""
         found: dict[str, None] = {}
         for keys, command, key, known in (yield from self._indexes(space.everywhere())):
             start: int | None = 0
@@ -41,15 +49,15 @@ class Walk:
         return list(found)
 
     def _indexes(self, parts: Sequence[Keys]) -> Steps:
-        """Partition, command that pages, key, and whether all that is there is of the kind and queue that are meant."""
+        """Return the indexes to read: keys of the partition, command that pages, key, and whether every entry matches."""
         every = self.kind is None and self.queue is None
         match self.status:
             case Status.QUEUED:
-                lines = yield from waiting_lines(parts)
+                routes = yield from waiting_routes(parts)
                 return [
                     (keys, "ZRANGE", key, True)
-                    for keys, route in lines
-                    if self._meant(route)
+                    for keys, route in routes
+                    if self._matches(route)
                     for key in (keys.ready(route), keys.suspect(route))
                 ]
             case Status.DELAYED:
@@ -58,7 +66,7 @@ class Walk:
                 workers = yield [read(keys.at, "ZRANGE", keys.workers(), 0, -1) for keys in parts]
                 return [
                     (keys, "SSCAN", keys.owned(text(worker)), every)
-                    for keys, ids in zip(parts, all_of(workers), strict=True)
+                    for keys, ids in zip(parts, require_all(workers), strict=True)
                     for worker in ids
                 ]
             case Status.WAITING:
@@ -66,19 +74,19 @@ class Walk:
             case ended:
                 return [(keys, "ZRANGE", keys.ended(ended), every) for keys in parts]
 
-    def _meant(self, route: str) -> bool:
+    def _matches(self, route: str) -> bool:
         queue, kind, _ = parse_route(route)
         return self.kind in (None, kind) and self.queue in (None, queue)
 
     def _matching(self, keys: Keys, ids: Sequence[str]) -> Steps:
         routes = routes_of((yield [read(keys.at, "HGET", keys.run(id), "route") for id in ids]))
-        return [id for id, route in zip(ids, routes, strict=True) if route and self._meant(route)]
+        return [id for id, route in zip(ids, routes, strict=True) if route and self._matches(route)]
 
 
 def _page(keys: Keys, command: str, key: str, start: int) -> Steps:
-    """The ids of a page, and where the next one begins; None where there is none."""
+    """Return where the next page starts (None after the last page), and the ids of this page."""
     if command == "ZRANGE":
-        (members,) = all_of((yield [read(keys.at, command, key, start, start + PAGE - 1)]))
+        (members,) = require_all((yield [read(keys.at, command, key, start, start + PAGE - 1)]))
         return start + PAGE if len(members) == PAGE else None, [text(member) for member in members]
-    ((cursor, members),) = all_of((yield [read(keys.at, command, key, start, "COUNT", PAGE)]))
+    ((cursor, members),) = require_all((yield [read(keys.at, command, key, start, "COUNT", PAGE)]))
     return int(cursor) or None, [text(member) for member in members]

@@ -1,4 +1,4 @@
-"""Schedules from the producer's side: what a user says becomes what the server is sent, and what it keeps becomes views."""
+"""Build a schedule from what a user asks for, and a view of a schedule from what the server keeps. Pure, no I/O."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict
 
-from coordinator.client.run_builder import Drafting, without
+from coordinator.client.run_builder import RunBuilder, without
 from coordinator.encoding.codec import decode
 from coordinator.encoding.spec import read_spec
 from coordinator.errors import BadOption, CoordinatorError
@@ -16,13 +16,16 @@ from coordinator.store.plans.schedules import NewSchedule
 from coordinator.store.replies import text
 
 When = str | float | timedelta
-UNREADABLE = "its record can't be read: set it again, or remove it"
-_RULES = ("tz", "jitter", "overlap", "catch_up")
-_RUN = ("queue", "priority", "expires", "retention", "schema", "meta")
+UNREADABLE = "its record can't be read: set the schedule again, or remove it"
+_RULE_OPTIONS = ("tz", "jitter", "overlap", "catch_up")
+_RUN_OPTIONS = ("queue", "priority", "expires", "retention", "schema", "meta")
 
 
 class ScheduleOptions(TypedDict, total=False):
-    """The options of `schedule`: its rules (`overlap` is skip, allow or cancel; `catch_up` latest, all or none), and its runs'."""
+    """The options of `schedule`: its own rules, and the options of its runs.
+
+    `overlap` is skip, allow or cancel. `catch_up` is latest, all or none.
+    """
 
     tz: str
     jitter: float
@@ -36,20 +39,33 @@ class ScheduleOptions(TypedDict, total=False):
     meta: Mapping[str, Any] | None
 
 
-def wanted(
+def build_schedule(
     schedule: str, when: When, what: Inputs[Any] | str, values: Mapping[str, Any] | None, options: Mapping[str, Any]
 ) -> NewSchedule:
-    """What is to be kept under a name; everything that can be refused is refused here."""
+    """Return the schedule to store. Everything that can be refused is refused here.
+
+    Args:
+        schedule: The name of the schedule.
+        when: A cron expression, 'every 30s', seconds, or a timedelta.
+        what: `handler.inputs(…)`, or the kind of the runs.
+        values: The inputs, where `what` is a kind.
+        options: The options of `Client.schedule`.
+
+    Raises:
+        BadName: The schedule's name or the kind is not a name.
+        BadOption: An option is not known, or its value is not valid.
+    """
     name(schedule, "schedule")
-    if unknown := options.keys() - {*_RULES, *_RUN}:
-        raise BadOption(f"a schedule has no option {', '.join(sorted(unknown))}: it has {', '.join((*_RULES, *_RUN))}")
-    rules = rules_for(when, **{option: options[option] for option in _RULES if option in options})
+    if unknown := options.keys() - {*_RULE_OPTIONS, *_RUN_OPTIONS}:
+        known = ", ".join((*_RULE_OPTIONS, *_RUN_OPTIONS))
+        raise BadOption(f"a schedule has no option {', '.join(sorted(unknown))}: it has {known}")
+    rules = rules_for(when, **{option: options[option] for option in _RULE_OPTIONS if option in options})
     kind, values = (what.kind, what.values) if isinstance(what, Inputs) else (what, values or {})
-    run = without(options, *_RULES)
-    drafting = Drafting({**run, "meta": {**(run.get("meta") or {}), "schedule": schedule}})
-    draft = drafting.draft(kind, values)
+    run = without(options, *_RULE_OPTIONS)
+    builder = RunBuilder({**run, "meta": {**(run.get("meta") or {}), "schedule": schedule}})
+    request = builder.request(kind, values)
     return NewSchedule(
-        schedule, rules.packed(), str(rules.overlap), draft.route, draft.spec, run.get("priority", 0),
+        schedule, rules.packed(), str(rules.overlap), request.route, request.spec, run.get("priority", 0),
         _ms(run.get("expires")), _ms(run.get("retention")),
     )  # fmt: skip
 
@@ -61,8 +77,13 @@ def _ms(seconds: float | None) -> str:
 # ---- views -----------------------------------------------------------------------------------------------------------
 
 
-def view(schedule: str, fields: Mapping[str, Any] | None) -> ScheduleView:
-    """A schedule as it is kept. What can't be read of it is left out, and said."""
+def schedule_view(schedule: str, fields: Mapping[str, Any] | None) -> ScheduleView:
+    """Return a schedule as the server keeps it. Damaged parts are left out and named in the view's `trouble`.
+
+    Args:
+        schedule: The name of the schedule.
+        fields: The fields of its hash, or None if the hash can't be read.
+    """
     of = fields or {}
     trouble = _shown(of.get("why", b"")) if of.get("generation") else UNREADABLE
     rules, kind, inputs, counts = {}, {}, {}, {}
@@ -101,7 +122,7 @@ def _counts(of: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rules(packed: bytes) -> dict[str, Any]:
-    """Without judging them: a time zone that is not known here may be known to the coordinators."""
+    """Read the rules without checking them: a time zone that is unknown here may be known to the coordinators."""
     cron, every, tz, jitter, overlap, catch_up = decode(packed, "rules")
     when = cron or f"every {every:g} s"
     return {"when": when, "tz": tz, "jitter": jitter, "overlap": overlap, "catch_up": catch_up}

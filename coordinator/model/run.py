@@ -176,7 +176,6 @@ class Options:
     at: float | None = None
     delay: float | None = None
     expires: float | None = None
-    key: str | None = None
     key_ttl: float | None = None
     retention: float | None = None
     schema: int = 0
@@ -195,8 +194,6 @@ class Options:
                 raise BadOption(f"{what} {value!r} is not a time of 0 seconds or more")
         if type(self.schema) is not int or not 0 <= self.schema <= 99:
             raise BadOption(f"schema {self.schema!r} is not a whole number within 0..99")
-        if self.key is not None and not 1 <= len(self.key) <= 512:
-            raise BadOption("key must have 1 to 512 characters")
         if not isinstance(self.meta, Mapping):
             raise BadOption(f"meta must be a dict of names and values, not {type(self.meta).__name__}")
         for key, value in self.meta.items():

@@ -34,7 +34,8 @@ from coordinator import (
     TooLarge,
     Unreadable,
 )
-from coordinator.client.parent import Parent, current
+from coordinator.client.operations import lists as list_operations
+from coordinator.client.parent import Parent, current_parent
 from coordinator.client.scan import Walk
 from coordinator.config import address
 from coordinator.encoding.codec import encode
@@ -268,14 +269,14 @@ def test_a_child_knows_its_parent(client, shop):
 
 def test_inside_a_handler_parent_and_meta_are_handed_on(client):
     parent = client.enqueue("work")
-    token = current.set(Parent(parent.id, {"caller_id": "u1", "channel_id": "c"}))
+    token = current_parent.set(Parent(parent.id, {"caller_id": "u1", "channel_id": "c"}))
     try:
         child = client.enqueue("work", meta={"channel_id": "other"}).view()
         many = client.enqueue_many([("work", {})])[0].view()
         stranger = client.enqueue("work", parent=child.id).view()
         fresh = Client(client._settings.url, client._settings.namespace)
     finally:
-        current.reset(token)
+        current_parent.reset(token)
     with fresh:
         assert fresh.enqueue("work").view().parent is None
     assert (child.parent, child.meta) == (parent.id, {"caller_id": "u1", "channel_id": "other"})
@@ -490,7 +491,7 @@ def test_a_result_comes_at_once_where_the_run_has_ended(client, shop):
 
 
 def test_who_waits_is_woken(client, shop, monkeypatch):
-    monkeypatch.setattr("coordinator.client.endings.ASK_AGAIN", ASK_AGAIN)
+    monkeypatch.setattr("coordinator.client.ending_tracker.ASK_AGAIN", ASK_AGAIN)
     handle = client.enqueue("work")
     run = shop.start(handle)[handle.id]
     answer = in_thread(lambda: (handle.result(timeout=2 * ASK_AGAIN), time.monotonic()))
@@ -503,10 +504,10 @@ def test_who_waits_is_woken(client, shop, monkeypatch):
 
 
 def test_a_hint_that_is_lost_costs_seconds_and_not_the_result(client, shop, monkeypatch):
-    monkeypatch.setattr("coordinator.client.endings.ASK_AGAIN", 0.05)
+    monkeypatch.setattr("coordinator.client.ending_tracker.ASK_AGAIN", 0.05)
     handle = client.enqueue("work")
     run = shop.start(handle)[handle.id]
-    monkeypatch.setattr("coordinator.client.endings._Boxes.deliver", lambda *_: None)
+    monkeypatch.setattr("coordinator.client.mailboxes.Mailboxes.deliver", lambda *_: None)
     answer = in_thread(lambda: handle.result(timeout=30))
     wait_until(lambda: waits(shop, handle.id), "the waiter to be noted")
     shop.complete(run, 1)
@@ -631,7 +632,7 @@ def test_a_running_one_is_asked_to_stop(client, shop):
     assert handle.cancel(grace=0) is Status.RUNNING
     view = handle.view()
     assert view.cancelling
-    assert "asked to cancel" in view.why
+    assert "cancel requested" in view.why
     shop.due()
     with pytest.raises(RunCancelled, match="by force"):
         handle.result(timeout=10)
@@ -807,7 +808,7 @@ def test_one_damaged_run_hides_no_other_in_a_list(client, shop, how):
             lost = how == "a run of another type" or (how == "route" and kind and status is not Status.QUEUED)
             assert len(seen) == (2 if lost else 3)
             walk = Walk(status, kind)
-            assert sound <= set(client._do(lambda do, walk=walk: do.walk(walk)))
+            assert sound <= set(client._do(list_operations.list_ids, walk))
 
 
 @pytest.mark.parametrize(("how", "said"), [("spec", "its inputs are damaged"), ("head", "its checkpoint is damaged")])
@@ -937,7 +938,7 @@ def has(things: list[Any], count: int) -> bool:
 
 
 async def test_an_async_client_does_the_same(shop, monkeypatch):
-    monkeypatch.setattr("coordinator.client.endings.ASK_AGAIN", ASK_AGAIN)
+    monkeypatch.setattr("coordinator.client.ending_tracker.ASK_AGAIN", ASK_AGAIN)
     async with AsyncClient(shop.url, shop.name) as client:
         handle = await client.enqueue("work", {"n": 1}, key="k")
         again = await client.enqueue("work", {"n": 1}, key="k")

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from coordinator import Handle, NotFound, RunCancelled, Status, TreeCancelled
-from coordinator.client.operations import Operations
+from coordinator.client.operations import runs as run_operations
+from coordinator.client.operations.open_namespace import OpenNamespace
 from coordinator.errors import Unreadable
 from coordinator.store import scripts
 from coordinator.store.keys import Keys
@@ -89,7 +90,7 @@ def test_no_child_escapes_whenever_it_is_enqueued(shop: Shop) -> None:
     while number < steps:
         root = shop.client.enqueue("work")
         shop.start(root)
-        plan = Operations(shop.name, shop.client._clock, examine=None).cancel_tree(root.id, 30.0)
+        plan = run_operations.cancel_tree(OpenNamespace(shop.name, shop.client._clock, check=None), root.id, 30.0)
         steps, request = 0, next(plan)
         while True:
             if steps == number:
@@ -121,7 +122,7 @@ def test_a_refused_child_leaves_nothing(shop: Shop) -> None:
     shop.start(root)
     root.cancel_tree()
     before = shop.all_keys()
-    with pytest.raises(TreeCancelled, match="was cancelled with all that is below it"):
+    with pytest.raises(TreeCancelled, match="was cancelled with all runs below it"):
         shop.client.enqueue("child", {}, parent=root.id, key="k")
     assert shop.all_keys() == before
 
@@ -165,7 +166,7 @@ def test_a_mark_that_comes_late_does_not_count_for_the_next_life(shop: Shop) -> 
     """Who cancels the tree stands still before its mark, and meanwhile the run has ended and was revived."""
     root = shop.client.enqueue("work")
     shop.start(root)
-    plan = Operations(shop.name, shop.client._clock, examine=None).cancel_tree(root.id, 30.0)
+    plan = run_operations.cancel_tree(OpenNamespace(shop.name, shop.client._clock, check=None), root.id, 30.0)
     request = next(plan)
     while not (
         isinstance(request, list)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from coordinator import Status
+from coordinator.client.operations import lists as list_operations
 from coordinator.client.scan import PAGE, Walk
 from coordinator.model.run import ids_from
 from tests.contract.test_client import Shop
@@ -21,7 +22,7 @@ def shop(request: pytest.FixtureRequest, store_url: str, namespace: str) -> Iter
 
 
 def walked(shop: Shop, status: Status, kind: str | None = None, queue: str | None = None, since: str = "") -> list[str]:
-    ids = shop.client._do(lambda do: do.walk(Walk(status, kind, queue, since)))
+    ids = shop.client._do(list_operations.list_ids, Walk(status, kind, queue, since))
     assert len(ids) == len(set(ids)), "each once"
     return sorted(ids)
 

@@ -98,7 +98,7 @@ def test_the_commands_set_list_pause_and_remove(stage: Stage, client: Client) ->
 def test_a_schedule_in_trouble_is_said_and_is_exit_1(stage: Stage, client: Client) -> None:
     client.schedule("good", 30, "report")
     client.schedule("bad", 30, "report")
-    wire = client._here().wire
+    wire = client._open().wire
     key = f"{{{stage.namespace}:0}}:schedule:bad"
     wire.ask([read(f"{{{stage.namespace}:0}}", "HSET", key, "rules", "garbled")])
     log = stage.directory / f"log-{len(stage.started)}"

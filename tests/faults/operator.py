@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import redis
 
 from coordinator import Client, CoordinatorError, RunView, Status
-from coordinator.client.schedules import wanted as as_wanted
+from coordinator.client.schedules import build_schedule
 from coordinator.config import settings
 from coordinator.doctor.examiner import Report, examine
 from coordinator.doctor.findings import Finding
@@ -185,7 +185,7 @@ def schedule_elsewhere(by: Operator) -> None:
     by.elsewhere.append(f"elsewhere-{os.getpid()}-{next(by.numbers)}")
     if len(by.elsewhere) > 20:  # deeds: more than two seconds
         by.client.unschedule(by.elsewhere.pop(0))
-    new = as_wanted(by.elsewhere[-1], "* * * * *", "plain", {"topic": "small-elsewhere", "turns": 3}, {})
+    new = build_schedule(by.elsewhere[-1], "* * * * *", "plain", {"topic": "small-elsewhere", "turns": 3}, {})
     new = new._replace(rules=encode(["* * * * *", 0.0, "Atlantis/Poseidonis", 0.0, "skip", "latest"], "rules"))
     by.do(schedule_plans.replace(by.keys, "", new, os.urandom(8).hex()))
 

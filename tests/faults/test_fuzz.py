@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.client import schedules as scheduling
+from coordinator.client.schedules import schedule_view
 from coordinator.encoding.codec import decode, encode
 from coordinator.encoding.spec import read_spec
 from coordinator.errors import CoordinatorError, Unreadable
@@ -111,7 +111,7 @@ def test_a_url_in_the_wrong_place_is_refused_without_its_password(real_url: str,
 
 
 def test_a_schedule_whose_counts_are_not_ours_is_shown_with_its_trouble() -> None:
-    view = scheduling.view(
+    view = schedule_view(
         "nightly", {"generation": b"g", "next": b"9" * 30, "fired": b"x", "why": b"\xff", "last": b"\xff"}
     )
     assert view.trouble

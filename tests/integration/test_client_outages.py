@@ -109,7 +109,7 @@ def test_a_flushed_server_is_founded_anew(start_server, namespace, caplog):
         client.enqueue("work")
         server.admin.flushall()
         handles = client.enqueue_many(("work", {"n": n}) for n in range(3))
-        assert "founded anew" in caplog.text
+        assert "was created again" in caplog.text
         assert [handle.view().inputs["n"] for handle in handles] == [0, 1, 2]
         server.admin.flushall()
         assert client.enqueue("work").view().status is Status.QUEUED

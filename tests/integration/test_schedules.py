@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from coordinator import AsyncClient, BadOption, Client, Inputs, NotFound, ScheduleView
-from coordinator.client.schedules import view, wanted
+from coordinator.client.schedules import build_schedule, schedule_view
 from coordinator.config import address
 from coordinator.model.run import partition_for
 from coordinator.model.schedule import Overlap, Rules, rules_for, run_id
@@ -53,7 +53,7 @@ class World:
 
     async def schedule(self, name: str, when: Any, **options: Any) -> None:
         self.generations += 1
-        new = wanted(name, when, "work", {}, options)
+        new = build_schedule(name, when, "work", {}, options)
         plan = schedule_plans.replace(self.home(name), self.namespace.birth, new, f"g{self.generations}", self.now())
         assert await self.ask(plan) == "ok"
 
@@ -84,7 +84,7 @@ class World:
 
     async def view(self, name: str) -> ScheduleView:
         rows = await self.ask(schedule_plans.listed(self.home(name)))
-        return view(name, dict(rows)[name])
+        return schedule_view(name, dict(rows)[name])
 
 
 def _one(request: Any) -> Any:

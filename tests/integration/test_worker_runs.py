@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from coordinator import AsyncClient, Client, logs
-from coordinator.client import parent as inherit
+from coordinator.client.parent import current_parent
 from coordinator.store.plans import clients as client_plans
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.servers import Server
@@ -220,7 +220,7 @@ async def test_a_run_that_a_handler_enqueues_knows_its_parent_and_takes_over_its
     here.worker(runs)
     id = await here.enqueue("p" if plain else "a", meta={"caller_id": "u1"})
     assert await here.outcome(id) == "completed"
-    assert inherit.current.get() is None
+    assert current_parent.get() is None
     async with AsyncClient(here.url, here.namespace.name) as client:
         view = await client.handle(children[0]).view()
     assert view.parent == id

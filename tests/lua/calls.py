@@ -182,7 +182,7 @@ def cap(store: Store) -> Any:
 
 
 def block_children(store: Store) -> Any:
-    return tree_plans.fell(store.ns, [tree_plans.Felled(ONE, 1)])
+    return tree_plans.block_children(store.ns, [tree_plans.CancelledNode(ONE, 1)])
 
 
 def pause(store: Store) -> Any:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.client.parent import Parent
-from coordinator.client.run_builder import BATCH_BYTES, BATCH_RUNS, Draft, Drafting, batches
+from coordinator.client.run_builder import BATCH_BYTES, BATCH_RUNS, RunBuilder, RunRequest, batches
 from coordinator.encoding.spec import digest_inputs, read_spec
 from coordinator.errors import BadOption
 from coordinator.model.run import RunIds, partition_for, partition_of
@@ -49,15 +49,15 @@ def test_a_digest_tells_different_inputs_apart(a, b):
 def test_a_digest_is_the_same_for_what_comes_back_from_the_server():
     zone = timezone(timedelta(hours=2))
     inputs = {"when": datetime(2030, 1, 1, tzinfo=zone), "pair": (1, [2, {"b": 1, "a": b"x"}])}
-    kept, _, _ = read_spec(Drafting({}).draft("work", inputs).spec)
+    kept, _, _ = read_spec(RunBuilder({}).request("work", inputs).spec)
     assert digest_inputs(kept) == digest_inputs(inputs)
 
 
 def test_the_spec_holds_only_what_is_set():
     parent = RunIds().make(1, 0)
-    assert read_spec(Drafting({}).draft("work", {"a": 1}).spec) == ({"a": 1}, {}, {})
-    drafting = Drafting({"parent": parent, "priority": 3, "meta": {"m": 1}})
-    assert read_spec(drafting.draft("work", {}, "k").spec) == (
+    assert read_spec(RunBuilder({}).request("work", {"a": 1}).spec) == ({"a": 1}, {}, {})
+    builder = RunBuilder({"parent": parent, "priority": 3, "meta": {"m": 1}})
+    assert read_spec(builder.request("work", {}, "k").spec) == (
         {},
         {"m": 1},
         {"parent": parent, "priority": 3, "key": "k"},
@@ -65,51 +65,51 @@ def test_the_spec_holds_only_what_is_set():
 
 
 def test_times_are_sent_in_ms():
-    drafting = Drafting({"delay": 1.5, "expires": 2, "key_ttl": 0, "retention": 0.25})
-    (run,) = drafting.runs([drafting.draft("work", {}, "k")], RunIds(), 1.0, 1)
+    builder = RunBuilder({"delay": 1.5, "expires": 2, "key_ttl": 0, "retention": 0.25})
+    (run,) = builder.runs([builder.request("work", {}, "k")], RunIds(), 1.0, 1)
     assert (run.due, run.expires, run.key_ttl, run.retention, run.once) == ("+1500", "2000", "0", "250", "k")
     at = datetime(2030, 1, 1, tzinfo=UTC)
-    drafting = Drafting({"at": at})
-    (run,) = drafting.runs([drafting.draft("work", {})], RunIds(), 1.0, 1)
+    builder = RunBuilder({"at": at})
+    (run,) = builder.runs([builder.request("work", {})], RunIds(), 1.0, 1)
     assert (run.due, run.key_ttl, run.expires, run.retention) == (str(round(at.timestamp() * 1000)), "-", "", "")
 
 
 def test_runs_are_spread_over_partitions_and_a_key_fixes_its_own():
-    drafting = Drafting({})
-    free = drafting.runs([drafting.draft("work", {})] * 1000, RunIds(), 1.0, 4)
+    builder = RunBuilder({})
+    free = builder.runs([builder.request("work", {})] * 1000, RunIds(), 1.0, 4)
     assert min(Counter(partition_of(run.id, 4) for run in free).values()) > 150
-    keyed = drafting.runs([drafting.draft("work", {}, key) for key in "abcdef"], RunIds(), 1.0, 4)
+    keyed = builder.runs([builder.request("work", {}, key) for key in "abcdef"], RunIds(), 1.0, 4)
     assert [partition_of(run.id, 4) for run in keyed] == [partition_for(run.once, 4) for run in keyed]
 
 
 def test_a_parent_hands_on_what_is_not_given():
     parent = RunIds().make(1, 0)
     around = Parent(parent, {"a": 1, "b": 1})
-    (run,) = (drafting := Drafting({"meta": {"b": 2}}, around)).runs([drafting.draft("work", {})], RunIds(), 1.0, 1)
+    (run,) = (builder := RunBuilder({"meta": {"b": 2}}, around)).runs([builder.request("work", {})], RunIds(), 1.0, 1)
     assert (run.parent, read_spec(run.spec)[1]) == (parent, {"a": 1, "b": 2})
     other = RunIds().make(2, 0)
-    assert read_spec(Drafting({"parent": other}, around).draft("work", {}).spec)[1:] == ({}, {"parent": other})
+    assert read_spec(RunBuilder({"parent": other}, around).request("work", {}).spec)[1:] == ({}, {"parent": other})
 
 
 def test_an_empty_meta_may_be_none():
-    assert read_spec(Drafting({"meta": None}).draft("work", {}).spec)[1] == {}
+    assert read_spec(RunBuilder({"meta": None}).request("work", {}).spec)[1] == {}
 
 
 def test_an_unknown_option_is_a_type_error():
     with pytest.raises(TypeError, match="colour"):
-        Drafting({"colour": "red"})
+        RunBuilder({"colour": "red"})
 
 
 def test_a_key_of_513_characters_is_refused():
-    Drafting({}).draft("work", {}, "x" * 512)
+    RunBuilder({}).request("work", {}, "x" * 512)
     with pytest.raises(BadOption):
-        Drafting({}).draft("work", {}, "x" * 513)
+        RunBuilder({}).request("work", {}, "x" * 513)
 
 
 def test_batches_are_bounded_by_number_and_by_size():
-    small = [Draft("r", b"x", "", "")] * (2 * BATCH_RUNS + 1)
+    small = [RunRequest("r", b"x", "", "")] * (2 * BATCH_RUNS + 1)
     assert [len(batch) for batch in batches(small)] == [BATCH_RUNS, BATCH_RUNS, 1]
-    large = [Draft("r", b"x" * (BATCH_BYTES // 2), "", ""), Draft("r", b"x" * (BATCH_BYTES + 1), "", "")] * 2
+    large = [RunRequest("r", b"x" * (BATCH_BYTES // 2), "", ""), RunRequest("r", b"x" * (BATCH_BYTES + 1), "", "")] * 2
     assert [len(batch) for batch in batches(large)] == [1, 1, 1, 1]
     assert list(batches([])) == []
 
@@ -132,3 +132,9 @@ def test_ids_sort_by_time_and_by_order_of_making():
     ids = RunIds()
     made = [ids.make(now, 0) for now in (1.0, 1.0, 1.0, 2.0, 1.5, 1.7e9, 1.7e9)]
     assert made == sorted(set(made))
+
+
+@pytest.mark.parametrize("key", ["", "x" * 513, "\ud800", 7])
+def test_a_key_that_is_not_text_of_1_to_512_characters_is_refused(key):
+    with pytest.raises(BadOption, match="key"):
+        RunBuilder({}).request("work", {}, key)

@@ -4,40 +4,41 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.client.endings import ASK_AGAIN, IDLE, Mailbox, Watch, _Boxes
+from coordinator.client.ending_tracker import ASK_AGAIN, EndingTracker
+from coordinator.client.mailboxes import IDLE, Mailbox, Mailboxes
 from coordinator.clock import SystemClock
 from coordinator.errors import ResultTimeout
 
 
 def test_all_are_asked_about_first_then_those_with_a_hint_then_all_again():
-    watch = Watch(["a", "b", "c"], 100.0, None)
-    assert watch.to_ask(100.0) == ["a", "b", "c"]
-    watch.ended("c")
-    assert watch.rest(100.0) == ASK_AGAIN
-    assert watch.to_ask(101.0) == []
-    watch.hint({"b", "c", "other"})
-    assert watch.to_ask(102.0) == ["b"]
-    assert watch.rest(103.0) == ASK_AGAIN - 3
-    assert watch.to_ask(100.0 + ASK_AGAIN) == ["a", "b"]
+    tracker = EndingTracker(["a", "b", "c"], 100.0, None)
+    assert tracker.to_ask(100.0) == ["a", "b", "c"]
+    tracker.ended("c")
+    assert tracker.rest(100.0) == ASK_AGAIN
+    assert tracker.to_ask(101.0) == []
+    tracker.hint({"b", "c", "other"})
+    assert tracker.to_ask(102.0) == ["b"]
+    assert tracker.rest(103.0) == ASK_AGAIN - 3
+    assert tracker.to_ask(100.0 + ASK_AGAIN) == ["a", "b"]
 
 
 def test_hints_do_not_put_off_the_asking_about_all():
-    watch = Watch(["a", "b"], 0.0, None)
-    watch.to_ask(0.0)
+    tracker = EndingTracker(["a", "b"], 0.0, None)
+    tracker.to_ask(0.0)
     for second in range(1, 5):
-        watch.hint({"a"})
-        assert watch.to_ask(float(second)) == ["a"]
-    assert watch.to_ask(5.0) == ["a", "b"]
+        tracker.hint({"a"})
+        assert tracker.to_ask(float(second)) == ["a"]
+    assert tracker.to_ask(5.0) == ["a", "b"]
 
 
 def test_nobody_rests_longer_than_there_is_time():
-    watch = Watch(["a"], 0.0, 7.0)
-    watch.to_ask(0.0)
-    assert watch.rest(0.0) == 5.0
-    watch.to_ask(5.0)
-    assert watch.rest(5.0) == 2.0
+    tracker = EndingTracker(["a"], 0.0, 7.0)
+    tracker.to_ask(0.0)
+    assert tracker.rest(0.0) == 5.0
+    tracker.to_ask(5.0)
+    assert tracker.rest(5.0) == 2.0
     with pytest.raises(ResultTimeout, match="run a has not ended within 7 s"):
-        watch.rest(7.0)
+        tracker.rest(7.0)
 
 
 class Times(SystemClock):
@@ -49,7 +50,7 @@ class Times(SystemClock):
 
 def test_a_reader_ends_only_after_nobody_has_waited_for_long():
     clock = Times()
-    boxes: _Boxes[Mailbox] = _Boxes(clock)
+    boxes: Mailboxes[Mailbox] = Mailboxes(clock)
     box = Mailbox(lambda: None)
     boxes.add(["a"], box)
     clock.at = 10 * IDLE
@@ -61,7 +62,7 @@ def test_a_reader_ends_only_after_nobody_has_waited_for_long():
 
 
 def test_a_hint_goes_into_every_box_that_waits_for_it():
-    boxes: _Boxes[Mailbox] = _Boxes(Times())
+    boxes: Mailboxes[Mailbox] = Mailboxes(Times())
     one, two, three = Mailbox(lambda: None), Mailbox(lambda: None), Mailbox(lambda: None)
     boxes.add(["a", "b"], one)
     boxes.add(["a"], two)

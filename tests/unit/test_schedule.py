@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from coordinator.client.schedules import UNREADABLE, view, wanted
+from coordinator.client.schedules import UNREADABLE, build_schedule, schedule_view
 from coordinator.errors import BadName, BadOption, NotPlain, Unreadable
 from coordinator.model.run import is_run_id, partition_of
 from coordinator.model.schedule import (
@@ -275,11 +275,15 @@ def test_the_same_time_of_a_day_is_not_found_again_by_who_knows_the_zone_otherwi
 
 
 def test_a_schedule_of_a_user_becomes_what_the_server_keeps() -> None:
-    new = wanted("nightly", "0 2 * * *", "report", {"topic": "tides"}, {"queue": "slow", "priority": 5, "expires": 60})
+    new = build_schedule(
+        "nightly", "0 2 * * *", "report", {"topic": "tides"}, {"queue": "slow", "priority": 5, "expires": 60}
+    )
     assert (new.name, new.overlap, new.route, new.priority, new.expires) == (
         "nightly", "skip", "slow:report@0", 5, "60000",
     )  # fmt: skip
-    shown = view("nightly", {"generation": b"g", "rules": new.rules, "route": new.route.encode(), "spec": new.spec})
+    shown = schedule_view(
+        "nightly", {"generation": b"g", "rules": new.rules, "route": new.route.encode(), "spec": new.spec}
+    )
     assert (shown.kind, shown.queue, shown.inputs, shown.meta) == (
         "report", "slow", {"topic": "tides"}, {"schedule": "nightly"},
     )  # fmt: skip
@@ -298,10 +302,10 @@ def test_a_schedule_of_a_user_becomes_what_the_server_keeps() -> None:
 )
 def test_what_can_be_refused_is_refused_before_anything_is_sent(name, values, options, error) -> None:
     with pytest.raises(error):
-        wanted(name, 30, "k", values, options)
+        build_schedule(name, 30, "k", values, options)
 
 
 @pytest.mark.parametrize("fields", [None, {}, {"generation": b"g", "rules": b"\xc1", "state": b"active"}])
 def test_a_record_that_cannot_be_read_is_shown_as_such(fields) -> None:
-    shown = view("s", fields)
+    shown = schedule_view("s", fields)
     assert (shown.name, shown.trouble, shown.when) == ("s", UNREADABLE, "?")

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from coordinator.client import parent as inherit
+from coordinator.client.parent import Parent, current_parent
 from coordinator.clock import Clock
 from coordinator.encoding.checkpoint_head import NO_CHECKPOINT, CheckpointHead
 from coordinator.encoding.codec import decode, encode
@@ -118,7 +118,7 @@ class Executor:
             attempt.saver.save_whole()
         attempt.saver.on_fenced = attempt.lose
         attempt.saver.on_progress = lambda: attempt.on_progress(attempt)
-        inherit.current.set(inherit.Parent(claimed.id, meta))
+        current_parent.set(Parent(claimed.id, meta))
         facts = Facts(
             claimed.id,
             handler.kind,
@@ -368,7 +368,7 @@ def _is_stop(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return any(_is_stop(inner) for inner in error.exceptions)
     if isinstance(error, TreeCancelled):
-        around = inherit.current.get()
+        around = current_parent.get()
         return around is not None and around.run == error.parent
     return isinstance(error, Stopped)
 

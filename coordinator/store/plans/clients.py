@@ -6,17 +6,20 @@ from collections.abc import Generator, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from coordinator.model.run import partition_of
+from coordinator.model.run import Status, partition_of
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.replies import text, word
 from coordinator.store.script import Call, Request, read
 from coordinator.store.scripts import CANCEL, DISCARD, ENQUEUE, PAUSE, REVIVE, UNPAUSE, VIEW, WAIT
 
-WAITER_TTL = 20_000
+WAITER_TTL = 20_000  # ms that a client's registration outlives its last call; clients ask again every 5 s
 
 
 class NewRun(NamedTuple):
-    """A run on its way to the server, in the order of enqueue.lua. Times in ms; `due` is absolute, or '+1500'."""
+    """A run on its way to the server. The fields have the order of enqueue.lua.
+
+    Times are in milliseconds. `due` is an absolute time, or a delay such as '+1500'. Empty fields are not set.
+    """
 
     id: str
     route: str
@@ -29,6 +32,9 @@ class NewRun(NamedTuple):
     key_ttl: str = "-"
     retention: str = ""
     parent: str = ""
+
+
+# ---- enqueue -----------------------------------------------------------------------------------------------------------
 
 
 def enqueue(
@@ -44,7 +50,9 @@ def enqueue(
         now: The time in ms, for namespaces with the test clock.
         fail_fast: Do not wait for a partition that can't be reached.
     """
-    fixed = (now, namespace.birth)  # in the order of the script's head, as NewRun is: producers are in a hurry here
+    # The calls are built directly and not by name, as every enqueue comes through here: the fixed arguments and the fields of
+    # NewRun have the order of the script's head.
+    fixed = (now, namespace.birth)
     runs = list(runs)
     if len(runs) == 1:
         replies = yield [Call(ENQUEUE, _at(namespace, runs[0]), fixed, (runs[0],), runs[0].id, fail_fast)]
@@ -69,6 +77,12 @@ def _each_enqueued(runs: Sequence[NewRun], replies: Any) -> list[Any]:
     return [_enqueued(run, reply) for run, reply in zip(runs, replies, strict=True)]
 
 
+def _enqueued(run: NewRun, reply: Any) -> Any:
+    if isinstance(reply, Exception):
+        return reply
+    return ("created", run.id) if reply[0] == b"created" else (text(reply[0]), text(reply[1]))
+
+
 def _at(namespace: Namespace, run: NewRun) -> str:
     return _tag(namespace, 0 if namespace.partitions == 1 else partition_of(run.id, namespace.partitions))
 
@@ -78,26 +92,27 @@ def _tag(namespace: Namespace, partition: int) -> str:
     return namespace.keys(partition).at
 
 
-def _enqueued(run: NewRun, reply: Any) -> Any:
-    if isinstance(reply, Exception):
-        return reply
-    return ("created", run.id) if reply[0] == b"created" else (text(reply[0]), text(reply[1]))
+# ---- one run -----------------------------------------------------------------------------------------------------------
 
 
 def view(keys: Keys, id: str) -> Generator[Request, Any, Any]:
-    """The reply of view.lua, or None."""
+    """Return the reply of view.lua without its first word, or None if the run does not exist."""
     reply = yield VIEW.call(keys.at, id=id)
     return None if word(reply) == "missing" else reply[1:]
 
 
 def wait(keys: Keys, id: str, client: str) -> Generator[Request, Any, list[Any]]:
-    """How it ended, or that the client will be woken: the words of wait.lua."""
+    """Return how a run ended, or register a client that the server wakes when the run ends.
+
+    Returns:
+        The answer word of wait.lua (ended, open, missing) and, for an ended run, the ending.
+    """
     reply = yield WAIT.call(keys.at, id=id, client=client, ttl=WAITER_TTL)
     return [word(reply), *reply[1:]]
 
 
-def hints(keys: Keys, client: str, most: int) -> Generator[Request, Any, list[str]]:
-    """The runs that a client is to look at, taken from its list."""
+def take_hints(keys: Keys, client: str, most: int) -> Generator[Request, Any, list[str]]:
+    """Take up to `most` run ids from the wake list of a client."""
     reply = yield read(keys.at, "LPOP", keys.wake(client), most)
     return [text(id) for id in reply or ()]
 
@@ -105,10 +120,36 @@ def hints(keys: Keys, client: str, most: int) -> Generator[Request, Any, list[st
 def cancel(
     keys: Keys, id: str, *, operation: str, grace: float, life: int | None = None, now: str = ""
 ) -> Generator[Request, Any, list[str]]:
+    """Cancel a run that waits, or ask the worker of a running run to stop it.
+
+    Args:
+        keys: The keys of the run's partition.
+        id: The run.
+        operation: A random mark of this call, so that the script may be sent twice.
+        grace: Seconds after which a run that has not stopped is ended by force.
+        life: The life of the run to cancel; None for whichever it is in.
+        now: The time in ms, for namespaces with the test clock.
+
+    Returns:
+        The answer words of cancel.lua.
+    """
     reply = yield CANCEL.call(
         keys.at, now=now, id=id, operation=operation, life="" if life is None else life, grace=round(grace * 1000)
     )
     return [text(part) for part in reply]
+
+
+def status_after_cancel(answer: Sequence[str]) -> Status | None:
+    """Return the status of a run after an answer of `cancel`; None if the answer was `missing` or `changed`."""
+    match answer:
+        case ["cancelled"]:
+            return Status.CANCELLED
+        case ["cancelling"]:
+            return Status.RUNNING
+        case ["ended", status]:
+            return Status(status)
+        case _:
+            return None
 
 
 def revive(
@@ -121,6 +162,17 @@ def revive(
     digest: str = "",
     now: str = "",
 ) -> Generator[Request, Any, str]:
+    """Queue an ended run again, and return the answer word of revive.lua.
+
+    Args:
+        keys: The keys of the run's partition.
+        id: The run.
+        operation: A random mark of this call, so that the script may be sent twice.
+        life: The life that ended; None for whichever it is.
+        from_start: Drop the run's checkpoint.
+        digest: The digest of the run's inputs, for a run with an idempotency key.
+        now: The time in ms, for namespaces with the test clock.
+    """
     reply = yield REVIVE.call(
         keys.at,
         now=now,
@@ -134,17 +186,24 @@ def revive(
 
 
 def discard(keys: Keys, id: str, life: int | None = None) -> Generator[Request, Any, list[str]]:
+    """Remove an ended run, and return the answer words of discard.lua."""
     reply = yield DISCARD.call(keys.at, id=id, life="" if life is None else life)
     return [text(part) for part in reply]
 
 
+# ---- pausing -----------------------------------------------------------------------------------------------------------
+
+
 def pause(keys: Keys, name: str) -> Generator[Request, Any, bool]:
-    """Stops the claims of queue:<name> or kind:<name> in a partition; whether that is new."""
+    """Stop the claims of `queue:<name>` or `kind:<name>` in a partition. Return False if it was already paused."""
     reply = yield PAUSE.call(keys.at, name=name)
     return word(reply) == "ok"
 
 
 def unpause(keys: Keys, name: str, most: int = 1000) -> Generator[Request, Any, bool]:
-    """Whether it was paused. Its lines are rung in any case, so that a repetition does no less."""
+    """Allow claims again and ring the bells of up to `most` routes. Return False if the name was not paused.
+
+    The bells ring in either case, so that a repeated call does the same.
+    """
     reply = yield UNPAUSE.call(keys.at, name=name, most=most)
     return word(reply) == "ok"

@@ -1,8 +1,8 @@
-"""Cancelling a run with everything below it, as plans. A run's children are named by a set in each partition, since a child's
-partition is its own.
+"""Plans that cancel a run together with every run below it.
 
-Each run is cancelled first, then felled (no more children are taken over), then its children are listed: so a child that is
-enqueued meanwhile is found or refused. Whoever dies in the middle calls again; nothing is done twice.
+A run's children may be in any partition, so each partition has a set that names the children which it holds. Each run is
+cancelled first. Then every partition is told to refuse new children of the run, and only then its children are listed. So a child
+that is enqueued meanwhile is either listed or refused. A caller that fails in the middle calls again: nothing is done twice.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from coordinator.errors import CoordinatorError
 from coordinator.model.run import Counters, Status, partition_of
 from coordinator.store.keys import Namespace
-from coordinator.store.replies import text
+from coordinator.store.plans import clients
+from coordinator.store.plans.together import Plan, together
+from coordinator.store.replies import require_all, text
 from coordinator.store.script import Request, read
-from coordinator.store.scripts import BLOCK_CHILDREN, CANCEL
+from coordinator.store.scripts import BLOCK_CHILDREN
 
-FELLED_MS = 86_400_000  # a handler that ignores its cancel may go on after the grace; a day later nobody does
+BLOCK_MS = 86_400_000  # a handler that ignores its cancel may still enqueue after the grace, but not a day later
 PAGE = 200
-
-Steps = Generator[list[Request], Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Felled:
-    """A run of a tree in one of its lives, as it was when it was cancelled; `status` is None where it was gone."""
+class CancelledNode:
+    """A run of a tree in one of its lives, as it was when it was cancelled. `status` is None if the run was gone."""
 
     id: str
     life: int
@@ -33,89 +34,81 @@ class Felled:
 
 
 def cancel_below(
-    space: Namespace, root: Felled, *, operation: str, grace: float
+    space: Namespace, root: CancelledNode, *, operation: str, grace: float
 ) -> Generator[list[Request], Any, dict[str, Status]]:
-    """Everything below a run that was cancelled just now: each with what it is now."""
+    """Cancel every run below a run that was cancelled just now. Return the status of each."""
     found: dict[str, Status] = {}
     seen, left = {root.id}, [root]
     while left:
         batch, left = left[:PAGE], left[PAGE:]
-        yield from fell(space, [one for one in batch if one.status is Status.RUNNING])
-        open_sets = [(keys, one.id, 0) for one in batch for keys in space.everywhere()]
+        yield from block_children(space, [node for node in batch if node.status is Status.RUNNING])
+        open_sets = [(keys, node.id, 0) for node in batch for keys in space.everywhere()]
         while open_sets:  # page by page: a run may have any number of children
             scans = [read(keys.at, "SSCAN", keys.children(id), at, "COUNT", PAGE) for keys, id, at in open_sets]
-            pages = _all((yield [*scans]))
+            pages = require_all((yield [*scans]))
             fresh = list(
                 dict.fromkeys(text(member) for _, members in pages for member in members if text(member) not in seen)
             )
             seen.update(fresh)
-            became = yield from _cancelled(space, fresh, operation, grace)
-            found |= {child.id: child.status for child in became if child.status is not None}
-            # those that run first: they may be enqueueing; and of one that is gone, what is below it
-            running = [child for child in became if child.status is Status.RUNNING]
-            left = running + left + [child for child in became if child.status is not Status.RUNNING]
+            children = yield from _cancel_each(space, fresh, operation, grace)
+            found |= {child.id: child.status for child in children if child.status is not None}
+            # Running children come first, since they may be enqueueing. A child that is gone may still have children.
+            running = [child for child in children if child.status is Status.RUNNING]
+            left = running + left + [child for child in children if child.status is not Status.RUNNING]
             cursors = [int(cursor) for cursor, _ in pages]
             open_sets = [(keys, id, at) for (keys, id, _), at in zip(open_sets, cursors, strict=True) if at]
     return found
 
 
-def fell(space: Namespace, runs: Sequence[Felled]) -> Steps:
-    """Nothing more is taken over below these runs."""
-    yield from _fell(space, runs, again=False)
+def block_children(space: Namespace, runs: Sequence[CancelledNode]) -> Generator[list[Request], Any, None]:
+    """Make every partition refuse new children of these runs."""
+    yield from _block(space, runs, again=False)
 
 
-def revived(space: Namespace, run: Felled) -> Steps:
-    """It is again, below a run whose life is over and that is about to begin another."""
-    yield from _fell(space, [run], again=True)
+def unblock_children(space: Namespace, run: CancelledNode) -> Generator[list[Request], Any, None]:
+    """Make every partition accept new children of a run again. Its cancelled life is over, and it is about to be revived."""
+    yield from _block(space, [run], again=True)
 
 
-def _fell(space: Namespace, runs: Sequence[Felled], *, again: bool) -> Steps:
+def _block(space: Namespace, runs: Sequence[CancelledNode], *, again: bool) -> Generator[list[Request], Any, None]:
     calls = [
-        BLOCK_CHILDREN.call(keys.at, id=run.id, life=run.life, again=int(again), ttl=FELLED_MS)
+        BLOCK_CHILDREN.call(keys.at, id=run.id, life=run.life, again=int(again), ttl=BLOCK_MS)
         for run in runs
         for keys in space.everywhere()
     ]
-    _all((yield [*calls]))
+    require_all((yield [*calls]))
 
 
-def _cancelled(space: Namespace, ids: Sequence[str], operation: str, grace: float) -> Steps:
-    """Each id as it is now; without a status where there is no such run any more, or none that can be read."""
+def _cancel_each(
+    space: Namespace, ids: Sequence[str], operation: str, grace: float
+) -> Generator[list[Request], Any, list[CancelledNode]]:
+    """Cancel some runs. Return each as it is now; without a status if the run is gone or can't be read."""
     places = [space.keys(partition_of(id, space.partitions)) for id in ids]
-    counters = _all(
+    counters = require_all(
         (yield [read(keys.at, "HGET", keys.run(id), "counters") for keys, id in zip(places, ids, strict=True)])
     )
     lives = [_life(found) for found in counters]
-    calls = [
-        CANCEL.call(keys.at, now="", id=id, operation=operation, life=life, grace=round(grace * 1000))
+    cancels: list[Plan[list[str]]] = [
+        clients.cancel(keys, id, operation=operation, grace=grace, life=life)
         for keys, id, life in zip(places, ids, lives, strict=True)
         if life
     ]
-    replies = iter(_all((yield [*calls])))
-    return [Felled(id, life, _status(next(replies)) if life else None) for id, life in zip(ids, lives, strict=True)]
+    answers = iter((yield from together(cancels)))
+    return [
+        CancelledNode(id, life, _status(next(answers)) if life else None) for id, life in zip(ids, lives, strict=True)
+    ]
+
+
+def _status(answer: Sequence[str] | CoordinatorError) -> Status | None:
+    """Return None for a run that is gone, or was revived since its life was read."""
+    if isinstance(answer, CoordinatorError):
+        raise answer
+    return clients.status_after_cancel(answer)
 
 
 def _life(counters: Any) -> int:
-    """0 where there is none."""
+    """Return the life that is in the counters, or 0 if there is none."""
     try:
         return Counters.parse(text(counters)).life if counters else 0
     except (ValueError, TypeError):
         return 0
-
-
-def _status(reply: Sequence[Any]) -> Status | None:
-    match [text(part) for part in reply]:
-        case ["cancelled"]:
-            return Status.CANCELLED
-        case ["cancelling"]:
-            return Status.RUNNING
-        case ["ended", status]:
-            return Status(status)
-        case _:  # it is gone, or was revived between two looks
-            return None
-
-
-def _all(replies: Sequence[Any]) -> Sequence[Any]:
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-    return replies

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.client import schedules as scheduling
+from coordinator.client.schedules import schedule_view
 from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.encoding.codec import decode, encode
 from coordinator.encoding.spec import read_spec
@@ -105,9 +105,7 @@ def schedule(dice: random.Random) -> Any:
         "skipped": b"0",
         "why": b"",
     }
-    return scheduling.view(
-        "nightly", {name: maybe(dice, value) for name, value in fields.items() if dice.random() < 0.9}
-    )
+    return schedule_view("nightly", {name: maybe(dice, value) for name, value in fields.items() if dice.random() < 0.9})
 
 
 def record(dice: random.Random) -> Any:

@@ -92,7 +92,7 @@ class Scene:
         store.do(fleet_plans.supervise(store.keys, "default", "s1", now=store.at))
         store.do(fleet_plans.ask_roll(store.keys, "default", "roll1", at_once=1, by="host:1", now=store.at))
         store.do(fleet_plans.drain(store.keys, "w3", now=store.at))
-        store.do(tree_plans.fell(store.ns, [tree_plans.Felled(told.id, 1)]))
+        store.do(tree_plans.block_children(store.ns, [tree_plans.CancelledNode(told.id, 1)]))
         store.judge()
         store.lock("recovery", "t1")
         self.good = [

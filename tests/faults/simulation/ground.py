@@ -119,7 +119,7 @@ class Ground:
                 ("coordinator.store.transport.async_wire", "make_async_pool", lambda address, node: Line(self.site)),
                 ("workers.process.claimer", "AsyncBell", bell),
                 ("coordinator.services.daemon", "AsyncBell", bell),
-                ("coordinator.client.endings", "AsyncBell", bell),
+                ("coordinator.client.hints", "AsyncBell", bell),
                 (
                     "coordinator.services.daemon",
                     "version",

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import Any
 
-from coordinator.client.client import AsyncClient, AsyncHandle
+from coordinator.client import AsyncClient, AsyncHandle
 from coordinator.errors import BadCall, CoordinatorError, NotFound, Unconfirmed
 from coordinator.model.run import ENDED
 from tests.faults.simulation.ground import NAMESPACE, URL, Ground

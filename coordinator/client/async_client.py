@@ -1,0 +1,336 @@
+"""The client for an event loop. client.py has its twin for threads; the operations of both are in operations/.
+
+A client connects at first use. Its connections belong to one event loop: in another loop it opens new ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
+
+from coordinator.client.client import Schedules, Views, check_run_id, shorter
+from coordinator.client.ending_tracker import EndingTracker
+from coordinator.client.handles import AsyncHandle
+from coordinator.client.hints import AsyncHintReader
+from coordinator.client.operations import enqueue as enqueue_operations
+from coordinator.client.operations import lists as list_operations
+from coordinator.client.operations import runs as run_operations
+from coordinator.client.operations import schedules as schedule_operations
+from coordinator.client.operations.open_namespace import OpenNamespace
+from coordinator.client.run_builder import EnqueueManyOptions, EnqueueOptions
+from coordinator.client.schedules import ScheduleOptions, When
+from coordinator.clock import Clock, SystemClock
+from coordinator.config import Settings, settings
+from coordinator.errors import Refused, Unreachable
+from coordinator.model.run import Inputs, Status
+from coordinator.store.plans.together import Plan
+from coordinator.store.transport.wire import AsyncWire, drive_async
+from coordinator.views.ending import Ending
+from coordinator.views.namespace_view import Overview, WorkerView
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class _AsyncSession:
+    """The connections of an AsyncClient in one event loop."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.wire = AsyncWire(settings.address, settings.timeout)
+        self.hints = AsyncHintReader(settings.address, self.wire, clock)
+        check = None if settings.address.scheme == "memory" else settings.address
+        self.namespace = OpenNamespace(settings.namespace, clock, check=check)
+
+    async def close(self) -> None:
+        try:
+            await self.hints.close()
+        finally:
+            await self.wire.close()
+
+
+class AsyncClient:
+    """Enqueues runs and reads their state, in an event loop. Calls of several tasks in the same turn of the loop share a trip."""
+
+    def __init__(self, url: str | None = None, namespace: str | None = None, timeout: float = 30.0) -> None:
+        """Make a client. It connects at first use.
+
+        Args:
+            url: The server; by default RUNS_URL, REDIS_URL, or a local Redis.
+            namespace: The namespace; by default RUNS_NAMESPACE, or "runs".
+            timeout: Seconds after which a call fails if the server does not answer.
+
+        Raises:
+            BadOption: The URL or the timeout is not valid.
+            BadName: The namespace is not a name.
+        """
+        self._settings = settings(url, namespace, timeout)
+        self._clock: Clock = SystemClock()
+        self._session: _AsyncSession | None = None
+        self._closed = False
+
+    async def __aenter__(self) -> AsyncClient:
+        """Return the client."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the client."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the client. Its handles stop working."""
+        self._closed = True
+        session, self._session = self._session, None
+        if session is not None and session.loop is asyncio.get_running_loop():
+            await session.close()
+
+    @overload
+    async def enqueue(self, inputs: Inputs[T], /, **options: Unpack[EnqueueOptions]) -> AsyncHandle[T]: ...
+    @overload
+    async def enqueue(
+        self, kind: str, /, inputs: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
+    ) -> AsyncHandle[Any]: ...
+    async def enqueue(
+        self, what: Inputs[Any] | str, /, inputs: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
+    ) -> AsyncHandle[Any]:
+        """Enqueue a run. When this call has returned, the run will not be lost.
+
+        Args:
+            what: `handler.inputs(…)`, or the kind of the run.
+            inputs: The inputs of the run, where `what` is a kind: a dict of plain values.
+            options: `queue`, `priority`, `delay` or `at`, `expires`, `key`, `key_ttl`, `retention`, `schema`, `parent`, `meta`;
+                and `id`, to repeat a call that raised Unconfirmed.
+
+        Returns:
+            A handle of the run. Its `created` is False if the key belonged to a run that already existed.
+
+        Raises:
+            Unconfirmed: The server did not answer, so the run may or may not be enqueued. Call again with the error's id.
+            Unreachable: The server can't be reached; nothing was enqueued.
+            KeyConflict: The key belongs to a run with other inputs.
+            NotPlain: An input has a type that can't be stored.
+            TooLarge: The inputs are too large.
+            BadOption: An option is not valid.
+            TreeCancelled: The parent was cancelled with all runs below it.
+        """
+        return await self._do(enqueue_operations.enqueue, what, inputs, options, self._make_handle)
+
+    @overload
+    async def enqueue_many(
+        self, runs: Iterable[Inputs[T]], /, **options: Unpack[EnqueueManyOptions]
+    ) -> list[AsyncHandle[T]]: ...
+    @overload
+    async def enqueue_many(
+        self, runs: Iterable[tuple[str, Mapping[str, Any]]], /, **options: Unpack[EnqueueManyOptions]
+    ) -> list[AsyncHandle[Any]]: ...
+    async def enqueue_many(
+        self, runs: Iterable[Any], /, **options: Unpack[EnqueueManyOptions]
+    ) -> list[AsyncHandle[Any]]:
+        """Enqueue many runs in batches, as they come out of the iterable.
+
+        Args:
+            runs: For each run `handler.inputs(…)`, or a pair of its kind and its inputs.
+            options: The options of `enqueue`, for all runs. `key` is a function that returns the key for the inputs of a run.
+                `ids` repeats a call that raised Unconfirmed.
+
+        Returns:
+            A handle for each run, in order.
+
+        Raises:
+            Unconfirmed: The server did not answer for some of the runs. Call again with the error's ids and the same runs.
+        """
+        return await self._do(enqueue_operations.enqueue_many, runs, options, self._make_handle)
+
+    def handle(self, id: str) -> AsyncHandle[Any]:
+        """Return a handle of a run whose id is known. The server is not asked.
+
+        Raises:
+            BadName: The text is not a run id.
+        """
+        return self._make_handle(check_run_id(id), False)
+
+    async def wait(
+        self, handles: Iterable[AsyncHandle[T]], timeout: float | None = None
+    ) -> AsyncIterator[AsyncHandle[T]]:
+        """Yield the handles in the order in which their runs end.
+
+        Args:
+            handles: Handles of the runs to wait for.
+            timeout: Seconds to wait for all of them; None waits forever.
+
+        Raises:
+            ResultTimeout: Some of the runs have not ended in time.
+        """
+        by_id = {handle.id: handle for handle in handles}
+        async with aclosing(self._endings(by_id, timeout)) as endings:
+            async for ending in endings:
+                yield by_id[ending.run]
+
+    async def workers(self) -> list[WorkerView]:
+        """Return the workers that have a lease, or had one and were not recovered yet."""
+        return await self._do(list_operations.list_workers)
+
+    async def status(self) -> Overview:
+        """Return the state of the namespace: counts of runs, queues, workers and coordinators."""
+        return await self._do(list_operations.count)
+
+    async def list(
+        self, status: Status | str | None = None, kind: str | None = None, queue: str | None = None, limit: int = 100
+    ) -> Views:
+        """Return runs, newest first. Runs of a status that waits have the order in which workers will claim them.
+
+        Args:
+            status: Only runs with this status.
+            kind: Only runs of this kind.
+            queue: Only runs of this queue.
+            limit: The largest number of runs, up to 10,000.
+        """
+        return await self._do(list_operations.list_runs, status, kind, queue, limit)
+
+    @overload
+    async def schedule(
+        self, name: str, when: When, inputs: Inputs[Any], /, **options: Unpack[ScheduleOptions]
+    ) -> None: ...
+    @overload
+    async def schedule(
+        self,
+        name: str,
+        when: When,
+        kind: str,
+        /,
+        inputs: Mapping[str, Any] | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> None: ...
+    async def schedule(
+        self,
+        name: str,
+        when: When,
+        what: Inputs[Any] | str,
+        /,
+        inputs: Mapping[str, Any] | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> None:
+        """Set a schedule: a coordinator enqueues a run at each fire time.
+
+        A second call with the same name replaces the schedule. A paused schedule stays paused, and the next fire time stays if
+        the rules are the same.
+
+        Args:
+            name: The name of the schedule.
+            when: A cron expression, 'every 30s', a number of seconds, or a timedelta.
+            what: `handler.inputs(…)`, or the kind of the runs.
+            inputs: The inputs of the runs, where `what` is a kind.
+            options: `tz` (the time zone of a cron expression), `jitter`, `overlap` (skip, allow or cancel) and `catch_up`
+                (latest, all or none); and for the runs `queue`, `priority`, `expires`, `retention`, `schema` and `meta`.
+
+        Raises:
+            BadName: The name or the kind is not valid.
+            BadOption: A rule or an option is not valid.
+        """
+        await self._do(schedule_operations.set_schedule, name, when, what, inputs, options)
+
+    async def schedules(self) -> Schedules:
+        """Return all schedules, sorted by name. The `trouble` of a schedule says why it does not fire."""
+        return await self._do(schedule_operations.list_schedules)
+
+    async def pause_schedule(self, name: str) -> None:
+        """Stop a schedule from firing until it is unpaused. Runs that it has enqueued are not affected.
+
+        Raises:
+            NotFound: There is no schedule of this name.
+        """
+        await self._do(schedule_operations.pause_schedule, name, True)
+
+    async def unpause_schedule(self, name: str) -> None:
+        """Let a paused schedule fire again, from its next fire time on.
+
+        Raises:
+            NotFound: There is no schedule of this name.
+        """
+        await self._do(schedule_operations.pause_schedule, name, False)
+
+    async def unschedule(self, name: str) -> None:
+        """Remove a schedule. Runs that it has enqueued are not affected.
+
+        Raises:
+            NotFound: There is no schedule of this name.
+        """
+        await self._do(schedule_operations.unschedule, name)
+
+    async def pause(self, *, queue: str | None = None, kind: str | None = None) -> bool:
+        """Stop workers from claiming runs of a queue or of a kind. Running runs continue.
+
+        Args:
+            queue: The queue to pause.
+            kind: The kind to pause, instead of a queue.
+
+        Returns:
+            False if it was already paused.
+        """
+        return await self._do(list_operations.pause, queue, kind)
+
+    async def unpause(self, *, queue: str | None = None, kind: str | None = None) -> bool:
+        """Let workers claim runs of a queue or of a kind again. They are woken immediately.
+
+        Args:
+            queue: The queue to unpause.
+            kind: The kind to unpause, instead of a queue.
+
+        Returns:
+            False if it was not paused.
+        """
+        return await self._do(list_operations.unpause, queue, kind)
+
+    # ---- shared by the methods above
+
+    def _open(self) -> _AsyncSession:
+        """Return the session of this event loop. Open one at first use, and in another loop."""
+        session = self._session
+        if session is None or session.loop is not asyncio.get_running_loop():
+            if self._closed:
+                raise Refused("the client is closed")
+            session = self._session = _AsyncSession(self._settings, self._clock)
+        return session
+
+    async def _do(
+        self, operation: Callable[Concatenate[OpenNamespace, P], Plan[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Carry out an operation on the client's namespace."""
+        session = self._open()
+        return await drive_async(session.wire, operation(session.namespace, *args, **kwargs))
+
+    def _make_handle(self, id: str, created: bool) -> AsyncHandle[Any]:
+        return AsyncHandle(self, id, created)
+
+    async def _ending(self, id: str, timeout: float | None) -> Ending:
+        async with aclosing(self._endings([id], timeout)) as endings:
+            return await anext(endings)
+
+    async def _endings(self, ids: Iterable[str], timeout: float | None) -> AsyncGenerator[Ending, None]:
+        """Yield the endings of runs as they end."""
+        tracker = EndingTracker([*ids], self._clock.monotonic(), timeout)
+        hints = self._open().hints
+        lists = await self._do(run_operations.wake_lists, hints.client)
+        async with hints.mailbox([*tracker.open], lists) as mailbox:
+            while tracker.open:
+                for ending in await self._collect(tracker, hints.client):
+                    tracker.ended(ending.run)
+                    yield ending
+                if tracker.open:
+                    tracker.hint(await mailbox.take(tracker.rest(self._clock.monotonic())))
+
+    async def _collect(self, tracker: EndingTracker, client: str) -> Sequence[Ending]:
+        now = self._clock.monotonic()
+        session = self._open()
+        plan = run_operations.collect_endings(session.namespace, tracker.to_ask(now), client)
+        try:
+            return await drive_async(session.wire, plan, shorter(tracker.left(now), self._settings.timeout))
+        except Unreachable as error:
+            if tracker.left(self._clock.monotonic()) == 0.0:
+                raise tracker.timed_out() from error
+            raise

@@ -1,0 +1,236 @@
+"""Handles: references to runs, returned by `enqueue` and `handle`. Method for method the same for threads and event loops."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from coordinator.client.operations import runs as run_operations
+from coordinator.model.run import RunView, Status
+
+if TYPE_CHECKING:
+    from coordinator.client.async_client import AsyncClient
+    from coordinator.client.client import Client
+
+T_co = TypeVar("T_co", covariant=True)
+
+CANCEL_GRACE = 30.0
+
+
+class Handle(Generic[T_co]):
+    """A reference to a run, for threads.
+
+    Attributes:
+        id: The id of the run.
+        created: False if the idempotency key of the enqueue belonged to a run that already existed.
+    """
+
+    __slots__ = ("_client", "created", "id")
+
+    def __init__(self, client: Client, id: str, created: bool = False) -> None:
+        """Make a handle. Programs get handles from `enqueue` and `handle`."""
+        self._client, self.id, self.created = client, id, created
+
+    def __repr__(self) -> str:
+        """Name the run."""
+        return f"<run {self.id}>"
+
+    def view(self) -> RunView:
+        """Return the run as it is now.
+
+        Raises:
+            NotFound: The run does not exist, or its retention is over.
+            Unreadable: The stored run is damaged.
+        """
+        return self._client._do(run_operations.view, self.id)
+
+    def wait(self, timeout: float | None = None) -> Status:
+        """Wait until the run has ended, and return the status in which it ended.
+
+        Args:
+            timeout: Seconds to wait; None waits forever.
+
+        Raises:
+            ResultTimeout: The run has not ended in time.
+            NotFound: The run does not exist, or its retention is over.
+        """
+        return self._client._ending(self.id, timeout).status
+
+    def result(self, timeout: float | None = None) -> T_co:
+        """Wait until the run has ended, and return what its handler returned.
+
+        Args:
+            timeout: Seconds to wait; None waits forever.
+
+        Raises:
+            RunFailed: The run failed.
+            RunDead: The run was set aside after repeated losses.
+            RunCancelled: The run was cancelled.
+            ResultTimeout: The run has not ended in time.
+            NotFound: The run does not exist, or its result is not kept.
+        """
+        result: T_co = self._client._ending(self.id, timeout).result()
+        return result
+
+    def cancel(self, grace: float = CANCEL_GRACE) -> Status:
+        """Cancel the run.
+
+        A run that waits is cancelled immediately. The worker of a running run is asked to stop it. A run that has ended stays as
+        it is.
+
+        Args:
+            grace: Seconds that the handler has to stop. A run that has not stopped then is ended by force.
+
+        Returns:
+            CANCELLED; RUNNING if the worker was asked; or the status in which the run had ended before.
+        """
+        return self._client._do(run_operations.cancel, self.id, grace)
+
+    def cancel_tree(self, grace: float = CANCEL_GRACE) -> dict[str, Status]:
+        """Cancel the run and every run below it: the runs that its handler enqueued, those that their handlers enqueued, and so on.
+
+        From now on an enqueue below the run raises TreeCancelled, until the run is revived.
+
+        Args:
+            grace: Seconds that each handler has to stop.
+
+        Returns:
+            The status of each run by its id, as `cancel` returns it.
+        """
+        return self._client._do(run_operations.cancel_tree, self.id, grace)
+
+    def revive(self, from_start: bool = False) -> None:
+        """Queue a failed, dead or cancelled run again. It continues from its checkpoint.
+
+        Args:
+            from_start: Drop the checkpoint, so that the handler starts from the beginning.
+
+        Raises:
+            Changed: The run has not ended, has completed, or was revived by another call.
+            KeyConflict: The run's idempotency key belongs to another run by now.
+            NotFound: The run does not exist, or its inputs were not kept.
+            Unreadable: The checkpoint is damaged: revive the run from the start.
+        """
+        self._client._do(run_operations.revive, self.id, from_start)
+
+    def discard(self) -> Status:
+        """Remove an ended run with everything that was kept of it, and return the status in which it had ended.
+
+        Raises:
+            Changed: The run has not ended, or was revived meanwhile.
+            NotFound: The run does not exist, or its retention is over.
+        """
+        return self._client._do(run_operations.discard, self.id)
+
+    def position(self) -> int | None:
+        """Return how many queued runs of the same queue and kind are before the run; None if the run is not queued."""
+        return self._client._do(run_operations.position, self.id)
+
+
+class AsyncHandle(Generic[T_co]):
+    """A reference to a run, for an event loop.
+
+    Attributes:
+        id: The id of the run.
+        created: False if the idempotency key of the enqueue belonged to a run that already existed.
+    """
+
+    __slots__ = ("_client", "created", "id")
+
+    def __init__(self, client: AsyncClient, id: str, created: bool = False) -> None:
+        """Make a handle. Programs get handles from `enqueue` and `handle`."""
+        self._client, self.id, self.created = client, id, created
+
+    def __repr__(self) -> str:
+        """Name the run."""
+        return f"<run {self.id}>"
+
+    async def view(self) -> RunView:
+        """Return the run as it is now.
+
+        Raises:
+            NotFound: The run does not exist, or its retention is over.
+            Unreadable: The stored run is damaged.
+        """
+        return await self._client._do(run_operations.view, self.id)
+
+    async def wait(self, timeout: float | None = None) -> Status:
+        """Wait until the run has ended, and return the status in which it ended.
+
+        Args:
+            timeout: Seconds to wait; None waits forever.
+
+        Raises:
+            ResultTimeout: The run has not ended in time.
+            NotFound: The run does not exist, or its retention is over.
+        """
+        return (await self._client._ending(self.id, timeout)).status
+
+    async def result(self, timeout: float | None = None) -> T_co:
+        """Wait until the run has ended, and return what its handler returned.
+
+        Args:
+            timeout: Seconds to wait; None waits forever.
+
+        Raises:
+            RunFailed: The run failed.
+            RunDead: The run was set aside after repeated losses.
+            RunCancelled: The run was cancelled.
+            ResultTimeout: The run has not ended in time.
+            NotFound: The run does not exist, or its result is not kept.
+        """
+        result: T_co = (await self._client._ending(self.id, timeout)).result()
+        return result
+
+    async def cancel(self, grace: float = CANCEL_GRACE) -> Status:
+        """Cancel the run.
+
+        A run that waits is cancelled immediately. The worker of a running run is asked to stop it. A run that has ended stays as
+        it is.
+
+        Args:
+            grace: Seconds that the handler has to stop. A run that has not stopped then is ended by force.
+
+        Returns:
+            CANCELLED; RUNNING if the worker was asked; or the status in which the run had ended before.
+        """
+        return await self._client._do(run_operations.cancel, self.id, grace)
+
+    async def cancel_tree(self, grace: float = CANCEL_GRACE) -> dict[str, Status]:
+        """Cancel the run and every run below it: the runs that its handler enqueued, those that their handlers enqueued, and so on.
+
+        From now on an enqueue below the run raises TreeCancelled, until the run is revived.
+
+        Args:
+            grace: Seconds that each handler has to stop.
+
+        Returns:
+            The status of each run by its id, as `cancel` returns it.
+        """
+        return await self._client._do(run_operations.cancel_tree, self.id, grace)
+
+    async def revive(self, from_start: bool = False) -> None:
+        """Queue a failed, dead or cancelled run again. It continues from its checkpoint.
+
+        Args:
+            from_start: Drop the checkpoint, so that the handler starts from the beginning.
+
+        Raises:
+            Changed: The run has not ended, has completed, or was revived by another call.
+            KeyConflict: The run's idempotency key belongs to another run by now.
+            NotFound: The run does not exist, or its inputs were not kept.
+            Unreadable: The checkpoint is damaged: revive the run from the start.
+        """
+        await self._client._do(run_operations.revive, self.id, from_start)
+
+    async def discard(self) -> Status:
+        """Remove an ended run with everything that was kept of it, and return the status in which it had ended.
+
+        Raises:
+            Changed: The run has not ended, or was revived meanwhile.
+            NotFound: The run does not exist, or its retention is over.
+        """
+        return await self._client._do(run_operations.discard, self.id)
+
+    async def position(self) -> int | None:
+        """Return how many queued runs of the same queue and kind are before the run; None if the run is not queued."""
+        return await self._client._do(run_operations.position, self.id)

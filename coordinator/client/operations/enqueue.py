@@ -1,0 +1,184 @@
+"""Enqueue runs: one, or many in batches."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from coordinator.client.operations.open_namespace import OpenNamespace
+from coordinator.client.parent import current_parent
+from coordinator.client.run_builder import (
+    RunBuilder,
+    RunRequest,
+    batches,
+    check_given_ids,
+    kind_and_values,
+    without,
+)
+from coordinator.errors import BadCall, KeyConflict, NotConfigured, TreeCancelled, Unconfirmed, Unreachable, Unreadable
+from coordinator.model.run import Inputs, partition_of
+from coordinator.store.keys import Namespace
+from coordinator.store.plans import clients as client_plans
+from coordinator.store.plans.clients import NewRun
+from coordinator.store.plans.together import Plan
+
+H = TypeVar("H")
+MakeHandle = Callable[[str, bool], H]
+
+_WITHOUT_OPTIONS = RunBuilder({})  # most calls give no options: their builder is made once
+
+
+def enqueue(
+    namespace: OpenNamespace,
+    what: Inputs[Any] | str,
+    values: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
+    make_handle: MakeHandle[H],
+) -> Plan[H]:
+    """Enqueue one run and return its handle.
+
+    Args:
+        namespace: The namespace to enqueue in.
+        what: `handler.inputs(…)`, or the kind of the run.
+        values: The inputs, where `what` is a kind.
+        options: The options of `Client.enqueue`.
+        make_handle: Makes the handle from the run's id and whether the run is new.
+    """
+    kind, values = (what.kind, what.values) if isinstance(what, Inputs) else (what, values or {})
+    parent = current_parent.get()
+    plain = parent is None and options.keys() <= {"key"}
+    builder = _WITHOUT_OPTIONS if plain else RunBuilder(without(options, "key", "id"), parent)
+    requests = [builder.request(kind, values, options.get("key"))]
+    given = options.get("id")
+    runs, answers = yield from _send(namespace, builder, requests, () if given is None else (given,))
+    handles = [make_handle(id, created) for id, created in _acknowledged(answers)]
+    if not handles:
+        raise _failure(answers, runs, (), ())
+    return handles[0]
+
+
+def enqueue_many(
+    namespace: OpenNamespace, items: Iterable[Any], options: Mapping[str, Any], make_handle: MakeHandle[H]
+) -> Plan[list[H]]:
+    """Enqueue many runs, batch by batch, and return their handles in the order of the items.
+
+    The items are read as they are sent, so an iterable of any length needs the memory of one batch.
+    """
+    builder, key_of = RunBuilder(without(options, "key", "ids"), current_parent.get()), options.get("key")
+    given: Sequence[str] = tuple(options.get("ids", ()))
+    handles: list[H] = []
+    sent: list[str] = []
+    acknowledged: list[str] = []
+    try:
+        for requests in batches(_requests(items, builder, key_of)):
+            runs, answers = yield from _send(namespace, builder, requests, given[len(sent) : len(sent) + len(requests)])
+            sent += [run.id for run in runs]
+            for id, created in _acknowledged(answers):
+                acknowledged.append(id)
+                handles.append(make_handle(id, created))
+            if len(handles) < len(sent):
+                raise _failure(answers, runs, sent, acknowledged)
+    except Exception as error:
+        if acknowledged and not isinstance(error, Unconfirmed):
+            error.add_note(f"{len(acknowledged):,} runs of this call were enqueued before it")
+        raise
+    return handles
+
+
+def _requests(
+    items: Iterable[Any], builder: RunBuilder, key_of: Callable[[Mapping[str, Any]], str] | None
+) -> Generator[RunRequest, None, None]:
+    for item in items:
+        kind, values = kind_and_values(item)
+        yield builder.request(kind, values, None if key_of is None else key_of(values))
+
+
+# ---- sending -----------------------------------------------------------------------------------------------------------
+
+
+def _send(
+    namespace: OpenNamespace, builder: RunBuilder, requests: Sequence[RunRequest], given: Sequence[str]
+) -> Plan[tuple[list[NewRun], list[Any]]]:
+    """Give the requests their ids and send them. Return the runs, and the answer or the error for each."""
+    space = namespace.facts or (yield from namespace.space())
+    ids = check_given_ids(given, requests, space.partitions) if given else ()
+    runs = builder.runs(requests, namespace.ids, namespace.clock.now(), space.partitions, ids)
+    if space.partitions > 1 and not ids:
+        return (yield from _send_to_reachable(namespace, space, runs))
+    answers = yield from _call(namespace, space, runs)
+    return runs, answers
+
+
+def _send_to_reachable(
+    namespace: OpenNamespace, space: Namespace, runs: list[NewRun]
+) -> Plan[tuple[list[NewRun], list[Any]]]:
+    """Send each run to its partition, and to another one if the first can't be reached.
+
+    Only a run without a key may change its partition, and only if it was surely not sent.
+    """
+    answers = yield from _call(namespace, space, runs, fail_fast=True)
+    unreachable: set[int] = set()
+    while not_sent := [i for i, answer in enumerate(answers) if isinstance(answer, Unreachable)]:
+        unreachable |= {partition_of(runs[i].id, space.partitions) for i in not_sent}
+        reachable = [partition for partition in range(space.partitions) if partition not in unreachable]
+        movable = [i for i in not_sent if reachable and not runs[i].once]
+        for i in movable:
+            runs[i] = runs[i]._replace(id=namespace.ids.make(namespace.clock.now(), random.choice(reachable)))
+        others = yield from _call(namespace, space, [runs[i] for i in not_sent], fail_fast=bool(movable))
+        for i, answer in zip(not_sent, others, strict=True):
+            answers[i] = answer
+        if not movable:  # the last call has waited for the partitions that the other runs are bound to
+            break
+    return runs, answers
+
+
+def _call(
+    namespace: OpenNamespace, space: Namespace, runs: Sequence[NewRun], *, fail_fast: bool = False
+) -> Plan[list[Any]]:
+    answers = yield from client_plans.enqueue(space, runs, fail_fast=fail_fast)
+    if any(answer == ("mismatch", "") for answer in answers):
+        space = yield from namespace.recreate(space)
+        answers = yield from client_plans.enqueue(space, runs, fail_fast=fail_fast)
+    return answers
+
+
+# ---- answers -----------------------------------------------------------------------------------------------------------
+
+
+def _acknowledged(answers: Sequence[Any]) -> list[tuple[str, bool]]:
+    """Return id and newness of each run that the server confirmed."""
+    return [(a[1], a[0] == "created") for a in answers if not isinstance(a, Exception) and a[0] in ("created", "found")]
+
+
+def _failure(
+    answers: Sequence[Any], runs: Sequence[NewRun], sent: Sequence[str], acknowledged: Sequence[str]
+) -> Exception:
+    """Return the error to raise if not all runs were acknowledged.
+
+    If some runs were acknowledged, a server that can't be reached for the rest is Unconfirmed.
+    """
+    errors = [answer for answer in answers if isinstance(answer, Exception)]
+    doubts = (Unconfirmed, Unreachable) if acknowledged else Unconfirmed
+    for error in errors:
+        if isinstance(error, doubts):
+            return Unconfirmed(str(error), sent or [run.id for run in runs], acknowledged)
+    if errors:
+        return errors[0]
+    for run, (answer, other) in zip(runs, answers, strict=True):
+        if answer == "conflict":
+            return KeyConflict(f"key {run.once!r} belongs to run {other}, which has other inputs")
+        if answer == "unreadable":
+            return Unreadable(
+                f"run {run.id} was not enqueued: a Redis key that it needs holds a value of another type; "
+                "'coordinator doctor' finds it"
+            )
+        if answer == "blocked":
+            return TreeCancelled(
+                f"run {other} was cancelled with all runs below it: no more runs can be enqueued below it", parent=other
+            )
+        if answer == "mismatch":
+            return NotConfigured(
+                "the server is being flushed or restored from a backup; nothing was enqueued: call again"
+            )
+    return BadCall(f"enqueue answered {answers!r:.200}")

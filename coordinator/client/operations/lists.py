@@ -1,0 +1,68 @@
+"""List runs and workers, count what a namespace holds, and pause queues and kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from coordinator.client import overview
+from coordinator.client.listing import Listing
+from coordinator.client.operations.open_namespace import OpenNamespace, reading
+from coordinator.client.scan import Walk
+from coordinator.errors import BadOption
+from coordinator.model.run import RunView, Status, name
+from coordinator.store.keys import Keys
+from coordinator.store.plans import clients as client_plans
+from coordinator.store.plans.together import Plan
+from coordinator.views.namespace_view import Overview, WorkerView
+
+
+def list_runs(
+    namespace: OpenNamespace, status: Status | str | None, kind: str | None, queue: str | None, limit: int
+) -> Plan[list[RunView]]:
+    """Return the views of at most `limit` runs."""
+    listing = Listing.of(status, kind, queue, limit)
+    space = yield from namespace.space()
+    return (yield from reading(listing.views(space)))
+
+
+def list_ids(namespace: OpenNamespace, walk: Walk) -> Plan[list[str]]:
+    """Return the ids of all runs that a walk finds."""
+    space = yield from namespace.space()
+    return (yield from reading(walk.ids(space)))
+
+
+def list_workers(namespace: OpenNamespace) -> Plan[list[WorkerView]]:
+    """Return the workers that have a lease, or had one and were not recovered yet."""
+    space = yield from namespace.space()
+    return (yield from reading(overview.workers(space)))
+
+
+def count(namespace: OpenNamespace) -> Plan[Overview]:
+    """Return the counts, queues, workers and coordinators of the namespace."""
+    space = yield from namespace.space()
+    return (yield from reading(overview.read_overview(space)))
+
+
+def pause(namespace: OpenNamespace, queue: str | None, kind: str | None) -> Plan[bool]:
+    """Stop the claims of a queue or a kind. Return False if it was already paused in every partition."""
+    return (yield from _in_every_partition(namespace, client_plans.pause, _paused_name(queue, kind)))
+
+
+def unpause(namespace: OpenNamespace, queue: str | None, kind: str | None) -> Plan[bool]:
+    """Allow the claims of a queue or a kind again. Return False if it was not paused in any partition."""
+    return (yield from _in_every_partition(namespace, client_plans.unpause, _paused_name(queue, kind)))
+
+
+def _in_every_partition(namespace: OpenNamespace, plan: Callable[[Keys, str], Plan[bool]], paused: str) -> Plan[bool]:
+    space = yield from namespace.space()
+    changed = False
+    for keys in space.everywhere():
+        changed |= yield from plan(keys, paused)
+    return changed
+
+
+def _paused_name(queue: str | None, kind: str | None) -> str:
+    """Return the name under which the server keeps a paused queue or kind (see claim.lua)."""
+    if (queue is None) == (kind is None):
+        raise BadOption("name what to pause or unpause: a queue or a kind, and not both")
+    return f"queue:{name(queue, 'queue')}" if queue is not None else f"kind:{name(str(kind), 'kind')}"

@@ -1,0 +1,136 @@
+"""The namespace of a client. The first operation that needs its facts reads them."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any, TypeVar
+
+from coordinator.clock import Clock
+from coordinator.errors import BadName, NotConfigured, NotFound, Unconfirmed, Unreachable
+from coordinator.model.address import Address
+from coordinator.model.run import RunIds, partition_of
+from coordinator.store import server_checks
+from coordinator.store.keys import Keys, Namespace
+from coordinator.store.plans import namespace as namespace_plans
+from coordinator.store.plans.together import Plan
+from coordinator.store.script import Request, read
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class OpenNamespace:
+    """The facts of a client's namespace, and what every operation needs besides.
+
+    The threads of a client share it. Only the facts change: when they are read, and when the namespace was created again.
+
+    Attributes:
+        clock: The clock that run ids are made with.
+        ids: The maker of run ids.
+        facts: The facts of the namespace; None until an operation has read them.
+    """
+
+    def __init__(self, name: str, clock: Clock, *, check: Address | None) -> None:
+        """Keep the name; connect to nothing.
+
+        Args:
+            name: The name of the namespace.
+            clock: The clock that run ids are made with.
+            check: The server whose configuration is checked before its first use, or None to check nothing.
+        """
+        self.clock = clock
+        self.ids = RunIds()
+        self.facts: Namespace | None = None
+        self._name, self._check = name, check
+
+    def space(self) -> Plan[Namespace]:
+        """Return the facts of the namespace. Check the server, and create the namespace, at first use.
+
+        Raises:
+            NotConfigured: The server's configuration would lose runs.
+        """
+        if self.facts is None:
+            if self._check is not None:
+                found = yield from server_checks.examine(self._check, self._name)
+                server_checks.refuse(found)
+                for finding in found:
+                    log.warning("%s", finding.sentence)
+            known = yield from reading(namespace_plans.known(self._name))
+            self.facts = known or (yield from namespace_plans.found(self._name, birth=new_mark()))
+        return self.facts
+
+    def recreate(self, before: Namespace) -> Plan[Namespace]:
+        """Return the facts again, after the server answered that the namespace is not the one that was opened.
+
+        That happens when the server was flushed or restored from an old backup.
+
+        Raises:
+            NotConfigured: The namespace has another number of partitions now.
+        """
+        self.facts = space = yield from namespace_plans.found(self._name, birth=new_mark())
+        if space.partitions != before.partitions:
+            raise NotConfigured(
+                f"namespace {self._name!r} was created again with {space.partitions} partitions instead of "
+                f"{before.partitions}; nothing was enqueued: call again"
+            )
+        if space.birth != before.birth:
+            log.warning("namespace %r was created again since it was opened: its earlier runs are gone", self._name)
+        return space
+
+    def keys(self, id: str) -> Plan[Keys]:
+        """Return the keys of the partition in which a run is.
+
+        Raises:
+            NotFound: The id is not a run id of this namespace.
+        """
+        space = self.facts or (yield from self.space())
+        try:
+            return space.keys(partition_of(id, space.partitions))
+        except BadName as error:
+            raise NotFound(str(error)) from None
+
+    def fields(self, keys: Keys, id: str, *fields: str) -> Plan[list[Any]]:
+        """Return fields of a run's hash.
+
+        Raises:
+            NotFound: The first field is missing, so the run does not exist.
+        """
+        values: list[Any] = yield from reading(_ask(read(keys.at, "HMGET", keys.run(id), *fields)))
+        if values[0] is None:
+            raise run_not_found(id)
+        return values
+
+
+def new_mark() -> str:
+    """Return a random mark: the birth of a namespace, the generation of a schedule, or the name of one change of a run.
+
+    A script that is sent twice knows by the mark that it is the same change.
+    """
+    return os.urandom(8).hex()
+
+
+def run_not_found(id: str) -> NotFound:
+    """Return the error for a run that does not exist."""
+    return NotFound(f"there is no run {id}: it was never enqueued in this namespace, or its retention is over")
+
+
+def reading(plan: Plan[T]) -> Plan[T]:
+    """Carry out a plan that only reads, and raise Unreachable where it would raise Unconfirmed.
+
+    A read that got no answer has changed nothing, so there is nothing to confirm.
+    """
+    try:
+        return (yield from plan)
+    except Unconfirmed as error:
+        raise as_reading_error(error) from None
+
+
+def as_reading_error(error: Exception) -> Exception:
+    """Return the error to raise for a read that failed with this error."""
+    return Unreachable(str(error).partition(";")[0]) if isinstance(error, Unconfirmed) else error
+
+
+def _ask(request: Request) -> Plan[Any]:
+    return (yield request)

@@ -1,0 +1,208 @@
+"""View, cancel, revive and discard one run, and collect the endings of many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from coordinator.client import overview
+from coordinator.client.operations.open_namespace import (
+    OpenNamespace,
+    as_reading_error,
+    new_mark,
+    reading,
+    run_not_found,
+)
+from coordinator.encoding.spec import SPEC_FIELDS, digest_inputs, join_spec, read_spec
+from coordinator.errors import BadCall, Changed, CoordinatorError, KeyConflict, NotFound, Unreadable
+from coordinator.model.run import RunView, Status
+from coordinator.store.keys import Keys
+from coordinator.store.plans import clients as client_plans
+from coordinator.store.plans import trees as tree_plans
+from coordinator.store.plans.together import Plan, together
+from coordinator.store.plans.trees import CancelledNode
+from coordinator.store.replies import text
+from coordinator.views.ending import Ending
+from coordinator.views.run_view import read_counters, run_view
+
+T = TypeVar("T")
+
+WAITS_PER_TRIP = 500
+
+
+def view(namespace: OpenNamespace, id: str) -> Plan[RunView]:
+    """Return the run as it is now.
+
+    Raises:
+        NotFound: The run does not exist.
+        Unreadable: The stored run is damaged.
+    """
+    keys = yield from namespace.keys(id)
+    reply = yield from reading(client_plans.view(keys, id))
+    if reply is None:
+        raise run_not_found(id)
+    return run_view(id, reply)
+
+
+def cancel(namespace: OpenNamespace, id: str, grace: float) -> Plan[Status]:
+    """Cancel a run.
+
+    Returns:
+        CANCELLED; RUNNING if its worker was asked to stop it; or the status in which the run had ended before.
+    """
+    status, _ = yield from _cancel(namespace, id, grace)
+    return status
+
+
+def _cancel(namespace: OpenNamespace, id: str, grace: float) -> Plan[tuple[Status, int]]:
+    """Cancel a run. Return its status, and the life that was cancelled."""
+    keys = yield from namespace.keys(id)
+    (counters,) = yield from namespace.fields(keys, id, "counters")
+    life = read_counters(id, counters).life
+    answer = yield from client_plans.cancel(keys, id, operation=new_mark(), grace=grace, life=life)
+    status = client_plans.status_after_cancel(answer)
+    if status is not None:
+        return status, life
+    match answer[0]:
+        case "changed":
+            raise Changed(f"run {id} was revived meanwhile; it was not cancelled")
+        case "missing":
+            raise run_not_found(id)
+        case other:
+            raise BadCall(f"cancel answered {other!r}")
+
+
+def cancel_tree(namespace: OpenNamespace, id: str, grace: float) -> Plan[dict[str, Status]]:
+    """Cancel a run and every run below it. Return the status of each, as `cancel` does."""
+    status, life = yield from _cancel(namespace, id, grace)
+    space, root = (yield from namespace.space()), CancelledNode(id, life, status)
+    below = yield from tree_plans.cancel_below(space, root, operation=new_mark(), grace=grace)
+    return {id: status, **below}
+
+
+def revive(namespace: OpenNamespace, id: str, from_start: bool) -> Plan[None]:
+    """Queue a failed, dead or cancelled run again.
+
+    Args:
+        namespace: The namespace of the run.
+        id: The run.
+        from_start: Drop the checkpoint, so that the handler starts from the beginning.
+
+    Raises:
+        Changed: The run has not ended, has completed, or was revived by another call.
+        KeyConflict: The run's idempotency key belongs to another run by now.
+        NotFound: The run does not exist, or its inputs were not kept.
+        Unreadable: The run's checkpoint is damaged.
+    """
+    keys = yield from namespace.keys(id)
+    names = ("counters", "once", "cancel", "ended")
+    fields = yield from namespace.fields(keys, id, *names, *SPEC_FIELDS)
+    counters, once, cancel, ended = fields[: len(names)]
+    spec = join_spec(dict(zip(SPEC_FIELDS, fields[len(names) :], strict=True)))
+    if not spec:
+        raise NotFound(f"run {id} can't be revived: its inputs were not kept (retention=0)")
+    digest = digest_inputs(read_spec(spec, f"the spec of run {id}")[0]) if once else ""
+    life = read_counters(id, counters).life
+    if cancel and ended:  # before the run can be claimed, so that none of its enqueues is refused
+        space = yield from namespace.space()
+        yield from tree_plans.unblock_children(space, CancelledNode(id, life))
+    answer = yield from client_plans.revive(
+        keys, id, operation=new_mark(), life=life, from_start=from_start, digest=digest
+    )
+    match answer:
+        case "queued":
+            return
+        case "changed":
+            raise Changed(f"run {id} was revived by another call meanwhile")
+        case "running":
+            raise Changed(f"run {id} has not ended; only a failed, dead or cancelled run can be revived")
+        case "completed":
+            raise Changed(f"run {id} has completed; only a failed, dead or cancelled run can be revived")
+        case "conflict":
+            raise KeyConflict(f"run {id} can't be revived: its key belongs to another run by now")
+        case "unreadable":
+            raise Unreadable(f"the checkpoint of run {id} can't be read: revive the run from the start")
+        case "missing":
+            raise run_not_found(id)
+        case _:
+            raise BadCall(f"revive answered {answer!r}")
+
+
+def discard(namespace: OpenNamespace, id: str) -> Plan[Status]:
+    """Remove an ended run with everything that was kept of it. Return the status in which it had ended.
+
+    Raises:
+        Changed: The run has not ended, or was revived meanwhile.
+        NotFound: The run does not exist.
+    """
+    keys = yield from namespace.keys(id)
+    (counters,) = yield from namespace.fields(keys, id, "counters")
+    answer, *rest = yield from client_plans.discard(keys, id, read_counters(id, counters).life)
+    match answer:
+        case "discarded":
+            return Status(rest[0])
+        case "open":
+            raise Changed(f"run {id} has not ended (it is {rest[0]}); only an ended run can be discarded")
+        case "changed":
+            raise Changed(f"run {id} was revived meanwhile; it was not discarded")
+        case "missing":
+            raise run_not_found(id)
+        case _:
+            raise BadCall(f"discard answered {answer!r}")
+
+
+def position(namespace: OpenNamespace, id: str) -> Plan[int | None]:
+    """Return how many queued runs of its queue and kind are before the run, in all partitions and schemas.
+
+    Return None if the run is not queued.
+    """
+    keys = yield from namespace.keys(id)
+    status, route, counters = yield from namespace.fields(keys, id, "status", "route", "counters")
+    if status != b"queued":
+        return None
+    space = yield from namespace.space()
+    score = read_counters(id, counters).score
+    return (yield from reading(overview.count_before(space, keys, id, text(route), score)))
+
+
+# ---- many runs ---------------------------------------------------------------------------------------------------------
+
+
+def collect_endings(namespace: OpenNamespace, ids: Sequence[str], client: str) -> Plan[list[Ending]]:
+    """Return the endings of the runs that have ended, in the order in which they ended.
+
+    For each other run the server registers the client, and wakes it when the run ends.
+
+    Raises:
+        NotFound: One of the runs does not exist.
+    """
+    endings: list[Ending] = []
+    for start in range(0, len(ids), WAITS_PER_TRIP):
+        part = ids[start : start + WAITS_PER_TRIP]
+        waits = []
+        for id in part:
+            keys = yield from namespace.keys(id)
+            waits.append(client_plans.wait(keys, id, client))
+        answers = yield from together(waits)
+        for id, answer in zip(part, answers, strict=True):
+            if isinstance(answer, CoordinatorError):
+                raise as_reading_error(answer)
+            if answer[0] == "missing":
+                raise run_not_found(id)
+            if answer[0] == "ended":
+                endings.append(Ending.of(id, answer[1:]))
+    return sorted(endings, key=lambda ending: ending.at)
+
+
+def wake_lists(namespace: OpenNamespace, client: str) -> Plan[dict[str, Keys]]:
+    """Return the lists on which the server wakes a client, one for each partition, with the keys of the partition."""
+    space = yield from namespace.space()
+    return {keys.wake(client): keys for keys in space.everywhere()}
+
+
+def for_each(
+    namespace: OpenNamespace, ids: Iterable[str], operation: Callable[[OpenNamespace, str], Plan[T]]
+) -> Plan[list[T | CoordinatorError]]:
+    """Carry out an operation for each run, side by side. Return, for each run, the result or the error."""
+    yield from namespace.space()  # read once, and not once for each run
+    return (yield from together(operation(namespace, id) for id in ids))
