@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import pkgutil
@@ -229,3 +230,46 @@ def test_the_agent_of_the_guide_comes_to_the_same_end_wherever_it_is_killed(monk
     monkeypatch.setitem(sys.modules, "docs_agent", module)
     exec(compile(first, "agents.md", "exec"), module.__dict__)  # noqa: S102
     assert testing.crash_matrix(module.research.inputs("tides")).result == "tides: found it"
+
+
+# ---- names of the code -------------------------------------------------------------------------------------------------
+
+
+def defined_names(path: Path) -> set[str]:
+    """Return the functions and classes that a file defines; methods as Class.method."""
+    text = path.read_text()
+    if path.suffix == ".lua":
+        return set(re.findall(r"^local function (\w+)", text, re.MULTILINE))
+    found: set[str] = set()
+    for node in ast.parse(text).body:
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            methods = [one for one in node.body if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef))]
+            found |= {f"{node.name}.{method.name}" for method in methods}
+    return found
+
+
+def test_every_function_that_the_life_of_a_run_names_exists() -> None:
+    named = re.findall(r"`((?:coordinator|workers)/[\w/]+\.(?:py|lua)):([\w.]+)`", page("explanation/life-of-a-run.md"))
+    assert len(named) > 30
+    missing = {f"{path}:{name}" for path, name in named if name not in defined_names(ROOT / path)}
+    assert missing == set()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *sorted((DOCS / "explanation").glob("*.md")),
+        *sorted((DOCS / "operations").glob("*.md")),
+        ROOT / "CONTRIBUTING.md",
+    ],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_every_file_that_is_named_exists(path: Path) -> None:
+    named = re.findall(
+        r"`((?:coordinator|workers|tests|scripts|docs|examples)/[\w./-]*?)(?::[\w.]+)?`", path.read_text()
+    )
+    assert {
+        name for name in named if "NAME" not in name and "_build" not in name and not (ROOT / name).exists()
+    } == set()
