@@ -1,6 +1,6 @@
-"""`scripts/faults NAME …`: finds the module that is called so and calls its `main(arguments) -> exit code`.
+"""`scripts/faults NAME …`: import the module of that name and call its `main(arguments) -> exit code`.
 
-A subcommand plugs in by being there: tests/faults/NAME.py, tests/faults/NAME/__init__.py or tests/faults/campaigns/NAME.py.
+Every module in tests/faults/campaigns that defines `main` is a command. The other commands are listed in `OTHERS`.
 """
 
 from __future__ import annotations
@@ -10,19 +10,21 @@ import re
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
+CAMPAIGNS = Path(__file__).parent / "campaigns"
+OTHERS = {
+    "fuzz": "tests.faults.fuzz",
+    "mutants": "tests.faults.mutants",
+    "plant": "tests.faults.simulation.plant",
+    "report": "tests.faults.records.report",
+    "simulate": "tests.faults.simulation.simulate",
+}
 _MAIN = re.compile(r"^def main\(arguments", re.M)
 
 
 def commands() -> dict[str, str]:
-    """Name and module of everything that can be called."""
-    found: dict[str, str] = {}
-    for folder, package in ((HERE, "tests.faults"), (HERE / "campaigns", "tests.faults.campaigns")):
-        for path in [*folder.glob("*.py"), *folder.glob("*/__init__.py")]:
-            name = path.parent.name if path.name == "__init__.py" else path.stem
-            if not name.startswith("_") and _MAIN.search(path.read_text()):
-                found[name.replace("_", "-")] = f"{package}.{name}"
-    return dict(sorted(found.items()))
+    """Return the name and the module of every command."""
+    campaigns = [path.stem for path in CAMPAIGNS.glob("*.py") if _MAIN.search(path.read_text())]
+    return dict(sorted({**OTHERS, **{name: f"tests.faults.campaigns.{name}" for name in campaigns}}.items()))
 
 
 def main() -> int:

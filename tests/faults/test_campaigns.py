@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.campaign import Campaign, Ran, carry_out
 from tests.faults.campaigns import bytes as every_byte
 from tests.faults.campaigns import failover, kill, partition, replies, roll, server, zombie
-from tests.faults.hosts import hindrance
-from tests.faults.provoking import HIT
+from tests.faults.campaigns.runner import Campaign, Ran, carry_out
+from tests.faults.lab.hosts import hindrance
+from tests.faults.lab.triggers import HIT
 from tests.servers import Server
 
 pytestmark = pytest.mark.matrix("the fault lab")

@@ -11,9 +11,9 @@ import pytest
 from coordinator.model.run import Counters
 from coordinator.model.schedule import run_id
 from tests.e2e.processes import Event
-from tests.faults.checker import RULES, costs_nothing, judge
-from tests.faults.evidence import Evidence, Final, FinalRun
-from tests.faults.history import NEVER, History, Operation
+from tests.faults.judge.checker import RULES, costs_nothing, judge
+from tests.faults.judge.evidence import Evidence, Final, FinalRun
+from tests.faults.judge.history import NEVER, History, Operation
 
 RUN = "01m7hcmzdw1qs1t77rgr-00"
 OTHER, KILLED, GONE = (f"01m7hcmzdw1qs1t77rg{letter}-00" for letter in "abc")

@@ -14,9 +14,9 @@ from coordinator.store.script import read
 from coordinator.store.transport import observer
 from coordinator.store.transport.packets import Packet
 from tests.e2e.processes import ROOT
-from tests.faults import history
-from tests.faults.lab import Lab, Plan
-from tests.faults.watching import POINTS, Recorder
+from tests.faults.judge import history
+from tests.faults.lab.lab import Lab, Plan
+from tests.faults.lab.observer import POINTS, Recorder
 from tests.servers import Server
 
 

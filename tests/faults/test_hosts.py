@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.hosts import NAME, Hosts, hindrance
+from tests.faults.lab.hosts import NAME, Hosts, hindrance
 from tests.servers import Host, Server
 
 pytestmark = pytest.mark.matrix("the fault lab")
@@ -114,7 +114,7 @@ def test_nothing_is_left_when_they_are_closed() -> None:
 
 def test_what_a_killed_process_left_behind_is_removed_by_the_next() -> None:
     killed = "print(os.getpid(), flush=True); os.kill(os.getpid(), 9)"
-    program = f"import os; from tests.faults.hosts import Hosts; made = Hosts(2); {killed}"
+    program = f"import os; from tests.faults.lab.hosts import Hosts; made = Hosts(2); {killed}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert left(int(done.stdout))
     Hosts(1).close()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.faults import records
 from tests.faults.__main__ import commands
-from tests.faults.records import Record
-from tests.faults.report import BEGIN, DOC, END, rendered, table
+from tests.faults.records import archive as records
+from tests.faults.records.archive import Record
+from tests.faults.records.report import BEGIN, DOC, END, rendered, table
 
 ONE = Record("kill", 1, "abc", 20, 60.0, "passed", {"acknowledged": 10, "lost": 0})
 TWO = Record("kill", 2, "abc", 10, 30.0, "failed", {"acknowledged": 5, "lost": 1})

@@ -10,15 +10,15 @@ import sys
 import pytest
 
 from coordinator.store.scripts import SCRIPTS
-from tests.faults.records import ROOT
-from tests.faults.simulate import some
+from tests.faults.records.archive import ROOT
 from tests.faults.simulation.bugs import BUGS, Bug
 from tests.faults.simulation.loop import Stuck, VirtualClock, VirtualLoop
-from tests.faults.simulation.scene import FAULTS
+from tests.faults.simulation.scenario import FAULTS
+from tests.faults.simulation.simulate import some
 
 QUICK = ("what is taken away keeps its epoch", "a completed run keeps its key for ever", "judging knows no hold")
 DIGESTS = """
-from tests.faults.simulate import a_server, one
+from tests.faults.simulation.simulate import a_server, one
 with a_server() as server:
     for seed in range(20):
         print(one(seed, server).digest)

@@ -18,8 +18,8 @@ from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.transport.wire import Wire, drive
-from tests.faults import records
-from tests.faults.cutter import Cutter, Direction
+from tests.faults.lab.cutter import Cutter, Direction
+from tests.faults.records import archive as records
 from tests.servers import Kind, Server
 from workers.handlers.messages import chunk
 

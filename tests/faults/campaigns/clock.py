@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tests.faults.campaign import Campaign, run
-from tests.faults.evidence import Evidence
-from tests.faults.lab import Lab, Plan
-from tests.faults.shim import ShimServer
+from tests.faults.campaigns.runner import Campaign, run
+from tests.faults.judge.evidence import Evidence
+from tests.faults.lab.lab import Lab, Plan
+from tests.faults.lab.shim import ShimServer
 
 JUMPS = (60.0, -3600.0, 3600.0, -60.0, 1.0, -1.0, 7.5)
 

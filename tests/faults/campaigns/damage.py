@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.faults.campaign import Campaign, run
-from tests.faults.lab import Lab
+from tests.faults.campaigns.runner import Campaign, run
+from tests.faults.lab.lab import Lab
 from tests.waiting import wait_until
 
 HOSTILE = (

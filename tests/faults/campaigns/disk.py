@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.faults.campaign import Campaign, run
-from tests.faults.lab import Lab, Plan
-from tests.faults.shim import ShimServer
+from tests.faults.campaigns.runner import Campaign, run
+from tests.faults.lab.lab import Lab, Plan
+from tests.faults.lab.shim import ShimServer
 from tests.waiting import wait_until
 
 

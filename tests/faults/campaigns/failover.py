@@ -18,9 +18,9 @@ from pathlib import Path
 import redis
 
 from tests.clusters import SERVICE, Cluster, Group, Guard
-from tests.faults.campaign import Campaign, run
 from tests.faults.campaigns.power import FORGOTTEN, Cuts
-from tests.faults.lab import Lab, Plan
+from tests.faults.campaigns.runner import Campaign, run
+from tests.faults.lab.lab import Lab, Plan
 from tests.servers import Kind, Server
 from tests.waiting import wait_until
 

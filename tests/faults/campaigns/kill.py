@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from coordinator.store.script import Script
 from tests.e2e.processes import children
-from tests.faults.campaign import Campaign, run
-from tests.faults.lab import Lab, Plan
-from tests.faults.provoking import HIT, sent
-from tests.faults.watching import POINTS
+from tests.faults.campaigns.runner import Campaign, run
+from tests.faults.lab.lab import Lab, Plan
+from tests.faults.lab.observer import POINTS
+from tests.faults.lab.triggers import HIT, sent
 from tests.waiting import wait_until
 
 
@@ -29,7 +29,7 @@ def break_one(lab: Lab) -> str:
             (lab.coordinators, "coordinator"),
             (lab.producers, "producer"),
             (lab.operators, "operator"),
-            (lab.diarists, "diarist"),
+            (lab.record_keepers, "record_keeper"),
         ]
     )
     lab.work_on(lab.choose.randint(0, 12))
@@ -87,7 +87,7 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-CAMPAIGN = Campaign("kill", break_one, Plan(operators=1, diarists=1))
+CAMPAIGN = Campaign("kill", break_one, Plan(operators=1, record_keepers=1))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -25,12 +25,12 @@ from typing import Any, NamedTuple
 import redis
 
 from tests.clusters import SERVICE, Group
-from tests.faults.campaign import Campaign, run
 from tests.faults.campaigns.failover import AT_MOST, PATIENCE_MS
 from tests.faults.campaigns.power import FORGOTTEN, Cuts
-from tests.faults.evidence import ENDED, Evidence
-from tests.faults.hosts import Hosts, NoNamespaces, Way
-from tests.faults.lab import Lab, Plan
+from tests.faults.campaigns.runner import Campaign, run
+from tests.faults.judge.evidence import ENDED, Evidence
+from tests.faults.lab.hosts import Hosts, NoNamespaces, Way
+from tests.faults.lab.lab import Lab, Plan
 from tests.servers import Kind, Server
 from tests.waiting import wait_until
 

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from tests.faults.campaign import Campaign, run
-from tests.faults.evidence import Evidence
-from tests.faults.lab import Lab
-from tests.faults.shim import ShimServer
+from tests.faults.campaigns.runner import Campaign, run
+from tests.faults.judge.evidence import Evidence
+from tests.faults.lab.lab import Lab
+from tests.faults.lab.shim import ShimServer
 
 # what a server that forgets the last second can't keep
 FORGOTTEN = (

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 import redis
 
-from tests.faults.campaign import Campaign, run
-from tests.faults.lab import Lab, Plan
+from tests.faults.campaigns.runner import Campaign, run
+from tests.faults.lab.lab import Lab, Plan
 from tests.servers import DURABLE
 from tests.waiting import wait_until
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from coordinator.store.script import Script
-from tests.faults.campaign import Campaign, run
-from tests.faults.lab import Lab, Plan
-from tests.faults.provoking import AGAIN, HIT, LONG, MANY_STEPS, SOON, provoke
+from tests.faults.campaigns.runner import Campaign, run
+from tests.faults.lab.lab import Lab, Plan
+from tests.faults.lab.triggers import AGAIN, HIT, LONG, MANY_STEPS, SOON, provoke
 from tests.proxy import Fault, naming
 from tests.waiting import wait_until
 
@@ -135,7 +135,7 @@ def campaign(at_once: int = 1) -> Campaign:
     return Campaign(
         "replies",
         break_one,
-        Plan(operators=1, diarists=1),
+        Plan(operators=1, record_keepers=1),
         proxied=True,
         begin=begin,
         finish=lambda lab: hands.pop(lab).call_off(),

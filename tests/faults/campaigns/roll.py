@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from subprocess import Popen
 
 from tests.e2e.processes import children
-from tests.faults.campaign import Campaign, run
-from tests.faults.checker import costs_nothing
-from tests.faults.lab import Lab, Plan
+from tests.faults.campaigns.runner import Campaign, run
+from tests.faults.judge.checker import costs_nothing
+from tests.faults.lab.lab import Lab, Plan
 from tests.waiting import wait_until
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.faults.campaign import Campaign
 from tests.faults.campaigns.power import Cuts, measured, with_fsync
+from tests.faults.campaigns.runner import Campaign
 
 
 def campaign(fsync: str) -> Campaign:

@@ -7,8 +7,8 @@ import os
 import signal
 from collections.abc import Sequence
 
-from tests.faults.campaign import Campaign, run
-from tests.faults.lab import PATIENCE, Lab
+from tests.faults.campaigns.runner import Campaign, run
+from tests.faults.lab.lab import PATIENCE, Lab
 from tests.waiting import wait_until
 
 

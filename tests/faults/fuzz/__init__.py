@@ -18,7 +18,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from tests.faults.fuzz import commands, decoding, scripts
-from tests.faults.records import Record, commit, keep
+from tests.faults.records.archive import Record, commit, keep
 from tests.servers import FORGETFUL, Server
 
 GROWTH = 256 * 1024 * 1024  # bytes by which the process may grow, whatever it is given

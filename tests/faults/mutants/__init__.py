@@ -20,8 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.faults import records
 from tests.faults.mutants.recipes import MUTANTS, Mutant
+from tests.faults.records import archive as records
 
 ROOT = Path(__file__).parents[3]
 PARTS = (
@@ -56,7 +56,7 @@ def copied(place: Path) -> Path:
     for part in PARTS:
         source = ROOT / part
         if source.is_dir():
-            shutil.copytree(source, place / part, ignore=shutil.ignore_patterns("__pycache__", "records"))
+            shutil.copytree(source, place / part, ignore=shutil.ignore_patterns("__pycache__", "*.jsonl"))
         else:
             shutil.copy(source, place / part)
     return place

@@ -20,12 +20,12 @@ from coordinator.errors import Unreachable
 from coordinator.store.transport.connections.exchange import encode_commands
 from coordinator.store.transport.packets import pack
 from tests.faults.simulation.loop import Process, VirtualLoop, current
-from tests.faults.simulation.scene import HARD
+from tests.faults.simulation.scenario import HARD
 from tests.faults.simulation.server import Words
 
 
 @dataclass(slots=True)
-class Weather:
+class NetworkFaults:
     """Which faults there are in a seed, and how often. Not every seed has every one: alone they reach further."""
 
     dice: random.Random
@@ -66,11 +66,11 @@ class Weather:
         return 0.3 * self.dice.random()
 
 
-class Site(Protocol):
+class Receiver(Protocol):
     """Where requests arrive."""
 
     loop: VirtualLoop
-    weather: Weather
+    network_faults: NetworkFaults
 
     def name_of(self, command: Words) -> str: ...
 
@@ -89,17 +89,17 @@ def _error(reply: Exception) -> Exception:
 class Line:
     """What AsyncWire takes for a pool of connections."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
+    def __init__(self, server_side: Receiver) -> None:
+        self._server_side = server_side
 
     async def get_connection(self) -> Connection:
-        site = self._site
-        if not site.weather.reachable(current.get(), site.loop.time()):
-            await asyncio.sleep(site.weather.delay())
-            if site.weather.dice.random() < 0.5:
-                await site.loop.create_future()  # silence
+        server_side = self._server_side
+        if not server_side.network_faults.reachable(current.get(), server_side.loop.time()):
+            await asyncio.sleep(server_side.network_faults.delay())
+            if server_side.network_faults.dice.random() < 0.5:
+                await server_side.loop.create_future()  # silence
             raise foreign.ConnectionError("refused")
-        return Connection(site)
+        return Connection(server_side)
 
     async def release(self, connection: Connection) -> None:
         return
@@ -111,50 +111,54 @@ class Line:
 class Connection:
     """One exchange at a time, as the wire makes them."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._arrived: asyncio.Future[list[Any]] = site.loop.create_future()
+    def __init__(self, server_side: Receiver) -> None:
+        self._server_side = server_side
+        self._arrived: asyncio.Future[list[Any]] = server_side.loop.create_future()
         self._replies: list[Any] = []
 
     async def send_packed_command(self, parts: Sequence[bytes]) -> None:
-        self._arrived, self._replies = self._site.loop.create_future(), []
+        self._arrived, self._replies = self._server_side.loop.create_future(), []
         self.carry_out(current.get(), _commands(parts))
 
     def carry_out(self, sender: Process | None, commands: Sequence[Words]) -> None:
         """What was sent is on its own from here on."""
-        site, weather = self._site, self._site.weather
-        hard = weather.focus and any(site.name_of(command) in weather.focus for command in commands)
+        server_side, network_faults = self._server_side, self._server_side.network_faults
+        hard = network_faults.focus and any(
+            server_side.name_of(command) in network_faults.focus for command in commands
+        )
         weight = HARD if hard else 1.0
-        fate = weather.fate(weight) if weather.reachable(sender, site.loop.time()) else "request lost"
+        fate = (
+            network_faults.fate(weight) if network_faults.reachable(sender, server_side.loop.time()) else "request lost"
+        )
         if fate == "request lost":
-            self._break(weather.delay())
+            self._break(network_faults.delay())
             return
-        late = weather.lateness(site.loop.time()) if fate == "late" else 0.0
-        self._after(weather.delay() + late, lambda: self._deliver(sender, commands, fate))
+        late = network_faults.lateness(server_side.loop.time()) if fate == "late" else 0.0
+        self._after(network_faults.delay() + late, lambda: self._deliver(sender, commands, fate))
 
     def _deliver(self, sender: Process | None, commands: Sequence[Words], fate: str) -> None:
-        weather = self._site.weather
+        network_faults = self._server_side.network_faults
         if fate == "cut":
-            commands = commands[: weather.dice.randrange(len(commands) + 1)]
-        replies = self._site.execute(sender, commands)
+            commands = commands[: network_faults.dice.randrange(len(commands) + 1)]
+        replies = self._server_side.execute(sender, commands)
         if fate in ("reply lost", "cut"):
-            self._break(weather.delay())
+            self._break(network_faults.delay())
         else:
-            self._after(weather.delay(), lambda: self._arrive(replies))
+            self._after(network_faults.delay(), lambda: self._arrive(replies))
         if fate == "repeated":  # as where a first sending was taken for lost, and arrives after the second
-            late = weather.lateness(self._site.loop.time())
-            self._after(weather.delay() + late, lambda: self._again(sender, commands))
+            late = network_faults.lateness(self._server_side.loop.time())
+            self._after(network_faults.delay() + late, lambda: self._again(sender, commands))
 
     def _again(self, sender: Process | None, commands: Sequence[Words]) -> None:
-        self._site.execute(sender, commands)
+        self._server_side.execute(sender, commands)
 
     def _break(self, delay: float) -> None:
         """The connection is reset; or nothing is heard of it ever again."""
-        if self._site.weather.dice.random() < 0.7:
+        if self._server_side.network_faults.dice.random() < 0.7:
             self._after(delay, lambda: self._arrive(foreign.ConnectionError("reset")))
 
     def _after(self, seconds: float, what: Callable[[], None]) -> None:
-        self._site.loop.call_later(seconds, what, context=self._site.loop.nobody)
+        self._server_side.loop.call_later(seconds, what, context=self._server_side.loop.nobody)
 
     def _arrive(self, replies: list[Any] | Exception) -> None:
         if self._arrived.done():
@@ -174,7 +178,7 @@ class Connection:
         return reply
 
     async def disconnect(self, nowait: bool = False) -> None:
-        self._arrived = self._site.loop.create_future()
+        self._arrived = self._server_side.loop.create_future()
 
 
 def _commands(parts: Sequence[bytes]) -> list[Words]:
@@ -204,52 +208,56 @@ class Listener:
 class Bell:
     """What stands in the place of AsyncBell: waits at the server for the first token of some lists."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
+    def __init__(self, server_side: Receiver) -> None:
+        self._server_side = server_side
 
     async def wait(self, keys: Sequence[str], seconds: float) -> tuple[str, bytes] | None:
-        site, weather = self._site, self._site.weather
-        await asyncio.sleep(weather.delay())
-        if not weather.reachable(current.get(), site.loop.time()):
+        server_side, network_faults = self._server_side, self._server_side.network_faults
+        await asyncio.sleep(network_faults.delay())
+        if not network_faults.reachable(current.get(), server_side.loop.time()):
             raise Unreachable("no way to the server")
-        heard: asyncio.Future[tuple[str, bytes]] = site.loop.create_future()
+        heard: asyncio.Future[tuple[str, bytes]] = server_side.loop.create_future()
 
         def take(key: bytes, token: bytes) -> None:
-            if weather.fate() == "good":  # else the token is lost on its way
-                site.loop.call_later(weather.delay(), _hear, heard, (key.decode(), token), context=site.loop.nobody)
+            if network_faults.fate() == "good":  # else the token is lost on its way
+                server_side.loop.call_later(
+                    network_faults.delay(), _hear, heard, (key.decode(), token), context=server_side.loop.nobody
+                )
 
         listener = Listener([key.encode() for key in keys], current.get(), heard, take)
-        site.block(listener)
+        server_side.block(listener)
         try:
             async with asyncio.timeout(seconds):
                 return await heard
         except TimeoutError:
             return None
         finally:
-            site.unblock(listener)
+            server_side.unblock(listener)
 
     async def ask(self, keys: Sequence[str], seconds: float, plan: Any) -> Any:
         """A call behind the bell: from when it arrives it is at the server, which carries it out when the bell rings or the time is
         over. Of a sender that was lost with its machine it does not know, and may do so for it, too."""
-        site, sender = self._site, current.get()
-        await asyncio.sleep(site.weather.delay())
-        if not site.weather.reachable(sender, site.loop.time()):
+        server_side, sender = self._server_side, current.get()
+        await asyncio.sleep(server_side.network_faults.delay())
+        if not server_side.network_faults.reachable(sender, server_side.loop.time()):
             raise Unreachable("no way to the server")
-        connection = Connection(site)
+        connection = Connection(server_side)
         commands = _commands(
             [encode_commands([packet.command(bare=False, whole=False) for packet in pack([next(plan)])])]
         )
 
         def carry_out(*_: Any) -> None:
-            if listener.heard.done() or (sender is not None and not sender.alive and site.weather.dice.random() < 0.5):
+            if listener.heard.done() or (
+                sender is not None and not sender.alive and server_side.network_faults.dice.random() < 0.5
+            ):
                 return
             listener.heard.cancel()
-            site.unblock(listener)
+            server_side.unblock(listener)
             connection.carry_out(sender, commands)
 
-        listener = Listener([key.encode() for key in keys], sender, site.loop.create_future(), carry_out)
-        site.block(listener)
-        timer = site.loop.call_later(seconds, carry_out, context=site.loop.nobody)
+        listener = Listener([key.encode() for key in keys], sender, server_side.loop.create_future(), carry_out)
+        server_side.block(listener)
+        timer = server_side.loop.call_later(seconds, carry_out, context=server_side.loop.nobody)
         try:
             async with asyncio.timeout(seconds + 5.0):
                 reply = await connection.read_response()
@@ -258,7 +266,7 @@ class Bell:
         finally:
             if sender is None or sender.alive:  # hung up
                 timer.cancel()
-                site.unblock(listener)
+                server_side.unblock(listener)
         try:
             plan.send(reply)
         except StopIteration as done:

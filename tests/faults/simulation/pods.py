@@ -12,7 +12,7 @@ from coordinator.services.daemon import Coordinator
 from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from tests.faults.simulation.app import registry
-from tests.faults.simulation.ground import Ground
+from tests.faults.simulation.environment import Environment
 from tests.faults.simulation.loop import Process, current
 from workers.process.options import WorkerOptions
 from workers.process.worker import Worker
@@ -41,21 +41,21 @@ class Pod:
 class Pods:
     """All pods of a seed."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground, self._dice = ground, ground.dice
-        self._registry = registry(ground.dice, ground.memory, self._poisoned, ground.complain)
+    def __init__(self, environment: Environment) -> None:
+        self._environment, self._dice = environment, environment.dice
+        self._registry = registry(environment.dice, environment.memory, self._poisoned, environment.complain)
         self.all: list[Pod] = []
 
     def start(self, name: str) -> Pod:
         pod = Pod(name)
-        self._ground.go(pod.supervisor, self._supervise(pod))
+        self._environment.go(pod.supervisor, self._supervise(pod))
         return pod
 
     async def _supervise(self, pod: Pod) -> None:
         while not pod.stopping:
             pod.starts += 1
             pod.child, pod.ids, pod.ended = Process(f"w{pod.name}.{pod.starts}"), [], asyncio.Event()
-            self._ground.go(pod.child, self._work(pod))
+            self._environment.go(pod.child, self._work(pod))
             await pod.ended.wait()
             await asyncio.sleep(0.01 + self._dice.random() * 0.5)
             if not pod.has_left:
@@ -64,13 +64,13 @@ class Pods:
 
     async def _work(self, pod: Pod) -> None:
         options = WorkerOptions(
-            self._ground.settings(),
+            self._environment.settings(),
             concurrency=self._dice.choice([1, 2, 4]),
             grace=self._dice.choice([0.0, 0.5, 2.0]),
-            lease=self._ground.scene.lease,
+            lease=self._environment.scenario.lease,
         )
         announce = lambda partition, id: pod.ids.append((partition, id))  # noqa: E731  # one line
-        pod.worker = Worker(self._registry, options, self._ground.clock, announce)
+        pod.worker = Worker(self._registry, options, self._environment.clock, announce)
         with contextlib.suppress(CoordinatorError):
             await pod.worker.run()
         self.kill_child(pod)  # a process that has ended takes along what it left running
@@ -82,7 +82,7 @@ class Pods:
 
     def kill_child(self, pod: Pod) -> None:
         pod.child.alive = False
-        self._ground.loop.call_soon(pod.ended.set, context=self._ground.loop.nobody)
+        self._environment.loop.call_soon(pod.ended.set, context=self._environment.loop.nobody)
 
     def lose(self, pod: Pod) -> None:
         """Supervisor and worker at once: nobody is told, and the lease has to run out."""
@@ -96,7 +96,7 @@ class Pods:
 
     async def abandon(self, partition: int, worker: str, whole: bool = True) -> None:
         """Not `whole`: who does it dies after the first run, and what is left is for a coordinator."""
-        wire, keys = AsyncWire(self._ground.settings().address), self._ground.namespace.keys(partition)
+        wire, keys = AsyncWire(self._environment.settings().address), self._environment.namespace.keys(partition)
         plan = coordinator_plans.abandon(keys, worker, batch=self._dice.choice([1, 200]) if whole else 1)
         with contextlib.suppress(CoordinatorError):
             await drive_async(wire, plan if whole else _only_first(plan), timeout=30)
@@ -109,8 +109,8 @@ def _only_first(plan: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
 class Coordinators:
     """All coordinators of a seed."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
         self._started = 0
         self.all: list[tuple[Process, Coordinator]] = []
 
@@ -119,7 +119,7 @@ class Coordinators:
         self._started += 1
 
         async def run() -> Any:
-            coordinator = Coordinator(self._ground.settings(), self._ground.clock)
+            coordinator = Coordinator(self._environment.settings(), self._environment.clock)
             self.all.append((process, coordinator))
             while True:
                 try:
@@ -128,7 +128,7 @@ class Coordinators:
                     await asyncio.sleep(1.0)
 
         self.all = [pair for pair in self.all if pair[0].alive]
-        self._ground.go(process, run())
+        self._environment.go(process, run())
 
     def some(self) -> Process | None:
-        return self._ground.dice.choice(self.all)[0] if self.all else None
+        return self._environment.dice.choice(self.all)[0] if self.all else None

@@ -7,31 +7,31 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.faults.simulation.deeds import Deeds
-from tests.faults.simulation.ground import Ground
-from tests.faults.simulation.people import People
+from tests.faults.simulation.disturbances import Disturbances
+from tests.faults.simulation.environment import Environment
+from tests.faults.simulation.final_checks import FinalChecks
 from tests.faults.simulation.pods import Coordinators, Pods
-from tests.faults.simulation.proof import Proof
 from tests.faults.simulation.server import RealServer
+from tests.faults.simulation.users import Users
 
 
 class World:
     """Everything of one seed."""
 
     def __init__(self, seed: int, server: RealServer) -> None:
-        self.ground = Ground(seed, server)
-        self._pods, self._coordinators = Pods(self.ground), Coordinators(self.ground)
-        self.people = People(self.ground)
-        self._deeds = Deeds(self.ground, self._pods, self._coordinators, self.people)
-        self._proof = Proof(self.ground, self._pods, self._coordinators, self.people)
+        self.environment = Environment(seed, server)
+        self._pods, self._coordinators = Pods(self.environment), Coordinators(self.environment)
+        self.users = Users(self.environment)
+        self._disturbances = Disturbances(self.environment, self._pods, self._coordinators, self.users)
+        self._final_checks = FinalChecks(self.environment, self._pods, self._coordinators, self.users)
 
     def run(self) -> None:
         """Raises Broken where a promise was."""
-        loop = self.ground.loop
-        self.ground.site.server.empty()
-        with self.ground.installed():
+        loop = self.environment.loop
+        self.environment.server_side.server.empty()
+        with self.environment.installed():
             asyncio.set_event_loop(loop)
-            loop.set_exception_handler(self.ground.escaped)
+            loop.set_exception_handler(self.environment.escaped)
             try:
                 loop.run_until_complete(self._main())
             finally:
@@ -40,19 +40,19 @@ class World:
                 asyncio.set_event_loop(None)
 
     async def _main(self) -> None:
-        self.ground.found()
+        self.environment.found()
         self._begin()
-        await self._deeds.run()
-        self._deeds.calm()
-        await self._proof.all_end()
-        await self._proof.all_leave()
-        self.ground.trace.closed = True  # the server's own order of keys is not the seed's
-        self._proof.structure()
-        self._proof.nothing_is_left()
+        await self._disturbances.run()
+        self._disturbances.calm()
+        await self._final_checks.all_end()
+        await self._final_checks.all_leave()
+        self.environment.trace.closed = True  # the server's own order of keys is not the seed's
+        self._final_checks.structure()
+        self._final_checks.nothing_is_left()
 
     def _begin(self) -> None:
-        for _ in range(self.ground.scene.coordinators):
+        for _ in range(self.environment.scenario.coordinators):
             self._coordinators.start()
-        for number in range(self.ground.scene.pods):
+        for number in range(self.environment.scenario.pods):
             self._pods.all.append(self._pods.start(str(number)))
-        self.people.start()
+        self.users.start()

@@ -12,7 +12,7 @@ import hiredis
 
 from coordinator.store.script import Script
 from tests.faults.simulation.loop import START, Process, VirtualLoop
-from tests.faults.simulation.network import Listener, Weather
+from tests.faults.simulation.network import Listener, NetworkFaults
 from tests.faults.simulation.server import RealServer, Words
 from tests.faults.simulation.watcher import Given, Watchers
 
@@ -68,13 +68,19 @@ class Trace:
         return self._digest.hexdigest()
 
 
-class ServerSite:
+class ServerSide:
     """Where all requests of a seed arrive."""
 
     def __init__(
-        self, server: RealServer, loop: VirtualLoop, weather: Weather, watchers: Watchers, trace: Trace
+        self, server: RealServer, loop: VirtualLoop, network_faults: NetworkFaults, watchers: Watchers, trace: Trace
     ) -> None:
-        self.server, self.loop, self.weather, self.watchers, self.trace = server, loop, weather, watchers, trace
+        self.server, self.loop, self.network_faults, self.watchers, self.trace = (
+            server,
+            loop,
+            network_faults,
+            watchers,
+            trace,
+        )
         self._listeners: list[Listener] = []
         self._loaded: set[bytes] = set()
 

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-ROOT = Path(__file__).parents[2]
-HOME = Path(__file__).parent / "records"
+ROOT = Path(__file__).parents[3]
+HOME = Path(__file__).parent
 
 Verdict = Literal["passed", "failed"]
 
@@ -37,7 +37,7 @@ def commit() -> str:
     changed = [
         line
         for line in _git("status", "--porcelain", "--untracked-files=no").splitlines()
-        if "tests/faults/records/" not in line
+        if not line.endswith(".jsonl")
     ]
     return head + ("+" if changed else "")
 

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.faults import records
-from tests.faults.checker import Judgement, judge
-from tests.faults.evidence import Evidence
-from tests.faults.lab import Lab, Plan, Store
+from tests.faults.judge.checker import Judgement, judge
+from tests.faults.judge.evidence import Evidence
+from tests.faults.lab.lab import Lab, Plan, Store
+from tests.faults.records import archive as records
 from tests.proxy import Proxy
 from tests.servers import DURABLE, Kind, Server
 

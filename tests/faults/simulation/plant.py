@@ -14,8 +14,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from typing import NamedTuple
 
-from tests.faults.simulate import some
 from tests.faults.simulation.bugs import BUGS, Bug
+from tests.faults.simulation.simulate import some
 
 
 class Hunt(NamedTuple):

@@ -1,4 +1,4 @@
-"""What goes wrong on a trip in a way that nobody foresaw is an answer, too: nobody asks for ever, nothing is left behind."""
+"""An unexpected error during a trip is reported to the caller: no caller waits for ever, and nothing is left behind."""
 
 from __future__ import annotations
 

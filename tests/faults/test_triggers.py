@@ -6,9 +6,9 @@ import random
 
 from coordinator.store.scripts import SCRIPTS
 from tests.faults.campaigns import kill, replies
-from tests.faults.operator import DEEDS
-from tests.faults.provoking import ASKED, HIT, NOT_HIT
-from tests.faults.watching import POINTS
+from tests.faults.lab.observer import POINTS
+from tests.faults.lab.triggers import ASKED, HIT, NOT_HIT
+from tests.faults.programs.operator import ACTIONS
 
 
 def test_every_script_is_hit_or_it_is_said_why_not() -> None:
@@ -17,7 +17,7 @@ def test_every_script_is_hit_or_it_is_said_why_not() -> None:
 
 
 def test_what_an_operator_is_asked_for_it_can_do() -> None:
-    assert set(ASKED.values()) <= set(DEEDS)
+    assert set(ASKED.values()) <= set(ACTIONS)
 
 
 def test_a_round_of_lost_replies_and_late_requests_takes_every_script_both_ways() -> None:
@@ -34,4 +34,4 @@ def test_a_round_of_crashes_takes_every_point_around_every_script() -> None:
 
 def test_the_labs_of_these_campaigns_have_whom_it_takes() -> None:
     for campaign in (kill.CAMPAIGN, replies.campaign()):
-        assert (campaign.plan.operators, campaign.plan.diarists) == (1, 1)
+        assert (campaign.plan.operators, campaign.plan.record_keepers) == (1, 1)

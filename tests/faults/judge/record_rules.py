@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from tests.faults.evidence import Evidence
-from tests.faults.history import Operation
+from tests.faults.judge.evidence import Evidence
+from tests.faults.judge.history import Operation
 
 
 def records_fresh(see: Evidence) -> Iterator[str]:

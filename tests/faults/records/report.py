@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tests.faults import records
-from tests.faults.records import Record
+from tests.faults.records import archive as records
+from tests.faults.records.archive import Record
 
 DOC = records.ROOT / "docs" / "faults.md"
 BEGIN, END = "<!-- counts: written by scripts/faults report -->", "<!-- end of counts -->"

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from coordinator.model.limits import BACKSTOP, STRIKES
 from tests.e2e.processes import Event
-from tests.faults import orders, programs
-from tests.faults.evidence import ACCEPTED, ENDED, Claim, Evidence, Save, epoch_of
-from tests.faults.history import Operation
+from tests.faults.judge import order_rules, record_rules
+from tests.faults.judge.evidence import ACCEPTED, ENDED, Claim, Evidence, Save, epoch_of
+from tests.faults.judge.history import Operation
 
 OWNERS = ("checkpoint", "note", "complete", "fail", "release", "retry", "reject", "extend", "kill")
 ENDINGS = ("complete", "fail", "release", "retry", "reject")
@@ -41,7 +41,7 @@ def liveness(see: Evidence) -> Iterator[str]:
 def ended_as_it_should(see: Evidence) -> Iterator[str]:
     """Dead only where the strikes were used up, cancelled only where somebody asked for it; else what its handler came to. What was
     discarded says no more what that should have been."""
-    asked = {op.id for op in see.history.of("cancel")} | orders.overtaken(see)
+    asked = {op.id for op in see.history.of("cancel")} | order_rules.overtaken(see)
     for id, run in see.final.runs.items():
         if run.bare:
             continue
@@ -108,7 +108,7 @@ def resumed_fresh(see: Evidence) -> Iterator[str]:
     """What was saved before a revival from the start need not be there after it."""
     for id, saves in see.saves.items():
         for claim in see.claims.get(id, ()):
-            kept = [save for save in saves if not orders.begun_anew(see, id, save.invoked, claim.ended)]
+            kept = [save for save in saves if not order_rules.begun_anew(see, id, save.invoked, claim.ended)]
             before = [save.seq for save in kept if save.ended < claim.invoked]
             if before and claim.seq is not None and claim.seq < max(before):
                 yield f"run {id} was given to {claim.token} at save {claim.seq}, and {max(before)} was acknowledged"
@@ -126,7 +126,7 @@ def _is_before(see: Evidence, saved: Event, start: Event) -> bool:
     """Whether what was saved has to be there at a start."""
     if epoch_of(saved.token) >= epoch_of(start.token):
         return False
-    return not orders.begun_anew(see, start.run, round(saved.at * 1e9), round(start.at * 1e9))
+    return not order_rules.begun_anew(see, start.run, round(saved.at * 1e9), round(start.at * 1e9))
 
 
 def bytes_kept(see: Evidence) -> Iterator[str]:
@@ -201,8 +201,9 @@ RULES: dict[str, Callable[[Evidence], Iterator[str]]] = {
     for rule in (
         nothing_lost, nothing_invented, liveness, ended_as_it_should, died_alone, one_ending, one_owner, epochs_grow, resumed_fresh,
         bytes_kept, chunks_kept, no_stale_write, condemned_stay_out, effects_once, structure, no_leaks,
-        orders.discarded_for_good, orders.revived_once, orders.killed_for_good, orders.paused_stays, orders.fired_once,
-        orders.fires_as_told, programs.records_fresh, programs.records_owned, programs.records_kept,
+        order_rules.discarded_for_good, order_rules.revived_once, order_rules.killed_for_good, order_rules.paused_stays,
+        order_rules.fired_once, order_rules.fires_as_told,
+        record_rules.records_fresh, record_rules.records_owned, record_rules.records_kept,
     )
 }  # fmt: skip
 

@@ -1,10 +1,11 @@
-"""An operator of the lab, as a process of its own: does by hand what neither producers nor workers do by themselves.
+"""An operator of the lab, as a process of its own. It does by hand what neither producers nor workers do by themselves.
 
-    python -m tests.faults.operator SEED
+    python -m tests.faults.programs.operator SEED
 
-One deed after the other. Which is next is chosen, or asked for by a campaign that wants a script to be sent: by a file `wanted` in
-the lab's directory. What is damaged for a doctor to mend is written down first, in `damage`: of whatever else a doctor finds in a
-namespace at work `findings` tells the judge.
+The operator does one action after the other. It chooses the next action, unless a campaign needs a certain script to be sent:
+the campaign then writes the name of an action to the file `wanted` in the lab's directory. Before the operator damages something
+for a doctor to repair, it writes the damage to the file `damage`. Any other finding of a doctor in the busy namespace goes to the
+file `findings`, for the judge.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from coordinator.store.plans import fleets as fleet_plans
 from coordinator.store.plans import schedules as schedule_plans
 from coordinator.store.server_checks import enter
 from coordinator.store.transport.wire import Wire, drive
-from tests.faults.watching import DIRECTORY
+from tests.faults.lab.observer import DIRECTORY
 
 T = TypeVar("T")
-REST = 0.25  # seconds between two deeds
+REST = 0.25  # seconds between two actions
 SCHEDULES = {"first": 1.0, "second": 2.0}  # and every how many seconds they fire
 PAUSED = ("plain", "stumbling")  # which kinds are, now and then
 OVER = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
-Deed = Callable[["Operator"], None]
+Action = Callable[["Operator"], None]
 
 
 class Operator:
@@ -73,9 +74,9 @@ class Operator:
         self._mended()  # what one before may have left
         self.unpause()
         while not self.stopped.wait(REST):
-            deed = DEEDS.get(self._asked_for()) or self.choose.choice(OFTEN)
+            action = ACTIONS.get(self._asked_for()) or self.choose.choice(OFTEN)
             with contextlib.suppress(CoordinatorError, redis.RedisError):
-                deed(self)
+                action(self)
 
     def unpause(self, first: str = PAUSED[0]) -> None:
         """Also what was left paused, or is since a pause came late: else its runs are soon all that waits, and little is done."""
@@ -84,7 +85,7 @@ class Operator:
                 self.client.unpause(kind=kind)
 
     def _asked_for(self) -> str:
-        """A deed that a campaign waits for; taken by a rename, so that it is done once."""
+        """A action that a campaign waits for; taken by a rename, so that it is done once."""
         with contextlib.suppress(OSError):
             taken = (self.directory / "wanted").rename(self.directory / "wanted.taken")
             return taken.read_text()
@@ -183,7 +184,7 @@ def schedule_elsewhere(by: Operator) -> None:
     """By a machine that knows a time zone that those of the coordinators don't: in two seconds they say so, and look again later.
     Another one each time: who set the same again would begin these seconds anew."""
     by.elsewhere.append(f"elsewhere-{os.getpid()}-{next(by.numbers)}")
-    if len(by.elsewhere) > 20:  # deeds: more than two seconds
+    if len(by.elsewhere) > 20:  # actions: more than two seconds
         by.client.unschedule(by.elsewhere.pop(0))
     new = build_schedule(by.elsewhere[-1], "* * * * *", "plain", {"topic": "small-elsewhere", "turns": 3}, {})
     new = new._replace(rules=encode(["* * * * *", 0.0, "Atlantis/Poseidonis", 0.0, "skip", "latest"], "rules"))
@@ -236,15 +237,15 @@ def _say_strange(by: Operator, report: Report) -> None:
             lines.writelines(f"{sentence}\n" for sentence in sentences)
 
 
-DEEDS: dict[str, Deed] = {
-    deed.__name__: deed
-    for deed in (
+ACTIONS: dict[str, Action] = {
+    action.__name__: action
+    for action in (
         come_in, look, cancel, cancel_tree, revive, discard, let_one_be_overdue, enqueue_what_can_not_start, pause, schedule,
         pause_schedule, unschedule, schedule_elsewhere, roll, drain, doctor,
     )
 }  # fmt: skip
 OFTEN = [
-    deed for name, deed in DEEDS.items() if name not in ("roll", "drain")
+    action for name, action in ACTIONS.items() if name not in ("roll", "drain")
 ]  # those two only where they are asked for
 
 

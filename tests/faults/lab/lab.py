@@ -32,10 +32,11 @@ from coordinator.store.keys import Keys
 from coordinator.store.server_checks import enter
 from coordinator.store.transport.wire import Wire, drive
 from tests.e2e.processes import ROOT, Stage, children
-from tests.faults import app, history
-from tests.faults.evidence import ENDED, Evidence, Final, FinalRun
-from tests.faults.operator import strange
-from tests.faults.watching import DIRECTORY
+from tests.faults.judge import history
+from tests.faults.judge.evidence import ENDED, Evidence, Final, FinalRun
+from tests.faults.lab.observer import DIRECTORY
+from tests.faults.programs import app
+from tests.faults.programs.operator import strange
 from tests.proxy import Proxy
 from tests.servers import Server
 from tests.waiting import wait_until
@@ -53,7 +54,7 @@ class Plan:
     processes: int = 1
     coordinators: int = 1
     operators: int = 0
-    diarists: int = 0
+    record_keepers: int = 0
     concurrency: int = 8
     under_way: int = 14
     lease: float = 2.0
@@ -76,7 +77,7 @@ class Store(Protocol):
 class Lab(Stage):
     """The stage of a campaign. Its processes are given the address of the server, or of a proxy before it."""
 
-    app = "tests.faults.app:runs"
+    app = "tests.faults.programs.app:runs"
 
     def __init__(self, store: Store, directory: Path, plan: Plan, seed: int, proxy: Proxy | None = None) -> None:
         super().__init__((proxy or store).url, f"lab{uuid.uuid4().hex[:8]}", directory)
@@ -87,7 +88,7 @@ class Lab(Stage):
         self.producers: list[subprocess.Popen[bytes]] = []
         self.lost: list[tuple[float, subprocess.Popen[bytes], list[int]]] = []
         self.operators: list[subprocess.Popen[bytes]] = []
-        self.diarists: list[subprocess.Popen[bytes]] = []
+        self.record_keepers: list[subprocess.Popen[bytes]] = []
         self.keys = Keys(self.namespace, 0)
         self.excused: set[str] = set()
         self.given_up: set[str] = set()  # runs that were cancelled when the faults were over
@@ -103,7 +104,7 @@ class Lab(Stage):
         return self.store
 
     def environment(self, role: str = "producer") -> dict[str, str]:
-        site = ROOT / "tests" / "faults" / "site"
+        site = ROOT / "tests" / "faults" / "lab" / "site"
         return super().environment(role) | {DIRECTORY: str(self.directory), "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
 
     # -- its processes
@@ -116,7 +117,7 @@ class Lab(Stage):
             (self.fleets, self.plan.fleets, self._fleet),
             (self.producers, int(producing), self._producer),
             (self.operators, self.plan.operators * producing, lambda: self._seeded("operator")),
-            (self.diarists, self.plan.diarists * producing, lambda: self._seeded("diarist")),
+            (self.record_keepers, self.plan.record_keepers * producing, lambda: self._seeded("record_keeper")),
         ):
             kept[:] = [process for process in kept if process.poll() is None]
             while len(kept) < wanted:
@@ -148,13 +149,13 @@ class Lab(Stage):
 
     def _seeded(self, module: str, *words: int) -> subprocess.Popen[bytes]:
         seed = self.choose.randrange(10**9)
-        return self._start("python", "-m", f"tests.faults.{module}", *map(str, (seed, *words)))
+        return self._start("python", "-m", f"tests.faults.programs.{module}", *map(str, (seed, *words)))
 
-    def ask(self, deed: str) -> None:
+    def ask(self, action: str) -> None:
         """The operator does this next, unless something is asked for already."""
         if not (wanted := self.directory / "wanted").exists():
             new = self.directory / "wanted.new"
-            new.write_text(deed)
+            new.write_text(action)
             new.rename(wanted)
 
     def workers(self, *, at_work: bool) -> list[int]:
@@ -203,9 +204,9 @@ class Lab(Stage):
         """No more faults: everything is there again, and all that was handed over comes to its end, within the patience."""
         self.tend()
         self._bury(0)
-        for process in (*self.producers, *self.operators, *self.diarists):
+        for process in (*self.producers, *self.operators, *self.record_keepers):
             process.terminate()
-        for process in (*self.producers, *self.operators, *self.diarists):
+        for process in (*self.producers, *self.operators, *self.record_keepers):
             process.wait(60)
         if self.plan.operators:
             self._put_in_order()

@@ -21,10 +21,10 @@ from coordinator.store.script import Call, Command
 from coordinator.store.transport.packets import Packet
 from tests.faults.simulation.app import Memory
 from tests.faults.simulation.loop import Process, VirtualClock, VirtualLoop
-from tests.faults.simulation.network import Bell, Line, Weather
-from tests.faults.simulation.scene import Scene
+from tests.faults.simulation.network import Bell, Line, NetworkFaults
+from tests.faults.simulation.scenario import Scenario
 from tests.faults.simulation.server import RealServer
-from tests.faults.simulation.site import ServerSite, Trace
+from tests.faults.simulation.server_side import ServerSide, Trace
 from tests.faults.simulation.watcher import Watchers
 from workers.liveness.heartbeat import Heartbeat
 
@@ -52,19 +52,19 @@ class InLoop(Heartbeat):
         self._loop.call_soon(self._stopped.set)
 
 
-class Ground:
+class Environment:
     """Shared by the processes of one seed; `go` starts something in one of them."""
 
     def __init__(self, seed: int, server: RealServer) -> None:
         self.seed, self.dice = seed, random.Random(seed)
-        self.scene = Scene.drawn(self.dice)
-        self.namespace = Namespace(NAMESPACE, self.scene.partitions)
+        self.scenario = Scenario.drawn(self.dice)
+        self.namespace = Namespace(NAMESPACE, self.scenario.partitions)
         self.loop = VirtualLoop()
         self.clock = VirtualClock(self.loop)
-        self.weather = Weather(self.dice, self.scene.chances, self.scene.focus, self.scene.latest)
+        self.network_faults = NetworkFaults(self.dice, self.scenario.chances, self.scenario.focus, self.scenario.latest)
         self.trace, self.memory = Trace(), Memory()
         self.watchers = Watchers([keys.at for keys in self.namespace.everywhere()], self.memory.restarted)
-        self.site = ServerSite(server, self.loop, self.weather, self.watchers, self.trace)
+        self.server_side = ServerSide(server, self.loop, self.network_faults, self.watchers, self.trace)
         self._broken: Exception | None = None
 
     # -- what went wrong
@@ -111,12 +111,16 @@ class Ground:
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """The simulated network, time and chance in the places of the real ones."""
-        bell = lambda address: Bell(self.site)  # noqa: E731  # stands for a class
+        bell = lambda address: Bell(self.server_side)  # noqa: E731  # stands for a class
         state = random.getstate()
         random.seed(self.seed)
         with contextlib.ExitStack() as stack:
             for target, name, value in (
-                ("coordinator.store.transport.async_wire", "make_async_pool", lambda address, node: Line(self.site)),
+                (
+                    "coordinator.store.transport.async_wire",
+                    "make_async_pool",
+                    lambda address, node: Line(self.server_side),
+                ),
                 ("workers.process.claimer", "AsyncBell", bell),
                 ("coordinator.services.daemon", "AsyncBell", bell),
                 ("coordinator.client.hints", "AsyncBell", bell),
@@ -147,7 +151,7 @@ class Ground:
 
     def found(self) -> None:
         birth = "simulated"
-        self.ask(namespace_plans.found(NAMESPACE, birth=birth, durability="none", partitions=self.scene.partitions))
+        self.ask(namespace_plans.found(NAMESPACE, birth=birth, durability="none", partitions=self.scenario.partitions))
 
     def ask(self, plan: Any) -> Any:
         """Carries a plan."""
@@ -166,6 +170,6 @@ class Ground:
         )
         command = [word if isinstance(word, bytes) else str(word).encode() for word in words]
         if command[0] == b"EVALSHA":
-            self.site.know(command[1])
-        (reply,) = self.site.execute(None, [command])
+            self.server_side.know(command[1])
+        (reply,) = self.server_side.execute(None, [command])
         return reply

@@ -1,6 +1,6 @@
 """A producer of the lab, as a process of its own: keeps so many runs under way until it is told to stop.
 
-    python -m tests.faults.producer SEED UNDER_WAY MOST
+    python -m tests.faults.programs.producer SEED UNDER_WAY MOST
 
 It enqueues in all the ways there are: one, many at once, with a key that is used twice; it cancels and revives. What is not
 confirmed it leaves at that: the history says so, and the judge counts only what was acknowledged.

@@ -1,4 +1,4 @@
-"""Which scripts are sent in a lab with an operator and a diarist, and what lets a script be sent now: every one that there is."""
+"""How a lab with an operator and a record keeper is made to send each script."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from coordinator.store import scripts
 from coordinator.store.script import Script
 from tests.e2e.processes import children
-from tests.faults.lab import Lab
+from tests.faults.lab.lab import Lab
 from tests.waiting import wait_until
 
 MANY_STEPS = 150  # after so many, and so many seconds, a call is not waited for any more; some are sent every 5 s
@@ -48,7 +48,7 @@ ALWAYS = (
 DRAINED = (scripts.RELEASE, scripts.LEAVE, scripts.JOIN)
 KILLED = (scripts.ABANDON,)
 LOST = (scripts.RECOVER, scripts.LOCK)
-# and after a deed of the operator
+# and after a action of the operator
 ASKED: Mapping[Script, str] = {
     scripts.CREATE_NAMESPACE: "come_in",
     scripts.VIEW: "look",

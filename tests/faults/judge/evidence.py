@@ -9,7 +9,7 @@ from functools import cached_property
 
 from coordinator.model.run import Counters
 from tests.e2e.processes import Event
-from tests.faults.history import History, Operation
+from tests.faults.judge.history import History, Operation
 
 ENDED = ("completed", "failed", "cancelled", "dead")
 ACCEPTED = ("ok", "delayed", "dead", "cancelled", "failed")

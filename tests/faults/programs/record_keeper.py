@@ -1,6 +1,6 @@
 """A program of the lab that executes its runs itself and keeps records of them, as a process of its own.
 
-    python -m tests.faults.diarist SEED
+    python -m tests.faults.programs.record_keeper SEED
 
 Three of its threads are three owners that lay hands on what the others have left. Each takes over what was cut off, goes on with
 it, begins and ends some, and lets go of the rest, as a program that is restarted; some stand still for longer than their lease, and
@@ -21,7 +21,7 @@ from typing import Any
 
 from coordinator import CoordinatorError
 from tests.e2e.app import journal
-from tests.faults.app import message
+from tests.faults.programs.app import message
 from workers.durable import Checkpoint, Fenced, Meta, RedisStore
 
 LEASE = 1.0

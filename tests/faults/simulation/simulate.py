@@ -19,7 +19,7 @@ from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
 from coordinator.store.scripts import SCRIPTS
-from tests.faults.records import Record, Verdict, commit, keep
+from tests.faults.records.archive import Record, Verdict, commit, keep
 from tests.faults.simulation.server import RealServer
 from tests.faults.simulation.world import World
 from tests.servers import FORGETFUL, Server
@@ -72,11 +72,11 @@ def one(seed: int, server: RealServer) -> Outcome:
         outcome.failed, outcome.why, outcome.tail = (
             seed,
             f"{type(error).__name__}: {error}",
-            tuple(world.ground.trace.tail),
+            tuple(world.environment.trace.tail),
         )
-    trace = world.ground.trace
-    outcome.events, outcome.runs = trace.events, len(world.people.acknowledged)
-    outcome.faults, outcome.digest = world.ground.weather.counts, trace.digest
+    trace = world.environment.trace
+    outcome.events, outcome.runs = trace.events, len(world.users.acknowledged)
+    outcome.faults, outcome.digest = world.environment.network_faults.counts, trace.digest
     return outcome
 
 

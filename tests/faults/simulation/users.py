@@ -9,34 +9,34 @@ from typing import Any
 from coordinator.client import AsyncClient, AsyncHandle
 from coordinator.errors import BadCall, CoordinatorError, NotFound, Unconfirmed
 from coordinator.model.run import ENDED
-from tests.faults.simulation.ground import NAMESPACE, URL, Ground
+from tests.faults.simulation.environment import NAMESPACE, URL, Environment
 from tests.faults.simulation.loop import Process
-from tests.faults.simulation.scene import new_run
+from tests.faults.simulation.scenario import new_run
 from tests.faults.simulation.watcher import Broken
 
 NAME = "often"
 
 
-class People:
+class Users:
     """What they were told is what counts: `acknowledged`."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground, self._dice = ground, ground.dice
+    def __init__(self, environment: Environment) -> None:
+        self._environment, self._dice = environment, environment.dice
         self.acknowledged: dict[str, int] = {}  # run -> turns
         self.poison: set[str] = set()
         self.all: list[tuple[Process, asyncio.Task[Any]]] = []
 
     def start(self) -> None:
-        for number, count in enumerate(self._ground.scene.producers):
+        for number, count in enumerate(self._environment.scenario.producers):
             self._go(f"p{number}", self._produce(count))
-        if self._ground.scene.operator:
+        if self._environment.scenario.operator:
             self._go("op", self._operate())
-        if self._ground.scene.schedule:
+        if self._environment.scenario.schedule:
             self._go("sch", self._schedule())
 
     def _go(self, name: str, work: Any) -> None:
         process = Process(name)
-        self.all.append((process, self._ground.go(process, work)))
+        self.all.append((process, self._environment.go(process, work)))
 
     @property
     def busy(self) -> bool:
@@ -48,7 +48,7 @@ class People:
 
     def _client(self) -> AsyncClient:
         client = AsyncClient(URL, NAMESPACE, timeout=self._dice.choice([3.0, 30.0]))
-        client._clock = self._ground.clock
+        client._clock = self._environment.clock
         return client
 
     # -- producers
@@ -57,14 +57,14 @@ class People:
         client = self._client()
         for _ in range(count):
             await asyncio.sleep(self._dice.random() * 0.5)
-            kind, inputs, options = new_run(self._dice, self._ground.scene.kinds)
+            kind, inputs, options = new_run(self._dice, self._environment.scenario.kinds)
             handle = await self._enqueue(client, kind, inputs, options)
             if handle is not None:
                 self.acknowledged[handle.id] = inputs["turns"]
                 if kind == "poison":
                     self.poison.add(handle.id)
                 if self._dice.random() < 0.3:
-                    waiting = self._ground.loop.create_task(self._wait(handle))
+                    waiting = self._environment.loop.create_task(self._wait(handle))
                     waiting.add_done_callback(_looked_at)
 
     async def _enqueue(self, client: AsyncClient, kind: str, inputs: Any, options: Any) -> AsyncHandle[Any] | None:
@@ -76,7 +76,7 @@ class People:
                 if error.ids:
                     options = {**options, "id": error.ids[0]}
             except BadCall as error:  # nobody calls wrongly here: the simulation is broken, and would prove nothing
-                self._ground.complain(error)
+                self._environment.complain(error)
             except CoordinatorError:
                 pass
             await asyncio.sleep(self._dice.random())
@@ -89,9 +89,9 @@ class People:
             except CoordinatorError:
                 await asyncio.sleep(1.0)
                 continue
-            seen = self._ground.watchers.now(handle.id)
+            seen = self._environment.watchers.now(handle.id)
             if seen is not None and status not in ENDED:
-                self._ground.complain(Broken(f"a wait for run {handle.id} came back with {status}"))
+                self._environment.complain(Broken(f"a wait for run {handle.id} came back with {status}"))
             return
 
     # -- others
@@ -99,7 +99,7 @@ class People:
     async def _operate(self) -> None:
         """Cancels and revives what it finds, at any time; mostly what can be revived."""
         client = self._client()
-        while not self._ground.weather.calm:
+        while not self._environment.network_faults.calm:
             await asyncio.sleep(self._dice.random() * 1.5)
             if not self.acknowledged:
                 continue
@@ -114,13 +114,13 @@ class People:
                     await handle.cancel(grace=self._dice.choice([0.5, 5.0, 30.0]))
 
     def _has_ended_badly(self, id: str) -> bool:
-        seen = self._ground.watchers.now(id)
+        seen = self._environment.watchers.now(id)
         return seen is not None and seen.status in ENDED and seen.status != "completed"
 
     async def _schedule(self) -> None:
         """A schedule that is set, changed, and taken away when the faults are over."""
-        client, ground = self._client(), self._ground
-        while not self._ground.weather.calm:
+        client, environment = self._client(), self._environment
+        while not self._environment.network_faults.calm:
             every = self._dice.choice([1, 2])
             with contextlib.suppress(CoordinatorError):
                 await client.schedule(NAME, every, "steps", {"turns": 1, "trouble": 0.0})
@@ -129,7 +129,9 @@ class People:
             try:
                 await client.unschedule(NAME)
             except NotFound:
-                if ground.loop.time() > ground.weather.last_arrival:  # else one that is on its way may still set it
+                if (
+                    environment.loop.time() > environment.network_faults.last_arrival
+                ):  # else one that is on its way may still set it
                     return
             except CoordinatorError:
                 pass

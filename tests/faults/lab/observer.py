@@ -20,16 +20,16 @@ from typing import Any
 
 from coordinator.store.transport import observer
 from coordinator.store.transport.packets import Packet
-from tests.faults import history
+from tests.faults.judge import history
 
 DIRECTORY = "LAB_DIRECTORY"
 POINTS = ("before", "sent", "answered")
 
 
 def role() -> str:
-    """Which kind of process this is: worker, supervisor, coordinator, producer, operator, diarist."""
+    """Which kind of process this is: worker, supervisor, coordinator, producer, operator, record_keeper."""
     words = " ".join([*sys.orig_argv, sys.argv[0]])
-    marks = {name: f"tests.faults.{name}" for name in ("producer", "operator", "diarist")}
+    marks = {name: f"tests.faults.programs.{name}" for name in ("producer", "operator", "record_keeper")}
     for name, mark in {"worker": "workers.program.child", **marks, "supervisor": "/workers"}.items():
         if mark in words:
             return name

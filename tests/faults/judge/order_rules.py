@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from coordinator.model.schedule import run_id
-from tests.faults.evidence import Evidence
-from tests.faults.history import NEVER, Operation
+from tests.faults.judge.evidence import Evidence
+from tests.faults.judge.history import NEVER, Operation
 
 MOVED = ("fired", "skipped", "moved")
 

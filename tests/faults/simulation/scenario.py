@@ -22,21 +22,21 @@ HARD = 6.0  # how much more often the calls of the focus are hit
 FAULTS = ("request lost", "reply lost", "late", "repeated", "cut")
 LATEST = (1.0, 1.0, 2.0, 2.0, 2.0, 4.0, 4.0, 4.0, 8.0, 45.0)  # seconds: nothing repeats a call for longer than 50
 KINDS = ("agent", "agent", "steps", "watched")
-DEEDS = (
+DISTURBANCES = (
     "crash worker", "pause worker", "drain worker", "lose host", "crash coordinator", "pause coordinator", "cut off", "outage",
     "crash producer", "give up the living",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class Scenario:
     """The numbers of a seed. Times are virtual seconds."""
 
     partitions: int
     lease: float
     seconds: float  # how long there are faults
-    pace: float  # between two deeds, at most
-    deeds: tuple[str, ...]
+    pace: float  # between two disturbances, at most
+    disturbances: tuple[str, ...]
     chances: dict[str, float]
     focus: frozenset[str]
     latest: float  # how late a late request arrives, at most
@@ -48,13 +48,13 @@ class Scene:
     kinds: tuple[str, ...]
 
     @classmethod
-    def drawn(cls, dice: random.Random) -> Scene:
+    def drawn(cls, dice: random.Random) -> Scenario:
         return cls(
             partitions=dice.choice([1, 1, 1, 2]),
             lease=dice.choice([1.0, 1.0, 2.0, 2.0, 3.0, 15.0]),
             seconds=dice.choice([2.0, 3.0, 5.0, 8.0]),
             pace=dice.choice([0.3, 0.6, 1.2]),
-            deeds=tuple(deed for deed in DEEDS if dice.random() < 0.5),
+            disturbances=tuple(disturbance for disturbance in DISTURBANCES if dice.random() < 0.5),
             chances={fault: dice.choice([0.03, 0.06, 0.12]) for fault in FAULTS if dice.random() < 0.6},
             focus=FOCUSES[dice.choice(list(FOCUSES))],
             latest=dice.choice(LATEST),
