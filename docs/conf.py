@@ -67,7 +67,7 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(abc\.)?(Mapping|Sequence|Iterable|Iterator|AsyncIterator|Callable|Awaitable|Coroutine|Generator)"),
     (r"py:.*", r"(tenacity|tzinfo|StopBaseT|WaitBaseT|datetime|timedelta|Unpack|TracebackType|Concatenate).*"),
     # internal types that a public signature mentions: a clock for tests, the handler classes that a decorator returns
-    (r"py:.*", r".*\.(Clock|Cut|_Context|_Testing|Decorator|PlainHandler|AsyncHandler)"),
+    (r"py:.*", r".*\.(Clock|Cut|_Context|_Testing|_MemoryRun|Decorator|PlainHandler|AsyncHandler)"),
     (r"py:.*", r"tuple\[~workers\.durable\..*"),
     (r"py:.*", r"([A-Z]|[A-Z]_co|P\.(args|kwargs)|.*\.([A-Z]|[A-Z]_co))"),  # type variables
 ]
