@@ -73,7 +73,7 @@ def init(
         checks.refuse(found)
         birth = uuid4().hex
         space = drive(
-            wire, namespace_plans.found(settings.namespace, birth=birth, partitions=partitions, durability=durability)
+            wire, namespace_plans.create(settings.namespace, birth=birth, partitions=partitions, durability=durability)
         )
     finally:
         wire.close()

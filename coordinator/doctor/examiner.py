@@ -106,7 +106,7 @@ def _walk(space: Namespace, repair: bool, now: str) -> Steps:
     for node in (yield from one_for_each_node(space)):
         cursor = None
         while cursor != 0:
-            cursor, page = yield from ask.scan(node.at, space.name, cursor or 0)
+            cursor, page = yield from ask.scan_keys(node.at, space.name, cursor or 0)
             for at, names in _by_partition(page).items():
                 if at in parts:
                     fresh = [name for name in names if f"{at}:{name}" not in walked]
@@ -160,50 +160,50 @@ class _Partition:
         mistaken = [id for id, faults in found if faults[0][0] == "mistaken"]
         yield from self._mistaken([f"run:{id}" for id in mistaken])
         found = [one for one in found if one[0] not in mistaken]
-        outcomes = yield from self._mended(found, lambda seen: ask.mend_runs(self.keys, seen, now=self.now))
+        outcomes = yield from self._mended(found, lambda seen: ask.repair_runs(self.keys, seen, now=self.now))
         for (id, faults), outcome in zip(found, outcomes, strict=True):
             for fault, detail in faults:
                 self._say(Finding("run", self.keys.partition, id, fault, detail, outcome=outcome))
 
     def _collection(self, key: str, place: str, name: str) -> Steps:
         cursor: int | None = None
-        kind = ask.types()[place]
+        kind = ask.key_types()[place]
         while cursor != 0:
-            cursor, members = yield from ask.members(self.keys, f"{self.keys.at}:{key}", kind, cursor or 0)
+            cursor, members = yield from ask.read_members(self.keys, f"{self.keys.at}:{key}", kind, cursor or 0)
             found = yield from self._twice(
                 lambda some: ask.examine_entries(self.keys, place, name, some, self.now), members
             )
             outcomes = yield from self._mended(
-                found, lambda seen: ask.mend_entries(self.keys, place, name, seen, self.now)
+                found, lambda seen: ask.repair_entries(self.keys, place, name, seen, self.now)
             )
             for (member, ((fault, detail),)), outcome in zip(found, outcomes, strict=True):
                 self._say(Finding("entry", self.keys.partition, member, fault, detail, place, name, outcome))
 
     def _keys(self, family: str, names: Sequence[str]) -> Steps:
-        kind = ask.types()[family]
+        kind = ask.key_types()[family]
         found = yield from self._twice(lambda some: ask.examine_keys(self.keys, family, kind, some), names)
         mistaken = [name for name, faults in found if faults[0][0] == "mistaken"]
         yield from self._mistaken([f"{family}:{name}" for name in mistaken])
         found = [one for one in found if one[0] not in mistaken]
-        outcomes = yield from self._mended(found, lambda seen: ask.mend_keys(self.keys, family, kind, seen))
+        outcomes = yield from self._mended(found, lambda seen: ask.repair_keys(self.keys, family, kind, seen))
         for (name, ((fault, detail),)), outcome in zip(found, outcomes, strict=True):
             self._say(Finding("key", self.keys.partition, name, fault, detail, family, outcome=outcome))
 
     def _types(self, names: Sequence[str]) -> Steps:
         """Those that have the type that they should; the others are told."""
-        kinds = yield from ask.types_of(self.keys, [f"{self.keys.at}:{name}" for name in names])
+        kinds = yield from ask.read_types(self.keys, [f"{self.keys.at}:{name}" for name in names])
         wrong = [name for name, kind in zip(names, kinds, strict=True) if kind not in (_type(name), "none")]
         yield from self._mistaken(wrong)
         return [name for name, kind in zip(names, kinds, strict=True) if kind == _type(name)]
 
     def _mistaken(self, names: Sequence[str]) -> Steps:
-        kinds = yield from ask.types_of(self.keys, [f"{self.keys.at}:{name}" for name in names])
+        kinds = yield from ask.read_types(self.keys, [f"{self.keys.at}:{name}" for name in names])
         for name, kind in zip(names, kinds, strict=True):
             expected, outcome = _type(name), ""
             if kind in (expected, "none"):
                 continue
             if self.repair:
-                outcome = yield from ask.mend_type(self.keys, f"{self.keys.at}:{name}", name, expected)
+                outcome = yield from ask.repair_type(self.keys, f"{self.keys.at}:{name}", name, expected)
             self._say(Finding("type", self.keys.partition, name, expected, kind, outcome=outcome))
 
     # -- shared
@@ -235,5 +235,5 @@ class _Partition:
 
 def _type(name: str) -> str:
     """The type that a key of this name has to have; empty where we know no such key."""
-    known = ask.types()
+    known = ask.key_types()
     return known.get(name) or known.get(name.partition(":")[0], "")

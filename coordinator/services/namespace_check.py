@@ -28,7 +28,7 @@ class Founding:
         self._partition, self._birth, self._tell = partition, birth, tell
 
     async def tick(self) -> FoundingReport:
-        birth = await self._partition.ask(namespace_plans.birth(self._partition.keys))
+        birth = await self._partition.ask(namespace_plans.read_birth(self._partition.keys))
         anew = birth not in ("", self._birth)
         if anew:
             self._tell()

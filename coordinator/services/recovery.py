@@ -72,7 +72,7 @@ class Recovery:
     async def _recover(self, worker: str) -> Recovered:
         """All runs of a worker, batch by batch; the word is that of the last batch."""
         keys = self._partition.keys
-        host, pid = await self._partition.ask(coordinator_plans.whereabouts(keys, worker))
+        host, pid = await self._partition.ask(coordinator_plans.read_host_and_pid(keys, worker))
         total = NOTHING
         while True:
             if self._clock.monotonic() - self._locked_at > LOCK_SECONDS / 3:

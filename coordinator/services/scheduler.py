@@ -14,7 +14,7 @@ from coordinator.errors import BadOption, CoordinatorError, Unreadable
 from coordinator.model.schedule import Firing, Stored, firings, rules_from, run_id
 from coordinator.services.service_loop import LONGEST_REST, Partition
 from coordinator.store.plans import schedules as plans
-from coordinator.store.plans.schedules import Entry, Fire
+from coordinator.store.plans.schedules import DueSchedule, Fire
 
 log = logging.getLogger(__name__)
 
@@ -61,10 +61,10 @@ class Scheduler:
                 return SchedulerReport(fired, skipped, troubled)
 
     def _decide(
-        self, entries: tuple[Entry, ...], now: int
-    ) -> tuple[dict[Fire, Entry], list[tuple[Entry, CoordinatorError]]]:
-        steps: dict[Fire, Entry] = {}
-        troubles: list[tuple[Entry, CoordinatorError]] = []
+        self, entries: tuple[DueSchedule, ...], now: int
+    ) -> tuple[dict[Fire, DueSchedule], list[tuple[DueSchedule, CoordinatorError]]]:
+        steps: dict[Fire, DueSchedule] = {}
+        troubles: list[tuple[DueSchedule, CoordinatorError]] = []
         for entry in entries:
             try:
                 found = firings(entry.name, rules_from(entry.rules), Stored(entry.next, entry.offset, entry.after), now)
@@ -74,7 +74,7 @@ class Scheduler:
             steps |= {self._step(entry, firing): entry for firing in found}
         return steps, troubles
 
-    def _step(self, entry: Entry, firing: Firing) -> Fire:
+    def _step(self, entry: DueSchedule, firing: Firing) -> Fire:
         expected = "" if firing.expected is None else str(firing.expected)
         at, id = "", ""
         if firing.at is not None:
@@ -82,7 +82,9 @@ class Scheduler:
         then, due, offset = str(firing.next), str(firing.due), str(firing.offset)
         return Fire(entry.name, entry.generation, expected, at, then, due, offset, id)
 
-    async def _fire(self, steps: dict[Fire, Entry], troubles: list[tuple[Entry, CoordinatorError]]) -> list[str]:
+    async def _fire(
+        self, steps: dict[Fire, DueSchedule], troubles: list[tuple[DueSchedule, CoordinatorError]]
+    ) -> list[str]:
         words: list[str] = []
         for part in _batches(steps, STEPS):
             plan = plans.fire(self._partition.keys, part, grace=CANCEL_GRACE, now=self._partition.now())
@@ -95,11 +97,13 @@ class Scheduler:
                     )
         return words
 
-    async def _say(self, entry: Entry, error: CoordinatorError, now: int) -> bool:
+    async def _say(self, entry: DueSchedule, error: CoordinatorError, now: int) -> bool:
         """Whether the trouble was ours to say."""
         if now - (entry.after if entry.next is None else entry.next) < LEFT_TO_OTHERS_MS:
             return False
-        plan = plans.postpone(self._partition.keys, entry, plans.said(error), LOOK_AGAIN, self._partition.now())
+        plan = plans.postpone(
+            self._partition.keys, entry, plans.shorten_error(error), LOOK_AGAIN, self._partition.now()
+        )
         if await self._partition.ask(plan) != "ok":
             return False
         if self._said.get(entry.name) != str(error):

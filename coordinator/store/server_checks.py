@@ -339,5 +339,5 @@ def enter(settings: Settings) -> Generator[Request | list[Request], Any, Namespa
         refuse(found)
         for finding in [*of_address(settings.address), *found]:
             logger.warning("%s", finding.sentence)
-    namespace = yield from namespace_plans.found(settings.namespace, birth=uuid4().hex)
+    namespace = yield from namespace_plans.create(settings.namespace, birth=uuid4().hex)
     return namespace

@@ -92,7 +92,7 @@ async def measure(seconds: float) -> dict[str, object]:
         cluster = Cluster("valkey", Path(directory), replicas=0)
         wire = AsyncWire(address(cluster.url))
         try:
-            space = await drive_async(wire, namespace_plans.found("away", birth="b", partitions=PARTITIONS))
+            space = await drive_async(wire, namespace_plans.create("away", birth="b", partitions=PARTITIONS))
             workers = [Worker(wire, space, keys) for keys in space.everywhere()]
             for worker in workers:
                 await worker.join()

@@ -40,7 +40,7 @@ class Bare:
         self.server, self.keys = server, Keys(name, 0)
         for script in (scripts.ENQUEUE, scripts.CLAIM, scripts.COMPLETE):
             server.admin.script_load(script.text)
-        self._do(namespace_plans.found(name, birth="bench"))
+        self._do(namespace_plans.create(name, birth="bench"))
         self.number = 0
 
     def join(self, worker: str, lease_ms: int = 600_000) -> None:

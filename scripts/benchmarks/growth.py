@@ -165,7 +165,7 @@ def partitions(cluster: Cluster, count: int, directory: Path) -> dict[str, float
     for node in nodes:
         node.empty()
     wire = Wire(address(cluster.url))
-    drive(wire, namespace_plans.found("runs", birth="b", partitions=count))
+    drive(wire, namespace_plans.create("runs", birth="b", partitions=count))
     wire.close()
     before = [node.usage() for node in nodes]
     with Client(cluster.url) as client:

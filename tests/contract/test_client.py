@@ -66,7 +66,9 @@ class Shop:
         self.url, self.name = url, name
         self.wire = Wire(address(url))
         level = LEVELS.get(address(url).kind, "local") if UNREST else "local"
-        self.space: Namespace = self.do(namespace_plans.found(name, birth="b", partitions=partitions, durability=level))
+        self.space: Namespace = self.do(
+            namespace_plans.create(name, birth="b", partitions=partitions, durability=level)
+        )
         self.client = Client(url, name)
         self._numbers: dict[int, int] = {}
 
@@ -78,7 +80,7 @@ class Shop:
         for keys in self.space.everywhere():
             word = self.do(worker_plans.join(keys, self.space.birth, member))
             if word == "mismatch":  # it could not be reached when the namespace was founded: as a worker does
-                assert self.do(namespace_plans.found_copies(self.name, self.space.birth))
+                assert self.do(namespace_plans.create_missing_copies(self.name, self.space.birth))
                 word = self.do(worker_plans.join(keys, self.space.birth, member))
             assert word == "ok"
 

@@ -18,7 +18,7 @@ def founded(store_url: str, request: pytest.FixtureRequest) -> tuple[str, str]:
     """A url and a namespace of one or of three partitions."""
     name = f"t{uuid.uuid4().hex[:10]}"
     wire = Wire(address(store_url), timeout=5)
-    drive(wire, namespace_plans.found(name, birth="b1", partitions=request.param, durability="local"))
+    drive(wire, namespace_plans.create(name, birth="b1", partitions=request.param, durability="local"))
     wire.close()
     return store_url, name
 

@@ -63,7 +63,7 @@ class Place:
         try:
             level = LEVELS["cluster" if isinstance(self._made, Cluster) else "sentinel"]
             drive(
-                wire, namespace_plans.found(namespace, birth=uuid.uuid4().hex, partitions=PARTITIONS, durability=level)
+                wire, namespace_plans.create(namespace, birth=uuid.uuid4().hex, partitions=PARTITIONS, durability=level)
             )
         finally:
             wire.close()

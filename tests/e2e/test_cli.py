@@ -276,7 +276,7 @@ def test_show_says_that_no_live_worker_knows_the_kind_and_which_one_was_meant(sh
     id = shell("enqueue", "reserch", "topic=tides").out.strip()
     assert "no live worker handles kind 'reserch'" in shell("show", id).out
     wire = Wire(address(shell.url))
-    space = drive(wire, namespace_plans.found(shell.namespace, birth=""))
+    space = drive(wire, namespace_plans.create(shell.namespace, birth=""))
     member = worker_plans.Membership("w-1", 60_000, "host", 1, "", "default", "", 1, ("default:research@0",))
     drive(wire, worker_plans.join(space.keys(0), space.birth, member))
     wire.close()

@@ -36,7 +36,7 @@ class Clinic:
 
     def __init__(self, url: str, namespace: str) -> None:
         self.wire = Wire(address(url), timeout=30)
-        self.space: Namespace = drive(self.wire, namespace_plans.found(namespace, birth="b1", durability=None))
+        self.space: Namespace = drive(self.wire, namespace_plans.create(namespace, birth="b1", durability=None))
 
     def look(self, repair: bool = False) -> Report:
         return drive(self.wire, doctor.examine(self.space, repair=repair))
@@ -224,7 +224,7 @@ def test_a_large_namespace_is_looked_at_and_mended_without_blocking_the_server(
     server = start_server(settings={**FORGETFUL, "slowlog-log-slower-than": "0", "slowlog-max-len": "100000"})
     wire = Wire(address(server.url), timeout=30)
     try:
-        space = drive(wire, namespace_plans.found(namespace, birth="b1", durability="none"))
+        space = drive(wire, namespace_plans.create(namespace, birth="b1", durability="none"))
         with Client(server.url, namespace) as client:
             client.enqueue_many(("k", {}) for _ in range(RUNS))
         keys, admin = space.keys(0), server.admin
@@ -250,7 +250,7 @@ def test_what_runs_were_given_is_not_read_only_to_see_that_it_is_there(
     server = start_server(settings=FORGETFUL)
     wire = Wire(address(server.url), timeout=30)
     try:
-        space = drive(wire, namespace_plans.found(namespace, birth="b1", durability="none"))
+        space = drive(wire, namespace_plans.create(namespace, birth="b1", durability="none"))
         with Client(server.url, namespace) as client:
             for _ in range(50):
                 client.enqueue("k", {"large": "x" * 1_000_000})

@@ -80,7 +80,7 @@ def test_a_replica_is_refused(start_server, namespace):
 def test_a_namespace_without_durability_may_live_in_memory(start_server, namespace):
     server = start_server(settings={"appendonly": "no"})
     wire = Wire(address(server.url))
-    drive(wire, namespace_plans.found(namespace, birth="b", durability="none"))
+    drive(wire, namespace_plans.create(namespace, birth="b", durability="none"))
     wire.close()
     with Client(server.url, namespace) as client:
         assert client.enqueue("work").created
@@ -217,7 +217,7 @@ def test_an_enqueue_without_an_answer_is_unconfirmed_and_can_be_made_again_with_
 @pytest.mark.parametrize("partitions", [1, 4])
 def test_many_without_an_answer_say_which_are_acknowledged(proxy, namespace, partitions):
     wire = Wire(address(proxy.url))
-    drive(wire, namespace_plans.found(namespace, birth="b", partitions=partitions))
+    drive(wire, namespace_plans.create(namespace, birth="b", partitions=partitions))
     wire.close()
 
     def some(patience: ExitStack | None = None) -> Iterator[Inputs[None]]:
@@ -277,7 +277,7 @@ def test_reading_without_an_answer_is_unreachable_there_is_nothing_to_confirm(pr
 def finish(server: Server, namespace: str, id: str) -> None:
     """A worker takes the run and completes it, not over the proxy."""
     wire = Wire(address(server.url))
-    space = drive(wire, namespace_plans.found(namespace, birth="b"))
+    space = drive(wire, namespace_plans.create(namespace, birth="b"))
     keys = space.keys_of(id)
     routes = ("default:work@0",)
     drive(wire, worker_plans.join(keys, space.birth, Membership("w", 15_000, "h", 1, "", "f", "c", 1, routes)))

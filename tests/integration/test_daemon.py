@@ -78,7 +78,9 @@ class Producer:
 
 async def producer_on(url: str, namespace: str, partitions: int = 1, birth: str = "b") -> Producer:
     wire = AsyncWire(address(url))
-    return Producer(wire, await drive_async(wire, namespace_plans.found(namespace, birth=birth, partitions=partitions)))
+    return Producer(
+        wire, await drive_async(wire, namespace_plans.create(namespace, birth=birth, partitions=partitions))
+    )
 
 
 @pytest.fixture

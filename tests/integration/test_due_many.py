@@ -38,7 +38,7 @@ class Counted(Partition):
 @pytest.fixture
 async def world(real_url: str, namespace: str) -> AsyncIterator[World]:
     wire = AsyncWire(address(real_url))
-    found = await drive_async(wire, namespace_plans.found(namespace, birth="b", partitions=1, clock="test"))
+    found = await drive_async(wire, namespace_plans.create(namespace, birth="b", partitions=1, clock="test"))
     yield World(wire, found)
     await wire.close()
 

@@ -77,7 +77,7 @@ def wire(pair: Pair) -> Iterator[Wire]:
 
 
 def founded(wire: Wire, namespace: str) -> Any:
-    return drive(wire, namespace_plans.found(namespace, birth="b", durability=LEVEL), timeout=PATIENT)
+    return drive(wire, namespace_plans.create(namespace, birth="b", durability=LEVEL), timeout=PATIENT)
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])

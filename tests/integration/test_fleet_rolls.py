@@ -50,7 +50,7 @@ async def test_a_part_that_could_not_be_told_in_an_outage_is_told_after_it(
     wire = AsyncWire(settings.address, 5.0)
     keys = (await drive_async(wire, enter(settings))).keys(0)
     await eventually(lambda: server.admin.zcard(keys.supervisors("default")), "the supervisor is seen", HANG)
-    assert (await drive_async(wire, fleet_plans.ask_roll(keys, "default", "r1", at_once=1, by="me"))).word == "ok"
+    assert (await drive_async(wire, fleet_plans.request_roll(keys, "default", "r1", at_once=1, by="me"))).word == "ok"
     await eventually(lambda: len(fleet.children) == 2, "a successor is there", HANG)
     server.kill()
     await eventually(lambda: len(fleet.children) == 1, "the successor has given up", HANG)
@@ -58,10 +58,10 @@ async def test_a_part_that_could_not_be_told_in_an_outage_is_told_after_it(
     try:
 
         async def told() -> bool:
-            return not (await drive_async(wire, fleet_plans.roll_view(keys, "default"))).under_way
+            return not (await drive_async(wire, fleet_plans.read_roll(keys, "default"))).under_way
 
         await eventually(told, "the part is told", HANG)
-        view = await drive_async(wire, fleet_plans.roll_view(keys, "default"))
+        view = await drive_async(wire, fleet_plans.read_roll(keys, "default"))
         assert [(part.state, part.replaced) for part in view.parts.values()] == [("failed", 0)]
         assert "can't be reached" in next(iter(view.parts.values())).reason
         assert ready(fleet) == 1, "the old one goes on"

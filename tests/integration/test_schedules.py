@@ -83,7 +83,7 @@ class World:
         return [n for n in minutes if run_id(name, START + n * MINUTE, keys.partition) in ids]
 
     async def view(self, name: str) -> ScheduleView:
-        rows = await self.ask(schedule_plans.listed(self.home(name)))
+        rows = await self.ask(schedule_plans.list_schedules(self.home(name)))
         return schedule_view(name, dict(rows)[name])
 
 
@@ -94,7 +94,7 @@ def _one(request: Any) -> Any:
 @pytest.fixture
 async def world(store_url: str, namespace: str) -> AsyncIterator[World]:
     wire = AsyncWire(address(store_url))
-    found = await drive_async(wire, namespace_plans.found(namespace, birth="b", partitions=2, clock="test"))
+    found = await drive_async(wire, namespace_plans.create(namespace, birth="b", partitions=2, clock="test"))
     yield World(wire, found)
     await wire.close()
 
@@ -375,7 +375,7 @@ async def test_a_bad_record_is_listed_with_its_trouble(store_url: str, namespace
         client.schedule("good", 30, "work")
         client.schedule("bad", 30, "work")
         wire = AsyncWire(address(store_url))
-        keys = (await drive_async(wire, namespace_plans.found(namespace, birth="x"))).keys(0)
+        keys = (await drive_async(wire, namespace_plans.create(namespace, birth="x"))).keys(0)
         await drive_async(wire, _one(read(keys.at, "DEL", keys.schedule("bad"))))
         await drive_async(wire, _one(read(keys.at, "SET", keys.schedule("bad"), "spoilt")))
         await wire.close()

@@ -115,7 +115,7 @@ class World:
 @pytest.fixture
 async def world(store_url: str, namespace: str) -> AsyncIterator[World]:
     wire = AsyncWire(address(store_url))
-    found = await drive_async(wire, namespace_plans.found(namespace, birth="b", partitions=2, clock="test"))
+    found = await drive_async(wire, namespace_plans.create(namespace, birth="b", partitions=2, clock="test"))
     yield World(wire, found)
     await wire.close()
 

@@ -54,7 +54,7 @@ def sync_wires() -> Iterator[Callable[..., Wire]]:
 
 def founded(wire: Wire, namespace: str, durability: str = "local", partitions: int = P) -> Namespace:
     return drive(
-        wire, namespace_plans.found(namespace, birth=uuid.uuid4().hex, partitions=partitions, durability=durability)
+        wire, namespace_plans.create(namespace, birth=uuid.uuid4().hex, partitions=partitions, durability=durability)
     )
 
 
@@ -74,7 +74,7 @@ def apart(cluster: Cluster, space: Namespace, node: ClusterNode) -> tuple[list[K
 async def test_one_turn_of_the_loop_goes_to_every_node_and_comes_back_in_order(url: str, namespace: str) -> None:
     wire = AsyncWire(address(url))
     try:
-        space = await drive_async(wire, namespace_plans.found(namespace, birth="b", partitions=P))
+        space = await drive_async(wire, namespace_plans.create(namespace, birth="b", partitions=P))
         requests = [read(keys.at, "HGET", keys.namespace(), "birth") for keys in space.everywhere()] * 5
         assert await wire.ask(requests) == [b"b"] * len(requests)
     finally:

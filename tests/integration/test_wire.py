@@ -221,7 +221,7 @@ async def test_nobody_there_is_unreachable_within_the_timeout(
     proxy: Proxy, sync_wire: Any, async_wire: Any, namespace: str, how: str
 ) -> None:
     proxy.refuse()
-    plan = namespace_plans.found(namespace, birth="b")
+    plan = namespace_plans.create(namespace, birth="b")
     loop = asyncio.get_running_loop()
     begun = loop.time()
     with pytest.raises(Unreachable, match=f"redis://127.0.0.1:{proxy.port}/0 can't be reached"):
@@ -382,7 +382,7 @@ async def test_a_wrong_password_is_said(
         f"redis://user:{SECRET}@127.0.0.1:{server.port}/0",
         server.url,
     ):
-        error = await refused(how, sync_wire, async_wire, url, namespace_plans.found(namespace, birth="b"))
+        error = await refused(how, sync_wire, async_wire, url, namespace_plans.create(namespace, birth="b"))
         assert isinstance(error, NotConfigured)
         assert f"redis://127.0.0.1:{server.port}/0 refused the user or password" in str(error)
 
@@ -396,7 +396,7 @@ async def test_missing_rights_are_said(
     server.admin.execute_command("ACL", "SETUSER", "blind", "on", f">{SECRET}", "~other:*", "+@all")
     for user in ("weak", "blind"):
         url = f"redis://{user}:{SECRET}@127.0.0.1:{server.port}/0"
-        error = await refused(how, sync_wire, async_wire, url, namespace_plans.found(namespace, birth="b"))
+        error = await refused(how, sync_wire, async_wire, url, namespace_plans.create(namespace, birth="b"))
         assert isinstance(error, NotConfigured)
         assert "coordinator acl" in str(error)
 
@@ -410,7 +410,7 @@ async def test_a_replica_is_said(
     replica.admin.execute_command("REPLICAOF", "127.0.0.1", primary.port)
     wait_until(lambda: replica.admin.info("replication")["master_link_status"] == "up", "the replica to be in sync")
     error = await refused(
-        how, sync_wire, async_wire, replica.url, namespace_plans.found(namespace, birth="b"), timeout=2
+        how, sync_wire, async_wire, replica.url, namespace_plans.create(namespace, birth="b"), timeout=2
     )
     assert isinstance(error, Unreachable)
     assert "is a replica and takes no writes: use the address of its primary" in str(error)
@@ -439,5 +439,7 @@ async def test_no_error_shows_a_password(proxy: Proxy, sync_wire: Any, async_wir
     proxy.refuse()
     for how in ("sync", "async"):
         url = f"redis://user:{SECRET}@127.0.0.1:{proxy.port}/0"
-        error = await refused(how, sync_wire, async_wire, url, namespace_plans.found(namespace, birth="b"), timeout=0.3)
+        error = await refused(
+            how, sync_wire, async_wire, url, namespace_plans.create(namespace, birth="b"), timeout=0.3
+        )
         assert isinstance(error, Unreachable)

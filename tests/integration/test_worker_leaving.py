@@ -107,7 +107,7 @@ async def test_an_ending_that_is_being_recorded_is_not_taken_for_a_stray(here: B
         return True
 
     worker._release = release  # type: ignore[method-assign]
-    beat = worker_plans.Beat(strays=((id, attempt.token),))
+    beat = worker_plans.HeartbeatReply(strays=((id, attempt.token),))
     worker._told(BeatResult(attempt.lease, beat, worker.clock.monotonic(), held, attempt.lease.floor))
     async with asyncio.timeout(HANG):
         await next_turn()

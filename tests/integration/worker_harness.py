@@ -147,7 +147,7 @@ async def bench(url: str, name: str, partitions: int = 1) -> AsyncIterator[Bench
     admin: Any = redis.Redis.from_url(url, protocol=2, socket_timeout=10)
     made: Bench | None = None
     try:
-        namespace = await drive_async(wire, namespace_plans.found(name, birth="b1", partitions=partitions))
+        namespace = await drive_async(wire, namespace_plans.create(name, birth="b1", partitions=partitions))
         made = Bench(url, namespace, wire, admin)
         yield made
     finally:

@@ -214,22 +214,22 @@ def examine_keys(store: Store) -> Any:
 def repair_run(store: Store) -> Any:
     store.enqueue(ONE)
     store.client.delete(store.keys.ready(ROUTES[0]))
-    return doctor_plans.mend_runs(store.keys, [(ONE, "lineless")], now=store.at)
+    return doctor_plans.repair_runs(store.keys, [(ONE, "lineless")], now=store.at)
 
 
 def repair_entry(store: Store) -> Any:
     store.client.sadd(store.keys.live(), ONE)
-    return doctor_plans.mend_entries(store.keys, "live", "", [(ONE, "runless")], now=store.at)
+    return doctor_plans.repair_entries(store.keys, "live", "", [(ONE, "runless")], now=store.at)
 
 
 def repair_key(store: Store) -> Any:
     store.client.hset(store.keys.ckpt(ONE), "head", "1")
-    return doctor_plans.mend_keys(store.keys, "ckpt", "hash", [(ONE, "leaked")])
+    return doctor_plans.repair_keys(store.keys, "ckpt", "hash", [(ONE, "leaked")])
 
 
 def repair_type(store: Store) -> Any:
     store.spoil(store.keys.live())
-    return doctor_plans.mend_type(store.keys, store.keys.live(), "live", "set")
+    return doctor_plans.repair_type(store.keys, store.keys.live(), "live", "set")
 
 
 def confirm(store: Store) -> Any:
@@ -242,7 +242,7 @@ def _one(request: Any) -> Any:
 
 def create_namespace(store: Store) -> Any:
     store.client.delete(store.keys.namespace())
-    return namespace_plans.found(store.ns.name, birth="b3", clock="test")
+    return namespace_plans.create(store.ns.name, birth="b3", clock="test")
 
 
 # The functions above that are named like a script.

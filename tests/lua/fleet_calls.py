@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from coordinator.store.plans import fleets as fleet_plans
-from coordinator.store.plans.fleets import Part
+from coordinator.store.plans.fleets import RollPart
 from tests.lua.store import Store
 
 
@@ -16,12 +16,12 @@ def supervise(store: Store) -> Any:
 
 def roll(store: Store) -> Any:
     store.do(supervise(store))
-    return fleet_plans.ask_roll(store.keys, "f", "r1", at_once=2, by="somebody", now=store.at)
+    return fleet_plans.request_roll(store.keys, "f", "r1", at_once=2, by="somebody", now=store.at)
 
 
 def roll_part(store: Store) -> Any:
     store.do(roll(store))
-    return fleet_plans.roll_part(store.keys, "f", "r1", "s1", Part("going", 1, 4))
+    return fleet_plans.report_part(store.keys, "f", "r1", "s1", RollPart("going", 1, 4))
 
 
 def unlock(store: Store) -> Any:

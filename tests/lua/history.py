@@ -14,7 +14,7 @@ from coordinator.store.plans import fleets as fleet_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.plans.attempts import Delta
 from coordinator.store.plans.clients import NewRun
-from coordinator.store.plans.workers import Beat, Claimed, Membership
+from coordinator.store.plans.workers import Claimed, HeartbeatReply, Membership
 from coordinator.store.replies import pairs, word
 from tests.lua.model import ENDED, Model, Save
 from tests.lua.store import HEAD, LEASE, ROUTES, Store
@@ -590,5 +590,5 @@ class History:
             assert (id, life) not in self.endings, "an ended life does not go on"
 
 
-def seen(beat: Beat) -> tuple[list[str], list[tuple[str, str]], list[tuple[str, str]]]:
+def seen(beat: HeartbeatReply) -> tuple[list[str], list[tuple[str, str]], list[tuple[str, str]]]:
     return sorted(beat.cancels), list(beat.lost), sorted(beat.strays)

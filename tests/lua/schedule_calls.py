@@ -77,7 +77,7 @@ def upcoming(store: Store) -> Any:
 
 def postpone(store: Store) -> Any:
     put(store)
-    entry = schedule_plans.Entry("s", "g1", NOW, None, 0, HOURLY)
+    entry = schedule_plans.DueSchedule("s", "g1", NOW, None, 0, HOURLY)
     return schedule_plans.postpone(store.keys, entry, "why", 30, now=store.at)
 
 

@@ -18,8 +18,8 @@ from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.plans.attempts import Delta
 from coordinator.store.plans.clients import NewRun
-from coordinator.store.plans.coordinators import Moved, Recovered
-from coordinator.store.plans.workers import Beat, Claimed, Membership
+from coordinator.store.plans.coordinators import DueResult, Recovered
+from coordinator.store.plans.workers import Claimed, HeartbeatReply, Membership
 from coordinator.store.replies import text
 from coordinator.store.transport.connections import memory
 from coordinator.store.transport.wire import Wire, drive
@@ -57,7 +57,7 @@ class Store:
             memory.sync_client(where.name) if where.scheme == "memory" else redis.Redis.from_url(url, protocol=2)
         )
         self.now = NOW
-        self.ns = self.do(namespace_plans.found(name, birth="b1", partitions=partitions, clock=clock))
+        self.ns = self.do(namespace_plans.create(name, birth="b1", partitions=partitions, clock=clock))
         self.keys = self.ns.keys(0)
         self._ids = RunIds()
         self._numbers: Counter[str] = Counter()
@@ -109,7 +109,7 @@ class Store:
 
     def beat(
         self, worker: str = "w1", lease: int = LEASE, floor: int = 0, held: Iterable[Claimed] | None = None
-    ) -> Beat | None:
+    ) -> HeartbeatReply | None:
         pairs = None if held is None else [(run.id, run.token) for run in held]
         return self.do(worker_plans.heartbeat(self.keys, worker, lease_ms=lease, floor=floor, held=pairs, now=self.at))
 
@@ -216,7 +216,7 @@ class Store:
         next_call = next(coordinator_plans.abandon(self.keys, "w1", batch=batch, now=self.at))
         self.wire.ask([next_call])
 
-    def due(self, batch: int = 500) -> Moved:
+    def due(self, batch: int = 500) -> DueResult:
         return self.do(coordinator_plans.due(self.keys, batch=batch, now=self.at))
 
     def trim(self, cap: int = 10_000) -> int:

@@ -611,39 +611,39 @@ def test_a_run_that_is_sound_by_now_is_not_touched(store: Store) -> None:
     at = busy(store)
     with store.unchanged():
         for id in at.values():
-            assert store.do(doctor_plans.mend_runs(store.keys, [(id, "lineless")], now=store.at)) == ["changed"]
-        assert store.do(doctor_plans.mend_runs(store.keys, [(store.id(), "lineless")], now=store.at)) == ["changed"]
+            assert store.do(doctor_plans.repair_runs(store.keys, [(id, "lineless")], now=store.at)) == ["changed"]
+        assert store.do(doctor_plans.repair_runs(store.keys, [(store.id(), "lineless")], now=store.at)) == ["changed"]
 
 
 def test_what_has_another_fault_by_now_is_not_touched(store: Store) -> None:
     id = store.enqueue()
     store.client.delete(store.keys.ready(LINE))
     with store.unchanged():
-        assert store.do(doctor_plans.mend_runs(store.keys, [(id, "ownerless")], now=store.at)) == ["changed"]
+        assert store.do(doctor_plans.repair_runs(store.keys, [(id, "ownerless")], now=store.at)) == ["changed"]
 
 
 def test_an_entry_or_a_key_that_is_sound_by_now_is_not_touched(store: Store) -> None:
     at = busy(store)
     mends = [
-        doctor_plans.mend_entries(store.keys, "live", "", [(at["running"], "runless")], now=store.at),
-        doctor_plans.mend_entries(store.keys, "owned", "w3", [(at["running"], "elsewhere")], now=store.at),
-        doctor_plans.mend_entries(store.keys, "ready", LINE, [(at["queued"], "runless")], now=store.at),
-        doctor_plans.mend_entries(store.keys, "live", "", [(store.id(), "runless")], now=store.at),
-        doctor_plans.mend_keys(store.keys, "ckpt", "hash", [(at["running"], "leaked")]),
-        doctor_plans.mend_keys(store.keys, "once", "string", [("k:key-running", "leaked")]),
+        doctor_plans.repair_entries(store.keys, "live", "", [(at["running"], "runless")], now=store.at),
+        doctor_plans.repair_entries(store.keys, "owned", "w3", [(at["running"], "elsewhere")], now=store.at),
+        doctor_plans.repair_entries(store.keys, "ready", LINE, [(at["queued"], "runless")], now=store.at),
+        doctor_plans.repair_entries(store.keys, "live", "", [(store.id(), "runless")], now=store.at),
+        doctor_plans.repair_keys(store.keys, "ckpt", "hash", [(at["running"], "leaked")]),
+        doctor_plans.repair_keys(store.keys, "once", "string", [("k:key-running", "leaked")]),
     ]
     with store.unchanged():
         for mend in mends:
             assert store.do(mend) == ["changed"]
         for key, name in ((store.keys.live(), "live"), (store.keys.paused(), "paused")):
-            assert store.do(doctor_plans.mend_type(store.keys, key, name, "set")) == "changed"
+            assert store.do(doctor_plans.repair_type(store.keys, key, name, "set")) == "changed"
 
 
 def test_what_needs_another_repair_first_waits_for_it(store: Store) -> None:
     id = store.enqueue()
     store.spoil(store.keys.ready(LINE))
     with store.unchanged():
-        assert store.do(doctor_plans.mend_runs(store.keys, [(id, "lineless")], now=store.at)) == ["blocked"]
+        assert store.do(doctor_plans.repair_runs(store.keys, [(id, "lineless")], now=store.at)) == ["blocked"]
 
 
 # ---- what is only passing ----------------------------------------------------------------------------------------------------

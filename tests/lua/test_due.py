@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.store.plans.coordinators import Moved
+from coordinator.store.plans.coordinators import DueResult
 from tests.lua.store import NOW, ROUTES, Store, delta
 
 
@@ -12,9 +12,9 @@ def test_a_run_is_moved_when_its_time_has_come(store: Store) -> None:
     early, late = store.enqueue(due="+1000"), store.enqueue(due="+3000")
     store.later(999)
     with store.unchanged():
-        assert store.due() == Moved(0, 0, 1)
+        assert store.due() == DueResult(0, 0, 1)
     store.later(1)
-    assert store.due() == Moved(1, 0, 2000)
+    assert store.due() == DueResult(1, 0, 2000)
     assert (store.status(early), store.places(early)) == ("queued", [f"ready:{ROUTES[0]}"])
     assert store.places(late) == ["delayed"]
     assert store.client.llen(store.keys.bell(ROUTES[0])) == 1
@@ -26,16 +26,16 @@ def test_sent_twice_it_moves_once(store: Store) -> None:
     store.later(1000)
     store.due()
     with store.unchanged():
-        assert store.due() == Moved(0, 0, None)
+        assert store.due() == DueResult(0, 0, None)
 
 
 def test_it_moves_a_batch_and_says_that_more_is_due(store: Store) -> None:
     for _ in range(5):
         store.enqueue(due="+1")
     store.later(10)
-    assert store.due(batch=2) == Moved(2, 0, -9)
-    assert store.due(batch=2) == Moved(2, 0, -9)
-    assert store.due(batch=2) == Moved(1, 0, None)
+    assert store.due(batch=2) == DueResult(2, 0, -9)
+    assert store.due(batch=2) == DueResult(2, 0, -9)
+    assert store.due(batch=2) == DueResult(1, 0, None)
 
 
 @pytest.mark.parametrize("how", ["missing", "wrong type", "counters", "no counters", "queued", "running"])
@@ -54,7 +54,7 @@ def test_an_entry_that_cannot_be_read_is_set_aside_and_its_neighbours_are_served
         case status:
             store.client.hset(key, "status", status)
     store.later(1)
-    assert store.due() == Moved(2, 0, None)
+    assert store.due() == DueResult(2, 0, None)
     assert store.line(store.keys.aside()) == [f"delayed:{bad}"]
     assert store.line(store.keys.ready(ROUTES[0])) == [good]
 
@@ -91,7 +91,7 @@ def test_a_cancel_that_was_not_honoured_is_carried_out_by_force(store: Store) ->
         store.due()
     store.later(1)
     epoch = store.counters(run.id).epoch
-    assert store.due() == Moved(0, 1, None)
+    assert store.due() == DueResult(0, 1, None)
     assert (store.status(run.id), store.places(run.id)) == ("cancelled", ["ended:cancelled"])
     assert store.run(run.id)["reason"] == "cancelled by force: its handler did not stop in time"
     assert store.run(run.id)["spent"].split()[0] == "10000", "its time is counted as that of any other attempt"
@@ -122,7 +122,7 @@ def test_a_deadline_that_is_not_meant_any_more_does_nothing(store: Store, how: s
             pass  # as it is
     store.client.zadd(store.keys.deadlines(), {entry: NOW, f"expire:{store.id()}": NOW})
     store.later(1)
-    assert store.due() == Moved(1, 2, None)
+    assert store.due() == DueResult(1, 2, None)
     if how != "wrong type":
         assert store.status(run.id) == ("missing" if how == "missing" else "running")
     assert store.status(delayed) == "queued"
@@ -131,5 +131,5 @@ def test_a_deadline_that_is_not_meant_any_more_does_nothing(store: Store, how: s
 def test_a_run_that_is_due_and_expired_at_once_has_one_ending(store: Store) -> None:
     id = store.enqueue(due="+1000", expires="1000")
     store.later(1000)
-    assert store.due() == Moved(1, 1, None)
+    assert store.due() == DueResult(1, 1, None)
     assert store.places(id) == ["ended:cancelled"]

@@ -11,21 +11,21 @@ from tests.lua.store import NOW, Store
 
 def test_the_first_one_fixes_the_facts(store: Store) -> None:
     with store.unchanged():
-        again = store.do(namespace_plans.found(store.ns.name, birth="b2", clock="server"))
+        again = store.do(namespace_plans.create(store.ns.name, birth="b2", clock="server"))
     assert (again.birth, again.partitions, again.durability) == ("b1", 1, "local")
 
 
 def test_other_facts_are_refused(store: Store) -> None:
     with pytest.raises(NotConfigured, match="1 partitions for good, not 4"):
-        store.do(namespace_plans.found(store.ns.name, birth="b1", partitions=4))
+        store.do(namespace_plans.create(store.ns.name, birth="b1", partitions=4))
     with pytest.raises(NotConfigured, match="durability 'local', not 'synced'"):
-        store.do(namespace_plans.found(store.ns.name, birth="b1", durability="synced"))
+        store.do(namespace_plans.create(store.ns.name, birth="b1", durability="synced"))
 
 
 def test_another_format_is_refused(store: Store) -> None:
     store.client.hset(store.keys.namespace(), "format", "2")
     with pytest.raises(NotConfigured, match="has format 2"):
-        store.do(namespace_plans.found(store.ns.name, birth="b1"))
+        store.do(namespace_plans.create(store.ns.name, birth="b1"))
 
 
 def test_every_partition_knows_the_facts(store_url: str, namespace: str) -> None:

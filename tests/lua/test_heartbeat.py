@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from coordinator.store.plans.workers import Beat
+from coordinator.store.plans.workers import HeartbeatReply
 from tests.lua.store import LEASE, NOW, Store
 
 
 def test_it_renews_the_lease(store: Store) -> None:
     store.join()
     store.later(4000)
-    assert store.beat() == Beat()
+    assert store.beat() == HeartbeatReply()
     assert store.score(store.keys.workers(), "w1") == NOW + 4000 + LEASE
 
 
 def test_an_expired_lease_that_nobody_condemned_is_renewed(store: Store) -> None:
     run = store.running()
     store.later(10 * LEASE)
-    assert store.beat() == Beat()
+    assert store.beat() == HeartbeatReply()
     assert store.complete(run) == "ok"
 
 
@@ -50,7 +50,7 @@ def test_it_tells_cancels_and_the_wish_to_drain(store: Store) -> None:
     assert beat is not None
     assert (set(beat.cancels), beat.drain) == ({first.id, second.id}, "roll")
     store.complete(first)
-    assert store.beat() == Beat(cancels=(second.id,), drain="roll")
+    assert store.beat() == HeartbeatReply(cancels=(second.id,), drain="roll")
 
 
 def test_what_is_held_and_not_owned_is_lost(store: Store) -> None:
@@ -83,7 +83,7 @@ def test_what_is_owned_and_not_held_is_a_stray(store: Store) -> None:
 
 def test_without_a_comparison_nothing_is_compared(store: Store) -> None:
     store.running()
-    assert store.beat() == Beat()
+    assert store.beat() == HeartbeatReply()
 
 
 def test_sent_twice_it_changes_nothing_more(store: Store) -> None:

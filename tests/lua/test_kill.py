@@ -118,5 +118,5 @@ def test_the_doctor_ends_a_killed_run_without_an_owner(store: Store) -> None:
     store.kill(run)
     store.client.hdel(store.keys.run(run.id), "token")
     store.client.srem(store.keys.owned("w1"), run.id)
-    store.do(doctor_plans.mend_runs(store.keys, [(run.id, "tokenless")], now=store.at))
+    store.do(doctor_plans.repair_runs(store.keys, [(run.id, "tokenless")], now=store.at))
     assert store.status(run.id) == "failed"

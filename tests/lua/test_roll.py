@@ -5,29 +5,29 @@ from __future__ import annotations
 import pytest
 
 from coordinator.store.plans import fleets as fleet_plans
-from coordinator.store.plans.fleets import Asked, Order, Part, RollView
+from coordinator.store.plans.fleets import RollAnswer, RollOrder, RollPart, RollView
 from tests.lua.store import NOW, Store
 
 SILENCE = round(fleet_plans.SILENCE * 1000)
 
 
-def supervise(store: Store, *supervisors: str, leaves: bool = False) -> Order | None:
+def supervise(store: Store, *supervisors: str, leaves: bool = False) -> RollOrder | None:
     order = None
     for supervisor in supervisors or ("s1",):
         order = store.do(fleet_plans.supervise(store.keys, "f", supervisor, leaves=leaves, now=store.at))
     return order
 
 
-def ask(store: Store, roll: str = "r1", at_once: int = 1) -> Asked:
-    return store.do(fleet_plans.ask_roll(store.keys, "f", roll, at_once=at_once, by=f"by {roll}", now=store.at))
+def ask(store: Store, roll: str = "r1", at_once: int = 1) -> RollAnswer:
+    return store.do(fleet_plans.request_roll(store.keys, "f", roll, at_once=at_once, by=f"by {roll}", now=store.at))
 
 
-def tell(store: Store, supervisor: str, part: Part, roll: str = "r1") -> bool:
-    return store.do(fleet_plans.roll_part(store.keys, "f", roll, supervisor, part))
+def tell(store: Store, supervisor: str, part: RollPart, roll: str = "r1") -> bool:
+    return store.do(fleet_plans.report_part(store.keys, "f", roll, supervisor, part))
 
 
 def parts(store: Store) -> dict[str, str]:
-    found: RollView = store.do(fleet_plans.roll_view(store.keys, "f"))
+    found: RollView = store.do(fleet_plans.read_roll(store.keys, "f"))
     return {name: str(part) for name, part in found.parts.items()}
 
 
@@ -36,64 +36,68 @@ def hints(store: Store, supervisor: str) -> int:
 
 
 def test_a_part_is_read_as_it_was_written() -> None:
-    for part in (Part("waiting"), Part("going", 1, 4), Part("failed", 2, 4, "it can't begin: no module 'x'")):
-        assert Part.read(str(part)) == part
+    for part in (
+        RollPart("waiting"),
+        RollPart("going", 1, 4),
+        RollPart("failed", 2, 4, "it can't begin: no module 'x'"),
+    ):
+        assert RollPart.read(str(part)) == part
 
 
 def test_every_supervisor_of_the_fleet_gets_a_part_and_is_told(store: Store) -> None:
     assert supervise(store, "s1", "s2") is None
     store.do(fleet_plans.supervise(store.keys, "another", "s3", now=store.at))
-    assert ask(store, at_once=3) == Asked("ok")
+    assert ask(store, at_once=3) == RollAnswer("ok")
     assert parts(store) == {"s1": "waiting 0 0", "s2": "waiting 0 0"}
     assert [hints(store, name) for name in ("s1", "s2", "s3")] == [1, 1, 0]
-    assert supervise(store, "s2") == Order("r1", 3, Part("waiting"))
+    assert supervise(store, "s2") == RollOrder("r1", 3, RollPart("waiting"))
 
 
 def test_asked_twice_it_is_one_roll(store: Store) -> None:
     supervise(store)
     ask(store)
-    tell(store, "s1", Part("going", 1, 4))
+    tell(store, "s1", RollPart("going", 1, 4))
     with store.unchanged():
-        assert ask(store) == Asked("ok")
+        assert ask(store) == RollAnswer("ok")
 
 
 def test_a_second_roll_is_refused_while_one_is_under_way(store: Store) -> None:
     supervise(store, "s1", "s2")
     ask(store)
-    tell(store, "s1", Part("done", 4, 4))
+    tell(store, "s1", RollPart("done", 4, 4))
     store.later(3000)
     with store.unchanged():
-        assert ask(store, "r2") == Asked("busy", "by r1", 3.0)
-    tell(store, "s2", Part("done", 4, 4))
-    assert ask(store, "r2") == Asked("ok")
+        assert ask(store, "r2") == RollAnswer("busy", "by r1", 3.0)
+    tell(store, "s2", RollPart("done", 4, 4))
+    assert ask(store, "r2") == RollAnswer("ok")
     assert parts(store) == {"s1": "waiting 0 0", "s2": "waiting 0 0"}
 
 
 def test_nobody_waits_for_a_supervisor_that_was_not_seen_for_a_while(store: Store) -> None:
     supervise(store, "s1", "s2")
     ask(store)
-    tell(store, "s2", Part("done", 4, 4))
+    tell(store, "s2", RollPart("done", 4, 4))
     store.later(SILENCE + 1)
-    assert ask(store, "r2") == Asked("nobody")
+    assert ask(store, "r2") == RollAnswer("nobody")
     supervise(store, "s2")
-    assert ask(store, "r2") == Asked("ok"), "s1 had an unfinished part, and is gone"
+    assert ask(store, "r2") == RollAnswer("ok"), "s1 had an unfinished part, and is gone"
     assert parts(store) == {"s2": "waiting 0 0"}
 
 
 def test_a_supervisor_that_leaves_is_not_waited_for(store: Store) -> None:
     supervise(store, "s1", "s2")
     ask(store)
-    tell(store, "s1", Part("going", 1, 4))
+    tell(store, "s1", RollPart("going", 1, 4))
     supervise(store, "s1", leaves=True)
     supervise(store, "s2", leaves=True)
     assert parts(store) == {"s1": "left 1 4", "s2": "left 0 0"}
-    assert ask(store, "r2") == Asked("nobody")
+    assert ask(store, "r2") == RollAnswer("nobody")
 
 
 def test_one_that_leaves_after_its_part_is_done_changes_nothing_in_it(store: Store) -> None:
     supervise(store)
     ask(store)
-    tell(store, "s1", Part("done", 4, 4))
+    tell(store, "s1", RollPart("done", 4, 4))
     supervise(store, "s1", leaves=True)
     assert parts(store) == {"s1": "done 4 4"}
 
@@ -101,21 +105,21 @@ def test_one_that_leaves_after_its_part_is_done_changes_nothing_in_it(store: Sto
 def test_a_failed_part_stops_those_that_wait_and_not_those_that_go(store: Store) -> None:
     supervise(store, "s1", "s2", "s3")
     ask(store)
-    tell(store, "s1", Part("going", 0, 4))
-    tell(store, "s3", Part("going", 1, 4))
-    assert tell(store, "s1", Part("failed", 1, 4, "no module"))
+    tell(store, "s1", RollPart("going", 0, 4))
+    tell(store, "s3", RollPart("going", 1, 4))
+    assert tell(store, "s1", RollPart("failed", 1, 4, "no module"))
     assert parts(store) == {"s1": "failed 1 4 no module", "s2": "stopped 0 0", "s3": "going 1 4"}
     assert hints(store, "s2") == 2
-    assert not tell(store, "s2", Part("going", 0, 4)), "its turn does not come any more"
+    assert not tell(store, "s2", RollPart("going", 0, 4)), "its turn does not come any more"
 
 
 def test_the_next_one_is_rung_when_a_part_is_done(store: Store) -> None:
     supervise(store, "s1", "s2")
     ask(store)
     store.client.delete(store.keys.inbox("s2"))
-    tell(store, "s1", Part("going", 2, 4))
+    tell(store, "s1", RollPart("going", 2, 4))
     assert hints(store, "s2") == 0
-    tell(store, "s1", Part("done", 4, 4))
+    tell(store, "s1", RollPart("done", 4, 4))
     assert hints(store, "s2") == 1
 
 
@@ -123,15 +127,15 @@ def test_the_next_one_is_rung_when_a_part_is_done(store: Store) -> None:
 def test_what_is_over_stays_over(store: Store, late: str) -> None:
     supervise(store)
     ask(store)
-    tell(store, "s1", Part("done", 4, 4))
+    tell(store, "s1", RollPart("done", 4, 4))
     with store.unchanged():
         match late:
             case "another roll":
-                assert not tell(store, "s1", Part("going", 1, 4), roll="r0")
+                assert not tell(store, "s1", RollPart("going", 1, 4), roll="r0")
             case "no part":
-                assert not tell(store, "s9", Part("going", 1, 4))
+                assert not tell(store, "s9", RollPart("going", 1, 4))
             case _:
-                assert not tell(store, "s1", Part("going", 1, 4))
+                assert not tell(store, "s1", RollPart("going", 1, 4))
 
 
 def test_everything_of_a_roll_ends(store: Store) -> None:
@@ -148,7 +152,7 @@ def test_everything_of_a_roll_ends(store: Store) -> None:
 def test_a_roll_that_is_over_is_forgotten_although_its_supervisors_live_on(store: Store) -> None:
     supervise(store)
     ask(store)
-    for part, kept in ((Part("going", 1, 4), True), (Part("done", 4, 4), False)):
+    for part, kept in ((RollPart("going", 1, 4), True), (RollPart("done", 4, 4), False)):
         tell(store, "s1", part)
         store.client.pexpire(store.keys.roll("f"), 60_000)
         supervise(store)

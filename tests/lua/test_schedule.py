@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.model.schedule import rules_for, run_id
 from coordinator.store.plans import schedules as plans
-from coordinator.store.plans.schedules import Entry
+from coordinator.store.plans.schedules import DueSchedule
 from coordinator.store.replies import word
 from coordinator.store.scripts import PAUSE_SCHEDULE, SCHEDULE, UNSCHEDULE
 from tests.lua.schedule_calls import FIRST, HOURLY, SECOND, fire_all, new, planned, put, step
@@ -25,7 +25,7 @@ def fields(store: Store, name: str = "s") -> dict[str, str]:
     return {field.decode(): value.decode(errors="replace") for field, value in stored.items()}
 
 
-def entries(store: Store) -> tuple[Entry, ...]:
+def entries(store: Store) -> tuple[DueSchedule, ...]:
     return store.do(plans.upcoming(store.keys, batch=10, now=store.at)).entries
 
 
@@ -52,7 +52,7 @@ def remove(store: Store, generation: str = "r") -> str:
 
 def test_a_new_schedule_is_looked_at_at_once(store: Store) -> None:
     assert put(store) == "ok"
-    assert entries(store) == (Entry("s", "g1", NOW, None, 0, HOURLY),)
+    assert entries(store) == (DueSchedule("s", "g1", NOW, None, 0, HOURLY),)
     assert fire_all(store, step(next=FIRST, due=FIRST + 5)) == [("moved", "")]
     found = store.do(plans.upcoming(store.keys, batch=10, now=store.at))
     assert (found.entries, found.next_ms, found.now) == ((), FIRST + 5 - NOW, NOW)
@@ -250,7 +250,7 @@ def test_a_replaced_schedule_never_fires_late(store: Store) -> None:
     assert put(store, generation="g2", rules=OTHER) == "ok"
     with store.unchanged():
         assert first(store) == [("changed", "")]
-    assert entries(store) == (Entry("s", "g2", FIRST, None, 0, OTHER),)
+    assert entries(store) == (DueSchedule("s", "g2", FIRST, None, 0, OTHER),)
 
 
 def test_a_late_step_of_a_replaced_schedule_counts_for_nothing_where_the_new_one_waits_for_the_same_time(
@@ -287,7 +287,7 @@ def test_a_paused_schedule_does_not_fire_and_misses_nothing(store: Store) -> Non
     assert store.score(store.keys.schedules(), "s") == NEVER
     store.now = THIRD
     assert pause(store, "p2", paused=False) == "ok"
-    assert entries(store) == (Entry("s", "p2", THIRD, None, 0, HOURLY),), "its times are counted from now on"
+    assert entries(store) == (DueSchedule("s", "p2", THIRD, None, 0, HOURLY),), "its times are counted from now on"
 
 
 def test_the_same_rules_again_keep_the_next_fire_time(store: Store) -> None:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.store.plans.fleets import Part
+from coordinator.store.plans.fleets import RollPart
 from workers.cli.fleet import _describe_problem
 
 
 @pytest.mark.parametrize(
     ("part", "says"),
     [
-        (Part("done", 3, 3), ""),
-        (Part("waiting"), ""),
+        (RollPart("done", 3, 3), ""),
+        (RollPart("waiting"), ""),
         (
-            Part("failed", 1, 3, "no"),
+            RollPart("failed", 1, 3, "no"),
             "no (supervisor a:1: 1 of 3 replaced, the other processes continue with the old code)",
         ),
-        (Part("failed", 3, 3, "no"), "no (supervisor a:1: 3 of 3 replaced, no process with the old code is left)"),
-        (Part("lost"), "the supervisor has not been seen for 15 s (supervisor a:1: 0 of ? replaced)"),
-        (Part("left", 1, 2), "the supervisor was stopped during the roll (supervisor a:1: 1 of 2 replaced)"),
+        (RollPart("failed", 3, 3, "no"), "no (supervisor a:1: 3 of 3 replaced, no process with the old code is left)"),
+        (RollPart("lost"), "the supervisor has not been seen for 15 s (supervisor a:1: 0 of ? replaced)"),
+        (RollPart("left", 1, 2), "the supervisor was stopped during the roll (supervisor a:1: 1 of 2 replaced)"),
     ],
 )
-def test_it_says_who_works_now(part: Part, says: str) -> None:
+def test_it_says_who_works_now(part: RollPart, says: str) -> None:
     assert _describe_problem("a:1", part) == says

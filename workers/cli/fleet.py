@@ -22,7 +22,7 @@ from coordinator.errors import NotFound, Refused
 from coordinator.store import server_checks as checks
 from coordinator.store.keys import Namespace
 from coordinator.store.plans import fleets as fleet_plans
-from coordinator.store.plans.fleets import Part, RollView
+from coordinator.store.plans.fleets import RollPart, RollView
 from coordinator.store.transport.wire import Wire, drive
 from coordinator.views.formatting import format_duration
 from coordinator.views.namespace_view import WorkerView
@@ -59,7 +59,7 @@ def roll(
     with _connect(here) as (wire, space):
         keys, number = space.keys(0), os.urandom(8).hex()
         by = f"{socket.gethostname()}:{os.getpid()}"
-        asked = drive(wire, fleet_plans.ask_roll(keys, fleet, number, at_once=at_once, by=by))
+        asked = drive(wire, fleet_plans.request_roll(keys, fleet, number, at_once=at_once, by=by))
         if asked.word == "nobody":
             raise NotFound(
                 f"fleet {fleet!r} has no running supervisor in namespace {space.name!r}: "
@@ -71,7 +71,7 @@ def roll(
                 "try again when that roll has finished"
             )
         try:
-            view = _follow(here, lambda: drive(wire, fleet_plans.roll_view(keys, fleet)), number)
+            view = _follow(here, lambda: drive(wire, fleet_plans.read_roll(keys, fleet)), number)
         except KeyboardInterrupt:
             complain("the roll continues without this command: 'workers list' shows the code of each process")
             raise
@@ -109,7 +109,7 @@ def _host_and_pid(supervisor: str) -> str:
 
 def _show_result(here: Here, fleet: str, view: RollView) -> int:
     parts = {
-        name: Part("lost", part.replaced, part.total) if name in view.lost else part
+        name: RollPart("lost", part.replaced, part.total) if name in view.lost else part
         for name, part in view.parts.items()
     }
     replaced = sum(part.replaced for part in parts.values())
@@ -128,7 +128,7 @@ def _show_result(here: Here, fleet: str, view: RollView) -> int:
     return BADLY
 
 
-def _describe_problem(supervisor: str, part: Part) -> str:
+def _describe_problem(supervisor: str, part: RollPart) -> str:
     """Return why a supervisor did not replace all its processes, or why its new processes do not work; empty if all is well."""
     so_far = f"supervisor {supervisor}: {part.replaced} of {part.total or '?'} replaced"
     match part.state:

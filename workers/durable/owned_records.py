@@ -136,7 +136,7 @@ class OwnedRecords:
                 logger.warning("%s", finding.sentence)
             # The namespace's durability holds for its records, too. In a namespace that does not exist yet, saves do not
             # wait for replicas.
-            if (space := (yield from namespace_plans.known(self._settings.namespace))) is not None:
+            if (space := (yield from namespace_plans.read_facts(self._settings.namespace))) is not None:
                 self.keys = space.keys(0)
             self._checked = True
 

@@ -38,7 +38,7 @@ class BeatResult:
     """
 
     lease: Lease
-    beat: worker_plans.Beat | None
+    beat: worker_plans.HeartbeatReply | None
     sent_at: float
     held: frozenset[tuple[str, str]] | None
     floor: int

@@ -261,7 +261,7 @@ class Worker:
 
     async def _introduce(self, *, final: bool) -> None:
         """A partition that was not there when the namespace was founded does not know it yet; more than once it is another one."""
-        plan = namespace_plans.found_copies(self._namespace.name, self._namespace.birth)
+        plan = namespace_plans.create_missing_copies(self._namespace.name, self._namespace.birth)
         if final or not await drive_async(self._wire, plan, give_up=self._stop.is_set):
             raise NotConfigured(
                 f"namespace {self._namespace.name!r} is not the one that this process started with: it was flushed or restored"

@@ -15,7 +15,7 @@ import socket
 from coordinator.errors import CoordinatorError
 from coordinator.store.keys import Keys
 from coordinator.store.plans import fleets as fleet_plans
-from coordinator.store.plans.fleets import Order, Part
+from coordinator.store.plans.fleets import RollOrder, RollPart
 from coordinator.store.transport.wire import AsyncBell, AsyncWire, drive_async
 from workers.supervisor.child_pool import ChildPool
 from workers.supervisor.pool_roll import START_TIMEOUT, RollResult, roll_pool
@@ -91,7 +91,7 @@ class RollParticipant:
             stopping.cancel()
             await asyncio.gather(waiting, stopping, return_exceptions=True)
 
-    async def _carry_out(self, order: Order) -> None:
+    async def _carry_out(self, order: RollOrder) -> None:
         try:
             result = await self._roll(order.at_once, order.roll)
         except _Withdrawn:
@@ -102,15 +102,15 @@ class RollParticipant:
             logger.exception("roll stopped by an unexpected error")
             processes = self._pool.options.processes
             result = RollResult(0, processes, "the supervisor had an unexpected error, which is in its log")
-        part = Part("failed" if result.problem else "done", result.replaced, result.total, result.problem)
+        part = RollPart("failed" if result.problem else "done", result.replaced, result.total, result.problem)
         # The command that requested the roll waits for this report, so it is repeated until it arrives. When the fleet is
         # stopped, the farewell of the supervisor reports instead that it left, which does not stop the roll of the others.
         while not self._pool.stopping.is_set() and await self._report(order.roll, part) is None:
             await self._pool.sleep_unless_stopped(1.0)
 
-    async def _report(self, roll: str, part: Part) -> bool | None:
+    async def _report(self, roll: str, part: RollPart) -> bool | None:
         """Store how far this supervisor is. Return whether the roll still includes it; None if the server did not answer."""
-        plan = fleet_plans.roll_part(self._keys, self._fleet, roll, self.supervisor, part)
+        plan = fleet_plans.report_part(self._keys, self._fleet, roll, self.supervisor, part)
         try:
             return await drive_async(self._wire, plan, give_up=self._pool.stopping.is_set)
         except CoordinatorError as error:
@@ -129,14 +129,14 @@ class RollParticipant:
                 await lock.acquire()
                 if order is None:
                     return
-                if await self._report(order, Part("going", so_far.replaced, so_far.total)) is False:
+                if await self._report(order, RollPart("going", so_far.replaced, so_far.total)) is False:
                     raise _Withdrawn
 
             async def report(result: RollResult) -> None:
                 nonlocal so_far
                 so_far = result
                 if order is not None:
-                    await self._report(order, Part("going", result.replaced, result.total))
+                    await self._report(order, RollPart("going", result.replaced, result.total))
 
             logger.info("roll started: %d to replace, %d at a time", so_far.total, at_once)
             try:

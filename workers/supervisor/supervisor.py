@@ -176,7 +176,7 @@ class Supervisor:
         here = own_mark()
         try:
             for keys in self._namespace.everywhere():
-                known = await drive_async(self._wire, fleet_plans.marks(keys), timeout=CHECK_TIMEOUT)
+                known = await drive_async(self._wire, fleet_plans.read_process_marks(keys), timeout=CHECK_TIMEOUT)
                 marks = ((worker, Mark.read(text)) for worker, text in known)
                 dead = [worker for worker, mark in marks if mark is not None and provably_gone(mark, here)]
                 await asyncio.gather(*(self._abandon_dead_worker(keys.partition, worker) for worker in dead))
@@ -195,7 +195,7 @@ class Supervisor:
         if self.stopping:
             return
         with contextlib.suppress(CoordinatorError):
-            plan = coordinator_plans.coordinators(self._namespace.keys(0))
+            plan = coordinator_plans.count_coordinators(self._namespace.keys(0))
             if not await drive_async(self._wire, plan, timeout=CHECK_TIMEOUT):
                 logger.warning(
                     "no coordinator is running: delayed runs, schedules and the runs of lost hosts wait; "
@@ -222,7 +222,7 @@ class Supervisor:
     async def _suspects_wait(self) -> bool:
         try:
             looks = (
-                drive_async(self._wire, coordinator_plans.suspects(k), CHECK_TIMEOUT)
+                drive_async(self._wire, coordinator_plans.count_suspects(k), CHECK_TIMEOUT)
                 for k in self._namespace.everywhere()
             )
             return any(await asyncio.gather(*looks))

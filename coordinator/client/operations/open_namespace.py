@@ -57,8 +57,8 @@ class OpenNamespace:
                 server_checks.refuse(found)
                 for finding in found:
                     log.warning("%s", finding.sentence)
-            known = yield from reading(namespace_plans.known(self._name))
-            self.facts = known or (yield from namespace_plans.found(self._name, birth=new_mark()))
+            known = yield from reading(namespace_plans.read_facts(self._name))
+            self.facts = known or (yield from namespace_plans.create(self._name, birth=new_mark()))
         return self.facts
 
     def recreate(self, before: Namespace) -> Plan[Namespace]:
@@ -69,7 +69,7 @@ class OpenNamespace:
         Raises:
             NotConfigured: The namespace has another number of partitions now.
         """
-        self.facts = space = yield from namespace_plans.found(self._name, birth=new_mark())
+        self.facts = space = yield from namespace_plans.create(self._name, birth=new_mark())
         if space.partitions != before.partitions:
             raise NotConfigured(
                 f"namespace {self._name!r} was created again with {space.partitions} partitions instead of "

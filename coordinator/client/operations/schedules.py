@@ -64,7 +64,7 @@ def list_schedules(namespace: OpenNamespace) -> Plan[list[ScheduleView]]:
     space = yield from namespace.space()
     found: list[ScheduleView] = []
     for keys in space.everywhere():
-        rows = yield from reading(schedule_plans.listed(keys))
+        rows = yield from reading(schedule_plans.list_schedules(keys))
         found += [schedule_view(name, fields) for name, fields in rows]
     return sorted(found, key=lambda view: view.name)
 

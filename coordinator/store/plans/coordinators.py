@@ -38,7 +38,7 @@ def judge(
     return [text(worker) for worker in reply[1]], max(0, int(reply[2]) - int(reply[3]))
 
 
-def whereabouts(keys: Keys, worker: str) -> Generator[Request, Any, tuple[str, str]]:
+def read_host_and_pid(keys: Keys, worker: str) -> Generator[Request, Any, tuple[str, str]]:
     """Host and pid of a worker; empty where nothing is known of it."""
     reply = yield read(keys.at, "HMGET", keys.worker(worker), "host", "pid")
     return text(reply[0] or ""), text(reply[1] or "")
@@ -76,7 +76,7 @@ def _recovered(reply: Any) -> Recovered:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class DueResult:
     """What due did; `next_ms` is how long until the next one, None where nothing is waiting."""
 
     moved: int
@@ -84,10 +84,10 @@ class Moved:
     next_ms: int | None
 
 
-def due(keys: Keys, *, batch: int = 500, now: str = "") -> Generator[Request, Any, Moved]:
+def due(keys: Keys, *, batch: int = 500, now: str = "") -> Generator[Request, Any, DueResult]:
     reply = yield DUE.call(keys.at, now=now, batch=batch)
     upcoming = text(reply[3])
-    return Moved(int(reply[1]), int(reply[2]), int(upcoming) - int(reply[4]) if upcoming else None)
+    return DueResult(int(reply[1]), int(reply[2]), int(upcoming) - int(reply[4]) if upcoming else None)
 
 
 def ring(keys: Keys, most: int = 200) -> Generator[Request, Any, int]:
@@ -112,13 +112,13 @@ def cap(keys: Keys, status: str, *, keep: int, batch: int) -> Generator[Request,
     return int(reply[1])
 
 
-def coordinators(keys: Keys) -> Generator[Request, Any, int]:
+def count_coordinators(keys: Keys) -> Generator[Request, Any, int]:
     """How many coordinators were there in the last minute."""
     count = yield read(keys.at, "ZCARD", keys.coordinators())
     return int(count)
 
 
-def suspects(keys: Keys) -> Generator[Request | list[Request], Any, int]:
+def count_suspects(keys: Keys) -> Generator[Request | list[Request], Any, int]:
     """How many runs wait for a worker that holds nothing."""
     routes = yield read(keys.at, "SMEMBERS", keys.routes())
     counts = yield [read(keys.at, "ZCARD", keys.suspect(text(route))) for route in routes]

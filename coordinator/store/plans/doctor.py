@@ -22,7 +22,7 @@ Faults = list[tuple[str, str]]  # word, detail
 
 
 @cache
-def types() -> dict[str, str]:
+def key_types() -> dict[str, str]:
     """What type a key is to have, by its name or by the first part of it; as keys.py says beside each."""
     keys, found = Keys("-", 0), {}
     for method, function in inspect.getmembers(Keys, inspect.isfunction):
@@ -37,20 +37,20 @@ def types() -> dict[str, str]:
 # ---- pages -------------------------------------------------------------------------------------------------------------
 
 
-def scan(at: str, namespace: str, cursor: int) -> Generator[Request, Any, tuple[int, list[str]]]:
+def scan_keys(at: str, namespace: str, cursor: int) -> Generator[Request, Any, tuple[int, list[str]]]:
     """The next cursor, and some keys of the namespace: of all its partitions that are on the node of this one."""
     reply = yield read(at, "SCAN", cursor, "MATCH", f"{{{namespace}:*}}:*", "COUNT", PAGE)
     return int(reply[0]), [key.decode(errors="surrogateescape") for key in reply[1]]
 
 
-def members(keys: Keys, key: str, kind: str, cursor: int) -> Generator[Request, Any, tuple[int, list[str]]]:
+def read_members(keys: Keys, key: str, kind: str, cursor: int) -> Generator[Request, Any, tuple[int, list[str]]]:
     """The next cursor, and some members of a set or a zset."""
     scanning, step = ("SSCAN", 1) if kind == "set" else ("ZSCAN", 2)
     reply = yield read(keys.at, scanning, raw(key), cursor, "COUNT", PAGE)
     return int(reply[0]), [member.decode(errors="surrogateescape") for member in reply[1][::step]]
 
 
-def types_of(keys: Keys, names: Sequence[str]) -> Generator[list[Request], Any, list[str]]:
+def read_types(keys: Keys, names: Sequence[str]) -> Generator[list[Request], Any, list[str]]:
     """The type of each key."""
     replies = yield [read(keys.at, "TYPE", raw(name)) for name in names]
     return [text(reply) for reply in _all(replies)]
@@ -99,7 +99,7 @@ def _asked(calls: list[Call]) -> Generator[list[Request], Any, list[Faults]]:
 # ---- mending -----------------------------------------------------------------------------------------------------------
 
 
-def mend_runs(
+def repair_runs(
     keys: Keys, seen: Sequence[tuple[str, str]], jitter: float = 0.5, now: str = ""
 ) -> Generator[list[Request], Any, list[str]]:
     """What became of each (run, fault)."""
@@ -110,7 +110,7 @@ def mend_runs(
     )
 
 
-def mend_entries(
+def repair_entries(
     keys: Keys, place: str, name: str, seen: Sequence[tuple[str, str]], now: str = ""
 ) -> Generator[list[Request], Any, list[str]]:
     """What became of each (member, fault)."""
@@ -121,7 +121,7 @@ def mend_entries(
     return (yield from _mended(calls))
 
 
-def mend_keys(
+def repair_keys(
     keys: Keys, family: str, expected: str, seen: Sequence[tuple[str, str]]
 ) -> Generator[list[Request], Any, list[str]]:
     """What became of each (name, fault)."""
@@ -132,7 +132,7 @@ def mend_keys(
     return (yield from _mended(calls))
 
 
-def mend_type(keys: Keys, key: str, name: str, expected: str) -> Generator[Request, Any, str]:
+def repair_type(keys: Keys, key: str, name: str, expected: str) -> Generator[Request, Any, str]:
     reply = yield scripts.REPAIR_TYPE.call(keys.at, key=raw(key), name=raw(name), expected=expected)
     return word(reply)
 

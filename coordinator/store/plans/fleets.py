@@ -23,7 +23,7 @@ UNFINISHED = ("waiting", "going")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RollPart:
     """What one supervisor does in a roll."""
 
     state: str
@@ -35,7 +35,7 @@ class Part:
         return f"{self.state} {self.replaced} {self.total} {self.reason}".strip()
 
     @classmethod
-    def read(cls, told: str) -> Part:
+    def read(cls, told: str) -> RollPart:
         state, replaced, total, reason = [*told.split(" ", 3), "", "", ""][:4]
         return cls(state, int(replaced or 0), int(total or 0), reason)
 
@@ -44,25 +44,25 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RollOrder:
     """A roll as one supervisor is told of it."""
 
     roll: str
     at_once: int
-    part: Part
+    part: RollPart
 
 
 def supervise(
     keys: Keys, fleet: str, supervisor: str, *, leaves: bool = False, now: str = ""
-) -> Generator[Request, Any, Order | None]:
+) -> Generator[Request, Any, RollOrder | None]:
     """Says that a supervisor is there, or leaves. The roll in which it has a part, if there is one."""
     reply = yield SUPERVISE.call(keys.at, now=now, fleet=fleet, supervisor=supervisor, leaves=int(leaves))
     if len(reply) == 1:
         return None
-    return Order(text(reply[1]), int(reply[2]), Part.read(text(reply[3])))
+    return RollOrder(text(reply[1]), int(reply[2]), RollPart.read(text(reply[3])))
 
 
-def roll_part(keys: Keys, fleet: str, roll: str, supervisor: str, part: Part) -> Generator[Request, Any, bool]:
+def report_part(keys: Keys, fleet: str, roll: str, supervisor: str, part: RollPart) -> Generator[Request, Any, bool]:
     """Tells how far a supervisor has come; whether the roll still counts on it."""
     reply = yield ROLL_PART.call(
         keys.at, fleet=fleet, roll=roll, supervisor=supervisor, part=str(part), state=part.state
@@ -76,7 +76,7 @@ def unlock(keys: Keys, name: str, token: str) -> Generator[Request, Any, bool]:
     return word(reply) == "ok"
 
 
-def marks(keys: Keys) -> Generator[Request | list[Request], Any, list[tuple[str, str]]]:
+def read_process_marks(keys: Keys) -> Generator[Request | list[Request], Any, list[tuple[str, str]]]:
     """Each worker of a partition with the mark of its process; empty where it has none."""
     listed = yield read(keys.at, "ZRANGE", keys.workers(), 0, MOST - 1)
     workers = [text(worker) for worker in listed]
@@ -88,7 +88,7 @@ def marks(keys: Keys) -> Generator[Request | list[Request], Any, list[tuple[str,
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RollAnswer:
     """The answer to who asked for a roll: ok; nobody (the fleet has no supervisor); busy, with who asked before, and when."""
 
     word: str
@@ -96,15 +96,15 @@ class Asked:
     ago: float = 0.0
 
 
-def ask_roll(
+def request_roll(
     keys: Keys, fleet: str, roll: str, *, at_once: int, by: str, now: str = ""
-) -> Generator[Request, Any, Asked]:
+) -> Generator[Request, Any, RollAnswer]:
     reply = yield ROLL.call(
         keys.at, now=now, fleet=fleet, roll=roll, at_once=at_once, by=by, silence=round(SILENCE * 1000)
     )
     if word(reply) == "busy":
-        return Asked("busy", text(reply[1]), int(reply[2]) / 1000)
-    return Asked(word(reply))
+        return RollAnswer("busy", text(reply[1]), int(reply[2]) / 1000)
+    return RollAnswer(word(reply))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class RollView:
     """How far a roll has come. `lost` are supervisors with an unfinished part that were not seen for a while."""
 
     roll: str
-    parts: dict[str, Part]
+    parts: dict[str, RollPart]
     lost: frozenset[str]
 
     @property
@@ -120,7 +120,7 @@ class RollView:
         return any(part.state in UNFINISHED for name, part in self.parts.items() if name not in self.lost)
 
 
-def roll_view(keys: Keys, fleet: str) -> Generator[list[Request], Any, RollView]:
+def read_roll(keys: Keys, fleet: str) -> Generator[list[Request], Any, RollView]:
     """The last roll of a fleet."""
     found = yield [
         read(keys.at, "HGETALL", keys.roll(fleet)),
@@ -133,7 +133,7 @@ def roll_view(keys: Keys, fleet: str) -> Generator[list[Request], Any, RollView]
     facts, seen, now = found
     of = {field: text(value) for field, value in pairs(facts).items()}
     alive = _seen_since(seen, int(now[0]) - SILENCE)
-    parts = {name[5:]: Part.read(told) for name, told in of.items() if name.startswith("part:")}
+    parts = {name[5:]: RollPart.read(told) for name, told in of.items() if name.startswith("part:")}
     lost = frozenset(name for name, part in parts.items() if part.state in UNFINISHED and name not in alive)
     return RollView(of.get("roll", ""), parts, lost)
 

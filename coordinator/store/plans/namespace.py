@@ -14,7 +14,7 @@ from coordinator.store.scripts import CREATE_NAMESPACE
 FORMAT = "1"
 
 
-def known(name: str) -> Generator[Request, Any, Namespace | None]:
+def read_facts(name: str) -> Generator[Request, Any, Namespace | None]:
     """The facts of a namespace, if it was founded. Nothing is written: whoever may only read comes this way, too."""
     reply = yield read(Keys(name, 0).at, "HGETALL", Keys(name, 0).namespace())
     return _namespace(name, pairs(reply)) if reply else None
@@ -26,13 +26,13 @@ def _namespace(name: str, facts: Mapping[str, Any]) -> Namespace:
     return Namespace(name, int(facts["partitions"]), text(facts["durability"]), text(facts["birth"]))
 
 
-def found(
+def create(
     name: str, *, birth: str, partitions: int | None = None, durability: str | None = None, clock: str = "server"
 ) -> Generator[Request | list[Request], Any, Namespace]:
     """The facts of a namespace; the first user fixes them. Asking for others than it has is refused. A partition that can't be
     reached is left to who comes there first: it answers that it does not know the namespace."""
     asked = durability or "local"
-    if durability is not None and (there := (yield from known(name))) is not None:
+    if durability is not None and (there := (yield from read_facts(name))) is not None:
         _same(there, partitions, durability)  # before it is written, and waited for replicas that it does not promise
     first = yield _found(Keys(name, 0, asked), birth, partitions or 1, asked, clock)
     facts = pairs(first[1])
@@ -53,7 +53,7 @@ def _same(have: Namespace, partitions: int | None, durability: str | None) -> No
         raise NotConfigured(f"namespace {have.name!r} has durability {have.durability!r}, not {durability!r}")
 
 
-def found_copies(name: str, birth: str) -> Generator[Request | list[Request], Any, bool]:
+def create_missing_copies(name: str, birth: str) -> Generator[Request | list[Request], Any, bool]:
     """Where a partition does not know the namespace: whether it was only not there when others were founded, and knows it now."""
     facts = pairs((yield read(Keys(name, 0).at, "HGETALL", Keys(name, 0).namespace())))
     if not facts or text(facts["birth"]) != birth:
@@ -73,7 +73,7 @@ def _copy(have: Namespace, clock: str) -> Generator[list[Request], Any, None]:
             raise reply
 
 
-def birth(keys: Keys) -> Generator[Request, Any, str]:
+def read_birth(keys: Keys) -> Generator[Request, Any, str]:
     """The mark that the namespace was founded with; empty where it was not."""
     reply = yield read(keys.at, "HGET", keys.namespace(), "birth")
     return text(reply or "")

@@ -68,7 +68,7 @@ def _busy(name: str) -> Changed:
     return Changed(f"schedule {name} is being changed by others all the time; call again")
 
 
-def listed(keys: Keys) -> Generator[Request | list[Request], Any, list[tuple[str, dict[str, Any] | None]]]:
+def list_schedules(keys: Keys) -> Generator[Request | list[Request], Any, list[tuple[str, dict[str, Any] | None]]]:
     """Name and fields of each schedule of the partition; None where they can't be read."""
     found: list[tuple[str, dict[str, Any] | None]] = []
     start = 0
@@ -92,7 +92,7 @@ def _fields(reply: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DueSchedule:
     """A schedule that is to be looked at. `next` is None where its next fire time was not computed yet; `offset` (s) is that of its
     zone then, as whoever computed it knows the zone."""
 
@@ -112,7 +112,7 @@ class Entry:
 class Upcoming:
     """What is to be looked at now; `next_ms` is how long until the next one, None where there is none. `now` is the server's."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[DueSchedule, ...]
     next_ms: int | None
     now: int
 
@@ -124,8 +124,8 @@ def upcoming(keys: Keys, *, batch: int, now: str = "") -> Generator[Request, Any
     return Upcoming(entries, int(text(first)) - int(clock) if text(first) else None, int(clock))
 
 
-def _entry(name: bytes, generation: bytes, after: bytes, next: bytes, offset: bytes, rules: bytes) -> Entry:
-    return Entry(text(name), text(generation), int(after or 0), int(next) if next else None, int(offset), rules)
+def _entry(name: bytes, generation: bytes, after: bytes, next: bytes, offset: bytes, rules: bytes) -> DueSchedule:
+    return DueSchedule(text(name), text(generation), int(after or 0), int(next) if next else None, int(offset), rules)
 
 
 class Fire(NamedTuple):
@@ -149,7 +149,7 @@ def fire(
     return [(text(reply[0]), text(reply[1])) for reply in replies]
 
 
-def postpone(keys: Keys, entry: Entry, why: str, wait: float, now: str = "") -> Generator[Request, Any, str]:
+def postpone(keys: Keys, entry: DueSchedule, why: str, wait: float, now: str = "") -> Generator[Request, Any, str]:
     """ok or changed."""
     reply = yield POSTPONE.call(
         keys.at, now=now, name=entry.name, generation=entry.generation, expected=entry.expected, why=why,
@@ -158,6 +158,6 @@ def postpone(keys: Keys, entry: Entry, why: str, wait: float, now: str = "") -> 
     return word(reply)
 
 
-def said(error: CoordinatorError) -> str:
+def shorten_error(error: CoordinatorError) -> str:
     """Why a schedule does not fire, short enough to be kept with it."""
     return " ".join(str(error).split())[:500]

@@ -54,7 +54,7 @@ def _id_tokens(flat: Sequence[Any]) -> list[tuple[str, str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class HeartbeatReply:
     """What a heartbeat tells: runs to cancel, held ones that are lost, runs that are owned and were not held, a wish to drain."""
 
     cancels: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Beat:
 def heartbeat(
     keys: Keys, worker: str, *, lease_ms: int, floor: int, held: Sequence[tuple[str, str]] | None = None,
     memory: int = 0, now: str = "",
-) -> Generator[Request, Any, Beat | None]:  # fmt: skip
+) -> Generator[Request, Any, HeartbeatReply | None]:  # fmt: skip
     """None: the worker is gone. `held` compares what it holds with what it owns; `memory` is what its process takes, in bytes."""
     reply = yield HEARTBEAT.call(
         keys.at, held or (), now=now, worker=worker, lease=lease_ms, floor=floor, memory=memory, compare=int(held is not None)
@@ -74,7 +74,7 @@ def heartbeat(
     if word(reply) == "gone":
         return None
     cancels, lost, strays, drain = reply[1:]
-    return Beat(tuple(map(text, cancels)), tuple(_id_tokens(lost)), tuple(_id_tokens(strays)), text(drain))
+    return HeartbeatReply(tuple(map(text, cancels)), tuple(_id_tokens(lost)), tuple(_id_tokens(strays)), text(drain))
 
 
 class Claimed(NamedTuple):

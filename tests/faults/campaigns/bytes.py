@@ -85,7 +85,7 @@ def cuts(server: Server, every: int = 1) -> Iterator[tuple[str, str]]:
     cutter = Cutter(server.port)
     wire = Wire(address(cutter.url), timeout=20)
     try:
-        space = drive(wire, namespace_plans.found("bytes", birth="b"))
+        space = drive(wire, namespace_plans.create("bytes", birth="b"))
         keys, numbers = space.keys(0), iter(range(1, 10**6))
         worker = "wbytes"
         member = worker_plans.Membership(worker, 3_600_000, "h", 1, "1", "f", "c", 5, (ROUTE,))

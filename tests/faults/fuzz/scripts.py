@@ -90,7 +90,7 @@ class Scene:
         told = store.running("w2")
         store.retry(told)
         store.do(fleet_plans.supervise(store.keys, "default", "s1", now=store.at))
-        store.do(fleet_plans.ask_roll(store.keys, "default", "roll1", at_once=1, by="host:1", now=store.at))
+        store.do(fleet_plans.request_roll(store.keys, "default", "roll1", at_once=1, by="host:1", now=store.at))
         store.do(fleet_plans.drain(store.keys, "w3", now=store.at))
         store.do(tree_plans.block_children(store.ns, [tree_plans.CancelledNode(told.id, 1)]))
         store.judge()

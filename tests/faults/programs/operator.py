@@ -192,7 +192,7 @@ def schedule_elsewhere(by: Operator) -> None:
 
 
 def roll(by: Operator) -> None:
-    by.do(fleet_plans.ask_roll(by.keys, "default", os.urandom(8).hex(), at_once=1, by="operator"))
+    by.do(fleet_plans.request_roll(by.keys, "default", os.urandom(8).hex(), at_once=1, by="operator"))
 
 
 def drain(by: Operator) -> None:

@@ -151,7 +151,7 @@ class Environment:
 
     def found(self) -> None:
         birth = "simulated"
-        self.ask(namespace_plans.found(NAMESPACE, birth=birth, durability="none", partitions=self.scenario.partitions))
+        self.ask(namespace_plans.create(NAMESPACE, birth=birth, durability="none", partitions=self.scenario.partitions))
 
     def ask(self, plan: Any) -> Any:
         """Carries a plan."""
