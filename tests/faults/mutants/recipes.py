@@ -393,6 +393,7 @@ MUTANTS = [
         "                replies.append(await connection.read_response())\n            except ErrorReply as error:\n"
         "                replies.append(error)\n",
         "                replies.append(await connection.read_response())\n            except ErrorReply as error:\n"
+        "                import redis.asyncio\n"
         "                if isinstance(error, redis.exceptions.AskError):\n"
         "                    async with redis.asyncio.Redis(host=error.host, port=error.port, protocol=2).client() as other:\n"
         "                        await other.execute_command('ASKING')\n"
