@@ -28,7 +28,7 @@ STEPS = ("enqueue", "claim", "checkpoint", "release", "claim again", "complete")
 
 
 class Life:
-    """One run from its enqueue to its ending; a step of it may be cut."""
+    """One run from its enqueue to its ending. Any step may be cut."""
 
     def __init__(self, wire: Wire, keys: Keys, number: int, worker: str) -> None:
         self.wire, self.keys, self.worker, self.number = wire, keys, worker, number
@@ -37,7 +37,7 @@ class Life:
         self.message = encode({"turn": number}, "message")
 
     def step(self, name: str) -> str:
-        """Takes it; what was wrong with its answer, or nothing."""
+        """Execute a step, and return what was wrong with its answer, or an empty string."""
         match name:
             case "enqueue":
                 spec = encode([{"topic": "t"}, {}, {}], "spec")
@@ -81,7 +81,7 @@ class Life:
 
 
 def cuts(server: Server, every: int = 1) -> Iterator[tuple[str, str]]:
-    """For each cut what it was, and what was wrong, if anything."""
+    """Yield each cut with its name and a sentence about what was wrong, or an empty string."""
     cutter = Cutter(server.port)
     wire = Wire(address(cutter.url), timeout=20)
     try:
@@ -90,7 +90,7 @@ def cuts(server: Server, every: int = 1) -> Iterator[tuple[str, str]]:
         worker = "wbytes"
         member = worker_plans.Membership(worker, 3_600_000, "h", 1, "1", "f", "c", 5, (ROUTE,))
         drive(wire, worker_plans.join(keys, "", member))
-        _lengths(Life(wire, keys, next(numbers), worker), cutter, "")  # the server gets to know the scripts
+        _lengths(Life(wire, keys, next(numbers), worker), cutter, "")  # This loads the scripts on the server.
         for name in STEPS:
             for direction, length in _lengths(Life(wire, keys, next(numbers), worker), cutter, name).items():
                 for after in range(0, length, every):
@@ -102,7 +102,7 @@ def cuts(server: Server, every: int = 1) -> Iterator[tuple[str, str]]:
 
 
 def _lengths(life: Life, cutter: Cutter, name: str) -> dict[Direction, int]:
-    """How many bytes a step sends and gets."""
+    """Return the number of bytes that a step sends and receives."""
     found: dict[Direction, int] = {}
     for step in STEPS:
         before = dict(cutter.carried)

@@ -1,4 +1,4 @@
-"""The server's clock jumps: a minute ahead, an hour back, a second to and fro. Nobody dies of it, and tokens still grow."""
+"""Let the server's clock jump: a minute ahead, an hour back, a second to and fro. No run dies, and epochs still grow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def break_one(lab: Lab) -> str:
 
 
 def nobody_dies_of_it(see: Evidence) -> Iterator[str]:
-    """All processes live: whatever a jump makes of their leases, it costs no run its life."""
+    """All processes are alive, so no clock jump may cost a run its life, whatever happens to the leases."""
     for id, one in see.final.runs.items():
         if one.status == "dead":
             yield f"run {id} died of a clock"

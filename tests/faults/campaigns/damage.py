@@ -10,11 +10,11 @@ from tests.faults.lab.lab import Lab
 from tests.waiting import wait_until
 
 HOSTILE = (
-    b"\xc1",  # nothing that msgpack knows
+    b"\xc1",  # not valid msgpack
     b"\xc1\x01not zstd",
-    b"\x91" * 3000,  # a nest
-    b"\xdd\xff\xff\xff\xff",  # four billion items, says its head
-    b"\xc7\x05\x63hello",  # an unknown extension
+    b"\x91" * 3000,  # deep nesting
+    b"\xdd\xff\xff\xff\xff",  # a header that announces four billion items
+    b"\xc7\x05\x63hello",  # an unknown extension type
     b"\xdb\x00\x00\x00\x08short",
     b"",
 )
@@ -30,7 +30,7 @@ def break_one(lab: Lab) -> str:
 
 
 def _candidates(lab: Lab) -> list[str]:
-    """Runs that wait or are under way."""
+    """Return runs that wait or run."""
     lab.tend()
     admin: Any = lab.server.admin
     found = list(admin.smembers(lab.keys.live()))
@@ -85,7 +85,7 @@ WAYS: tuple[Callable[[Lab, Any, str], None], ...] = (
 
 
 def mend(lab: Lab) -> None:
-    """What an operator does: doctor, until nothing is wrong. What is under way may bring the next thing to light."""
+    """Run doctor until nothing is wrong, as an operator would. Runs in progress may reveal further damage."""
     wait_until(lambda: _doctor(lab), "doctor has mended all", timeout=120)
 
 

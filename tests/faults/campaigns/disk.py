@@ -1,4 +1,4 @@
-"""The disk of the server is full for a while: it takes no writes, and when there is room again everything goes on."""
+"""Fill the server's disk for a while: it refuses writes, and when there is space again, work continues."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Masters that die, hang, hand over, are cut off or lose a slot, of a Sentinel group or a Cluster; --on, --durability.
+"""Kill, hang, replace or cut off masters of a Sentinel group or a Cluster, or move a hash slot; --on, --durability.
 
-With `replicated(1)` all rules are judged. With `local` what a new master never got is lost, as nobody promised otherwise: that is
-counted, and how long before the old master's end the oldest of it had been acknowledged.
+With `replicated(1)` all rules are judged. With `local`, writes that the new master never received are lost, and nothing
+else is promised. The campaign counts them, and measures how long before the old master's end the oldest lost write had
+been acknowledged.
 
     scripts/faults failover --on sentinel --durability 'replicated(1)' --count 20
 """
@@ -24,22 +25,24 @@ from tests.faults.lab.lab import Lab, Plan
 from tests.servers import Kind, Server
 from tests.waiting import wait_until
 
-PEER = "peer"  # as whom replicas and sentinels come to a master: so they can be shut out, and its clients not
-CLIENT = "client"  # the password of the others: without one, who is shut out would come in as one of them
+PEER = "peer"  # the ACL user of replicas and sentinels, so that they can be shut out separately from the clients
+CLIENT = (
+    "client"  # the password of all others: without one, a process that is shut out would log in as the default user
+)
 PEERS_RIGHTS = ("on", f">{PEER}", "~*", "&*", "+@all")
-# A master that lives and is taken for dead goes on for a second with the replicas that it still has: of two of them, one that
-# confirms is not enough then (docs/operations/servers.md). So sentinels are not to be hasty where the machine is busy.
+# A live master that was declared dead continues for a second with its remaining replicas. With two replicas, the
+# confirmation of one is then not sufficient (docs/operations/servers.md). So sentinels must wait long on a busy machine.
 PATIENCE_MS = 5000
-AT_MOST = 90.0  # seconds that an election and what follows may take on a busy machine
+AT_MOST = 90.0  # seconds that an election and its consequences may take on a busy machine
 
 
 class SentinelGroup(Group):
-    """A Sentinel group, as a lab sees it: one server, whoever is master. Its master can be cut off from all but its clients."""
+    """A Sentinel group that looks like one server to a lab. Its master can be cut off from all but its clients."""
 
     def __init__(self, kind: Kind, directory: Path, settings: Mapping[str, str]) -> None:
         super().__init__(kind, directory, settings, Guard(password=CLIENT))
         for server in self.servers:
-            server.users.append([PEER, *PEERS_RIGHTS])  # also after a restart
+            server.users.append([PEER, *PEERS_RIGHTS])  # This also holds after a restart.
             server.settings |= {"masteruser": PEER, "masterauth": PEER}
             server.admin.execute_command("ACL", "SETUSER", PEER, *PEERS_RIGHTS)
             for name in ("masteruser", "masterauth"):
@@ -50,7 +53,7 @@ class SentinelGroup(Group):
         for server in self.servers:
             server.admin.execute_command(
                 "CLIENT", "KILL", "USER", "default", "SKIPME", "yes"
-            )  # they come again as peers
+            )  # They connect again as the user for peers.
         wait_until(self.whole, "the group knows its peers", timeout=AT_MOST)
 
     @property
@@ -58,11 +61,13 @@ class SentinelGroup(Group):
         return self.master.admin
 
     def found(self, lab: Lab) -> None:
-        """There is nothing to prepare."""
+        """Do nothing: there is nothing to prepare."""
 
     def whole(self) -> bool:
-        """Whether there is one master that all sentinels name, the others follow it, and no sentinel still has something to do: one
-        whose failover is cut in two can get stuck in it for good."""
+        """Return whether all servers and sentinels agree on one master, and no sentinel is still busy with a failover.
+
+        A sentinel whose failover is interrupted can remain stuck in it.
+        """
         with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):
             return super().whole()
         return False
@@ -74,20 +79,24 @@ class SentinelGroup(Group):
         return self.failed_over(old)
 
     def cut_off(self, master: Server) -> None:
-        """Replicas and sentinels can't reach it any more; who is its client still can, and does not know."""
+        """Cut a master off from replicas and sentinels. Its clients still reach it and do not know."""
         master.admin.execute_command("ACL", "SETUSER", PEER, "off")
         master.admin.execute_command("CLIENT", "KILL", "USER", PEER)
 
     def join(self, master: Server) -> None:
-        """A sentinel that was shut out goes on asking on its connection, and logs in on a new one only: it is thrown out again."""
+        """Let replicas and sentinels connect again.
+
+        A sentinel that was shut out keeps asking on its old connection and logs in only on a new one. So its
+        connections are closed once more.
+        """
         master.admin.execute_command("ACL", "SETUSER", PEER, "on")
         for client in master.admin.client_list():
-            if client["user"] == "default" and not client.get("lib-name"):  # redis-py says who it is
+            if client["user"] == "default" and not client.get("lib-name"):  # redis-py names itself as a client.
                 master.admin.client_kill_filter(_id=client["id"])
 
 
 class LabCluster(Cluster):
-    """A Cluster, as a lab sees it: the node that has the lab's partition."""
+    """A Cluster that looks like one server to a lab: the node that serves the lab's partition."""
 
     def __init__(self, kind: Kind, directory: Path, settings: Mapping[str, str]) -> None:
         super().__init__(kind, directory)
@@ -109,7 +118,7 @@ class LabCluster(Cluster):
 
 @dataclass
 class Failovers:
-    """One method for each way in which a master is lost."""
+    """One method for each way to lose a master."""
 
     durability: str
     cuts: Cuts = field(default_factory=Cuts)
@@ -135,7 +144,7 @@ class Failovers:
         old.restart()
 
     def hang(self, lab: Lab) -> None:
-        """It stands still until it is replaced, and believes that it is the master when it goes on."""
+        """Stop a master until it is replaced. When it continues, it still believes that it is the master."""
         old = place(lab).now()
         old.pause()
         self._lost()
@@ -149,7 +158,7 @@ class Failovers:
         place(lab).hand_over(lab.keys.at)
 
     def cut_off(self, lab: Lab) -> None:
-        """Two masters for a while, and clients that write to the one that will be overruled."""
+        """Cause two masters for a while, with clients that write to the one that will be overruled."""
         group = lab.store
         assert isinstance(group, SentinelGroup)
         old = group.now()
@@ -158,13 +167,13 @@ class Failovers:
             self._replaced(lab, old)
             lab.work_on(
                 lab.choose.randint(5, 20)
-            )  # who waits for replicas gets nothing done there, and goes where there are some
+            )  # A client that waits for replicas makes no progress there, and moves to the master that has replicas.
         finally:
             self._lost()
             group.join(old)
 
     def reshard(self, lab: Lab) -> None:
-        """The slot of the lab's partition goes to another master, key by key, in the middle of the work."""
+        """Move the hash slot of the lab's partition to another master, key by key, during the work."""
         cluster = lab.store
         assert isinstance(cluster, LabCluster)
         cluster.reshard(lab.keys.at)
@@ -185,10 +194,10 @@ def campaign(on: str, durability: str) -> Campaign:
     failovers = Failovers(durability)
     made = Campaign(
         f"failover-{on}-{durability.partition('(')[0]}", failovers.break_one,
-        # an election takes longer than a short lease; who holds runs then is not dead
+        # An election takes longer than a short lease, and the owners of runs must not be declared dead.
         Plan(lease=5.0), server=SentinelGroup if on == "sentinel" else LabCluster, begin=failovers.found,
-        # a coordinator that is still with a master that was replaced gives up workers there, which nobody promises to last: to
-        # recover is not confirmed by replicas, and only the claims are that follow
+        # A coordinator that still uses a replaced master may recover workers there, and this recovery may be undone:
+        # replicas do not confirm a recovery, only the claims that follow.
         waived=("condemned_stay_out",),
     )  # fmt: skip
     if durability != "local":

@@ -1,4 +1,4 @@
-"""kill -9 of every process of a lab: at random moments, and at named points around every script."""
+"""Kill every process of a lab with kill -9: at random moments, and at named points around every script."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def break_one(lab: Lab) -> str:
 
 def kill_a_worker(lab: Lab) -> str:
     lab.work_on(lab.choose.randint(0, 12))
-    ready = lab.choose.random() < 0.8  # else one that may have just been born
+    ready = lab.choose.random() < 0.8  # otherwise a process that may have just started
     victim = lab.choose.choice(wait_until(lambda: _workers(lab, ready), "a worker is there", timeout=60))
     kill(victim)
     return "worker"
@@ -59,7 +59,7 @@ def _workers(lab: Lab, ready: bool) -> list[int]:
 
 
 def crash_at_a_point(lab: Lab) -> str:
-    """The next process that comes to this point is gone there. What nobody sends at the moment is not waited for."""
+    """Kill the next process that reaches this point. If no process sends the script now, do not wait for it."""
     if not lab.deck:
         lab.deck.extend(crash_points(lab.choose))
     script, point = lab.deck.popleft()
@@ -76,7 +76,7 @@ def crash_at_a_point(lab: Lab) -> str:
 
 
 def crash_points(choose: random.Random) -> list[tuple[Script, str]]:
-    """Every point around every script that is sent in a lab, in any order."""
+    """Return every point around every script that a lab sends, in random order."""
     points = [(script, point) for script in HIT for point in POINTS]
     choose.shuffle(points)
     return points

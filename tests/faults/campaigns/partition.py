@@ -1,12 +1,13 @@
-"""Networks that drop packets in silence, between the hosts of a Sentinel group or before its clients; --durability, needs root.
+"""Drop packets silently between the hosts of a Sentinel group, or between it and its clients; --durability, needs root.
 
-Three hosts, a server and a sentinel on each, are network namespaces; workers, coordinators and producers are outside. A host is cut
-off from the others, or from everybody, or the master's from its clients, in both directions or in one: for a second, or until some
-time after an election.
+Three network namespaces are hosts with a server and a sentinel each. Workers, coordinators and producers are outside.
+The campaign cuts a host off from the other hosts or from all processes, or cuts the master off from its clients. It
+does so in one or both directions, and either for a second or until some time after an election.
 
-With `replicated(1)` and two replicas nobody promises what a master takes that is reached again in the middle of an election: so one
-that is being replaced is cut off until that is over, and a replica's host for less than a sentinel waits. With `replicated(2)` any
-moment will do. With `local` the loss is measured.
+With `replicated(1)` and two replicas, nothing is promised for writes that a master accepts if it becomes reachable in
+the middle of an election. So a master that is being replaced stays cut off until the election is over, and a replica's
+host is cut off for less time than a sentinel waits. With `replicated(2)` the network is repaired at any moment. With
+`local` the loss is measured.
 
     scripts/faults partition --durability 'replicated(2)' --count 20
 """
@@ -35,15 +36,15 @@ from tests.servers import Kind, Server
 from tests.waiting import wait_until
 
 LEVELS = ("local", "replicated(1)", "replicated(2)")
-BRIEF = 2.5  # seconds: sentinels, who wait for five, take nobody for dead, on a busy machine either
-LONG = PATIENCE_MS / 1000 + 6  # some seconds longer than an election
-ELECTION = (PATIENCE_MS / 1000, PATIENCE_MS / 1000 + 3)  # when there is one, from the cut on
-# a trip that nobody answers is given up after 5 s, one that waits for a bell after 10, and the next try makes a connection first
+BRIEF = 2.5  # seconds: sentinels, which wait for five, do not declare a server dead, even on a busy machine
+LONG = PATIENCE_MS / 1000 + 6  # a few seconds longer than an election
+ELECTION = (PATIENCE_MS / 1000, PATIENCE_MS / 1000 + 3)  # if there is one, counted from the cut
+# a trip without a reply ends after 5 s, one that waits for a bell after 10 s, and the next attempt must first connect
 NOTICED = 45.0
 
 
 class Cut(NamedTuple):
-    """From whom a host is cut off."""
+    """What a host is cut off from."""
 
     name: str
     hosts: bool
@@ -51,17 +52,17 @@ class Cut(NamedTuple):
 
 
 CUTS = (
-    # where it is the master's there are two masters for a while, and clients that reach both, and the sentinel beside each
+    # If it is the master's host, there are two masters for a while, and clients reach both of them and their sentinels.
     Cut("from the others", hosts=True, clients=False),
     Cut("from everybody", hosts=True, clients=True),
-    # the master's: the sentinels see no reason for an election
+    # the master's host: the sentinels see no reason for an election
     Cut("from clients", hosts=False, clients=True),
 )
 WAYS: tuple[Way, ...] = ("both", "both", "both", "in", "out")
 
 
 class ScatteredGroup(Group):
-    """A Sentinel group on three hosts, as a lab sees it: one server, whoever is master. We look into it aside."""
+    """A Sentinel group on three hosts that looks like one server to a lab. The lab itself uses the `aside` addresses."""
 
     def __init__(self, kind: Kind, directory: Path, settings: Mapping[str, str]) -> None:
         self.network = Hosts(3)
@@ -84,7 +85,7 @@ class ScatteredGroup(Group):
         return False
 
     def is_over(self, old: Server) -> bool:
-        """Whether another master is there, and whoever can be reached follows it: from then on nobody confirms for the old one."""
+        """Return whether another master is active and all reachable servers follow it, so that none confirms for the old one."""
         return self.failed_over(old) and self.replicas() == 1
 
     def close(self) -> None:
@@ -96,7 +97,7 @@ class ScatteredGroup(Group):
 
 @dataclass
 class Partitions:
-    """Breaks the network, and waits until it is whole. `pauses` are the times until work went on."""
+    """Break the network and wait until it is repaired. `pauses` are the times until work continued."""
 
     durability: str
     cuts: Cuts = field(default_factory=Cuts)
@@ -118,7 +119,7 @@ class Partitions:
             if cut.hosts and victim is old:
                 how = f"master {self._outlast(lab, old)}"
             else:
-                # a sentinel that was alone for long may have a living master replaced when it is back: see docs/faults.md
+                # A sentinel that was alone for long may cause a failover of a live master when it is back: see docs/faults.md.
                 shortly = self.durability == "replicated(1)" and victim is not old
                 self._for(lab, lab.choose.uniform(1, BRIEF if shortly else LONG))
                 how = "master" if victim is old else "replica"
@@ -126,12 +127,12 @@ class Partitions:
             there.network.heal()
         self._goes_on(lab)
         wait_until(there.whole, "the master has its replicas again", timeout=AT_MOST)
-        # the end of a master that was replaced: until now it took what is lost
+        # the end of a replaced master: until this moment it accepted the writes that are lost
         self.cuts.at.append(time.monotonic_ns())
         return f"{cut.name}: {how}" + ("" if way == "both" else ", one way")
 
     def _outlast(self, lab: Lab, old: Server) -> str:
-        """The time for which a master is cut off from the others."""
+        """Return the time for which a master is cut off from the others."""
         there = group(lab)
         if self.durability != "replicated(1)":
             self._for(lab, lab.choose.uniform(*lab.choose.choice([(1, LONG), ELECTION])))
@@ -140,11 +141,11 @@ class Partitions:
             self._for(lab, lab.choose.uniform(1, BRIEF))
             return "for a while"
         wait_until(lambda: there.is_over(old), "another master is there, and is followed", timeout=AT_MOST)
-        self._goes_on(lab)  # with the new one, while the old one is still cut off
+        self._goes_on(lab)  # with the new master, while the old one is still cut off
         return "replaced"
 
     def _for(self, lab: Lab, seconds: float) -> None:
-        """A time, and not so much work: there may be none."""
+        """Wait for a time, not for an amount of work: there may be no work at all."""
         until = time.monotonic() + seconds
 
         def over() -> bool:
@@ -175,7 +176,7 @@ class Partitions:
         return {"longest_pause_seconds": round(max(self.pauses, default=0), 1), **lost}
 
     def noticed_in_time(self, see: Evidence) -> Iterator[str]:
-        """Work goes on soon after a network is whole, or another master is there."""
+        """Work continues soon after the network is repaired or another master is active."""
         for pause in self.pauses:
             if pause > NOTICED:
                 yield f"nothing went on for {pause:.1f} s"
@@ -187,7 +188,7 @@ def group(lab: Lab) -> ScatteredGroup:
 
 
 class Sign(NamedTuple):
-    """How many runs have ended, in each way, and when a coordinator was last there."""
+    """A sign of progress: how many runs have ended in each way, and the last tick of a coordinator."""
 
     ended: list[int]
     ticked: float
@@ -204,7 +205,7 @@ def campaign(durability: str) -> Campaign:
     made = Campaign(
         f"partition-{durability.replace('(', '-').strip(')')}", partitions.break_one,
         Plan(lease=5.0), server=ScatteredGroup, begin=partitions.found, measures=partitions.measured,
-        also=partitions.noticed_in_time, waived=("condemned_stay_out",),  # as for failovers, and for the same reasons
+        also=partitions.noticed_in_time, waived=("condemned_stay_out",),  # as for failovers, for the same reasons
     )  # fmt: skip
     return replace(made, waived=FORGOTTEN) if durability == "local" else made
 

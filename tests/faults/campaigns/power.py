@@ -1,7 +1,7 @@
-"""Power cuts: the server is killed and loses every byte that no fsync has confirmed; --fsync always or everysec.
+"""Simulate power failures: kill the server and remove every byte that no fsync confirmed; --fsync always or everysec.
 
-With `always` all rules are judged. With `everysec` what may be lost is counted: acknowledged runs that are gone, and how long
-before its cut the oldest of them was acknowledged.
+With `always` all rules are judged. With `everysec` the campaign counts the losses: acknowledged runs that are gone, and
+how long before the power failure the oldest of them was acknowledged.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from tests.faults.judge.evidence import Evidence
 from tests.faults.lab.lab import Lab
 from tests.faults.lab.shim import ShimServer
 
-# what a server that forgets the last second can't keep
+# rules that a server which loses the last second cannot keep
 FORGOTTEN = (
     "nothing_lost", "one_ending", "epochs_grow", "resumed_fresh", "chunks_kept", "no_stale_write", "condemned_stay_out",
     "one_owner", "effects_once", "revived_once",
 )  # fmt: skip
-MOST_SECONDS = 3.0  # everysec: a fsync each second, and a server that waits for one that takes longer at most two
+MOST_SECONDS = 3.0  # everysec: one fsync per second; the server waits at most two seconds for a slow one
 
 
 @dataclass
 class Cuts:
-    """When the power was cut, and how much that cost."""
+    """The moments of the power failures, and the number of lost bytes."""
 
     at: list[int] = field(default_factory=list)
     bytes_lost: int = 0
@@ -47,7 +47,7 @@ class Cuts:
         return "server killed"
 
     def window(self, see: Evidence) -> float:
-        """For how many seconds something had been acknowledged that is gone; the longest."""
+        """Return for how many seconds a lost write had been acknowledged, at most."""
         acknowledged = {str(op.answer[1]): op.ended for op in see.history.of("enqueue") if op.word == "created"}
         gone = set(acknowledged) - set(see.final.runs)
         ages = [min((cut - acknowledged[id] for cut in self.at if cut >= acknowledged[id]), default=0) for id in gone]
@@ -57,7 +57,7 @@ class Cuts:
         return {"bytes_lost": self.bytes_lost, "window_seconds": round(self.window(see), 3)}
 
     def lost_within_the_window(self, see: Evidence) -> Iterator[str]:
-        """Whatever is gone was acknowledged within the last moments before a cut."""
+        """All lost writes were acknowledged in the last moments before a power failure."""
         window = self.window(see)
         if window > MOST_SECONDS:
             yield f"a run was lost {window:.1f} s after it had been acknowledged"
@@ -70,12 +70,12 @@ def campaign(fsync: str) -> Campaign:
 
 
 def measured(made: Campaign, cuts: Cuts) -> Campaign:
-    """A campaign with a server that may forget: what it promises is judged, the rest is counted."""
+    """Return a campaign with a server that may lose writes: judge what is promised, and count the rest."""
     return replace(made, waived=FORGOTTEN, also=cuts.lost_within_the_window, measures=cuts.measured)
 
 
 def with_fsync(arguments: Sequence[str], make: Callable[[str], Campaign]) -> int:
-    """Runs the campaign for the setting that `--fsync` names; always, where it names none."""
+    """Run the campaign for the setting of `--fsync` (default: always)."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--fsync", choices=["always", "everysec"], default="always")
     chosen, others = parser.parse_known_args(arguments)

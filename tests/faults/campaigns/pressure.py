@@ -1,4 +1,4 @@
-"""A server that is there and does not serve: memory full, BUSY with a script, LOADING, standing still, cutting all connections."""
+"""Let the server answer without serving: memory full, BUSY with a script, LOADING, standing still, cutting all connections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def break_one(lab: Lab) -> str:
 
 
 def memory_full(lab: Lab) -> None:
-    """Until it has refused some saves or enqueues."""
+    """Fill the memory until the server has refused some saves or enqueues."""
     admin = lab.server.admin
     refused = _errors(lab, "OOM")
     admin.config_set("maxmemory", admin.info("memory")["used_memory"] // 2)
@@ -39,7 +39,7 @@ def _errors(lab: Lab, kind: str) -> int:
 
 
 def busy(lab: Lab) -> None:
-    """Somebody's script runs for longer than a lease, until it is killed."""
+    """Run a script for longer than a lease, then kill it."""
     admin = lab.server.admin
     with redis.Redis(port=lab.server.port, socket_timeout=60) as other:
         thread = threading.Thread(target=_loops, args=[other])
@@ -50,25 +50,25 @@ def busy(lab: Lab) -> None:
 
 
 def _loops(client: redis.Redis) -> None:
-    with contextlib.suppress(redis.ResponseError):  # it was killed
+    with contextlib.suppress(redis.ResponseError):  # The script was killed.
         client.eval("while true do end", 0)
 
 
 def loading(lab: Lab) -> None:
-    """Killed, and slow to read its file: it answers LOADING meanwhile."""
+    """Kill the server and let it load its file slowly. It answers LOADING meanwhile."""
     lab.server.kill()
     lab.server.start()
 
 
 def stands_still(lab: Lab) -> None:
-    """SIGSTOP for longer than a lease: everybody's calls wait in its sockets."""
+    """Stop the server for longer than a lease. All calls wait in its sockets."""
     lab.server.pause()
     _pass(lab.plan.lease * 1.5)
     lab.server.resume()
 
 
 def turned_away(lab: Lab) -> None:
-    """Every connection is cut, again and again, for a lease."""
+    """Cut every connection repeatedly for the duration of a lease."""
     admin = lab.server.admin
     until = time.monotonic() + lab.plan.lease
     while time.monotonic() < until:
@@ -78,7 +78,7 @@ def turned_away(lab: Lab) -> None:
 
 
 def _pass(seconds: float) -> None:
-    """Time is what this fault is made of."""
+    """Let time pass: this fault consists of time."""
     until = time.monotonic() + seconds
     passed: Callable[[], bool] = lambda: time.monotonic() > until  # noqa: E731
     wait_until(passed, f"{seconds:g} s have passed", timeout=seconds + 30)

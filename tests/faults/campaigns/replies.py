@@ -1,4 +1,4 @@
-"""Each script in turn: its reply is cut after it was carried out, or its request arrives seconds late, after its caller gave up."""
+"""Hit each script in turn: lose its reply after the server executed it, or delay its request until its caller has given up."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.faults.lab.triggers import AGAIN, HIT, LONG, MANY_STEPS, SOON, provok
 from tests.proxy import Fault, naming
 from tests.waiting import wait_until
 
-MOST_MISSED = 10  # times that a script may not be sent although it was provoked: then something is wrong with the lab
-LONGER = 3.0  # seconds: each that waits beside it makes one wait so much longer
+MOST_MISSED = 10  # how often a script may not be sent although it was triggered; after that, the lab must be wrong
+LONGER = 3.0  # seconds by which each other waiting turn prolongs the wait
 
 
 class Turn(NamedTuple):
-    """What is broken next: the reply of a script is cut, or its request is late."""
+    """The next fault: the reply of a script is lost, or its request is late."""
 
     script: Script
     late: bool
@@ -33,7 +33,7 @@ class Turn(NamedTuple):
 
 
 def halves(choose: random.Random) -> tuple[list[Turn], list[Turn]]:
-    """Every script in one way, and then every script in the other."""
+    """Return every script in one way, and then every script in the other."""
     first = [Turn(script, choose.random() < 0.4) for script in HIT]
     second = [Turn(script, not late) for script, late, _ in first]
     choose.shuffle(first)
@@ -43,7 +43,7 @@ def halves(choose: random.Random) -> tuple[list[Turn], list[Turn]]:
 
 @dataclass(frozen=True, eq=False)
 class Armed:
-    """A turn that waits for the next call of its script; since when, by the clock and by the work that was done."""
+    """A turn that waits for the next call of its script, and since when, in seconds and in steps of work."""
 
     turn: Turn
     fault: Fault
@@ -52,8 +52,11 @@ class Armed:
 
 
 class Hand:
-    """What waits to be hit in a lab, and what comes next. A half of the deck is dealt when the one before was hit to its last turn:
-    so none is left out, and no call is hit in two ways at once."""
+    """The turns that wait for their call, and the turns that follow.
+
+    The second half of the deck is started when the first half is finished. So no script is left out, and no call is hit
+    in two ways at once.
+    """
 
     def __init__(self, lab: Lab, at_once: int) -> None:
         self._lab, self._at_once = lab, at_once
@@ -77,7 +80,7 @@ class Hand:
         return Armed(turn, fault, time.monotonic(), self._lab.steps_so_far())
 
     def happened(self, one: Armed) -> bool:
-        """Whether one that is taken out of the hand did; else it comes again, later in its half."""
+        """Return whether a turn that leaves the hand has happened. If not, it is repeated later in its half."""
         assert self._lab.proxy is not None
         self.armed.remove(one)
         if one.fault.happened.is_set() or not self._lab.proxy.call_off(one.fault):
@@ -94,7 +97,7 @@ class Hand:
 
 
 def first_of(lab: Lab, armed: deque[Armed]) -> Armed:
-    """The first that happens, or that has waited in vain although work went on. They are provoked in turn."""
+    """Return the first turn that happened, or that has waited in vain although work continued. All are triggered in turn."""
     found, then = list[Armed](), 0
 
     def is_over() -> bool:
@@ -106,7 +109,9 @@ def first_of(lab: Lab, armed: deque[Armed]) -> Armed:
             if one.fault.happened.is_set() or vain:
                 found.append(one)
                 return True
-        if done >= then:  # again: who is drained may have nothing to release, a run may be gone before it is cancelled
+        if (
+            done >= then
+        ):  # Trigger it again: a drained worker may have nothing to release, and a run may end before it is cancelled.
             provoke(lab, armed[0].turn.script)
             armed.rotate(-1)
             then = done + max(SOON, AGAIN // len(armed))
@@ -118,7 +123,7 @@ def first_of(lab: Lab, armed: deque[Armed]) -> Armed:
 
 
 def campaign(at_once: int = 1) -> Campaign:
-    """So many wait for their calls at once, and the next is armed when one has happened."""
+    """Return the campaign in which a number of turns wait at the same time, and one that happened makes room for the next."""
     hands: dict[Lab, Hand] = {}
 
     def break_one(lab: Lab) -> str:

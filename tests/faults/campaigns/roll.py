@@ -1,4 +1,4 @@
-"""Fleets are replaced under load, the new one started first: no recovery, no strike, no step twice."""
+"""Replace fleets under load, with the new fleet started first: no recovery, no strike, no repeated step."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def break_one(lab: Lab) -> str:
 
 
 def _at_work(lab: Lab) -> list[Popen[bytes]]:
-    """One that has just been started has nothing to hand over, and does not listen to signals yet."""
+    """Return a fleet that has begun to work. A new one has nothing to release and does not handle signals yet."""
     working = set(lab.workers(at_work=True))
     return [fleet for fleet in lab.fleets if working.intersection(children(fleet.pid))]
 
 
-# a lease that no busy machine outlasts: whatever is recovered here was not handed over
+# A lease that is long enough for any busy machine: a recovery would mean that a run was not released.
 CAMPAIGN = Campaign("roll", break_one, Plan(lease=30.0, grace=10.0), also=costs_nothing)
 
 

@@ -1,7 +1,7 @@
-"""What all campaigns share: their arguments, the loop of faults, the judgement, the record.
+"""What all campaigns share: arguments, the loop of faults, the judgement, the record.
 
-A campaign is a function that breaks one thing in a lab and answers what that was. It waits by work done, so that faults hit runs
-that are under way.
+A campaign is a function that breaks one thing in a lab and returns the name of the fault. Between faults it waits for
+work to be done, so that faults hit runs in progress.
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ BREACHES = Path(tempfile.gettempdir()) / "faults"
 
 @dataclass(frozen=True)
 class Campaign:
-    """A name, a plan of the lab, and what breaks one thing. `proxied` puts a proxy before the server; `also` is what
-    these faults must not do beyond the rules, and `waived` are rules that are not promised under them."""
+    """A name, a plan of the lab, and the function that breaks one thing.
+
+    `proxied` puts a proxy in front of the server. `also` is an additional rule for these faults. `waived` are rules
+    that are not promised under them.
+    """
 
     name: str
     break_one: Break
@@ -49,7 +52,7 @@ class Campaign:
 
 @dataclass(frozen=True)
 class Ran:
-    """A campaign that was judged."""
+    """A campaign with its judgement."""
 
     judgement: Judgement
     faults: Counter[str]
@@ -67,9 +70,11 @@ def options(name: str, arguments: Sequence[str], count: int) -> argparse.Namespa
 
 
 def run(campaign: Campaign, arguments: Sequence[str], count: int = 20) -> int:
-    """From the command line: runs it, says what was found, keeps the record."""
+    """Run a campaign from the command line, print the result, and keep the record."""
     chosen = options(campaign.name, arguments, count)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # its processes and its server end with it
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(1)
+    )  # The lab's processes and its server end together with this process.
     with tempfile.TemporaryDirectory(prefix="lab-") as place:
         ran = carry_out(campaign, Path(place), chosen.count, chosen.seed, chosen.seconds, chosen.server)
     report(campaign.name, ran)
@@ -81,7 +86,7 @@ def run(campaign: Campaign, arguments: Sequence[str], count: int = 20) -> int:
 def carry_out(
     campaign: Campaign, place: Path, count: int, seed: int, seconds: float = float("inf"), kind: Kind = "valkey"
 ) -> Ran:
-    """So many faults, or as many as there is time for; then everything is judged."""
+    """Inject `count` faults, or as many as fit into `seconds`, and judge everything."""
     begun = time.monotonic()
     home = place / "server"
     home.mkdir()
@@ -124,7 +129,7 @@ def carry_out(
 
 
 def clock_time(moment: float) -> str:
-    """As the logs of servers have it."""
+    """Return a time in the format of the servers' logs."""
     return time.strftime("%H:%M:%S", time.localtime(moment)) + f"{moment % 1:.3f}"[1:]
 
 

@@ -1,7 +1,7 @@
-"""kill -9 of the server and its restart from its append-only file; --fsync always or everysec.
+"""Kill the server with kill -9 and restart it from its append-only file; --fsync always or everysec.
 
-With `always` nothing acknowledged is lost. With `everysec` a server may have answered what it has not even written yet: while a
-fsync is under way it postpones its writes for up to two seconds. What that costs is counted.
+With `always` nothing acknowledged is lost. With `everysec` a server may have answered requests that it has not even
+written yet: during an fsync it postpones writes for up to two seconds. The campaign counts these losses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SIGSTOP of a worker until its runs are elsewhere, then SIGCONT: whatever it still wants to write is refused."""
+"""Stop a worker until other workers own its runs, then let it continue: the server refuses whatever it writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def break_one(lab: Lab) -> str:
         os.kill(pid, signal.SIGSTOP)
         try:
             wait_until(lambda: not lab.owned_by(pid), "its runs are taken from it", timeout=PATIENCE)
-            if lab.choose.random() < 0.5:  # let others get on with them
+            if lab.choose.random() < 0.5:  # Let the new owners make progress.
                 lab.work_on(lab.choose.randint(1, 20))
         finally:
             os.kill(pid, signal.SIGCONT)

@@ -1,8 +1,8 @@
-"""Hostile bytes for all that decodes, any arguments for every script, any words for both commands.
+"""Send hostile bytes to all decoders, random arguments to every script, and random words to both commands.
 
     scripts/faults fuzz [--count N] [--seed S]
 
-Of the inputs most are for decoding; a hundredth are calls of scripts on a real server, a thousandth are command lines.
+Most inputs are for decoders. One in a hundred is a call of a script on a real server, one in a thousand a command line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.faults.fuzz import commands, decoding, scripts
 from tests.faults.records.archive import Record, commit, keep
 from tests.servers import FORGETFUL, Server
 
-GROWTH = 256 * 1024 * 1024  # bytes by which the process may grow, whatever it is given
+GROWTH = 256 * 1024 * 1024  # the number of bytes by which the process may grow, whatever the input
 HANGS = 60.0  # seconds for a batch
 BATCH, BATCH_OF_COMMANDS = 1000, 50
 
@@ -37,7 +37,7 @@ def a_server() -> Iterator[Server]:
 
 
 def all_bad(what: str, look: Callable[[int], str], seeds: range, batch: int = BATCH) -> Iterator[str]:
-    """What is wrong, with how to see it again. A batch that hangs ends the process with the place where it does."""
+    """Return all problems, with the commands that repeat them. A batch that hangs ends the process with a traceback."""
     for start in range(seeds.start, seeds.stop, batch):
         faulthandler.dump_traceback_later(HANGS, exit=True)
         for seed in range(start, min(start + batch, seeds.stop)):
@@ -47,7 +47,7 @@ def all_bad(what: str, look: Callable[[int], str], seeds: range, batch: int = BA
 
 
 def decode_all(seed: int, count: int) -> Iterator[str]:
-    """Each place in turn gets its share."""
+    """Give each decoder its share of the inputs."""
     each = max(1, count // len(decoding.TARGETS))
     for target in decoding.TARGETS:
         yield from all_bad(target, lambda one, target=target: decoding.bad(target, one), range(seed, seed + each))  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Both commands with any arguments: they end with a code from 0 to 4, and never with a traceback."""
+"""Both commands with random arguments: they end with an exit code from 0 to 4, and never with a traceback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unittest import mock
 from coordinator.cli.app import main as coordinator_main
 from workers.cli.app import main as workers_main
 
-# `start` and --wait go on for ever where they are right: they are called only with what can't be right
+# `start` and --wait never end if their arguments are valid, so they only get arguments that are not.
 COMMANDS = {
     "coordinator": (
         "init",
@@ -139,7 +139,7 @@ def bad(url: str, seed: int) -> str:
 
 
 def judged(url: str, program: str, given: list[str], typed: str = "") -> str:
-    """What is wrong with how one call ended; empty where all is well."""
+    """Return what is wrong with the end of one call, or an empty string."""
     out = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="replace")
     entry = coordinator_main if program == "coordinator" else workers_main
     environment = {"RUNS_URL": url, "RUNS_TIMEOUT": "1", "RUNS_NAMESPACE": "fuzz-commands"}
@@ -154,7 +154,7 @@ def judged(url: str, program: str, given: list[str], typed: str = "") -> str:
             entry()
         except SystemExit as ended:
             code = ended.code
-        except BaseException as error:  # noqa: BLE001  # that is what is looked for
+        except BaseException as error:  # noqa: BLE001  # Any error is a finding.
             return f"{program} {given} raised {type(error).__name__}: {error}"
     out.seek(0)
     said = out.read()

@@ -1,4 +1,4 @@
-"""Every place that reads bytes from the server, given bytes that it never wrote: a value, or one of our errors. Nothing else."""
+"""Every function that reads bytes from the server, with bytes that our code never wrote: a value or one of our errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Target = Callable[[random.Random], Any]
 
 
 def maybe(dice: random.Random, valid: bytes) -> bytes:
-    """Mostly what is valid, so that what is not meets the code behind the first check."""
+    """Return mostly valid values, so that an invalid one reaches the code behind the first check."""
     return valid if dice.random() < 0.6 else hostile(dice, valid)
 
 
@@ -74,14 +74,14 @@ def view(dice: random.Random) -> Any:
 
 
 def entries(dice: random.Random) -> Any:
-    """A story in which the frames hold and what they frame does not, or the reverse."""
+    """Return a story with valid frames around invalid content, or the reverse."""
     parts = [b"recovered", NUMBERS, b"w1", b"v1", b"why", ERROR]
     entry = netstrings(*(maybe(dice, part) for part in parts))
     return story.told(maybe(dice, netstrings(entry, TOLD)))
 
 
 def spent(dice: random.Random) -> Any:
-    """As a worker reads it of a claimed run, and what its critic makes of it."""
+    """Read `spent` as a worker does for a claimed run, and compute with it as its deadline watch does."""
     found = Spent.parse(hostile(dice, SPENT).decode(errors="replace"))
     return DeadlineTracker(Deadline(soft=1.0, hard=2.0, progress=1.0), found, 0.0)
 
@@ -133,11 +133,11 @@ TARGETS: dict[str, Target] = {
 
 
 def bad(target: str, seed: int) -> str:
-    """What came out that is neither a value nor one of our errors; empty where all is well."""
+    """Return a result that is neither a value nor one of our errors, or an empty string."""
     try:
         TARGETS[target](random.Random(seed))
     except CoordinatorError:
         return ""
-    except Exception as error:  # noqa: BLE001  # that is what is looked for
+    except Exception as error:  # noqa: BLE001  # Any error is a finding.
         return f"{type(error).__name__}: {error}"
     return ""

@@ -1,4 +1,4 @@
-"""Bytes that nobody of us wrote: what is valid, damaged; headers that lie; nesting; keys that equal nothing; and noise."""
+"""Bytes that our code never wrote: damaged valid data, wrong headers, deep nesting, keys that equal nothing, noise."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ NASTY = (
 
 
 def plain(dice: random.Random, depth: int = 0) -> Any:
-    """Any plain value."""
+    """Return any plain value."""
     kind = dice.randrange(9 if depth < 4 else 6)
     if kind == 0:
         return dice.choice([None, True, False, 0, -1, 2**63, -(2**63), 2**64 - 1])
@@ -83,7 +83,7 @@ def plain(dice: random.Random, depth: int = 0) -> Any:
 
 
 def damaged(dice: random.Random, data: bytes) -> bytes:
-    """Some bytes changed, left out, doubled, or put in."""
+    """Change, remove, double or insert some bytes."""
     found = bytearray(data)
     for _ in range(dice.choice([1, 1, 2, 5])):
         at = dice.randrange(len(found) + 1)
@@ -102,7 +102,7 @@ def damaged(dice: random.Random, data: bytes) -> bytes:
 
 
 def hostile(dice: random.Random, valid: bytes | None = None) -> bytes:
-    """Bytes for one place, made from what would be valid there."""
+    """Return bytes for one decoder, derived from data that would be valid there."""
     match dice.randrange(8):
         case 0:
             return dice.choice(NASTY)

@@ -1,7 +1,7 @@
-"""Every script, called with anything: it answers with one of its words, or raises and has written nothing.
+"""Every script with random arguments: it answers with one of its words, or raises an error and has written nothing.
 
-The store has runs in every status, so that guards are passed as often as not. An error is compared with the digest that the server
-makes of all its data, before and after.
+The store contains runs in every status, so that about half of the calls pass the guards. Before and after an error, the
+server's digest of all its data is compared.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ ODD = (
 
 
 class Scene:
-    """A store in which something is everywhere; made anew when much was changed."""
+    """A store with something in every key family. It is created again after many changes."""
 
     def __init__(self, url: str) -> None:
         self._url, self._number = url, 0
@@ -76,7 +76,9 @@ class Scene:
         self.close()
         self._number += 1
         store = self._store = Store(self._url, f"fuzz{self._number}")
-        store.client.execute_command("DEBUG", "SET-ACTIVE-EXPIRE", "0")  # else a TTL that is over looks like a write
+        store.client.execute_command(
+            "DEBUG", "SET-ACTIVE-EXPIRE", "0"
+        )  # Otherwise an expired key would look like a write.
         running = store.running("w1")
         store.save(running, delta(1, count=2, state=b"s"))
         ended = store.running("w2")
@@ -144,7 +146,7 @@ class Scene:
 
 
 def arguments(dice: random.Random, script: Script, good: Sequence[str | bytes]) -> list[str | bytes]:
-    """Mostly of the right number; each one fitting, odd or noise."""
+    """Return mostly the right number of arguments, each of them valid, odd or noise."""
     items = dice.choice([0, 1, 1, 2, 3]) if script.item_fields else 0
     count = len(script.arguments) + items * len(script.item_fields)
     if dice.random() < 0.1:
@@ -161,7 +163,7 @@ def arguments(dice: random.Random, script: Script, good: Sequence[str | bytes]) 
 
 
 def bad(scene: Scene, seed: int) -> str:
-    """What is wrong with what one call did; empty where all is well."""
+    """Return what is wrong with the effect of one call, or an empty string."""
     dice = random.Random(seed)
     if seed % 50 == 0:
         scene.begin()

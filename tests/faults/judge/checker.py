@@ -1,6 +1,7 @@
-"""The judge: histories, journal and the final state of the server against what is promised. Pure, no I/O.
+"""The judge: check histories, journal and the final state of the server against the promises. Pure code without I/O.
 
-Each rule is a function that yields a sentence for each breach. test_checker.py has a made-up history for each rule that breaks it.
+Each rule is a function that yields one sentence for each breach. test_checker.py has an invented history for each rule
+that breaks it.
 """
 
 from __future__ import annotations
@@ -39,8 +40,11 @@ def liveness(see: Evidence) -> Iterator[str]:
 
 
 def ended_as_it_should(see: Evidence) -> Iterator[str]:
-    """Dead only where the strikes were used up, cancelled only where somebody asked for it; else what its handler came to. What was
-    discarded says no more what that should have been."""
+    """Each run has the right ending.
+
+    A run is dead only if its strikes are used up, and cancelled only if a cancel was requested. Otherwise its ending is
+    the one of its handler. For a discarded run, the expected ending is no longer known.
+    """
     asked = {op.id for op in see.history.of("cancel")} | order_rules.overtaken(see)
     for id, run in see.final.runs.items():
         if run.bare:
@@ -54,17 +58,19 @@ def ended_as_it_should(see: Evidence) -> Iterator[str]:
 
 
 def died_alone(see: Evidence) -> Iterator[str]:
-    """A run dies only of a crash in which it was the only one of its process: so no neighbour is taken along."""
+    """A run becomes dead only after a crash in which it was alone in its process, so that no other run is affected."""
     for id, run in see.final.runs.items():
         if run.status != "dead" or run.counters.strikes < STRIKES:
             continue
-        for claim in see.claims.get(id, ()):  # the answer of its last claim may have been lost with the one who asked
+        for claim in see.claims.get(
+            id, ()
+        ):  # The answer of the last claim may have been lost together with its sender.
             if claim.attempt == run.counters.attempt and not claim.alone:
                 yield f"run {id} died under {claim.token}, and was not alone there"
 
 
 def one_ending(see: Evidence) -> Iterator[str]:
-    """In one life one owner's ending is accepted, nobody gets the run afterwards, and the ending is what is kept."""
+    """In one life, one owner's ending is accepted, no worker gets the run afterwards, and this ending is stored."""
     endings: dict[tuple[str, int], dict[str, Operation]] = defaultdict(dict)
     for op in see.history.of("complete", "fail"):
         if op.word == "ok" and op.id not in see.excused:
@@ -95,7 +101,7 @@ def epochs_grow(see: Evidence) -> Iterator[str]:
     for id, claims in see.claims.items():
         done = sorted(claims, key=lambda claim: claim.ended)
         highest, token, at = -1, "", 0
-        for claim in claims:  # in the order of asking: whatever was answered before must be lower
+        for claim in claims:  # in the order of the requests: every epoch that was answered earlier must be lower
             while at < len(done) and done[at].ended < claim.invoked:
                 if done[at].epoch > highest:
                     highest, token = done[at].epoch, done[at].token
@@ -105,7 +111,7 @@ def epochs_grow(see: Evidence) -> Iterator[str]:
 
 
 def resumed_fresh(see: Evidence) -> Iterator[str]:
-    """What was saved before a revival from the start need not be there after it."""
+    """A resumed run starts from the newest acknowledged save, unless it was revived from the start since then."""
     for id, saves in see.saves.items():
         for claim in see.claims.get(id, ()):
             kept = [save for save in saves if not order_rules.begun_anew(see, id, save.invoked, claim.ended)]
@@ -116,14 +122,14 @@ def resumed_fresh(see: Evidence) -> Iterator[str]:
     for event in sorted(see.events, key=lambda event: event.at):
         if event.what == "saved":
             saved[event.run].append(event)
-        elif event.what == "start":  # of a stale owner only what was before it counts
+        elif event.what == "start":  # For a stale owner, only earlier saves count.
             before = [one.number for one in saved[event.run] if _is_before(see, one, event)]
             if event.number < (most := max(before, default=0)):
                 yield f"run {event.run} began with {event.number} messages under {event.token}, after {most} were saved"
 
 
 def _is_before(see: Evidence, saved: Event, start: Event) -> bool:
-    """Whether what was saved has to be there at a start."""
+    """Return whether a save must be present at a start."""
     if epoch_of(saved.token) >= epoch_of(start.token):
         return False
     return not order_rules.begun_anew(see, start.run, round(saved.at * 1e9), round(start.at * 1e9))
@@ -139,7 +145,7 @@ def bytes_kept(see: Evidence) -> Iterator[str]:
 
 
 def chunks_kept(see: Evidence) -> Iterator[str]:
-    """The very bytes that were acknowledged last are those that the next owner gets."""
+    """The next owner gets exactly the bytes that were acknowledged last."""
     for id, claims in see.claims.items():
         for claim in claims:
             for save in see.saves.get(id, ()):
@@ -150,14 +156,14 @@ def chunks_kept(see: Evidence) -> Iterator[str]:
 
 
 def _untouched(save: Save, saves: Sequence[Save], claim: Claim) -> bool:
-    """Whether nothing came after a save that may have replaced its messages, or been sent and not answered."""
+    """Return whether no later save may have replaced these messages, answered or not."""
     if not claim.chunks or save.generation != claim.generation:
         return False
     return claim.seq == save.seq and not any(other.seq > save.seq and other.invoked < claim.ended for other in saves)
 
 
 def no_stale_write(see: Evidence) -> Iterator[str]:
-    """A write under a token that was invoked after somebody else had been given the run. A repeated ending gets its old answer."""
+    """A write is refused if it was sent after another owner got the run. A repeated ending gets its old answer."""
     asked: dict[tuple[str, str, str], int] = {}
     for op in see.history.of(*OWNERS):
         first = asked.setdefault((op.script, op.id, op.token), op.invoked)
@@ -213,7 +219,7 @@ RULES: dict[str, Callable[[Evidence], Iterator[str]]] = {
 
 @dataclass
 class Judgement:
-    """What was found, by rule, and how much there was to find it in."""
+    """The breaches by rule, and the counts of what was judged."""
 
     breaches: dict[str, list[str]] = field(default_factory=dict)
     counts: dict[str, int | float] = field(default_factory=dict)
@@ -224,13 +230,13 @@ class Judgement:
 
 
 def judge(see: Evidence, *, faults: int, waived: Sequence[str] = ()) -> Judgement:
-    """All rules but those that are not promised under these faults."""
+    """Apply all rules except those that are not promised under these faults."""
     breaches = {name: found for name, rule in RULES.items() if name not in waived and (found := list(rule(see)))}
     return Judgement(breaches, counts(see, faults))
 
 
 def costs_nothing(see: Evidence) -> Iterator[str]:
-    """For faults that are graceful: no recovery, no strike, no step twice."""
+    """Graceful faults cause no recovery, no strike and no repeated step."""
     for id, run in see.final.runs.items():
         if run.counters.recoveries or run.counters.strikes:
             yield f"run {id} has {run.counters.recoveries} recoveries and {run.counters.strikes} strikes"

@@ -1,4 +1,4 @@
-"""What there is to judge of one lab: its histories, its journal, and what is on the server in the end. Nouns; no rule is here."""
+"""The evidence of one lab: histories, journal, and the final state of the server. Data only; the rules are elsewhere."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ ACCEPTED = ("ok", "delayed", "dead", "cancelled", "failed")
 
 @dataclass(frozen=True, slots=True)
 class FinalRun:
-    """A run as it is on the server in the end. `expected` is what it should have come to, `result` what it came to; `bare`: it was
-    discarded, and nothing but a tombstone is there."""
+    """A run as the server stores it at the end.
+
+    `expected` is the expected result and `result` the stored one. A `bare` run was discarded: only a tombstone is left.
+    """
 
     status: str
     counters: Counters
@@ -31,8 +33,11 @@ class FinalRun:
 
 @dataclass(frozen=True)
 class Final:
-    """What is on the server when all is over. `leaks` are keys that should not be there any more; `records` are those of programs
-    with an executor of their own, with the number of the save that is there."""
+    """The final state of the server.
+
+    `leaks` are keys that should be gone. `records` are the checkpoints of programs that use `workers.durable`, with the
+    number of the stored save.
+    """
 
     runs: Mapping[str, FinalRun]
     findings: Sequence[str] = ()
@@ -42,7 +47,7 @@ class Final:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A run as it was given to a worker. `seq` is of the checkpoint that went along; None where it was to be loaded."""
+    """A run as a worker received it. `seq` is the number of its checkpoint, or None if the worker had to load it."""
 
     id: str
     token: str
@@ -59,7 +64,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Something of a run that was acknowledged."""
+    """An acknowledged save of a run."""
 
     seq: int
     generation: int
@@ -72,7 +77,7 @@ class Save:
 
 @dataclass
 class Evidence:
-    """All that is known of one lab. `excused` are runs that were damaged on purpose: nothing is promised of them."""
+    """All evidence of one lab. `excused` are runs that were damaged on purpose, for which nothing is promised."""
 
     history: History
     events: Sequence[Event]
@@ -92,12 +97,12 @@ class Evidence:
 
     @cached_property
     def discarded(self) -> set[str]:
-        """What may have been removed by hand: the answer says so, or nobody was told."""
+        """The runs that may have been discarded: the answer says so, or there was no answer."""
         return {op.id for op in self.history.of("discard") if op.word == "discarded" or op.outcome == "unknown"}
 
     @cached_property
     def claims(self) -> dict[str, list[Claim]]:
-        """What was given to workers, by run, in the order of asking."""
+        """The claims of each run, in the order of the requests."""
         heads = (op for op in self.history.of("load") if op.word == "ok" and isinstance(op.answer[1], str))
         loaded = {(op.id, op.token): op.answer[1] for op in heads}
         found: dict[str, list[Claim]] = defaultdict(list)
@@ -121,7 +126,7 @@ class Evidence:
 
     @cached_property
     def from_start(self) -> dict[str, list[Operation]]:
-        """Revivals that leave nothing of what was saved, by run."""
+        """The revives from the start, by run."""
         found: dict[str, list[Operation]] = defaultdict(list)
         for op in self.history.of("revive"):
             if str(op.given.get("from_start")) == "1" and (op.word == "queued" or op.outcome == "unknown"):
@@ -130,12 +135,12 @@ class Evidence:
 
     @cached_property
     def life_of(self) -> dict[tuple[str, str], int]:
-        """In which of its lives a run was given out under a token."""
+        """The life of a run in which a token was issued."""
         return {(claim.id, claim.token): claim.life for claims in self.claims.values() for claim in claims}
 
     @cached_property
     def saves(self) -> dict[str, list[Save]]:
-        """What was acknowledged of each run."""
+        """The acknowledged saves of each run."""
         found: dict[str, list[Save]] = defaultdict(list)
         for op in self.history.of("checkpoint", "release", "retry", "fail"):
             delta = op.given.get("delta")

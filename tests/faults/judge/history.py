@@ -1,7 +1,8 @@
-"""Histories: what every process of a lab asked of the server, and what it was answered. One JSON line each, one write each line.
+"""Histories: the requests of every process of a lab, and the replies. One JSON line per event, one write per line.
 
-A line is written before the socket is (invoke) and after the reply (ok, fail) or the loss of it (unknown). Times are of
-CLOCK_MONOTONIC, which all processes of a machine share. A process that was killed leaves its last calls open: unknown as well.
+A line is written before the request is sent (invoke), and after the reply (ok, fail) or its loss (unknown). Times come
+from CLOCK_MONOTONIC, which all processes of a machine share. The last calls of a killed process have no end, and count
+as unknown.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from coordinator.store.transport.packets import Packet
 
 Outcome = Literal["ok", "fail", "unknown"]
 NEVER = 2**63
-_LONG = 96  # bytes of a value that are kept as they are; of longer ones their digest
+_LONG = 96  # values up to this many bytes are stored as they are, longer ones as a digest
 _DELTA = ("seq", "acked", "generation", "base", "count", "chunk", "iteration")
 
 
@@ -28,7 +29,7 @@ _DELTA = ("seq", "acked", "generation", "base", "count", "chunk", "iteration")
 
 
 def shown(value: Any) -> Any:
-    """A value as JSON: text where it is text and short, else its length and digest."""
+    """Return a value as JSON: short text as it is, everything else as length and digest."""
     if isinstance(value, list | tuple):
         return [shown(part) for part in value]
     if isinstance(value, bytes):
@@ -47,7 +48,7 @@ def digest(data: bytes) -> str:
 
 
 def asked(packet: Packet) -> dict[str, Any]:
-    """What a packet asks: the script, and what it is given by name, item by item."""
+    """Return the script of a packet and its arguments by name, item by item."""
     request = packet.request
     if not isinstance(request, Call):
         return {"script": str(request.arguments[0]).lower(), "at": request.at, "items": [{}]}
@@ -69,7 +70,7 @@ def _given(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
 
 
 def delta(wire: bytes) -> dict[str, Any]:
-    """The numbers of a delta, and the digest of the messages that it brings."""
+    """Return the numbers of a delta, and the digest of its messages."""
     parts: list[bytes] = []
     while wire and len(parts) < len(_DELTA):
         length, _, rest = wire.partition(b":")
@@ -80,7 +81,7 @@ def delta(wire: bytes) -> dict[str, Any]:
 
 
 def interval(packed: bytes) -> float | None:
-    """Every how many seconds a schedule fires; None where its rules say otherwise."""
+    """Return the seconds between two fire times of a schedule, or None if its rules are not a fixed interval."""
     try:
         return rules_from(packed).every or None
     except CoordinatorError:
@@ -91,7 +92,7 @@ _READ: dict[str, Callable[[bytes], Any]] = {"delta": delta, "rules": interval}
 
 
 def told(script: str, reply: Any) -> Any:
-    """A reply as JSON. Of a claim's runs only what the judgement needs."""
+    """Return a reply as JSON. Of claimed runs, only what the judge needs is kept."""
     if script == "claim" and isinstance(reply, list) and len(reply) > 1:
         return [shown(reply[0]), [_claimed(row) for row in reply[1]]]
     if script == "load" and isinstance(reply, list) and len(reply) == 3:
@@ -125,7 +126,7 @@ def _pairs(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
 
 @dataclass(slots=True)
 class Operation:
-    """One call about one thing, from its invocation to its end. `ended` is NEVER where no reply came."""
+    """One call about one object, from request to reply. `ended` is NEVER if no reply came."""
 
     pid: int
     role: str
@@ -146,7 +147,7 @@ class Operation:
 
     @property
     def word(self) -> str:
-        """The word that it was answered with; empty where there was none."""
+        """The answer word, or an empty string if there was none."""
         if self.outcome != "ok":
             return ""
         return str(self.answer[0] if isinstance(self.answer, list) else self.answer)
@@ -154,7 +155,7 @@ class Operation:
 
 @dataclass
 class History:
-    """All operations of all processes, in the order of their invocation."""
+    """All operations of all processes, in the order of the requests."""
 
     operations: list[Operation] = field(default_factory=list)
 
@@ -163,7 +164,7 @@ class History:
 
 
 def read(directory: Path) -> History:
-    """The histories that lie in a directory."""
+    """Read the histories in a directory."""
     operations: list[Operation] = []
     for path in sorted(directory.glob("history-*.jsonl")):
         operations += operations_of(_whole_lines(path))
@@ -178,7 +179,7 @@ def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def operations_of(lines: Iterable[Mapping[str, Any]]) -> list[Operation]:
-    """The operations of one process."""
+    """Return the operations of one process."""
     found: list[Operation] = []
     open_calls: dict[int, list[Operation]] = {}
     for line in lines:

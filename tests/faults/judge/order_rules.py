@@ -1,6 +1,6 @@
-"""The judge's rules about what people order: schedules, pauses, revivals, discards, and the deadlines of a kind. Pure, no I/O.
+"""The judge's rules about orders: schedules, pauses, revives, discards, deadlines. Pure code without I/O.
 
-An order that nobody was told about may have been carried out, or be carried out later; one that was acknowledged holds.
+An order without an acknowledgement may have been executed, or may be executed later. An acknowledged order must hold.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOVED = ("fired", "skipped", "moved")
 
 
 def discarded_for_good(see: Evidence) -> Iterator[str]:
-    """What was discarded is given to nobody and leaves nothing but a tombstone; what was not is whole."""
+    """No worker gets a discarded run, and only its tombstone is left. Runs that were not discarded are complete."""
     for op in see.history.of("discard"):
         if op.word == "discarded":
             if any(claim.invoked > op.ended for claim in see.claims.get(op.id, ())):
@@ -32,7 +32,7 @@ def discarded_for_good(see: Evidence) -> Iterator[str]:
 
 
 def revived_once(see: Evidence) -> Iterator[str]:
-    """Each revival that was acknowledged is one more life, however often it was sent; and there is no other."""
+    """Each acknowledged revive adds one life, however often it was sent, and there are no other lives."""
     asked: dict[str, set[str]] = defaultdict(set)
     told: dict[str, set[str]] = defaultdict(set)
     for op in see.history.of("revive"):
@@ -47,12 +47,12 @@ def revived_once(see: Evidence) -> Iterator[str]:
 
 
 def begun_anew(see: Evidence, id: str, since: int, until: int) -> bool:
-    """Whether a run may have been revived from the start between two moments."""
+    """Return whether a run may have been revived from the start between two moments."""
     return any(op.ended > since and op.invoked < until for op in see.from_start.get(id, ()))
 
 
 def killed_for_good(see: Evidence) -> Iterator[str]:
-    """A run that its critic killed never goes back into a line in that life."""
+    """A run that its deadline killed is not queued again in this life."""
     for op in see.history.of("kill"):
         if op.word == "ok":
             life = see.life_of.get((op.id, op.token))
@@ -65,8 +65,11 @@ def killed_for_good(see: Evidence) -> Iterator[str]:
 
 
 def paused_stays(see: Evidence) -> Iterator[str]:
-    """Of a kind that is paused nothing is claimed. A claim that was first asked for before that may be answered again; an unpause
-    that nobody was told about may come at any time."""
+    """No run of a paused kind is claimed.
+
+    There are two exceptions. A claim that was first sent before the pause may be answered again. And an unpause without
+    a reply may take effect at any time.
+    """
     first: dict[tuple[str, str], int] = {}
     for op in see.history.of("claim"):
         first.setdefault((str(op.given.get("worker")), str(op.given.get("number"))), op.invoked)
@@ -91,7 +94,7 @@ def _kind(route: str) -> str:
 
 
 def _pauses(see: Evidence) -> Iterator[tuple[str, int, int]]:
-    """What was paused, from when to when at least."""
+    """Return the intervals in which each kind was certainly paused."""
     ends = list(see.history.of("unpause"))
     for op in see.history.of("pause"):
         name = str(op.given["name"])
@@ -104,7 +107,7 @@ def _pauses(see: Evidence) -> Iterator[tuple[str, int, int]]:
 
 
 def overtaken(see: Evidence) -> set[str]:
-    """Runs that the next one of their schedule may have cancelled."""
+    """Return the runs that the next run of their schedule may have cancelled."""
     cancels = {op.given.get("name") for op in see.history.of("schedule") if op.given.get("overlap") == "cancel"}
     fired: dict[str, list[Operation]] = defaultdict(list)
     for op in see.history.of("fire"):
@@ -118,7 +121,7 @@ def overtaken(see: Evidence) -> set[str]:
 
 
 def fired_once(see: Evidence) -> Iterator[str]:
-    """The run of a fire time is one run, whoever fires it and however often; and no fire time between two is passed over."""
+    """A fire time has exactly one run, however many coordinators fire it, and no fire time is skipped."""
     steps: dict[tuple[str, str], list[Operation]] = defaultdict(list)
     for op in see.history.of("fire"):
         name, at = str(op.given["name"]), str(op.given.get("at", ""))
@@ -136,7 +139,7 @@ def fired_once(see: Evidence) -> Iterator[str]:
 
 
 def fires_as_told(see: Evidence) -> Iterator[str]:
-    """It fires at the times of its rules, and neither while it is paused nor when it was removed."""
+    """A schedule fires at the times of its rules, and not while it is paused or after it was removed."""
     rules: dict[str, set[int]] = defaultdict(set)
     changes: dict[str, list[Operation]] = defaultdict(list)
     for op in see.history.of("schedule", "pause_schedule", "unschedule"):
@@ -159,5 +162,5 @@ def _stops(op: Operation) -> bool:
 
 
 def _taken_back(stop: Operation, changes: list[Operation], fired: Operation) -> bool:
-    """Whether somebody set or unpaused it since: one that was asked for before the stop is refused when it comes late."""
+    """Return whether a later call set or unpaused the schedule. A call that was sent before the stop is refused."""
     return any(op.invoked > stop.invoked and not _stops(op) and op.invoked < fired.ended for op in changes)

@@ -1,4 +1,4 @@
-"""The judge's rules about records: checkpoints of programs that execute their runs themselves (workers.durable). Pure, no I/O."""
+"""The judge's rules about records, the checkpoints of programs that use `workers.durable`. Pure code without I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.faults.judge.history import Operation
 
 
 def records_fresh(see: Evidence) -> Iterator[str]:
-    """What is loaded is at least the newest save that was acknowledged before; nothing only where it may have been deleted."""
+    """A load returns at least the newest acknowledged save, or nothing if the record may have been deleted."""
     saves, deletes = _by_run(see, "record_save"), _by_run(see, "record_delete")
     for op in see.history.of("record_load"):
         newest = max((_seq(save) for save in saves[op.id] if save.word == "ok" and save.ended < op.invoked), default=0)
@@ -24,8 +24,10 @@ def records_fresh(see: Evidence) -> Iterator[str]:
 
 
 def records_owned(see: Evidence) -> Iterator[str]:
-    """Who lost a record to another owner neither saves nor deletes it any more; and what was taken once is given to one. What
-    its owner has deleted may be deleted again, by anybody."""
+    """A process that lost a record to another owner neither saves nor deletes it, and only one process takes it over.
+
+    A record that its owner deleted may be deleted again by any process.
+    """
     writes = _by_run(see, "record_save", "record_delete")
     for id, claims in _by_run(see, "record_claim").items():
         taken = [claim for claim in claims if claim.word == "ok"]
@@ -47,7 +49,7 @@ def records_owned(see: Evidence) -> Iterator[str]:
 
 
 def _gone(op: Operation, writes: list[Operation]) -> bool:
-    """Whether a delete may have found nothing, since another one came before it."""
+    """Return whether a delete may have found nothing, because an earlier delete removed the record."""
     deletes = (other for other in writes if other.script == "record_delete" and other.word in ("ok", ""))
     return op.script == "record_delete" and any(
         other.invoked < op.ended and other.given["owner"] != op.given["owner"] for other in deletes
@@ -55,7 +57,7 @@ def _gone(op: Operation, writes: list[Operation]) -> bool:
 
 
 def records_kept(see: Evidence) -> Iterator[str]:
-    """In the end the newest save that was acknowledged is there; and nothing of what was deleted."""
+    """At the end, the newest acknowledged save of each record is stored, and no deleted record is."""
     deletes = _by_run(see, "record_delete")
     for id, saves in _by_run(see, "record_save").items():
         newest = max((_seq(save) for save in saves if save.word == "ok"), default=0)

@@ -1,4 +1,4 @@
-"""A line to the server that is cut after so many bytes, in the one or the other direction."""
+"""A proxy that closes the connection after a given number of bytes, in either direction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Direction = Literal["request", "reply"]
 
 
 class Cutter:
-    """Carries bytes as they come. Armed, it passes so many of a direction and then hangs up on both; once."""
+    """Forward bytes. When armed, forward a number of bytes in one direction and then close both sides, once."""
 
     def __init__(self, upstream: int) -> None:
         self.upstream, self.port = upstream, free_port()
@@ -78,7 +78,7 @@ class Cutter:
         for line in (source, target):
             _hang_up(line)
         self._lines.discard(source)
-        source.close()  # each direction closes its own end
+        source.close()  # Each direction closes its own end.
 
 
 def _hang_up(line: socket.socket) -> None:

@@ -1,10 +1,10 @@
-"""Hosts on this machine: network namespaces that meet in a router, which drops what goes between any two of them in silence.
+"""Hosts on this machine: network namespaces that are joined by a router, which silently drops packets between any two of them.
 
-A packet that is dropped there is answered by nobody: no refusal, no reset, no word that there is no way. Whoever breaks the way
-between hosts still reaches each of them, aside: by a second address that no fault is for.
+A dropped packet gets no answer at all: no refusal, no reset, no "unreachable". The test itself still reaches every
+host, by a second address (`aside`) that no fault affects.
 
-What is made is called after the process that made it, so that several can be there at once; what one that was killed left behind is
-removed by the next.
+All names contain the id of the process that made them, so that several processes can have hosts at the same time. The
+next process removes what a killed one left behind.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from typing import Literal
 from tests.servers import Host
 
 NAME = "lab"
-ADDRESSES = ipaddress.IPv4Network("198.18.0.0/15")  # set apart for trials of networks: nobody lives there (RFC 2544)
-BLOCK = 27  # bits of the network of one lab: up to four lines of four addresses, and one more for each host, aside
+ADDRESSES = ipaddress.IPv4Network("198.18.0.0/15")  # reserved for network tests (RFC 2544)
+BLOCK = (
+    27  # prefix length of one lab's network: up to four links of four addresses, and one `aside` address for each host
+)
 LINE = 4
 MOST = 3
 Way = Literal["both", "in", "out"]
@@ -32,11 +34,11 @@ _numbers = count()
 
 
 class NoNamespaces(Exception):
-    """Network namespaces can't be made here."""
+    """Network namespaces cannot be created here."""
 
 
 class Hosts:
-    """Some hosts, each with a line to a router; the outside, where we are, has one, too."""
+    """Some hosts, each connected to a router. The outside, where the test runs, is connected to it too."""
 
     def __init__(self, number: int) -> None:
         assert number <= MOST
@@ -58,15 +60,17 @@ class Hosts:
     # -- faults
 
     def cut(self, host: Host, *others: Host, outside: bool = False, way: Way = "both") -> None:
-        """From now on nothing comes through between a host and others, or the outside: in both directions, or in one alone, as
-        seen from the host. All at once."""
+        """Drop all packets between a host and other hosts or the outside, in both directions or in one direction.
+
+        The direction is as seen from the host. All cuts start at the same moment.
+        """
         ends = [*(other.address for other in others if other is not host), *([self._outside] if outside else [])]
         out = {(host.address, end) for end in ends} if way != "in" else set()
         into = {(end, host.address) for end in ends} if way != "out" else set()
         self._drop(out | into)
 
     def heal(self) -> None:
-        """All reach all."""
+        """Let all packets through again."""
         lines = [f"rule del blackhole from {start} to {end}" for start, end in sorted(self._dropped)]
         self._dropped.clear()
         _ip(lines, namespace=self._router)
@@ -74,7 +78,7 @@ class Hosts:
     def _drop(self, pairs: set[tuple[str, str]]) -> None:
         new = pairs - self._dropped
         self._dropped |= new
-        # a router that throws away by rule says nothing; a host that has no way would tell its own programs at once
+        # A router that drops packets by rule says nothing. A host without a route would tell its own programs immediately.
         _ip([f"rule add blackhole from {start} to {end}" for start, end in sorted(new)], namespace=self._router)
 
     # -- what they are made of
@@ -107,13 +111,13 @@ class Hosts:
         return name
 
     def close(self) -> None:
-        """Removes all of it, whatever of it there is."""
+        """Remove whatever exists of the hosts."""
         _remove(self._name, self._made)
         self._claim.close()
 
 
 def hindrance() -> str | None:
-    """Why there can't be hosts on this machine, as a sentence; None where there can."""
+    """Return a sentence that says why this machine cannot have hosts, or None if it can."""
     try:
         Hosts(1).close()
     except NoNamespaces as error:
@@ -122,7 +126,7 @@ def hindrance() -> str | None:
 
 
 def _claimed() -> tuple[socket.socket, ipaddress.IPv4Network]:
-    """Addresses that no other lab has: each holds a name that the kernel gives to one process, until it ends."""
+    """Return addresses that no other lab uses. A socket name that the kernel gives to one process only reserves them."""
     blocks = list(ADDRESSES.subnets(new_prefix=BLOCK))
     first = os.getpid() % len(blocks)
     for block in blocks[first:] + blocks[:first]:
@@ -137,7 +141,7 @@ def _claimed() -> tuple[socket.socket, ipaddress.IPv4Network]:
 
 
 def _sweep() -> None:
-    """What a process has left behind that was killed."""
+    """Remove what a killed process left behind."""
     with contextlib.suppress(OSError):
         left = [path.name for path in Path("/run/netns").glob(f"{NAME}*-*-*")]
         for lab in {"-".join(name.split("-")[:2]) for name in left}:
@@ -147,11 +151,13 @@ def _sweep() -> None:
 
 def _remove(lab: str, namespaces: Iterable[str]) -> None:
     for words in (["link", "del", lab], *(["netns", "del", name] for name in namespaces)):
-        subprocess.run(["ip", *words], capture_output=True, start_new_session=True)  # a Ctrl-C is not for it
+        subprocess.run(
+            ["ip", *words], capture_output=True, start_new_session=True
+        )  # Ctrl-C must not interrupt the removal.
 
 
 def _ip(lines: Sequence[str], namespace: str | None = None) -> None:
-    """Some lines of ip's own language, in one process."""
+    """Run some commands of `ip` in one process."""
     _run(["ip", *(["-n", namespace] if namespace else []), "-batch", "-"], "\n".join(lines) + "\n")
 
 

@@ -1,8 +1,8 @@
-"""A lab: a server of its own, and fleets, coordinators, a producer, maybe an operator and a program with records of its own, as
-real processes that write their histories.
+"""A lab: a server, and fleets, coordinators and producers as real processes that write their histories.
 
-Who breaks something calls `tend`, which starts again what is down as an operator would; `settle` ends the faults, waits until all
-is done and stops everything in order; `evidence` is what there is to judge then.
+A lab may also have an operator and a record keeper (a program with checkpoints of its own). A campaign that breaks
+something calls `tend`, which restarts missing processes as an administrator would. `settle` ends the faults, waits
+until all runs have ended, and stops all processes in order. `evidence` then returns what the judge needs.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from tests.proxy import Proxy
 from tests.servers import Server
 from tests.waiting import wait_until
 
-LOST_SECONDS = 15.0  # until a host that stands still is gone for good: longer than its leases, and a hold
-PATIENCE = 120.0  # seconds after the last fault in which everything has to come to its end
+LOST_SECONDS = 15.0  # seconds after which a stopped host is killed: longer than its leases and a pause of recovery
+PATIENCE = 120.0  # seconds after the last fault within which all runs must end
 _FOR_GOOD = ("namespace", "watch", "coordinators", "routes", "ended", "paused", "records", "schedules")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How large a lab is."""
+    """The size of a lab."""
 
     fleets: int = 2
     processes: int = 1
@@ -63,7 +63,7 @@ class Plan:
 
 
 class Store(Protocol):
-    """Where a lab's runs are: a server, or several that are one to their clients. `admin` looks into the one that counts."""
+    """The server, or the group of servers, that stores a lab's runs. `admin` connects to the current master."""
 
     @property
     def url(self) -> str: ...
@@ -75,7 +75,7 @@ class Store(Protocol):
 
 
 class Lab(Stage):
-    """The stage of a campaign. Its processes are given the address of the server, or of a proxy before it."""
+    """The stage of a campaign. Its processes get the address of the server, or of a proxy in front of it."""
 
     app = "tests.faults.programs.app:runs"
 
@@ -91,9 +91,9 @@ class Lab(Stage):
         self.record_keepers: list[subprocess.Popen[bytes]] = []
         self.keys = Keys(self.namespace, 0)
         self.excused: set[str] = set()
-        self.given_up: set[str] = set()  # runs that were cancelled when the faults were over
-        self.strange: list[str] = []  # what doctors found while all was at work
-        self.deck: deque[Any] = deque()  # what a campaign has still to break
+        self.given_up: set[str] = set()  # runs that the lab cancelled after the last fault
+        self.strange: list[str] = []  # findings of doctors while the lab was busy
+        self.deck: deque[Any] = deque()  # the faults that a campaign still has to inject
         self._read = 0
         self.at_work: dict[int, int] = {}
 
@@ -110,7 +110,7 @@ class Lab(Stage):
     # -- its processes
 
     def tend(self, *, producing: bool = True) -> None:
-        """Starts what is not there."""
+        """Start the processes that are missing."""
         self._bury(LOST_SECONDS)
         for kept, wanted, start in (
             (self.coordinators, self.plan.coordinators, self.coordinator),
@@ -124,8 +124,11 @@ class Lab(Stage):
                 kept.append(start())
 
     def lose(self, fleet: subprocess.Popen[bytes]) -> None:
-        """A host that is heard of no more: a supervisor and its processes stand still. Were they killed, another supervisor of this
-        machine would see that they are gone, and nobody would wait for their leases."""
+        """Simulate a lost host: stop a supervisor and its processes with SIGSTOP.
+
+        If they were killed instead, another supervisor on this machine would notice it, and no coordinator would wait
+        for their leases.
+        """
         pids = [fleet.pid, *children(fleet.pid)]
         for pid in pids:
             _signal(pid, signal.SIGSTOP)
@@ -133,7 +136,7 @@ class Lab(Stage):
         self.lost.append((time.monotonic(), fleet, pids))
 
     def _bury(self, seconds: float) -> None:
-        """Those that were lost so long ago are gone for good."""
+        """Kill the hosts that were lost at least this many seconds ago."""
         while self.lost and time.monotonic() - self.lost[0][0] >= seconds:
             _, fleet, pids = self.lost.pop(0)
             for pid in pids:
@@ -152,14 +155,14 @@ class Lab(Stage):
         return self._start("python", "-m", f"tests.faults.programs.{module}", *map(str, (seed, *words)))
 
     def ask(self, action: str) -> None:
-        """The operator does this next, unless something is asked for already."""
+        """Request an action of the operator, unless another one is already requested."""
         if not (wanted := self.directory / "wanted").exists():
             new = self.directory / "wanted.new"
             new.write_text(action)
             new.rename(wanted)
 
     def workers(self, *, at_work: bool) -> list[int]:
-        """The worker processes that are there; or those of them that have done a step."""
+        """Return the pids of the worker processes; with `at_work`, only of those that have done a step."""
         self._look()
         there = [child for fleet in self.fleets for child in children(fleet.pid)]
         return [pid for pid in there if not at_work or self.at_work.get(pid)]
@@ -169,7 +172,7 @@ class Lab(Stage):
         return sum(self.at_work.values())
 
     def _look(self) -> None:
-        """Reads on in the journal."""
+        """Read the new lines of the journal."""
         with self.journal.open("rb") as lines:
             lines.seek(self._read)
             for line in lines:
@@ -181,7 +184,7 @@ class Lab(Stage):
                     self.at_work[int(pid)] = self.at_work.get(int(pid), 0) + 1
 
     def work_on(self, steps: int) -> None:
-        """Until so many steps more are done: a moment that is found by work, and not by a clock."""
+        """Wait until this many further steps are done, so that the next fault comes at a moment of work and not of a clock."""
         begun = self.steps_so_far()
         wait_until(lambda: self._moved_on(begun + steps), f"{steps} steps more are done", timeout=PATIENCE)
 
@@ -190,7 +193,7 @@ class Lab(Stage):
         return self.steps_so_far() >= wanted
 
     def owned_by(self, pid: int) -> int:
-        """How many runs a worker process holds, as the server sees it."""
+        """Return the number of runs that a worker process owns, according to the server."""
         admin, held = self.store.admin, 0
         for key in admin.scan_iter(f"{self.keys.at}:owned:*", count=1000):
             worker = key.decode().rpartition(":")[2]
@@ -201,7 +204,7 @@ class Lab(Stage):
     # -- the end
 
     def settle(self) -> None:
-        """No more faults: everything is there again, and all that was handed over comes to its end, within the patience."""
+        """End the faults: restart all processes, wait until all runs have ended, and stop everything."""
         self.tend()
         self._bury(0)
         for process in (*self.producers, *self.operators, *self.record_keepers):
@@ -210,13 +213,13 @@ class Lab(Stage):
             process.wait(60)
         if self.plan.operators:
             self._put_in_order()
-        with contextlib.suppress(AssertionError):  # then the judge says which
+        with contextlib.suppress(AssertionError):  # The judge then names the runs.
             wait_until(self._idle, "all runs have ended", timeout=PATIENCE)
         for fleet in self.fleets:
             fleet.terminate()
         for fleet in self.fleets:
             fleet.wait(90)
-        with contextlib.suppress(AssertionError):  # then it is a leak
+        with contextlib.suppress(AssertionError):  # The judge then reports a leak.
             gone = self.keys.workers()
             wait_until(lambda: not self.store.admin.exists(gone), "no worker has a lease", timeout=30)
         for coordinator in self.coordinators:
@@ -224,7 +227,7 @@ class Lab(Stage):
             coordinator.wait(30)
 
     def _put_in_order(self) -> None:
-        """As the operator would have done: what it has damaged is mended."""
+        """Repair what the operator has damaged, as the operator would."""
         settings = Settings(self.store.url, self.namespace)
         wire = Wire(settings.address)
         try:
@@ -234,8 +237,10 @@ class Lab(Stage):
             wire.close()
 
     def _resume(self) -> None:
-        """Nothing is paused, nothing fires, and what can't start is given up. Also when it was on its way as the faults ended, and
-        comes late."""
+        """Unpause everything, remove all schedules, and cancel the runs that cannot start.
+
+        This is repeated while the lab waits, because a late request may pause or schedule something again.
+        """
         admin: Any = self.store.admin
         paused = [name.decode() for name in admin.smembers(self.keys.paused())]
         known = [name.decode() for name in admin.zrange(self.keys.schedules(), 0, -1)]
@@ -261,7 +266,7 @@ class Lab(Stage):
         self.tend(producing=False)
         if self.plan.operators:
             self._resume()
-        # before and after: a run that was claimed between two looks would else be seen in neither place
+        # Look before and after: a run that is claimed between two looks would otherwise be seen in neither place.
         return not self._under_way() and not self._waiting() and not self._under_way()
 
     def _under_way(self) -> bool:
@@ -289,14 +294,14 @@ class Lab(Stage):
         return Final(runs, found, [*self._leaks(runs), *self._record_leaks()], dict(self._records()))
 
     def _records(self) -> Iterator[tuple[str, int]]:
-        """Those that are there, and the number of the save."""
+        """Return the stored records with the number of their save."""
         prefix = f"{self.keys.at}:record:".encode()
         for key in self.store.admin.scan_iter(prefix + b"*", count=1000):
             if head := self.store.admin.hget(key, "head"):
                 yield key[len(prefix) :].decode(errors="replace"), int(head.split()[0])
 
     def _record_leaks(self) -> Iterator[str]:
-        """What is listed without being there."""
+        """Return the records that are listed but not stored."""
         there, admin = dict(self._records()), cast("Any", self.store.admin)
         for member in admin.zrange(self.keys.records(), 0, -1):
             if member.decode() not in there:
@@ -307,14 +312,17 @@ class Lab(Stage):
         prefix = f"{self.keys.at}:run:".encode()
         for key in admin.scan_iter(prefix + b"*", count=1000):
             id = key[len(prefix) :].decode(errors="replace")
-            # nothing, where its retention was over between the two looks
+            # The run is gone if its retention ended between the two commands.
             if id not in self.excused and (fields := admin.hgetall(key)):
                 run = final_run(fields)
                 given_up = self.given_up if run.status == "cancelled" else ()
                 yield id, replace(run, expected_status=run.status) if id in given_up else run
 
     def _leaks(self, runs: dict[str, FinalRun]) -> Iterator[str]:
-        """What should have gone: everything without a TTL but the namespace's own, and checkpoints of what has completed."""
+        """Return keys that should be gone.
+
+        These are keys without a TTL that do not belong to the namespace itself, and checkpoints of completed runs.
+        """
         admin = self.store.admin
         for key in admin.scan_iter(f"{self.keys.at}:*", count=1000):
             name = key.decode(errors="replace").removeprefix(f"{self.keys.at}:")
@@ -322,7 +330,7 @@ class Lab(Stage):
             if (id := rest.partition(":")[0]) in self.excused or (self.excused and family == "aside"):
                 continue
             if family == "schedule" and admin.hget(key, "state") == b"removed":
-                continue  # for ten minutes it is known that it was there
+                continue  # A removed schedule leaves a mark for ten minutes.
             run = runs.get(id)
             completed = run is not None and run.status == "completed"
             over = run is None or run.status in ENDED
@@ -332,12 +340,12 @@ class Lab(Stage):
                 yield name
 
     def note(self, fault: str) -> None:
-        """What was broken, and when."""
+        """Write down a fault and its time."""
         with (self.directory / "faults").open("a") as lines:
             lines.write(f"{fault}\n")
 
     def keep(self, target: Path, servers: Path) -> None:
-        """What there is to look at after a breach; the logs of the servers, too, each named after its place."""
+        """Copy everything that helps to analyse a breach, with the logs of the servers."""
         target.mkdir(parents=True, exist_ok=True)
         for path in self.directory.iterdir():
             if path.is_file():
@@ -360,7 +368,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def final_run(fields: Any) -> FinalRun:
-    """A run as it is stored, with what it should have come to."""
+    """Return a run as it is stored, with its expected result."""
     _, kind, _ = parse_route(fields[b"route"].decode())
     status, counters = fields[b"status"].decode(), Counters.parse(fields[b"counters"].decode())
     last = fields.get(b"last", b"").decode()

@@ -1,7 +1,8 @@
-"""The observer of a lab's processes: writes their histories, and ends a process where an order says so.
+"""Observe a lab's processes: write their histories, and kill a process where an order says so.
 
-It is put in place by tests/faults/site/sitecustomize.py, in every Python process that the lab starts and in what those start.
-An order is a file `crash` in the lab's directory, as in "claim sent": the first process that comes there takes it, and is gone.
+tests/faults/lab/site/sitecustomize.py installs the observer in every Python process that the lab starts, and in the
+processes that these start. An order is a file `crash` in the lab's directory with a text such as "claim sent". The
+first process that reaches this point takes the order and kills itself.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ POINTS = ("before", "sent", "answered")
 
 
 def role() -> str:
-    """Which kind of process this is: worker, supervisor, coordinator, producer, operator, record_keeper."""
+    """Return the kind of this process: worker, supervisor, coordinator, producer, operator or record_keeper."""
     words = " ".join([*sys.orig_argv, sys.argv[0]])
     marks = {name: f"tests.faults.programs.{name}" for name in ("producer", "operator", "record_keeper")}
     for name, mark in {"worker": "workers.program.child", **marks, "supervisor": "/workers"}.items():
@@ -37,7 +38,7 @@ def role() -> str:
 
 
 class Recorder:
-    """Watches every exchange of its process."""
+    """The observer of one process."""
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.role, self._calls = directory, role(), itertools.count()
@@ -55,7 +56,7 @@ class Recorder:
         os.write(self._file, json.dumps(line).encode() + b"\n")
 
     def maybe_crash(self, scripts: Sequence[str], point: str) -> None:
-        """Ends this process, if there is an order for this point. A rename is done by one process only."""
+        """Kill this process if there is an order for this point. A rename ensures that only one process takes the order."""
         order = self.directory / "crash"
         with contextlib.suppress(OSError):
             script, where = order.read_text().split()[:2]
@@ -84,7 +85,7 @@ class Exchange:
         self._recorder.maybe_crash(self._scripts, "sent")
 
     def answered(self, replies: Sequence[Any]) -> None:
-        """What no replica has confirmed, where that was waited for, is not acknowledged: nobody may count on it."""
+        """Record the replies. A write that had to be confirmed by a replica, and was not, counts as unknown."""
         self._done = True
         replies, more = replies[: len(self._packets)], replies[len(self._packets) :]
         confirmed = not more or (isinstance(more[-1], int) and more[-1] >= 1)
@@ -99,7 +100,7 @@ class Exchange:
         there = [
             script for script, reply in zip(self._scripts, replies, strict=True) if not isinstance(reply, Exception)
         ]
-        self._recorder.maybe_crash(there, "answered")  # not where it was only told that the script is unknown
+        self._recorder.maybe_crash(there, "answered")  # A reply NOSCRIPT does not count.
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -110,6 +111,6 @@ class Exchange:
 
 
 def install() -> None:
-    """Watches this process, where it is one of a lab."""
+    """Observe this process if it belongs to a lab."""
     if DIRECTORY in os.environ:
         observer.install_observer(Recorder(Path(os.environ[DIRECTORY])))

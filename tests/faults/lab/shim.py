@@ -1,8 +1,8 @@
-"""A server whose disk and clock are in the lab's hands: shim.c, loaded into it, and the memory that both share.
+"""A server whose disk and clock the lab controls, through a preloaded library (shim.c) and shared memory.
 
-power_cut()   kill -9, and every byte that no fsync has confirmed is cut off its append-only file
-ahead         seconds that its clock is ahead; a jump is an assignment
-full          its files can't grow
+power_cut()   kill -9, and remove every byte that no fsync confirmed from the append-only file
+ahead         seconds by which the server's clock is ahead; an assignment makes it jump
+full          True while the server's files cannot grow
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def compiler() -> str | None:
 
 
 def built(place: Path) -> Path:
-    """The shim as a library."""
+    """Compile the library and return its path."""
     library = place / "shim.so"
     program = compiler()
     assert program, "the shim needs a C compiler (Debian: apt-get install gcc)"
@@ -35,7 +35,7 @@ def built(place: Path) -> Path:
 
 
 class ShimServer(Server):
-    """A server with the shim in it."""
+    """A server with the preloaded library."""
 
     def __init__(self, kind: Kind, directory: Path, settings: dict[str, str]) -> None:
         path = directory / "control"
@@ -70,11 +70,11 @@ class ShimServer(Server):
 
     @property
     def refused(self) -> int:
-        """Writes that failed because the disk was full."""
+        """The number of writes that failed because the disk was full."""
         return self._get(2)
 
     def power_cut(self) -> int:
-        """How many bytes were lost. The server is down afterwards."""
+        """Kill the server, remove its unconfirmed bytes, and return how many there were."""
         self.kill()
         synced = {self._get(3 + 2 * i): self._get(4 + 2 * i) for i in range(_FILES)}
         lost = 0

@@ -14,12 +14,14 @@ from tests.e2e.processes import children
 from tests.faults.lab.lab import Lab
 from tests.waiting import wait_until
 
-MANY_STEPS = 150  # after so many, and so many seconds, a call is not waited for any more; some are sent every 5 s
+MANY_STEPS = (
+    150  # The lab stops waiting for a call after this many steps and seconds. Some calls are sent only every 5 s.
+)
 LONG = 12.0
-AGAIN = 40  # steps after which it is provoked once more
-SOON = 5  # steps after which another one is provoked
+AGAIN = 40  # steps after which the script is triggered again
+SOON = 5  # steps after which another script is triggered
 
-# what its processes send while all is well
+# Scripts that the processes send in normal operation.
 ALWAYS = (
     scripts.ENQUEUE,
     scripts.CLAIM,
@@ -44,11 +46,11 @@ ALWAYS = (
     scripts.RECORD_CLAIM,
     scripts.RECORD_KEEP,
 )
-# and what they send when a worker drains, is killed, or stands still with its supervisor: its host is lost
+# Scripts that they send when a worker drains, is killed, or stands still together with its supervisor (a lost host).
 DRAINED = (scripts.RELEASE, scripts.LEAVE, scripts.JOIN)
 KILLED = (scripts.ABANDON,)
 LOST = (scripts.RECOVER, scripts.LOCK)
-# and after a action of the operator
+# Scripts that are sent after an action of the operator.
 ASKED: Mapping[Script, str] = {
     scripts.CREATE_NAMESPACE: "come_in",
     scripts.VIEW: "look",
@@ -80,15 +82,18 @@ ASKED: Mapping[Script, str] = {
     scripts.REPAIR_TYPE: "doctor",
 }
 HIT = (*ALWAYS, *DRAINED, *KILLED, *LOST, *ASKED)
-# and those that are not hit, each with the reason
+# Scripts that are not hit, each with the reason.
 NOT_HIT: Mapping[Script, str] = {
     scripts.CONFIRM: "sent only where replicas confirm, in one trip with the script it confirms: see `scripts/faults failover`",
 }
 
 
 def provoke(lab: Lab, script: Script) -> None:
-    """Lets something happen after which a script is sent. One host is lost at a time: that its runs are recovered takes a lease
-    and a hold, and would take longer if more were lost meanwhile."""
+    """Make something happen after which a process sends the script.
+
+    Only one host is lost at a time: to recover its runs takes a lease and a pause of recovery, and more lost hosts
+    would prolong this.
+    """
     workers = lab.workers(at_work=True)
     if script in ASKED:
         lab.ask(ASKED[script])
@@ -106,7 +111,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def sent(lab: Lab, script: Script, happened: Callable[[], bool]) -> bool:
-    """Provokes a script until something has happened to a call of it; False where nobody sent it although work went on."""
+    """Trigger a script until a call of it was hit. Return False if no process sent it although work continued."""
     begun, since, provoked = lab.steps_so_far(), time.monotonic(), -1
 
     def is_over() -> bool:
@@ -117,7 +122,7 @@ def sent(lab: Lab, script: Script, happened: Callable[[], bool]) -> bool:
             return True
         if (
             done > provoked
-        ):  # again: who is drained may have nothing to release, a run may be gone before it is cancelled
+        ):  # Trigger it again: a drained worker may have nothing to release, and a run may end before it is cancelled.
             provoke(lab, script)
             provoked = done + AGAIN
         return False

@@ -1,8 +1,8 @@
-"""Plants each of the known bugs in a copy of the source, and runs the test that has to notice it.
+"""Plant each known bug in a copy of the source, and run the test that must notice it.
 
     scripts/faults mutants [NAME …] [--at-once N]
 
-A mutant that survives, a recipe that does not apply any more, or a named test that fails without a bug ends it with exit code 1.
+The exit code is 1 if a mutant survives, a recipe does not apply any more, or a named test fails without a bug.
 """
 
 from __future__ import annotations
@@ -36,8 +36,12 @@ PARTS = (
     "CHANGELOG.md",
 )
 LONGEST = 300.0
-NOTICED, PASSED, BROKEN = 1, 0, -2  # exit codes of pytest, and of campaigns; one that broke has judged nothing
-JUDGED = ": FAILED;"  # what a campaign says that found a breach
+NOTICED, PASSED, BROKEN = (
+    1,
+    0,
+    -2,
+)  # exit codes of pytest and of campaigns; a campaign that broke down has judged nothing
+JUDGED = ": FAILED;"  # the output of a campaign that found a breach
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class Result:
 
 
 def copied(place: Path) -> Path:
-    """A copy of the source, which is what its processes import."""
+    """Copy the source to a folder, from which the processes import it."""
     for part in PARTS:
         source = ROOT / part
         if source.is_dir():
@@ -63,7 +67,7 @@ def copied(place: Path) -> Path:
 
 
 def tried(root: Path, caught_by: str) -> int:
-    """The exit code of the test or campaign in a tree; -1 where it did not end in its time."""
+    """Return the exit code of the test or campaign in a copy; -1 if it did not end in time."""
     words = caught_by.split()
     if words[0] == "campaign":
         command = ["-m", "tests.faults", *words[1:], "--no-record"]
@@ -99,7 +103,7 @@ def _end_of(root: Path) -> str:
 
 
 def control() -> str:
-    """The named tests in a copy without a bug: they have to pass, else what they notice is not the bug."""
+    """Run the named tests in a copy without a bug. They must pass, otherwise a failure proves nothing."""
     tests = sorted({mutant.caught_by for mutant in MUTANTS if not mutant.caught_by.startswith("campaign")})
     with tempfile.TemporaryDirectory(prefix="mutant-") as place:
         root = copied(Path(place))

@@ -1,6 +1,7 @@
-"""The handlers of the lab. What they leave in a transcript follows from their inputs, so that any loss or damage is seen.
+"""The handlers of the lab. Their transcripts follow from their inputs, so that any loss or damage is visible.
 
-Each writes what it does to the journal: its start with how much was there, each step, what was acknowledged, its end.
+Each handler writes its progress to the journal: its start with the number of messages that it found, each step, each
+acknowledged save, its end.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from tests.waiting import block_for, work_for
 from workers import AsyncRun, Deadline, Extend, Kill, Registry, Retry, Run
 
 runs = Registry()
-SLOW = 0.03  # seconds that a turn takes at most
+SLOW = 0.03  # the longest turn, in seconds
 
 
 def message(topic: str, turn: int) -> dict[str, Any]:
-    """The message of a turn. Topics that begin with 'large' have long ones, so that their checkpoints are read in pages."""
+    """Return the message of a turn. Topics that begin with 'large' have long messages, so that checkpoints need several pages."""
     text = hashlib.sha256(f"{topic} {turn}".encode()).hexdigest()
     return {"role": "assistant", "turn": turn, "content": text * (300 if topic.startswith("large") else 1)}
 
 
 def result(topic: str, turns: int) -> str:
-    """What a run comes to, however often it was interrupted."""
+    """Return the result of a run, which does not depend on interruptions."""
     return digest([message(topic, turn) for turn in range(turns)])
 
 
@@ -37,7 +38,7 @@ def digest(messages: Sequence[Any]) -> str:
 
 
 def begin(run: AsyncRun | Run, topic: str) -> None:
-    """Says what was there when the attempt began, and whether it is what was written."""
+    """Write down what was stored when the attempt began, and whether it is correct."""
     there = len(run.messages)
     journal(run, "start", there)
     if [dict(kept) for kept in run.messages] != [message(topic, turn) for turn in range(there)]:
@@ -45,7 +46,7 @@ def begin(run: AsyncRun | Run, topic: str) -> None:
 
 
 def said(run: AsyncRun | Run, turn: int) -> bool:
-    """Whether an attempt that was interrupted in this turn has left its message; else the step is to be done now."""
+    """Return whether an interrupted attempt has left the message of this turn. If not, the step is to be done now."""
     if len(run.messages) > turn:
         return True
     journal(run, "step", turn)
@@ -54,14 +55,14 @@ def said(run: AsyncRun | Run, turn: int) -> bool:
 
 @runs.handler(throttle=0.05)
 async def agent(run: AsyncRun, topic: str, turns: int) -> str:
-    """Saves in all the ways there are: throttled, flushed, by a phase, by a turn's end."""
+    """Save in all possible ways: throttled, flushed, by a phase, at the end of a turn."""
     begin(run, topic)
     async for turn in run.loop(limit=turns):
         if not said(run, turn):
             await work_for(random.uniform(0, SLOW))
             run.messages.append(message(topic, turn))
         if turn % 4 == 1:
-            run.checkpoint()  # a cut before the phase: a stop at its beginning would leave the message unfinished
+            run.checkpoint()  # A cut before the phase: a stop at the phase's beginning would discard the message.
             await run.phase("look", asyncio.sleep, random.uniform(0, SLOW))
         if turn % 3 == 2:
             run.state["turn"] = turn
@@ -73,7 +74,7 @@ async def agent(run: AsyncRun, topic: str, turns: int) -> str:
 
 @runs.handler(throttle=0)
 def plain(run: Run, topic: str, turns: int) -> str:
-    """The same in a thread, each turn saved."""
+    """Do the same in a thread, and save each turn."""
     begin(run, topic)
     for turn in run.loop(limit=turns):
         if not said(run, turn):
@@ -86,7 +87,7 @@ def plain(run: Run, topic: str, turns: int) -> str:
 
 @runs.handler(throttle=0.05, retry=Retry(limit=50, wait=0.1))
 async def stumbling(run: AsyncRun, topic: str, turns: int) -> str:
-    """Raises now and then, with something new each time, and is tried again."""
+    """Raise an error now and then, after some progress, and be retried."""
     begin(run, topic)
     async for turn in run.loop(limit=turns):
         if not said(run, turn):
@@ -103,7 +104,7 @@ async def stumbling(run: AsyncRun, topic: str, turns: int) -> str:
 
 @runs.handler
 async def failing(run: AsyncRun, topic: str, turns: int) -> str:
-    """Comes to a failure that nobody tries again."""
+    """Fail without a retry."""
     begin(run, topic)
     if not said(run, 0):
         run.messages.append(message(topic, 0))
@@ -116,7 +117,7 @@ async def failing(run: AsyncRun, topic: str, turns: int) -> str:
 
 @runs.handler(throttle=0)
 async def fitting(run: AsyncRun, topic: str, turns: int) -> str:
-    """An ordinary run. An operator also enqueues some with an input that it does not know: those can't be started."""
+    """Run normally. The operator also enqueues runs with an unknown input, which cannot start."""
     begin(run, topic)
     async for turn in run.loop(limit=turns):
         if not said(run, turn):
@@ -132,12 +133,12 @@ def patience(run: Watched) -> Extend | Kill:
 
 @runs.handler(deadline=Deadline(soft=0.3, hard=30.0, escalator=patience))
 async def overdue(run: AsyncRun, topic: str, turns: int) -> str:
-    """Never comes to an end: its critic gives it more time, and then kills it."""
+    """Never end. The escalator first extends the deadline and then kills the run."""
     begin(run, topic)
     if not said(run, 0):
         run.messages.append(message(topic, 0))
     await run.flush()
     journal(run, "saved", len(run.messages))
     while True:
-        run.checkpoint()  # where it is told to stop
+        run.checkpoint()  # the cut at which the stop is delivered
         await work_for(SLOW * turns)

@@ -39,14 +39,14 @@ from tests.faults.lab.observer import DIRECTORY
 
 T = TypeVar("T")
 REST = 0.25  # seconds between two actions
-SCHEDULES = {"first": 1.0, "second": 2.0}  # and every how many seconds they fire
-PAUSED = ("plain", "stumbling")  # which kinds are, now and then
+SCHEDULES = {"first": 1.0, "second": 2.0}  # schedules and the seconds between their fire times
+PAUSED = ("plain", "stumbling")  # kinds that are paused now and then
 OVER = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
 Action = Callable[["Operator"], None]
 
 
 class Operator:
-    """What an operator has at hand."""
+    """The operator's client, directory and random choices."""
 
     def __init__(self, seed: int, directory: Path, stopped: threading.Event) -> None:
         self.choose, self.directory, self.stopped = random.Random(seed), directory, stopped
@@ -71,7 +71,7 @@ class Operator:
         self.stopped.wait(self.choose.uniform(0.1, 0.4))
 
     def work(self) -> None:
-        self._mended()  # what one before may have left
+        self._mended()  # An earlier operator may have left something paused or damaged.
         self.unpause()
         while not self.stopped.wait(REST):
             action = ACTIONS.get(self._asked_for()) or self.choose.choice(OFTEN)
@@ -79,13 +79,16 @@ class Operator:
                 action(self)
 
     def unpause(self, first: str = PAUSED[0]) -> None:
-        """Also what was left paused, or is since a pause came late: else its runs are soon all that waits, and little is done."""
+        """Unpause all kinds, also those that an earlier or a late pause left paused.
+
+        Otherwise soon only paused runs would be left, and little work would be done.
+        """
         for kind in sorted(PAUSED, key=lambda kind: kind != first):
             with contextlib.suppress(CoordinatorError):
                 self.client.unpause(kind=kind)
 
     def _asked_for(self) -> str:
-        """A action that a campaign waits for; taken by a rename, so that it is done once."""
+        """Return the action that a campaign requested. A rename ensures that it is done once."""
         with contextlib.suppress(OSError):
             taken = (self.directory / "wanted").rename(self.directory / "wanted.taken")
             return taken.read_text()
@@ -116,7 +119,7 @@ def cancel(by: Operator) -> None:
 
 
 def cancel_tree(by: Operator) -> None:
-    """Of one that runs: only below those something may be enqueued."""
+    """Cancel the tree of a running run, because only running runs can enqueue children."""
     if run := by.some_run(Status.RUNNING):
         by.client.handle(run.id).cancel_tree(grace=5)
 
@@ -136,8 +139,11 @@ def let_one_be_overdue(by: Operator) -> None:
 
 
 def enqueue_what_can_not_start(by: Operator) -> None:
-    """It is given back again and again, until it is dead, or somebody has seen enough. Beside it one that can: so that it is known
-    that the kind works."""
+    """Enqueue a run that cannot start, and a normal one of the same kind.
+
+    The bad run is rejected repeatedly until it is dead or the operator cancels it. The normal run shows that the kind
+    works.
+    """
     by.client.enqueue("fitting", by.inputs())
     by.unfit.append(by.client.enqueue("fitting", {**by.inputs(), "unknown": 1}).id)
     if len(by.unfit) > 3:
@@ -181,10 +187,13 @@ def unschedule(by: Operator) -> None:
 
 
 def schedule_elsewhere(by: Operator) -> None:
-    """By a machine that knows a time zone that those of the coordinators don't: in two seconds they say so, and look again later.
-    Another one each time: who set the same again would begin these seconds anew."""
+    """Set a schedule with a time zone that the coordinators do not know.
+
+    After two seconds they report this, and look again later. The schedule has a new name each time, because setting the
+    same one again would restart the two seconds.
+    """
     by.elsewhere.append(f"elsewhere-{os.getpid()}-{next(by.numbers)}")
-    if len(by.elsewhere) > 20:  # actions: more than two seconds
+    if len(by.elsewhere) > 20:  # This many actions take more than two seconds.
         by.client.unschedule(by.elsewhere.pop(0))
     new = build_schedule(by.elsewhere[-1], "* * * * *", "plain", {"topic": "small-elsewhere", "turns": 3}, {})
     new = new._replace(rules=encode(["* * * * *", 0.0, "Atlantis/Poseidonis", 0.0, "skip", "latest"], "rules"))
@@ -204,14 +213,14 @@ def drain(by: Operator) -> None:
 
 
 def doctor(by: Operator) -> None:
-    """Looks, and then mends: first what is wrong by itself, which is nothing; then what was damaged."""
+    """Let a doctor look at the namespace, then damage something, and let a doctor repair it."""
     _say_strange(by, by.do(examine(by.do(enter(by.settings)))))
     _damage(by)
     _say_strange(by, by.do(examine(by.do(enter(by.settings)), repair=True)))
 
 
 def _damage(by: Operator) -> None:
-    """One of each sort that is mended in its own way: a run that is nowhere, an entry and a key without a run, a wrong type."""
+    """Cause one damage of each sort: a run in no list, an entry and a key without a run, a key of a wrong type."""
     run = by.client.enqueue("fitting", by.inputs(), delay=1.5).id
     ghost = id_from(1, by.choose.getrandbits(40), 0)
     line = f"ready:nobody-{ghost}:none@0"
@@ -225,7 +234,7 @@ def _damage(by: Operator) -> None:
 
 
 def strange(directory: Path, findings: Sequence[Finding]) -> list[str]:
-    """What nobody damaged on purpose."""
+    """Return the findings that were not caused on purpose."""
     path = directory / "damage"
     known = path.read_text().split() if path.exists() else []
     return [one.sentence for one in findings if not any(name in f"{one.what} {one.name}" for name in known)]
@@ -246,7 +255,7 @@ ACTIONS: dict[str, Action] = {
 }  # fmt: skip
 OFTEN = [
     action for name, action in ACTIONS.items() if name not in ("roll", "drain")
-]  # those two only where they are asked for
+]  # These two happen only on request.
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
-"""A producer of the lab, as a process of its own: keeps so many runs under way until it is told to stop.
+"""A producer of the lab, in a process of its own. It keeps a number of runs in progress until SIGTERM.
 
     python -m tests.faults.programs.producer SEED UNDER_WAY MOST
 
-It enqueues in all the ways there are: one, many at once, with a key that is used twice; it cancels and revives. What is not
-confirmed it leaves at that: the history says so, and the judge counts only what was acknowledged.
+It enqueues in all possible ways: one run, several at once, twice with the same key. It also cancels and revives. It
+ignores calls that are not confirmed: the history contains them, and the judge counts only acknowledged ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KINDS = ("agent", "agent", "agent", "plain", "stumbling", "failing")
 
 
 def inputs(choose: random.Random, number: int, turns: int = 12) -> tuple[str, dict[str, Any]]:
-    """The kind and the inputs of the next run."""
+    """Return the kind and the inputs of the next run."""
     size = "large" if choose.random() < 0.08 else "small"
     topic = f"{size}-{os.getpid()}-{number}"
     return choose.choice(KINDS), {"topic": topic, "turns": choose.randint(3, turns)}
@@ -47,11 +47,11 @@ def _numbers(most: int) -> Iterator[int]:
 
 
 def _hand_over(client: Client, choose: random.Random, made: Iterator[int]) -> int:
-    """Some runs, in one of the ways; how many."""
+    """Enqueue some runs in one of the ways, and return their number."""
     way = choose.random()
     if way < 0.5:
         handle = client.enqueue(*inputs(choose, next(made)))
-        if way < 0.04:  # one that waits, mostly
+        if way < 0.04:  # usually it is still queued
             handle.cancel(grace=5)
         return 1
     if way < 0.54:
@@ -62,7 +62,7 @@ def _hand_over(client: Client, choose: random.Random, made: Iterator[int]) -> in
         client.enqueue_many([inputs(choose, next(made)) for _ in range(3)])
         return 3
     kind, given = inputs(choose, next(made))
-    for _ in range(2):  # the second one finds the first
+    for _ in range(2):  # The second call finds the run of the first one.
         client.enqueue(kind, given, key=given["topic"])
     return 1
 

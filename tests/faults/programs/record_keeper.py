@@ -1,10 +1,10 @@
-"""A program of the lab that executes its runs itself and keeps records of them, as a process of its own.
+"""A program of the lab that executes its runs itself and keeps their checkpoints with `workers.durable`.
 
     python -m tests.faults.programs.record_keeper SEED
 
-Three of its threads are three owners that lay hands on what the others have left. Each takes over what was cut off, goes on with
-it, begins and ends some, and lets go of the rest, as a program that is restarted; some stand still for longer than their lease, and
-go on as if nothing had happened. What is in a record follows from its id: any loss is seen.
+Three threads act as three owners. Like a restarted program, each takes over the interrupted records of the others,
+continues them, starts and finishes some, and leaves the rest. Some stand still for longer than their lease and then
+continue as if nothing had happened. The content of a record follows from its id, so that any loss is visible.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def _one_life(store: RedisStore, choose: random.Random, stopped: threading.Event
     with contextlib.suppress(CoordinatorError):
         for left in store.claim_interrupted():
             held[left.meta.run_id] = whole(left)
-    still = choose.randrange(40)  # in some lives the turn before which it stands still
+    still = choose.randrange(40)  # In some lives, the owner stands still before this turn.
     for turn in range(choose.randint(5, 25)):
         if turn == still:
-            store._current().stop()  # as in a process that is stopped: nobody renews its lease, and it does not know
+            store._current().stop()  # As in a stopped process: the lease is not renewed, and the program does not know.
             stopped.wait(2 * LEASE)
         if stopped.wait(REST):
             return
@@ -53,14 +53,14 @@ def _one_life(store: RedisStore, choose: random.Random, stopped: threading.Event
         id = choose.choice(list(held))
         try:
             _turn(store, id, held, choose.random())
-        except Fenced:  # the other one has it
+        except Fenced:  # Another owner has the record.
             held.pop(id, None)
         except CoordinatorError:
             continue
 
 
 def _turn(store: RedisStore, id: str, held: dict[str, list[Any]], way: float) -> None:
-    """A run goes one turn on and is saved; is looked at; or is done."""
+    """Continue a run by one turn and save it, or load it, or delete it."""
     if way < 0.7:
         held[id].append(message(id, len(held[id])))
         store.save(Checkpoint(Meta(run_id=id), held[id], len(held[id])))
@@ -73,7 +73,7 @@ def _turn(store: RedisStore, id: str, held: dict[str, list[Any]], way: float) ->
 
 
 def whole(found: Checkpoint) -> list[Any]:
-    """Its messages, and said where they are not what was written."""
+    """Return the messages of a checkpoint, and write to the journal if they are not as written."""
     messages = [dict(kept) for kept in found.messages]
     id = found.meta.run_id
     if found.iteration != len(messages) or messages != [message(id, turn) for turn in range(len(messages))]:

@@ -1,6 +1,6 @@
-"""The record of what was run: one JSON line for each campaign, kept in the repository. The counts in docs/faults.md are their sums.
+"""The records of all campaigns: one JSON line for each, in this folder. docs/faults.md contains their sums.
 
-A line is written by the campaign itself when it has been judged, passed or not; nobody types one in.
+A campaign writes its line after the judgement, whatever the verdict. No line is written by hand.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Verdict = Literal["passed", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One campaign that ran to its judgement. `count` is how many faults (seeds, inputs) there were; `seconds` how long it took."""
+    """One campaign with its verdict. `count` is the number of faults (seeds, inputs), `seconds` the duration."""
 
     campaign: str
     seed: int
@@ -32,7 +32,7 @@ class Record:
 
 
 def commit() -> str:
-    """What is tested: the commit, with a + where files differ from it."""
+    """Return the tested commit, with a + if files differ from it."""
     head = _git("rev-parse", "--short=12", "HEAD").strip()
     changed = [
         line
@@ -47,14 +47,14 @@ def _git(*arguments: str) -> str:
 
 
 def keep(record: Record, home: Path = HOME) -> None:
-    """Appends it to the records of its campaign."""
+    """Append a record to the file of its campaign."""
     home.mkdir(exist_ok=True)
     with (home / f"{record.campaign}.jsonl").open("a") as kept:
         kept.write(json.dumps(asdict(record), sort_keys=True) + "\n")
 
 
 def read(home: Path = HOME) -> Iterable[Record]:
-    """All records, campaign by campaign."""
+    """Return all records, campaign by campaign."""
     for path in sorted(home.glob("*.jsonl")):
         for line in path.read_text().splitlines():
             yield Record(**json.loads(line))

@@ -1,4 +1,4 @@
-"""Writes the counts into docs/faults.md, from the records and from nothing else."""
+"""Write the counts into docs/faults.md, from the records only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLUMNS = (
 
 
 def table(kept: Iterable[Record]) -> str:
-    """One row for each campaign, its records summed. A failed record stays in it, and in the list below."""
+    """Return one row for each campaign with the sums of its records. Failed records count, and are listed below the table."""
     campaigns: dict[str, list[Record]] = defaultdict(list)
     for record in kept:
         campaigns[record.campaign].append(record)
@@ -46,7 +46,7 @@ def table(kept: Iterable[Record]) -> str:
 
 
 def _least_hit(found: Sequence[Record]) -> list[str]:
-    """How often every single script was hit, at the least: a sum could hide one that never was."""
+    """Return how often each script was hit at least. A sum could hide a script that was never hit."""
     hits: Counter[tuple[str, str]] = Counter()
     for record in found:
         for name, count in record.counts.items():
