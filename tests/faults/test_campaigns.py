@@ -1,4 +1,4 @@
-"""The short form of the campaigns: a few faults of each, judged by all rules. The long form is `scripts/faults NAME --count N`."""
+"""The short form of the campaigns: a few faults of each, judged by all rules. `scripts/faults NAME --count N` is the long form."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def test_a_call_of_every_script_is_lost_or_late_and_no_promise_is_broken(tmp_pat
 
 @pytest.mark.timeout(240)
 def test_a_network_that_drops_packets_in_silence_breaks_no_promise(tmp_path: Path) -> None:
-    """With a level that holds whenever somebody is taken for dead: on a busy machine that is not up to the test."""
+    """Use a level that holds even if a live master is declared dead, which may happen on a busy machine."""
     if sentence := hindrance():
-        pytest.skip(sentence)  # the machine's, and nothing that could be installed
+        pytest.skip(sentence)  # It depends on the machine, and cannot be installed.
     _carried_out(partition.campaign("replicated(2)"), 1, tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""The judge is worth what it catches: for each rule a made-up history that breaks it, and a good one that breaks none."""
+"""Tests of the judge: for each rule an invented history that breaks it, and a good one that breaks none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIRED = [run_id("hourly", at, 0) for at in TIMES]
 
 
 class Story:
-    """A history in the making: each call takes one tick."""
+    """A history under construction. Each call takes one tick."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -65,7 +65,7 @@ class Story:
         return self.call(script, answer, id=id, token=token)
 
     def fire(self, step: int, answer: str = "fired", generation: str = "g1") -> Operation:
-        """Step 0 is the first look, which enqueues nothing; each of the others is for the time before it."""
+        """Fire the schedule. Step 0 is the first look, which enqueues nothing. Each later step is for the time before it."""
         given: dict[str, Any] = {"name": "hourly", "generation": generation, "next": str(TIMES[step])}
         if step == 0:
             return self.call("fire", ["moved", ""], **given)
@@ -89,7 +89,7 @@ class Story:
 
 
 def good() -> Story:
-    """A run whose first owner saves, is given up, and comes back too late; its second owner ends it, and repeats that."""
+    """Return a story whose first owner saves, is recovered and returns too late; the second owner ends the run and repeats that."""
     story = Story()
     story.enqueue()
     story.claim(ONE)
@@ -110,8 +110,11 @@ def good() -> Story:
 
 
 def orderly() -> Story:
-    """The same, and beside it: runs that are revived, killed by their critic and discarded; a pause; a schedule that fires, is
-    paused, set again and removed; a record that one program leaves and another takes over."""
+    """Return the same story with orders and records.
+
+    Runs are revived, killed by a deadline and discarded. There is a pause, a schedule that fires, is paused, set again
+    and removed, and a record that one program leaves and another takes over.
+    """
     story = good()
     for id in (OTHER, KILLED, GONE):
         story.enqueue(id)
@@ -449,7 +452,7 @@ def test_orders_that_are_carried_out_break_nothing() -> None:
 
 
 def test_an_order_that_nobody_was_told_about_may_be_carried_out_or_not() -> None:
-    """A discard, a revival, an unpause and a delete without an answer: what they may have done is no breach, and neither if not."""
+    """A discard, a revive, an unpause and a delete without a reply may or may not have taken effect. Neither is a breach."""
     story = orderly()
     for script, given in (
         ("discard", {"id": FIRED[2]}),
@@ -516,7 +519,7 @@ def test_a_rule_that_is_waived_is_not_judged() -> None:
 
 
 def test_an_ending_that_is_repeated_after_another_owner_has_the_run_is_no_stale_write() -> None:
-    """Its first sending was carried out and its reply lost: the repetition gets the old answer."""
+    """The first call was executed and its reply lost, so the repeated call gets the old answer."""
     story = Story()
     story.enqueue()
     story.claim(ONE)

@@ -1,4 +1,4 @@
-"""The short form of the fuzzing, and one test for each kind of input that was found to go wrong."""
+"""The short form of fuzzing, and one test for each kind of input that caused an error."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_checkpoint_whose_parts_are_not_ours_is_unreadable() -> None:
 
 
 def test_a_message_that_is_nested_too_deep_is_unreadable() -> None:
-    deep = b"\x91" * 1000 + b"\x01"  # as deep as msgpack reads, and deeper than it can be made read-only
+    deep = b"\x91" * 1000 + b"\x01"  # as deep as msgpack can read, and deeper than the value can be made read-only
     with pytest.raises(Unreadable, match="nested too deep"):
         loaded([[b"head", b"1 1 1 0 0 1 1 1700000000000 1 40"], [b"0", deep]])
 
@@ -135,7 +135,7 @@ def test_time_spent_that_can_t_be_read_is_none_yet(number: str) -> None:
     "wrong", [{"due": "+"}, {"expires": "9" * 16}, {"retention": "9" * 20}, {"priority": "9" * 300}, {"key_ttl": "-5"}]
 )
 def test_one_item_that_can_t_be_read_leaves_its_neighbours_in_their_line(store: Store, wrong: dict[str, Any]) -> None:
-    """A number that only turns out to be none when the item before it is written would leave that one in no line."""
+    """If the script noticed the bad number only after it had written the item before it, that run would be in no queue."""
     good, other = store.id(), store.id()
     answers = store.do(
         client_plans.enqueue(

@@ -1,4 +1,4 @@
-"""What a process writes is what it asked and was answered; and an order to crash is carried out by one process, at its point."""
+"""A process writes its requests and replies, and an order to crash is executed by one process, at its point."""
 
 from __future__ import annotations
 
@@ -64,8 +64,12 @@ def test_a_process_is_gone_at_the_point_that_an_order_names(valkey_server: Serve
         [sys.executable, "-c", program], env=lab.environment(), cwd=ROOT, stdout=subprocess.PIPE, timeout=60
     )
     assert (ended.returncode, ended.stdout) == (-signal.SIGKILL, b"")
-    enqueued = list(history.read(tmp_path).of("enqueue"))[-1]  # before it maybe one by the hash of an unknown script
+    enqueued = list(history.read(tmp_path).of("enqueue"))[
+        -1
+    ]  # There may be an earlier call by the hash of an unknown script.
     assert enqueued.outcome == ("ok" if point == "answered" else "unknown")
     there = valkey_server.admin.exists(lab.keys.run(enqueued.id))
-    assert there == (point != "before") or point == "sent"  # sent and not waited for: either
+    assert (
+        there == (point != "before") or point == "sent"
+    )  # The call was sent without waiting for the reply, so both are right.
     assert not (tmp_path / "crash").exists()

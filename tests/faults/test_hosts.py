@@ -1,4 +1,4 @@
-"""The hosts of a partition: what is cut is silent, both ways, and nothing is left when they are gone."""
+"""Hosts with network faults: a cut is silent in both directions, and nothing is left after the hosts are closed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHORT = 0.5
 @pytest.fixture(autouse=True)
 def _can_be_made() -> None:
     if sentence := hindrance():
-        pytest.skip(sentence)  # the machine's, and nothing that could be installed
+        pytest.skip(sentence)  # It depends on the machine, and cannot be installed.
 
 
 @pytest.fixture
@@ -40,14 +40,14 @@ def server(hosts: Hosts, tmp_path: Path) -> Iterator[Server]:
 
 
 def left(of: int) -> list[str]:
-    """What a process has made and not removed."""
+    """Return what a process has created and not removed."""
     links = [path.name for path in Path("/sys/class/net").iterdir()]
     spaces = [path.name for path in Path("/run/netns").iterdir()]
     return [name for name in (*links, *spaces) if name.startswith(f"{NAME}{of}-")]
 
 
 def reaches(host: Host, server: Server) -> bool:
-    """Whether a program on a host gets a connection; anything but silence is an error."""
+    """Return whether a program on a host gets a connection. Anything but silence is an error."""
     program = f"import socket; socket.create_connection(({server.host.address!r}, {server.port}), {SHORT})"
     done = subprocess.run([*host.enter, sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0 or "TimeoutError: timed out" in done.stderr, done.stderr

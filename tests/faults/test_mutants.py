@@ -1,4 +1,4 @@
-"""The planted bugs are still those of this source: every recipe applies, and names a test that is there."""
+"""The planted bugs still fit the source: every recipe applies and names an existing test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_who_has_to_notice_is_there(mutant: Mutant) -> None:
         assert f"def {test.partition('[')[0]}(" in (ROOT / path).read_text() if test else (ROOT / path).exists()
 
 
-# what they show is kept by two lines, either of which is enough alone; or by a line that another test of the promise stands on
+# Their behaviour is guarded by two lines, each of which is sufficient, or by a line that another test of the promise covers.
 UNMARRED = {
     "test_a_worker_that_wakes_up_after_its_lease_writes_nothing": "a flush waits out the doubt, and the token refuses it",
     "test_runs_of_four_partitions_survive_a_kill": "promise 1 in four partitions: the line is the same",

@@ -1,4 +1,4 @@
-"""What a server refuses for a while is no mistake of the caller's: it is tried again, and is unreachable when the time is over."""
+"""If a server refuses writes for a while, clients retry, and raise Unreachable after their timeout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.matrix("the fault lab")
 
 @pytest.fixture(params=["valkey", "redis"])
 def server(request: pytest.FixtureRequest, start_server: StartServer, tmp_path: Path) -> Server:
-    """One that can't write its snapshot, and so takes no writes: MISCONF, as with a full disk."""
+    """A server that cannot write its snapshot and so refuses writes with MISCONF, as with a full disk."""
     kind: Kind = request.param
     made = start_server(kind, {"save": "3600 1", "enable-protected-configs": "yes"})
     with Client(made.url) as client:
@@ -36,7 +36,7 @@ def _snapshot_until(server: Server, status: str) -> None:
     def tried() -> bool:
         try:
             server.admin.bgsave()
-        except redis.ResponseError:  # one is under way
+        except redis.ResponseError:  # Another snapshot is in progress.
             return False
         return str(server.admin.info("persistence")["rdb_last_bgsave_status"]) == status
 

@@ -1,4 +1,4 @@
-"""The counts in the docs are those of the records."""
+"""The counts in the docs are the sums of the records."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def test_a_script_that_was_hit_less_often_than_the_others_is_not_hidden() -> Non
     said = table(
         [Record("replies", seed, "abc", 5, 9.0, "passed", counts) for seed, counts in ((1, first), (2, second))]
     )
-    assert "of each of 2 scripts the reply was cut 2 times or more" in said
-    assert "of each of 1 scripts the request was late 5 times or more" in said
+    assert "each of 2 scripts had at least 2 lost replies" in said
+    assert "each of 1 scripts had at least 5 late requests" in said
 
 
 def test_only_what_is_between_the_marks_is_written() -> None:

@@ -1,4 +1,4 @@
-"""The short form of the simulation: some hundred seeds, and the proof that a seed repeats exactly."""
+"""The short form of the simulation: some hundred seeds, and a check that a seed repeats exactly."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_seed_repeats_exactly_in_any_process() -> None:
 
 
 def test_who_waits_for_nothing_at_all_waits_until_time_has_passed() -> None:
-    """As with any clock: a rest that rounding made 0 is over some time, and what is due then is due."""
+    """As with any clock, a wait that was rounded to 0 ends some time later, and whatever is due by then is due."""
     loop = VirtualLoop()
     loop.run_until_complete(VirtualClock(loop).asleep(0.0))
     assert loop.time() > 0.0
@@ -57,7 +57,7 @@ def test_who_waits_for_nothing_at_all_waits_until_time_has_passed() -> None:
 
 def test_a_seed_in_which_no_time_passes_any_more_fails() -> None:
     async def for_ever() -> None:
-        while True:  # noqa: ASYNC110  # nobody will set anything
+        while True:  # noqa: ASYNC110  # There is no event to wait for.
             await asyncio.sleep(0)  # The subject of the test: a task that lets no virtual time pass.
 
     loop = VirtualLoop()

@@ -1,4 +1,4 @@
-"""No script is left out: each is sent in a lab, and hit, or it is said why not; and a campaign's plan takes every one in turn."""
+"""Each script is sent in a lab and hit, or there is a reason why not, and each campaign goes through all of them."""
 
 from __future__ import annotations
 

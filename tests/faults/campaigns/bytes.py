@@ -1,4 +1,7 @@
-"""The connection is cut at every byte of a request and of its reply, for each script of a run's life: repeated, it counts once."""
+"""Cut the connection at every byte of a request and of its reply, for each script in a run's life.
+
+The repeated call must take effect once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Keys of a wrong type, counters that can't be read, hostile bytes: only the damaged run is hurt; doctor mends the rest."""
+"""Write keys of a wrong type, unreadable counters and hostile bytes to the server.
+
+Only the damaged run may be affected, and doctor must repair the rest.
+"""
 
 from __future__ import annotations
 

@@ -155,7 +155,10 @@ class Partitions:
         wait_until(over, "a time is over", timeout=seconds + AT_MOST)
 
     def _goes_on(self, lab: Lab) -> None:
-        """Until runs end and a coordinator ticks, at the master as we see it: steps are no sign, handlers don't wait for it."""
+        """Wait until runs end and a coordinator ticks at the current master.
+
+        Steps are not a sign of progress, because handlers do not wait for the server.
+        """
         begun = time.monotonic()
         before: dict[int, Sign] = {}  # by the port of the master, which may still change
 

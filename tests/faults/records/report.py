@@ -11,7 +11,7 @@ from tests.faults.records.archive import Record
 
 DOC = records.ROOT / "docs" / "faults.md"
 BEGIN, END = "<!-- counts: written by scripts/faults report -->", "<!-- end of counts -->"
-WAYS = {"cut": "the reply was cut", "late": "the request was late"}
+WAYS = {"cut": "lost replies", "late": "late requests"}
 COLUMNS = (
     "attempts",
     "acknowledged",
@@ -37,7 +37,7 @@ def table(kept: Iterable[Record]) -> str:
     lines += [""]
     for name, found in sorted(campaigns.items()):
         if windows := [record.counts["window_seconds"] for record in found if "window_seconds" in record.counts]:
-            lines.append(f"{name}: what was lost had been acknowledged for {max(windows):.2f} s at the most.")
+            lines.append(f"- {name}: lost writes had been acknowledged for at most {max(windows):.2f} s.")
     lines += _least_hit(campaigns.get("replies", []))
     failed = [record for found in campaigns.values() for record in found if record.verdict == "failed"]
     lines += ["", "Records that ended with a breach:" if failed else "No record ended with a breach.", ""]
@@ -56,8 +56,8 @@ def _least_hit(found: Sequence[Record]) -> list[str]:
     said = []
     for way, words in WAYS.items():
         if counts := [count for (its, _), count in hits.items() if its == way]:
-            said.append(f"of each of {len(counts)} scripts {words} {min(counts)} times or more")
-    return [f"replies: {', '.join(said)}."] if said else []
+            said.append(f"each of {len(counts)} scripts had at least {min(counts)} {words}")
+    return [f"- replies: {', '.join(said)}."] if said else []
 
 
 def _row(cells: Sequence[object]) -> str:

@@ -1,4 +1,4 @@
-"""The handlers of a simulation, and what they know for certain: what was acknowledged is there when they are called again."""
+"""The handlers of a simulation. They check that acknowledged saves are present when they are called again."""
 
 from __future__ import annotations
 
@@ -16,22 +16,26 @@ from workers.handlers.registry import Registry
 
 
 class Memory:
-    """What was acknowledged of each run's transcript, over all processes: nobody in the simulation can forget it."""
+    """The acknowledged transcript of each run. No simulated fault affects it."""
 
     def __init__(self) -> None:
         self._saved: dict[
             str, list[tuple[int, list[Any]]]
-        ] = {}  # run -> epoch of who saved it, and the whole transcript
-        self._restarts: dict[str, int] = {}  # run -> epoch of its last revival from the start
+        ] = {}  # run -> epoch of the owner that saved, and the whole transcript
+        self._restarts: dict[str, int] = {}  # run -> epoch of its last revive from the start
 
     def restarted(self, id: str, epoch: int) -> None:
-        """An operator wanted it to begin anew: what was acknowledged before counts no more."""
+        """Forget earlier saves: an operator revived the run from the start."""
         self._saved.pop(id, None)
         self._restarts[id] = epoch
 
     def began(self, run: AsyncRun[Any]) -> None:
-        """What was saved by those who had it before. One that was given up while it lives, and is answered late, begins with what
-        was there at its claim, whatever others have saved since: nobody can tell it in time, and what it writes is refused."""
+        """Check that the saves of earlier owners are present.
+
+        A live worker that was declared lost, and whose claim is answered late, begins with the checkpoint of the time
+        of its claim, even if other owners have saved since then. Nothing can inform it in time, and the server refuses
+        its writes.
+        """
         have, saved = list(run.messages), self._longest(run.id, before=run.epoch)
         if have[: len(saved)] != saved:
             raise Broken(f"run {run.id} began with {have}, and {saved} had been acknowledged")
@@ -49,7 +53,7 @@ class Memory:
 def registry(
     dice: random.Random, memory: Memory, crash: Callable[[], None], complain: Callable[[Broken], None]
 ) -> Registry[Any]:
-    """Handlers that sleep, save, fail and kill their process as the dice say."""
+    """Return handlers that sleep, save, fail and kill their process at random."""
     runs: Registry[Any] = Registry()
 
     def begin(run: AsyncRun[Any]) -> None:

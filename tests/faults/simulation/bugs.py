@@ -1,7 +1,7 @@
-"""Bugs for the simulation to find: in which file, what stands there, what it becomes, and a seed that notices it.
+"""Bugs that the simulation must find: the file, the original text, the changed text, and a seed that notices the bug.
 
-A seed that is known is one that was seen to: `scripts/faults plant`. The others are still to be proved. What a seed does
-follows from the code, too: after a change of the product another one may be the first to notice.
+A seed is listed here if `scripts/faults plant` has seen it notice the bug. The other bugs are still to be proven. What
+a seed does also depends on the product's code: after a change, a different seed may be the first to notice.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ class Bug(NamedTuple):
     path: str
     old: str
     new: str
-    seed: int | None = None  # one that notices it; None where none was seen to yet
+    seed: int | None = None  # a seed that notices the bug; None if no such seed is known yet
 
     def plant(self, text: str) -> str:
-        """A script with the bug in it, where the place of the bug is part of it."""
+        """Return the script with the bug, if the text of the bug is part of it."""
         return text.replace(expand(self.old), expand(self.new))
 
 

@@ -1,4 +1,4 @@
-"""What is done to processes and to the network while a seed has faults."""
+"""The disturbances of processes and network during the faults of a seed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Disturbances:
         self._pods, self._coordinators, self._users = pods, coordinators, users
 
     async def run(self) -> None:
-        """Until the time of the faults is over."""
+        """Cause disturbances until the time of the faults is over."""
         environment, scenario = self._environment, self._environment.scenario
         until = environment.loop.time() + scenario.seconds
         while environment.loop.time() < until:
@@ -31,7 +31,7 @@ class Disturbances:
                 getattr(self, disturbance.replace(" ", "_"))()
 
     def calm(self) -> None:
-        """The faults are over; who stood still goes on, and nobody is missing."""
+        """End the faults: paused processes continue, and missing ones are started."""
         self._environment.network_faults.calm = True
         for pod in self._pods.all:
             self._environment.go_on(pod.child)
@@ -78,7 +78,7 @@ class Disturbances:
         self._users.lose_one()
 
     def give_up_the_living(self) -> None:
-        """Somebody takes a worker for dead that is not: it may do harm to nobody. Often it stands still meanwhile."""
+        """Abandon a live worker, as if it were dead. It must not do any harm. Often it stands still meanwhile."""
         pod = self._pods.some()
         if self._dice.random() < 0.6:
             self._environment.pause(pod.child, self._dice.random() * 3)

@@ -1,4 +1,4 @@
-"""What everything of a seed stands on: its dice, its clock, its network, its server and who watches."""
+"""The environment of a seed: its random numbers, clock, network, server and watchers."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from workers.liveness.heartbeat import Heartbeat
 URL, NAMESPACE = "redis://simulated:6379/0", "sim"
 
 
-# Pure, and the same for every process of every seed: worked out once.
+# Pure, and the same for every process of every seed, so it is computed once.
 address_once, lines_once = functools.cache(address), functools.cache(checks._lines)
 
 
 async def nothing_blocks(self: Any) -> None:
-    """In the place of who watches from another thread: here are none, and it would see a loop that always moves."""
+    """Replace the watchdog thread. A simulation has no threads, and its loop always moves."""
     await asyncio.get_running_loop().create_future()
 
 
 class InLoop(Heartbeat):
-    """The real heartbeat, as a task of the simulated process: there are no threads here."""
+    """The real heartbeat, as a task of the simulated process, because a simulation has no threads."""
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -53,7 +53,7 @@ class InLoop(Heartbeat):
 
 
 class Environment:
-    """Shared by the processes of one seed; `go` starts something in one of them."""
+    """What the processes of one seed share. `go` starts something in one of them."""
 
     def __init__(self, seed: int, server: RealServer) -> None:
         self.seed, self.dice = seed, random.Random(seed)
@@ -70,12 +70,12 @@ class Environment:
     # -- what went wrong
 
     def complain(self, broken: Exception) -> None:
-        """The first one counts, and the trace ends with it."""
+        """Keep the first complaint, and end the trace with it."""
         self._broken = self._broken or broken
         self.trace.closed = True
 
     def escaped(self, loop: Any, context: dict[str, Any]) -> None:
-        """What a callback raised, as the watcher does when a request arrives: a loop would only log it."""
+        """Keep an error that a callback raised, such as a watcher's. A normal loop would only log it."""
         error = context.get("exception")
         if isinstance(error, (AssertionError, TypeError, AttributeError, LookupError, ValueError)):
             self.complain(error)
@@ -110,8 +110,8 @@ class Environment:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """The simulated network, time and chance in the places of the real ones."""
-        bell = lambda address: Bell(self.server_side)  # noqa: E731  # stands for a class
+        """Replace network, time and randomness by the simulated ones."""
+        bell = lambda address: Bell(self.server_side)  # noqa: E731  # It replaces a class.
         state = random.getstate()
         random.seed(self.seed)
         with contextlib.ExitStack() as stack:
@@ -128,7 +128,7 @@ class Environment:
                     "coordinator.services.daemon",
                     "version",
                     lambda package: "simulated",
-                ),  # read from a file for each one
+                ),  # It would be read from a file for each worker.
                 ("workers.process.worker", "Heartbeat", InLoop),
                 ("workers.liveness.loop_watchdog", "LoopWatchdog.watch", nothing_blocks),
                 ("coordinator.config", "address", address_once),
@@ -154,7 +154,7 @@ class Environment:
         self.ask(namespace_plans.create(NAMESPACE, birth=birth, durability="none", partitions=self.scenario.partitions))
 
     def ask(self, plan: Any) -> Any:
-        """Carries a plan."""
+        """Execute a plan."""
         try:
             yielded = next(plan)
             while True:

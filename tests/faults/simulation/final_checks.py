@@ -1,4 +1,4 @@
-"""What must hold when the faults are over: all ends, everybody leaves, the structure is whole, and in the end nothing is left."""
+"""What must hold after the faults: all runs end, all workers leave, the structure is sound, and finally no key is left."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.faults.simulation.pods import Coordinators, Pods
 from tests.faults.simulation.users import Users
 from tests.faults.simulation.watcher import Broken
 
-PATIENCE = 1200.0  # virtual seconds in which all must end once the faults are over
+PATIENCE = 1200.0  # virtual seconds after the faults within which all runs must end
 RETENTION_MS = 16 * 86400 * 1000
 KEPT = ("namespace", "watch", "coordinators")
 
 
 class FinalChecks:
-    """The end of a seed; each method raises Broken."""
+    """The checks at the end of a seed. Each method raises Broken."""
 
     def __init__(self, environment: Environment, pods: Pods, coordinators: Coordinators, users: Users) -> None:
         self._environment, self._pods, self._coordinators, self._users = environment, pods, coordinators, users
@@ -38,7 +38,7 @@ class FinalChecks:
             self._ended_well(id, turns)
 
     def _open(self) -> list[str]:
-        """What has not ended: also what a producer did not live to hear of."""
+        """Return the runs that have not ended, including those whose producer died before the reply."""
         watchers = self._environment.watchers
         for id in self._users.acknowledged:
             if watchers.now(id) is None and not watchers.has_ended(id):
@@ -46,7 +46,7 @@ class FinalChecks:
         return [id for id, seen in watchers.all() if seen is not None and seen.status not in ENDED]
 
     def _something_is_on_its_way(self) -> bool:
-        """A producer that is not done, or a late call of one that is gone: it may still revive a run."""
+        """Return whether a producer is not done, or a late call of a dead one may still revive a run."""
         return self._users.busy or self._environment.loop.time() < self._environment.network_faults.last_arrival
 
     def _ended_well(self, id: str, turns: int) -> None:
@@ -58,10 +58,10 @@ class FinalChecks:
                 raise Broken(f"run {id} has the result {seen.result!r}, and not {turns}")
 
     async def all_leave(self) -> None:
-        """Workers leave, and those that could not are swept; then nobody is left."""
+        """Let all workers leave. Those that cannot are swept, and then no worker is left."""
         environment, asked, quiet = self._environment, set[int](), 0
         until = environment.loop.time() + PATIENCE
-        while quiet < 2:  # a join that was on its way when its process ended is swept, too, and a late one
+        while quiet < 2:  # A join that was on its way when its process died is swept too, and so is a late one.
             environment.check()
             here = self._workers_left() or environment.loop.time() < environment.network_faults.last_arrival
             quiet = 0 if here else quiet + 1
@@ -80,7 +80,7 @@ class FinalChecks:
 
     def _workers_left(self) -> list[str]:
         here = [pod.child.name for pod in self._pods.all if pod.child.alive and not pod.ended.is_set()]
-        if here:  # the server need not be asked
+        if here:  # The server need not be asked.
             return here
         asked = [[b"ZRANGE", keys.workers().encode(), b"0", b"-1"] for keys in self._environment.namespace.everywhere()]
         return [entry.decode() for entries in self._environment.server_side.server.ask(asked) for entry in entries]
@@ -93,7 +93,7 @@ class FinalChecks:
             raise Broken(f"the structure is broken: {[str(finding) for finding in report.findings]}")
 
     def nothing_is_left(self) -> None:
-        """After the retention an ended run leaves not one byte; nor does a worker, a waiter or a lock."""
+        """After the retention, no key of a run, a worker, a waiting client or a lock is left."""
         self._environment.loop.leap(RETENTION_MS / 1000)
         left: set[str] = set()
         for keys in self._environment.namespace.everywhere():
@@ -101,7 +101,7 @@ class FinalChecks:
             self._environment.ask(coordinator_plans.ring(keys))
             self._environment.ask(
                 schedule_plans.upcoming(keys, batch=10)
-            )  # a schedule that was removed is forgotten then
+            )  # The mark of a removed schedule is gone by then.
             found = self._environment.server_side.server.ask([[b"KEYS", keys.at.encode() + b":*"]])[0]
             left |= {key.decode().removeprefix(keys.at + ":") for key in found}
         if more := sorted(left - set(KEPT)):

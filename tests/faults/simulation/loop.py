@@ -1,7 +1,7 @@
-"""An event loop with a clock of its own, in which whole processes run, stand still and die.
+"""An event loop with a virtual clock, in which whole processes run, pause and die.
 
-Time passes only when nobody has anything to do. What runs belongs to a process by its context: when that dies, nothing of it runs
-ever again, as after a kill -9; while it is paused, everything waits, as after a SIGSTOP.
+Time passes only when no callback is ready. Each callback belongs to a process by its context. After a process dies,
+none of its callbacks runs again, as after kill -9. While it is paused, all of them wait, as after SIGSTOP.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
 Call = Callable[..., Any]
-START = 1_700_000_000.0  # Unix time when a simulation begins
-FEW = 64  # cancelled timers that nobody minds
-TICK = 1e-6  # the least time that passes for who waits, as with any clock: else what rounding leaves over is waited for for ever
-MANY_TURNS = 100_000  # in which something is always to be done, and no time passes: then it never will
+START = 1_700_000_000.0  # Unix time at the start of a simulation
+FEW = 64  # the number of cancelled timers that may stay in the list
+TICK = 1e-6  # the shortest wait, as with any clock: otherwise a remainder of rounding would be waited for endlessly
+MANY_TURNS = 100_000  # turns of the loop without any time passing, after which it counts as stuck
 
 
 class Process:
@@ -35,7 +35,7 @@ current: ContextVar[Process | None] = ContextVar("current", default=None)
 
 
 class Callback:
-    """What asyncio knows as a handle, and nothing more: a seed makes thousands."""
+    """A minimal replacement of asyncio's Handle, because a seed creates thousands."""
 
     __slots__ = ("_loop", "args", "call", "context", "over", "timed")
 
@@ -50,7 +50,7 @@ class Callback:
     def cancel(self) -> None:
         if not self.over:
             self.over = True
-            self.call, self.args = _nothing, ()  # what it would have been called with may go
+            self.call, self.args = _nothing, ()  # Its arguments are no longer needed.
             self._loop.cancelled += self.timed
 
     def cancelled(self) -> bool:
@@ -58,13 +58,15 @@ class Callback:
 
 
 def _nothing() -> None:
-    """What is left to do for a callback that was cancelled."""
+    """Do nothing: the body of a cancelled callback."""
 
 
 class NumberedTask(asyncio.Task[Any]):
-    """Its hash is its number: else the order of a set of tasks would follow addresses, and no seed would repeat.
+    """A task whose hash is its number.
 
-    The first who asks is asyncio itself, which keeps a set of all tasks, when one is made: so they are numbered in their order.
+    Otherwise the order of a set of tasks would depend on addresses, and seeds would not repeat. asyncio itself asks for
+    the hash first, when it adds a new task to its set of all tasks. So tasks are numbered in the order of their
+    creation.
     """
 
     _numbers = itertools.count()
@@ -78,11 +80,11 @@ class NumberedTask(asyncio.Task[Any]):
 
 
 class Stuck(Exception):
-    """Nobody has anything to do, and nobody ever will; or somebody has, for ever, in no time."""
+    """No callback is ready and none ever will be, or callbacks are always ready and no time passes."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """Runs callbacks in the order of an ordinary loop; where all wait, the clock jumps to the next timer."""
+    """Run callbacks in the order of an ordinary loop. When all tasks wait, the clock jumps to the next timer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,10 +93,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._calls: deque[Callback] = deque()
         self._timers: list[tuple[float, int, Callback]] = []
         self._order = itertools.count()
-        self.cancelled = 0  # timers that are still in the list
+        self.cancelled = 0  # cancelled timers that are still in the list
         self.tasks: list[NumberedTask] = []
         self.turns = 0
-        self._moved = 0  # the turn in which time passed
+        self._moved = 0  # the last turn in which time passed
         self.nobody = copy_context()  # the context of the server and the network
         self.nobody.run(current.set, None)
 
@@ -102,11 +104,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._virtual
 
     def leap(self, seconds: float) -> None:
-        """Time passes in which nobody does anything."""
+        """Let time pass in which nothing happens."""
         self._virtual += seconds
 
     def start(self, process: Process, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Runs something in a process."""
+        """Run something in a process."""
         context = copy_context()
         context.run(current.set, process)
         return context.run(self.create_task, work)
@@ -117,12 +119,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         process.backlog = []
 
     def abandon_all(self) -> None:
-        """What has not ended is thrown away; its clean-up finds neither loop nor server."""
+        """Throw away all unfinished tasks. Their clean-up finds neither loop nor server."""
         for task in self.tasks:
             if not task.done():
                 try:
                     task.get_coro().close()
-                except BaseException:  # noqa: BLE001  # a clean-up that would wait can't
+                except BaseException:  # noqa: BLE001  # A clean-up that waits cannot work here.
                     continue
         self.tasks.clear()
 
@@ -130,7 +132,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def create_task(self, coro: Any, *, name: Any = None, context: Context | None = None) -> NumberedTask:
         task = NumberedTask(coro, loop=self, name=name or "-", context=context)
-        task._log_destroy_pending = False  # a process that was killed leaves its tasks where they are
+        task._log_destroy_pending = False  # The tasks of a killed process stay where they are.
         self.tasks.append(task)
         return task
 
@@ -154,10 +156,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return False
 
     def _process_events(self, event_list: Any) -> None:
-        """There are none."""
+        """Do nothing: there are no I/O events."""
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps in a selector."""
+        """Do nothing: no thread sleeps in a selector."""
 
     def _run_once(self) -> None:
         calls, timers = self._calls, self._timers
@@ -197,12 +199,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 call.context.run(call.call, *call.args)
             except (SystemExit, KeyboardInterrupt):
                 raise
-            except BaseException as error:  # noqa: BLE001  # as in an ordinary loop: whoever handles what escapes decides
+            except BaseException as error:  # noqa: BLE001  # As in an ordinary loop, the exception handler decides.
                 self.call_exception_handler({"message": "a callback raised", "exception": error})
 
 
 class VirtualClock:
-    """The clock that the code under simulation is given."""
+    """The clock of the simulated code."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop

@@ -1,7 +1,7 @@
-"""What is between processes and the server: a way that delays, loses, cuts and delivers late, as a seed says.
+"""The simulated network between processes and server: it delays, loses, cuts and delivers late, as the seed decides.
 
-A `Line` stands where redis-py's pool of connections stands, below the real wire: what is packed, merged, timed out and repeated
-is done by the real code. A request that was sent is on its own from then on: its sender may give up, or die.
+A `Line` replaces redis-py's connection pool, below the real transport. So the real code packs, merges, times out and
+repeats requests. A request that was sent is independent of its sender, which may stop waiting or die.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from tests.faults.simulation.server import Words
 
 @dataclass(slots=True)
 class NetworkFaults:
-    """Which faults there are in a seed, and how often. Not every seed has every one: alone they reach further."""
+    """The kinds of faults of a seed, and their frequency. A seed has only some kinds, because a single kind reaches deeper."""
 
     dice: random.Random
     chances: dict[str, float] = field(default_factory=dict)
-    focus: frozenset[str] = frozenset()  # the scripts that have it hard
-    latest: float = 1.0  # how late a late request arrives, at most
+    focus: frozenset[str] = frozenset()  # the scripts that are hit more often
+    latest: float = 1.0  # the largest delay of a late request
     calm: bool = False
     outage_until: float = 0.0
     last_arrival: float = 0.0
-    cut_off: dict[str, float] = field(default_factory=dict)  # process -> until when
+    cut_off: dict[str, float] = field(default_factory=dict)  # process -> end of its outage
     counts: Counter[str] = field(default_factory=Counter)
 
     def fate(self, weight: float = 1.0) -> str:
@@ -49,8 +49,10 @@ class NetworkFaults:
         return "good"
 
     def lateness(self, now: float) -> float:
-        """How much later than others a request arrives; it is remembered, since no seed is over before the last one."""
-        late = self.dice.uniform(0.0, self.latest) ** 2 / self.latest  # mostly little: what it meets then still matters
+        """Return the additional delay of a request. The latest arrival is remembered, because a seed must last until then."""
+        late = (
+            self.dice.uniform(0.0, self.latest) ** 2 / self.latest
+        )  # Mostly a short delay, so that the request still meets related work.
         self.last_arrival = max(self.last_arrival, now + late + 1.0)
         return late
 
@@ -60,14 +62,14 @@ class NetworkFaults:
         )
 
     def delay(self) -> float:
-        """Mostly some hundred microseconds; now and then much more."""
+        """Return a delay: mostly some hundred microseconds, sometimes much more."""
         if self.calm or self.dice.random() < 0.9:
             return 0.0001 + 0.0009 * self.dice.random()
         return 0.3 * self.dice.random()
 
 
 class Receiver(Protocol):
-    """Where requests arrive."""
+    """The interface of the place at which requests arrive."""
 
     loop: VirtualLoop
     network_faults: NetworkFaults
@@ -87,7 +89,7 @@ def _error(reply: Exception) -> Exception:
 
 
 class Line:
-    """What AsyncWire takes for a pool of connections."""
+    """The replacement of the transport's connection pool."""
 
     def __init__(self, server_side: Receiver) -> None:
         self._server_side = server_side
@@ -97,7 +99,7 @@ class Line:
         if not server_side.network_faults.reachable(current.get(), server_side.loop.time()):
             await asyncio.sleep(server_side.network_faults.delay())
             if server_side.network_faults.dice.random() < 0.5:
-                await server_side.loop.create_future()  # silence
+                await server_side.loop.create_future()  # The connection falls silent.
             raise foreign.ConnectionError("refused")
         return Connection(server_side)
 
@@ -109,7 +111,7 @@ class Line:
 
 
 class Connection:
-    """One exchange at a time, as the wire makes them."""
+    """One exchange at a time, as the transport makes them."""
 
     def __init__(self, server_side: Receiver) -> None:
         self._server_side = server_side
@@ -121,7 +123,7 @@ class Connection:
         self.carry_out(current.get(), _commands(parts))
 
     def carry_out(self, sender: Process | None, commands: Sequence[Words]) -> None:
-        """What was sent is on its own from here on."""
+        """Deliver a request, which no longer depends on its sender."""
         server_side, network_faults = self._server_side, self._server_side.network_faults
         hard = network_faults.focus and any(
             server_side.name_of(command) in network_faults.focus for command in commands
@@ -145,7 +147,7 @@ class Connection:
             self._break(network_faults.delay())
         else:
             self._after(network_faults.delay(), lambda: self._arrive(replies))
-        if fate == "repeated":  # as where a first sending was taken for lost, and arrives after the second
+        if fate == "repeated":  # As if a first request was thought lost and arrived after the second.
             late = network_faults.lateness(self._server_side.loop.time())
             self._after(network_faults.delay() + late, lambda: self._again(sender, commands))
 
@@ -153,7 +155,7 @@ class Connection:
         self._server_side.execute(sender, commands)
 
     def _break(self, delay: float) -> None:
-        """The connection is reset; or nothing is heard of it ever again."""
+        """Reset the connection, or let it fall silent for ever."""
         if self._server_side.network_faults.dice.random() < 0.7:
             self._after(delay, lambda: self._arrive(foreign.ConnectionError("reset")))
 
@@ -165,7 +167,7 @@ class Connection:
             return
         if isinstance(replies, Exception):
             self._arrived.set_exception(replies)
-            self._arrived.exception()  # its sender may be gone
+            self._arrived.exception()  # Its sender may be dead.
         else:
             self._arrived.set_result(replies)
 
@@ -193,7 +195,7 @@ def _commands(parts: Sequence[bytes]) -> list[Words]:
 
 @dataclass(eq=False, slots=True)
 class Listener:
-    """Who waits for a token of some lists."""
+    """A client that waits for a token on some lists."""
 
     keys: list[bytes]
     process: Process | None
@@ -206,7 +208,7 @@ class Listener:
 
 
 class Bell:
-    """What stands in the place of AsyncBell: waits at the server for the first token of some lists."""
+    """The replacement of AsyncBell: wait at the server for the first token on some lists."""
 
     def __init__(self, server_side: Receiver) -> None:
         self._server_side = server_side
@@ -219,7 +221,7 @@ class Bell:
         heard: asyncio.Future[tuple[str, bytes]] = server_side.loop.create_future()
 
         def take(key: bytes, token: bytes) -> None:
-            if network_faults.fate() == "good":  # else the token is lost on its way
+            if network_faults.fate() == "good":  # Otherwise the token is lost on its way.
                 server_side.loop.call_later(
                     network_faults.delay(), _hear, heard, (key.decode(), token), context=server_side.loop.nobody
                 )
@@ -235,8 +237,12 @@ class Bell:
             server_side.unblock(listener)
 
     async def ask(self, keys: Sequence[str], seconds: float, plan: Any) -> Any:
-        """A call behind the bell: from when it arrives it is at the server, which carries it out when the bell rings or the time is
-        over. Of a sender that was lost with its machine it does not know, and may do so for it, too."""
+        """Send a call that waits behind a bell.
+
+        From its arrival on it waits at the server, which executes it when the bell rings or the time is over. The
+        server does not know whether the sender was lost with its machine, and may execute the call for a lost sender
+        too.
+        """
         server_side, sender = self._server_side, current.get()
         await asyncio.sleep(server_side.network_faults.delay())
         if not server_side.network_faults.reachable(sender, server_side.loop.time()):
@@ -264,7 +270,7 @@ class Bell:
         except (foreign.RedisError, TimeoutError) as error:
             raise Unreachable(str(error)) from None
         finally:
-            if sender is None or sender.alive:  # hung up
+            if sender is None or sender.alive:  # The connection was closed.
                 timer.cancel()
                 server_side.unblock(listener)
         try:

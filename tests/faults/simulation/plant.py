@@ -1,8 +1,9 @@
-"""Plants each known bug in the scripts of the simulation's server, and says which seed caught it, and how soon.
+"""Plant each known bug in the scripts of the simulation's server, and print which seed caught it, and how soon.
 
     scripts/faults plant [NAME …] [--count N] [--processes N]
 
-Only the server's scripts are changed: the watcher, the proof at the end and the handlers' own memory have to notice from outside.
+Only the server's scripts are changed. The watcher, the final checks and the handlers' own memory must notice the bug
+from outside.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tests.faults.simulation.simulate import some
 
 
 class Hunt(NamedTuple):
-    """What became of one bug."""
+    """The result for one bug."""
 
     bug: Bug
     seeds: int
@@ -29,7 +30,7 @@ class Hunt(NamedTuple):
 
 
 def hunted(bug: Bug, first: int, count: int) -> Hunt:
-    """Seeds from `first` on, until one of them fails."""
+    """Run seeds from `first` on until one of them fails."""
     begun = time.monotonic()
     outcome = some(first, count, bug.plant)
     return Hunt(bug, outcome.seeds, outcome.failed, outcome.why, time.monotonic() - begun)

@@ -1,4 +1,4 @@
-"""The fleet and the coordinators of a seed: supervisors that replace what died, and the real worker and coordinator below them."""
+"""The fleet and the coordinators of a seed: simulated supervisors, with the real worker and coordinator below them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from workers.process.worker import Worker
 
 
 class Pod:
-    """A supervisor with one worker process, which it replaces; what it was told of is given up when the child dies."""
+    """A supervisor with one worker process. It replaces a dead child and abandons the child's runs."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.supervisor = Process(f"s{name}")
         self.child = Process("")
-        self.child.alive = False  # until the first one is there
+        self.child.alive = False  # until the first worker is ready
         self.worker: Worker | None = None
         self.ids: list[tuple[int, str]] = []
         self.ended = asyncio.Event()
@@ -34,7 +34,7 @@ class Pod:
 
     @property
     def has_left(self) -> bool:
-        """Whether its last worker said so before it ended."""
+        """Return whether the last worker said that it left before it ended."""
         return self.worker is not None and self.worker.has_left
 
 
@@ -69,11 +69,11 @@ class Pods:
             grace=self._dice.choice([0.0, 0.5, 2.0]),
             lease=self._environment.scenario.lease,
         )
-        announce = lambda partition, id: pod.ids.append((partition, id))  # noqa: E731  # one line
+        announce = lambda partition, id: pod.ids.append((partition, id))  # noqa: E731  # It is a single expression.
         pod.worker = Worker(self._registry, options, self._environment.clock, announce)
         with contextlib.suppress(CoordinatorError):
             await pod.worker.run()
-        self.kill_child(pod)  # a process that has ended takes along what it left running
+        self.kill_child(pod)  # The tasks of an ended process end with it.
 
     def _poisoned(self) -> None:
         for pod in self.all:
@@ -85,17 +85,20 @@ class Pods:
         self._environment.loop.call_soon(pod.ended.set, context=self._environment.loop.nobody)
 
     def lose(self, pod: Pod) -> None:
-        """Supervisor and worker at once: nobody is told, and the lease has to run out."""
+        """Kill supervisor and worker at the same time: no process learns of it, and the lease must expire."""
         pod.child.alive = pod.supervisor.alive = False
         self.all[self.all.index(pod)] = self.start(pod.name + "x")
 
     def some(self) -> Pod:
-        """Mostly one that holds runs: there it hurts."""
+        """Return a pod, mostly one that owns runs, where a fault has the largest effect."""
         busy = [pod for pod in self.all if pod.child.alive and pod.worker is not None and pod.worker.attempts]
         return self._dice.choice(busy if busy and self._dice.random() < 0.8 else self.all)
 
     async def abandon(self, partition: int, worker: str, whole: bool = True) -> None:
-        """Not `whole`: who does it dies after the first run, and what is left is for a coordinator."""
+        """Abandon the runs of a worker.
+
+        Without `whole`, the caller dies after the first run, and a coordinator must do the rest.
+        """
         wire, keys = AsyncWire(self._environment.settings().address), self._environment.namespace.keys(partition)
         plan = coordinator_plans.abandon(keys, worker, batch=self._dice.choice([1, 200]) if whole else 1)
         with contextlib.suppress(CoordinatorError):
@@ -124,7 +127,7 @@ class Coordinators:
             while True:
                 try:
                     return await coordinator.run()
-                except CoordinatorError:  # it could not enter: whoever starts it does so again
+                except CoordinatorError:  # It could not connect. Its supervisor starts it again.
                     await asyncio.sleep(1.0)
 
         self.all = [pair for pair in self.all if pair[0].alive]

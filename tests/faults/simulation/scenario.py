@@ -1,6 +1,7 @@
-"""What a seed is made of, drawn before it begins: small worlds, short leases, and mostly one kind of call that has it hard.
+"""The parameters of a seed, drawn before it starts: few processes, short leases, and mostly one focus of faults.
 
-Faults that are spread over all calls seldom meet twice in the same place; a bug needs just that. So a seed has a focus.
+Faults that are spread over all calls rarely meet in the same place, which is what most bugs need. So most seeds have
+one kind of call that is hit much more often.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ FOCUSES: dict[str, frozenset[str]] = {
     "coordinators": frozenset({"recover", "judge", "abandon", "due", "fire", "lock"}),
     "nobody": frozenset(),
 }
-HARD = 6.0  # how much more often the calls of the focus are hit
+HARD = 6.0  # how much more often calls of the focus are hit
 FAULTS = ("request lost", "reply lost", "late", "repeated", "cut")
-LATEST = (1.0, 1.0, 2.0, 2.0, 2.0, 4.0, 4.0, 4.0, 8.0, 45.0)  # seconds: nothing repeats a call for longer than 50
+LATEST = (1.0, 1.0, 2.0, 2.0, 2.0, 4.0, 4.0, 4.0, 8.0, 45.0)  # seconds: no call is repeated for longer than 50
 KINDS = ("agent", "agent", "steps", "watched")
 DISTURBANCES = (
     "crash worker", "pause worker", "drain worker", "lose host", "crash coordinator", "pause coordinator", "cut off", "outage",
@@ -30,19 +31,19 @@ DISTURBANCES = (
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The numbers of a seed. Times are virtual seconds."""
+    """The parameters of a seed. Times are virtual seconds."""
 
     partitions: int
     lease: float
-    seconds: float  # how long there are faults
-    pace: float  # between two disturbances, at most
+    seconds: float  # the duration of the faults
+    pace: float  # the longest time between two disturbances
     disturbances: tuple[str, ...]
     chances: dict[str, float]
     focus: frozenset[str]
-    latest: float  # how late a late request arrives, at most
+    latest: float  # the largest delay of a late request
     coordinators: int
     pods: int
-    producers: tuple[int, ...]  # how many runs each of them enqueues
+    producers: tuple[int, ...]  # the number of runs of each producer
     operator: bool
     schedule: bool
     kinds: tuple[str, ...]
@@ -68,7 +69,7 @@ class Scenario:
 
 
 def new_run(dice: random.Random, kinds: Sequence[str]) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Kind, inputs and options of a run. One with a key has the same inputs each time."""
+    """Return kind, inputs and options of a run. A run with a key always has the same inputs."""
     kind = dice.choice(kinds)
     inputs: dict[str, Any] = {"turns": dice.choice([2, 5, 10]), "trouble": dice.choice([0.0, 0.0, 0.1, 0.4])}
     options: dict[str, Any] = {"priority": dice.choice([0, 0, 5])}

@@ -1,8 +1,8 @@
-"""A real server under virtual time: every script is the real one, with a head that gives it the time and makes keys end by it.
+"""A real server under virtual time: every script is the real one, with a prelude that provides time and expires keys.
 
-In the script's text `redis` is shadowed: TIME answers the virtual time, which comes along as a second key, a TTL is kept in a
-list of our own, from which each script first takes what is over, and what the server would draw follows from that time. Everything
-else is the server's.
+In the text of the script, `redis` is shadowed. TIME returns the virtual time, which is passed as a second key. TTLs are
+kept in a list of our own, and each script first deletes the expired keys. Random choices of the server follow from the
+virtual time. Everything else is the server's own.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ end
 local redis = { call = under_virtual_time(server.call), pcall = under_virtual_time(server.pcall) }
 """
 
-# What is to be seen of runs after each call: the fields that the laws are about.
+# The fields of runs that the watcher's rules are about, read after each call.
 LOOK = """#!lua
 local seen = {}
 for i = 1, #ARGV do
@@ -80,10 +80,10 @@ def sha(text: str) -> str:
 
 
 class RealServer:
-    """One connection to a real server: commands there, replies back, nothing else. Kept from seed to seed."""
+    """One connection to a real server, which is kept from seed to seed: commands there, replies back."""
 
     def __init__(self, path: Path, scripts: Sequence[Script], plant: Callable[[str], str] = str) -> None:
-        """`plant` may put a bug into the text of a script; its callers still know it by the hash of the right one."""
+        """Connect and load the scripts. `plant` may put a bug into a script's text; callers still use the hash of the original."""
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(str(path))
         self._reader = hiredis.Reader()
@@ -108,14 +108,14 @@ class RealServer:
         return replies
 
     def at_time(self, command: Words, now_ms: int) -> list[Words]:
-        """A command as it is sent at a time: a script with its head; before any other the keys that are over go."""
+        """Return a command for a given time: a script gets its prelude; before any other command, expired keys are deleted."""
         now = b"%d" % now_ms
         if command[0] == b"EVALSHA":
             return [[b"EVALSHA", self._ours[bytes(command[1])], b"2", command[3], now, *command[4:]]]
         return [[b"EVALSHA", self._sweep, b"2", b"-", now], command]
 
     def known(self, command: Words) -> Any:
-        """What it answers to a question about itself; it is asked once."""
+        """Return the answer to a question about the server itself, which is asked once."""
         question = tuple(command)
         if question not in self._known:
             (self._known[question],) = self.ask([question])

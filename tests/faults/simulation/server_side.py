@@ -1,4 +1,4 @@
-"""The server's side of a simulation: carries out what arrives, serves who listens, shows each step to the watcher."""
+"""The server's side of a simulation: execute requests, serve listeners, and show each step to the watcher."""
 
 from __future__ import annotations
 
@@ -27,27 +27,35 @@ QUIET = (
     "upcoming",
     "view",
     "cap",
-)  # scripts that ring nobody
+)  # scripts that ring no bell
 CREATE = ("enqueue", "fire")
-THE_SERVERS = (b"INFO", b"CONFIG")  # what it answers says nothing of the seed
-CHANGE = ("checkpoint", "discard", "note", "extend", "kill")  # they move no run, and change what is to be seen of one
+THE_SERVERS = (b"INFO", b"CONFIG")  # The answer says nothing about the seed.
+CHANGE = (
+    "checkpoint",
+    "discard",
+    "note",
+    "extend",
+    "kill",
+)  # They do not change a status, but they change visible fields of a run.
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One command that arrived: how it is sent to the real server, and what it was given. Without a name its script is unknown.
-    Where nothing is sent the answer is known."""
+    """One command that arrived: how it is sent to the real server, and its arguments.
+
+    A step without a name calls an unknown script. If nothing is to be sent, the answer is already known.
+    """
 
     name: str
     words: Sequence[Words]
     known: Any = None
-    at: str = ""  # the partition's tag
+    at: str = ""  # the partition's hash tag
     given: Given | None = None
     rings: bool = False
 
 
 class Trace:
-    """What happened, in order: a digest of all of it, and the last lines."""
+    """The events in order: a digest of all, and the last lines."""
 
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
@@ -69,7 +77,7 @@ class Trace:
 
 
 class ServerSide:
-    """Where all requests of a seed arrive."""
+    """The place at which all requests of a seed arrive."""
 
     def __init__(
         self, server: RealServer, loop: VirtualLoop, network_faults: NetworkFaults, watchers: Watchers, trace: Trace
@@ -85,12 +93,12 @@ class ServerSide:
         self._loaded: set[bytes] = set()
 
     def name_of(self, command: Words) -> str:
-        """The script that a command calls; empty where it calls none."""
+        """Return the name of the script that a command calls, or an empty string."""
         script = self.server.scripts.get(command[1]) if len(command) > 1 else None
         return script.name if script is not None else ""
 
     def know(self, sha: bytes) -> None:
-        """A script is loaded, and is not asked for with its text."""
+        """Note that a script is loaded, so that its text is not requested."""
         self._loaded.add(sha)
 
     @property
@@ -98,7 +106,7 @@ class ServerSide:
         return int((START + self.loop.time()) * 1000)
 
     def execute(self, sender: Process | None, commands: Sequence[Words]) -> list[Any]:
-        """What one trip brings, in one exchange with the real server; then who listens is served."""
+        """Execute one trip in one exchange with the real server, then serve the listeners."""
         steps = [self._step([*command]) for command in commands]
         listeners = self._listening() if any(step.rings for step in steps) else []
         asked = [words for step in steps for words in step.words]
@@ -159,7 +167,7 @@ class ServerSide:
             self._listeners.remove(listener)
 
     def _listening(self) -> list[Listener]:
-        """In the order in which they came. Who has died is not there any more; who is paused still is."""
+        """Return the listeners in their order of arrival, without those of dead processes. Paused ones still count."""
         return [one for one in self._listeners if one.process is None or one.process.alive]
 
     def _serve(self, listeners: Sequence[Listener], popped: Sequence[Any]) -> None:
@@ -171,7 +179,7 @@ class ServerSide:
 
 
 def _given(script: Script, values: Sequence[bytes]) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """The arguments of a call by name, and its items."""
+    """Return the arguments of a call by name, and its items."""
     texts = [value.decode(errors="replace") for value in values]
     fixed, width = len(script.arguments), len(script.item_fields)
     items = [

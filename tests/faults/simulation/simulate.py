@@ -1,4 +1,4 @@
-"""Histories on a virtual clock: real workers, coordinators and clients over a network that loses, cuts and delays."""
+"""Simulate fleets on a virtual clock: real workers, coordinators and clients over a network that loses, cuts and delays."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.faults.simulation.server import RealServer
 from tests.faults.simulation.world import World
 from tests.servers import FORGETFUL, Server
 
-SEEDS_PER_PROCESS = 200  # seeds that one process is given
+SEEDS_PER_PROCESS = 200  # seeds per process
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of some seeds. `why` is empty where every promise was kept."""
+    """The result of some seeds. `why` is empty if every promise was kept."""
 
     seeds: int = 0
     events: int = 0
@@ -63,12 +63,12 @@ def a_server(plant: Callable[[str], str] = str) -> Iterator[RealServer]:
 
 
 def one(seed: int, server: RealServer) -> Outcome:
-    """One seed. Anything that is raised is a promise broken, or a simulation that is."""
+    """Run one seed. Any exception means that a promise was broken, or that the simulation is wrong."""
     world = World(seed, server)
     outcome = Outcome(seeds=1)
     try:
         world.run()
-    except Exception as error:  # noqa: BLE001  # whatever it is, the seed repeats it
+    except Exception as error:  # noqa: BLE001  # Whatever it is, the seed repeats it.
         outcome.failed, outcome.why, outcome.tail = (
             seed,
             f"{type(error).__name__}: {error}",
@@ -81,11 +81,11 @@ def one(seed: int, server: RealServer) -> Outcome:
 
 
 def some(first: int, count: int, plant: Callable[[str], str] = str) -> Outcome:
-    """Some seeds in this process, until one fails."""
+    """Run some seeds in this process until one fails."""
     total = Outcome()
-    hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None  # what was thrown away can't clean up
+    hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None  # Discarded tasks cannot clean up.
     gc.collect()
-    gc.freeze()  # so that what is collected between two seeds is little
+    gc.freeze()  # This keeps the collection between two seeds small.
     gc.disable()
     try:
         with a_server(plant) as server:
@@ -102,8 +102,11 @@ def some(first: int, count: int, plant: Callable[[str], str] = str) -> Outcome:
 
 
 def pin(cores: SimpleQueue[int]) -> None:
-    """This process and its server on one core: they take turns, and what one has written is still in its cache when the other
-    reads it, which saves a fifth of the time."""
+    """Pin this process and its server to one core.
+
+    They take turns, and what one has written is still in the cache when the other reads it. This saves a fifth of the
+    time.
+    """
     os.sched_setaffinity(0, {cores.get()})
 
 

@@ -1,4 +1,4 @@
-"""Who asks for something: producers that enqueue and wait, an operator that cancels and revives, a schedule."""
+"""The users of a seed: producers that enqueue and wait, an operator that cancels and revives, a schedule."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ NAME = "often"
 
 
 class Users:
-    """What they were told is what counts: `acknowledged`."""
+    """All users of a seed. Only acknowledged runs count: `acknowledged`."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment, self._dice = environment, environment.dice
-        self.acknowledged: dict[str, int] = {}  # run -> turns
+        self.acknowledged: dict[str, int] = {}  # run -> number of turns
         self.poison: set[str] = set()
         self.all: list[tuple[Process, asyncio.Task[Any]]] = []
 
@@ -43,7 +43,7 @@ class Users:
         return any(process.alive and not task.done() for process, task in self.all)
 
     def lose_one(self) -> None:
-        """Whoever has a schedule lives on: it would fire for ever, and no seed would end."""
+        """Kill a producer. The owner of a schedule survives, because otherwise the schedule would fire for ever."""
         self._dice.choice([process for process, _ in self.all if process.name != "sch"]).alive = False
 
     def _client(self) -> AsyncClient:
@@ -68,14 +68,16 @@ class Users:
                     waiting.add_done_callback(_looked_at)
 
     async def _enqueue(self, client: AsyncClient, kind: str, inputs: Any, options: Any) -> AsyncHandle[Any] | None:
-        """Again and again, with the same identity where it may have been carried out."""
+        """Enqueue repeatedly, with the same identity if the call may already have been executed."""
         for _ in range(20):
             try:
                 return await client.enqueue(kind, inputs, **options)
             except Unconfirmed as error:
                 if error.ids:
                     options = {**options, "id": error.ids[0]}
-            except BadCall as error:  # nobody calls wrongly here: the simulation is broken, and would prove nothing
+            except (
+                BadCall
+            ) as error:  # All calls here are valid. If one is refused, the simulation is wrong and would prove nothing.
                 self._environment.complain(error)
             except CoordinatorError:
                 pass
@@ -97,7 +99,7 @@ class Users:
     # -- others
 
     async def _operate(self) -> None:
-        """Cancels and revives what it finds, at any time; mostly what can be revived."""
+        """Cancel and revive runs at any time, mostly runs that can be revived."""
         client = self._client()
         while not self._environment.network_faults.calm:
             await asyncio.sleep(self._dice.random() * 1.5)
@@ -118,7 +120,7 @@ class Users:
         return seen is not None and seen.status in ENDED and seen.status != "completed"
 
     async def _schedule(self) -> None:
-        """A schedule that is set, changed, and taken away when the faults are over."""
+        """Set a schedule, change it, and remove it after the faults."""
         client, environment = self._client(), self._environment
         while not self._environment.network_faults.calm:
             every = self._dice.choice([1, 2])
@@ -131,7 +133,7 @@ class Users:
             except NotFound:
                 if (
                     environment.loop.time() > environment.network_faults.last_arrival
-                ):  # else one that is on its way may still set it
+                ):  # Otherwise a request that is on its way could set the schedule again.
                     return
             except CoordinatorError:
                 pass

@@ -1,6 +1,6 @@
-"""Judges every step at the server, from outside: what was asked, what was answered, and what became of the runs.
+"""Judge every step at the server from outside: the request, the answer, and the effect on the runs.
 
-It knows the promises and the table of moves, and nothing of how the scripts keep them.
+The watcher knows the promises and the table of moves, but not how the scripts implement them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from coordinator.model.run import ENDED, MOVES, Counters, Status
 
 Given = tuple[dict[str, str], list[dict[str, str]]]
 OWNERS_CALLS = ("checkpoint", "complete", "fail", "retry", "release", "reject", "note", "extend", "kill")
-GO_ON = ("checkpoint", "note", "extend", "kill")  # calls of an owner after which it still is one
+GO_ON = ("checkpoint", "note", "extend", "kill")  # calls of an owner that do not end its ownership
 TICK_MS = 1000
 
 
@@ -23,7 +23,7 @@ class Broken(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A run as it was seen after a step."""
+    """A run as it was after a step."""
 
     status: Status
     token: str
@@ -46,7 +46,7 @@ class Seen:
 
 @dataclass(slots=True)
 class Member:
-    """A worker as the calls that were carried out make it."""
+    """A worker, according to the executed calls."""
 
     lease: int
     until: int
@@ -57,20 +57,20 @@ class Member:
 
 
 class Watcher:
-    """The laws, one method each."""
+    """The rules, one method each."""
 
     def __init__(self, restarted: Callable[[str, int], None]) -> None:
         self._restarted = restarted
         self.ids: list[bytes] = []
         self._runs: dict[str, Seen | None] = {}
-        self._rows: dict[str, Sequence[Any]] = {}  # as they came: one that has not changed need not be read
+        self._rows: dict[str, Sequence[Any]] = {}  # as received: an unchanged run need not be parsed
         self._endings: dict[tuple[str, int], Status] = {}
-        self._accepted: dict[str, tuple[str, str, str]] = {}  # run -> token, call, answer of the last owner's ending
+        self._accepted: dict[str, tuple[str, str, str]] = {}  # run -> token, call and answer of the last owner's ending
         self._tokens: dict[str, set[str]] = {}
         self._members: dict[str, Member] = {}
         self._judged_at: int | None = None
         self._hold_until = 0
-        self.created: dict[str, str] = {}  # once -> run
+        self.created: dict[str, str] = {}  # idempotency key -> run
         self._revivals: dict[str, str] = {}  # run -> the last operation that revived it
 
     def expect(self, ids: Sequence[str]) -> None:
@@ -95,7 +95,7 @@ class Watcher:
             raise Broken(f"{call} raised at the server: {reply}")
         before = dict(self._runs)
         if rows is not None:
-            # not strict: what a later call of the same trip may create is expected already, and was not looked at yet
+            # not strict: a later call of the same trip may create a run that is already expected but was not read yet
             for id, row in zip(list(self._runs), rows, strict=False):
                 if row != self._rows.get(id):
                     self._rows[id], self._runs[id] = row, Seen.of(row)
@@ -182,7 +182,7 @@ class Watcher:
             self._carried_along(call, id, item.get("delta", ""), after)
 
     def _carried_along(self, call: str, id: str, delta: str, after: Seen) -> None:
-        """What an ending brings along is saved with it, unless nothing is kept of the run. A delta begins with its number."""
+        """A delta that comes with an ending is saved with it, unless nothing of the run is kept. It begins with its number."""
         seq = int(delta.partition(":")[2][: int(delta.partition(":")[0])]) if delta else 0
         kept = after.head or after.status not in ENDED
         if kept and seq > (after.head[0] if after.head else 0):
@@ -200,7 +200,7 @@ class Watcher:
             if not item["once"] or word not in ("created", "found"):
                 continue
             if word == "created" and before.get(id) is not None:
-                continue  # a repetition has the answer of the first one, whoever has the key by now
+                continue  # A repeated call gets the answer of the first one, whichever run has the key now.
             named = self.created.get(item["once"], id)
             holds = self._runs.get(named)
             if named != id and holds is not None and holds.status not in ENDED:
@@ -308,7 +308,7 @@ class Watcher:
                 raise Broken(f"run {id} was taken with worker {worker}, and was {was}")
 
     def _judge(self, now: int, given: Given, reply: Any, before: dict[str, Seen | None]) -> None:
-        """Nobody looked for longer than three ticks: then the workers may be as well as they can."""
+        """If no coordinator looked for longer than three ticks, workers must not be declared lost."""
         there = [member for member in self._members.values() if not member.gone]
         if self._judged_at is None or now - self._judged_at > 3 * TICK_MS:
             self._hold_until = now + min((member.lease for member in there if not member.condemned), default=0)
@@ -316,7 +316,7 @@ class Watcher:
 
 
 class Watchers:
-    """One watcher for each partition: no law spans two."""
+    """One watcher for each partition: no rule spans two partitions."""
 
     def __init__(self, tags: Sequence[str], restarted: Callable[[str, int], None]) -> None:
         self._of = {tag: Watcher(restarted) for tag in tags}
@@ -335,7 +335,7 @@ class Watchers:
 
 
 def _answers(reply: Any) -> list[str]:
-    """The words of an answer: one, or one for each item."""
+    """Return the words of an answer: one, or one for each item."""
     parts = reply if isinstance(reply, list) else [reply]
     if parts and isinstance(parts[0], list):
         parts = [part[0] for part in parts]

@@ -1,6 +1,6 @@
-"""One seed: processes with the real worker, coordinator and client in them, a real server, and everything that goes wrong.
+"""One seed: simulated processes with the real worker, coordinator and client, a real server, and all faults.
 
-When the faults are over everything must come to its end; then the structure is proved, and after the retention nothing is left.
+After the faults, all runs must end. Then the structure is checked, and after the retention no key may be left.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.faults.simulation.users import Users
 
 
 class World:
-    """Everything of one seed."""
+    """Everything that belongs to one seed."""
 
     def __init__(self, seed: int, server: RealServer) -> None:
         self.environment = Environment(seed, server)
@@ -26,7 +26,7 @@ class World:
         self._final_checks = FinalChecks(self.environment, self._pods, self._coordinators, self.users)
 
     def run(self) -> None:
-        """Raises Broken where a promise was."""
+        """Run the seed, and raise Broken if a promise was broken."""
         loop = self.environment.loop
         self.environment.server_side.server.empty()
         with self.environment.installed():
@@ -46,7 +46,7 @@ class World:
         self._disturbances.calm()
         await self._final_checks.all_end()
         await self._final_checks.all_leave()
-        self.environment.trace.closed = True  # the server's own order of keys is not the seed's
+        self.environment.trace.closed = True  # The server's own order of keys does not depend on the seed.
         self._final_checks.structure()
         self._final_checks.nothing_is_left()
 
