@@ -10,7 +10,7 @@ import pytest
 from tests.faults.campaigns import bytes as every_byte
 from tests.faults.campaigns import failover, kill, partition, replies, roll, server, zombie
 from tests.faults.campaigns.runner import Campaign, Ran, carry_out
-from tests.faults.lab.hosts import hindrance
+from tests.faults.lab.hosts import missing_requirement
 from tests.faults.lab.triggers import HIT
 from tests.servers import Server
 
@@ -43,7 +43,7 @@ def test_a_call_of_every_script_is_lost_or_late_and_no_promise_is_broken(tmp_pat
 @pytest.mark.timeout(240)
 def test_a_network_that_drops_packets_in_silence_breaks_no_promise(tmp_path: Path) -> None:
     """Use a level that holds even if a live master is declared dead, which may happen on a busy machine."""
-    if sentence := hindrance():
+    if sentence := missing_requirement():
         pytest.skip(sentence)  # It depends on the machine, and cannot be installed.
     _carried_out(partition.campaign("replicated(2)"), 1, tmp_path)
 

@@ -325,7 +325,7 @@ def began_with_less_than_was_saved(story: Story) -> None:
     story.events[1] = replace(story.events[1], number=1)
 
 
-def test_a_stale_owner_that_begins_late_with_what_was_there_at_its_claim_breaks_nothing() -> None:
+def test_a_stale_owner_that_starts_late_from_the_checkpoint_of_its_claim_is_no_breach() -> None:
     story = good()
     story.claim("500-1-wzero")
     story.operations.insert(1, replace(story.operations.pop(), invoked=11, ended=12))
@@ -399,9 +399,9 @@ BREAKS: list[tuple[Callable[[Story], None], str]] = [
     (another_run_for_a_fire_time, "fired_once"),
     (answered_with_another_run, "fired_once"),
     (a_fire_time_passed_over, "fired_once"),
-    (fired_between_its_times, "fires_as_told"),
-    (fired_after_it_was_removed, "fires_as_told"),
-    (fired_while_it_was_paused, "fires_as_told"),
+    (fired_between_its_times, "fires_on_time"),
+    (fired_after_it_was_removed, "fires_on_time"),
+    (fired_while_it_was_paused, "fires_on_time"),
     (overtaken_by_no_other, "ended_as_it_should"),
     (an_old_record_loaded, "records_fresh"),
     (a_record_not_found, "records_fresh"),
@@ -429,8 +429,8 @@ BREAKS: list[tuple[Callable[[Story], None], str]] = [
     (other_bytes, "chunks_kept"),
     (a_stale_save, "no_stale_write"),
     (a_stale_release, "no_stale_write"),
-    (a_condemned_worker_claims, "condemned_stay_out"),
-    (a_condemned_worker_is_renewed, "condemned_stay_out"),
+    (a_condemned_worker_claims, "recovered_workers_stay_out"),
+    (a_condemned_worker_is_renewed, "recovered_workers_stay_out"),
     (a_step_twice_under_one_token, "effects_once"),
     (started_twice_under_one_token, "effects_once"),
     (a_finding, "structure"),
@@ -445,13 +445,13 @@ def test_a_good_history_passes_and_is_counted() -> None:
     assert judgement.counts | wanted == judgement.counts
 
 
-def test_orders_that_are_carried_out_break_nothing() -> None:
+def test_orders_that_take_effect_are_no_breach() -> None:
     judgement = judge(orderly().evidence(), faults=1)
     assert judgement.breaches == {}
     assert judgement.counts | {"acknowledged": 6, "fired": 3, "records": 1} == judgement.counts
 
 
-def test_an_order_that_nobody_was_told_about_may_be_carried_out_or_not() -> None:
+def test_an_order_without_a_reply_may_or_may_not_take_effect() -> None:
     """A discard, a revive, an unpause and a delete without a reply may or may not have taken effect. Neither is a breach."""
     story = orderly()
     for script, given in (
@@ -477,7 +477,7 @@ def test_a_breach_is_caught_by_its_rule(spoil: Callable[[Story], None], rule: st
     assert rule in judge(story.evidence(), faults=1).breaches
 
 
-def test_what_the_owner_of_a_record_has_deleted_may_be_deleted_again() -> None:
+def test_a_record_that_its_owner_deleted_may_be_deleted_again() -> None:
     story = orderly()
     story.record("record_delete", "ok", "b", seq=4)
     story.record("record_delete", "ok", "a", seq=5)
@@ -485,7 +485,7 @@ def test_what_the_owner_of_a_record_has_deleted_may_be_deleted_again() -> None:
     assert judge(story.evidence(), faults=1).breaches == {}
 
 
-def test_after_a_revival_from_the_start_only_what_was_saved_since_has_to_be_there() -> None:
+def test_after_a_revive_from_the_start_only_later_saves_must_be_present() -> None:
     story = orderly()
     story.call("cancel", ["cancelled"], id=RUN)
     story.call("revive", ["queued"], id=RUN, operation="o3", life=1, from_start=1)
@@ -504,7 +504,7 @@ def test_every_rule_has_a_history_that_breaks_it() -> None:
     assert {rule for _, rule in BREAKS} == set(RULES)
 
 
-def test_what_costs_something_is_said() -> None:
+def test_costs_of_graceful_faults_are_reported() -> None:
     story = good()
     assert list(costs_nothing(story.evidence())) == []
     story.event("step", 0, TWO, 8)
@@ -518,7 +518,7 @@ def test_a_rule_that_is_waived_is_not_judged() -> None:
     assert judge(story.evidence(), faults=1, waived=["nothing_lost"]).passed
 
 
-def test_an_ending_that_is_repeated_after_another_owner_has_the_run_is_no_stale_write() -> None:
+def test_a_repeated_ending_is_no_stale_write_although_another_owner_has_the_run() -> None:
     """The first call was executed and its reply lost, so the repeated call gets the old answer."""
     story = Story()
     story.enqueue()

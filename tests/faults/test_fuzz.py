@@ -27,7 +27,7 @@ pytestmark = pytest.mark.matrix("fuzzing")
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_hostile_bytes_are_one_of_our_errors(target: str) -> None:
+def test_hostile_bytes_raise_one_of_our_errors(target: str) -> None:
     assert [wrong for seed in range(1500) if (wrong := bad(target, seed))] == []
 
 
@@ -42,7 +42,7 @@ def test_hostile_command_lines_end_with_a_code() -> None:
 
 
 @pytest.mark.parametrize("data", NASTY, ids=range(len(NASTY)))
-def test_no_input_unfolds_beyond_its_size(data: bytes) -> None:
+def test_no_input_expands_beyond_its_size(data: bytes) -> None:
     tracemalloc.start()
     try:
         decode(data, "fuzz")
@@ -89,7 +89,7 @@ def test_a_run_whose_fields_are_not_ours_is_unreadable_and_named() -> None:
 
 
 @pytest.mark.parametrize("wrong", [[["0 2 * * *"], 0.0, "UTC"], ["0 2 * * *", 0.0, ["UTC"]], [b"x", 0.0, "UTC"]])
-def test_rules_whose_texts_are_none_are_unreadable(wrong: list[Any]) -> None:
+def test_schedule_rules_that_are_not_strings_are_unreadable(wrong: list[Any]) -> None:
     with pytest.raises(Unreadable):
         rules_from(encode([*wrong, 0.0, "skip", "latest"], "rules"))
 
@@ -110,7 +110,7 @@ def test_a_url_in_the_wrong_place_is_refused_without_its_password(real_url: str,
     assert commands.judged(real_url, program, [*given, "redis://u:secret@127.0.0.1:1/x"]) == ""
 
 
-def test_a_schedule_whose_counts_are_not_ours_is_shown_with_its_trouble() -> None:
+def test_a_schedule_with_unreadable_counts_is_shown_with_an_error() -> None:
     view = schedule_view(
         "nightly", {"generation": b"g", "next": b"9" * 30, "fired": b"x", "why": b"\xff", "last": b"\xff"}
     )
@@ -119,7 +119,7 @@ def test_a_schedule_whose_counts_are_not_ours_is_shown_with_its_trouble() -> Non
 
 
 @pytest.mark.parametrize("number", [b"9" * 20, b"9" * 400, b"9" * 5000, "\u00b2".encode()])
-def test_an_entry_of_a_story_with_a_number_that_is_none_is_left_out_and_its_run_is_shown(number: bytes) -> None:
+def test_a_story_entry_with_a_bad_number_is_omitted_and_its_run_is_shown(number: bytes) -> None:
     numbers = b"1 2 1700000000000 %s 0 3 4 1" % number
     wrong = netstrings(b"recovered", numbers, b"w1", b"v1", b"why", b"")
     assert [entry.how for entry in told(netstrings(wrong, TOLD))] == ["recovered"]
@@ -127,14 +127,14 @@ def test_an_entry_of_a_story_with_a_number_that_is_none_is_left_out_and_its_run_
 
 
 @pytest.mark.parametrize("number", ["9" * 400, "9" * 5000])
-def test_time_spent_that_can_t_be_read_is_none_yet(number: str) -> None:
+def test_unreadable_spent_time_counts_as_zero(number: str) -> None:
     assert Spent.parse(f"{number} 20 3 1 500") == Spent()
 
 
 @pytest.mark.parametrize(
     "wrong", [{"due": "+"}, {"expires": "9" * 16}, {"retention": "9" * 20}, {"priority": "9" * 300}, {"key_ttl": "-5"}]
 )
-def test_one_item_that_can_t_be_read_leaves_its_neighbours_in_their_line(store: Store, wrong: dict[str, Any]) -> None:
+def test_an_unreadable_item_leaves_the_other_runs_in_their_queue(store: Store, wrong: dict[str, Any]) -> None:
     """If the script noticed the bad number only after it had written the item before it, that run would be in no queue."""
     good, other = store.id(), store.id()
     answers = store.do(
@@ -149,7 +149,7 @@ def test_one_item_that_can_t_be_read_leaves_its_neighbours_in_their_line(store: 
     assert store.status(other) == "missing"
 
 
-def test_a_number_that_is_none_changes_nothing(store: Store) -> None:
+def test_an_argument_that_is_not_a_number_changes_nothing(store: Store) -> None:
     run = store.running()
     with store.unchanged(), pytest.raises(CoordinatorError, match="abandon was called with wrong arguments"):
         store.abandon("w1", batch="many")

@@ -20,7 +20,7 @@ from tests.faults.lab.observer import POINTS, Recorder
 from tests.servers import Server
 
 
-def test_nobody_watches_unless_told(valkey_server: Server, namespace: str, tmp_path: Path) -> None:
+def test_a_process_outside_a_lab_writes_no_history(valkey_server: Server, namespace: str, tmp_path: Path) -> None:
     with Client(valkey_server.url, namespace) as client:
         client.enqueue("agent", {"topic": "quiet", "turns": 1})
         observer.install_observer(Recorder(tmp_path))
@@ -43,7 +43,7 @@ def test_a_call_without_a_reply_is_unknown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("replicas", "outcome"), [(0, "unknown"), (OSError("reset"), "unknown"), (1, "ok")])
-def test_what_replicas_were_waited_for_and_have_not_is_unknown(tmp_path: Path, replicas: object, outcome: str) -> None:
+def test_a_write_that_no_replica_confirmed_is_unknown(tmp_path: Path, replicas: object, outcome: str) -> None:
     with Recorder(tmp_path)([_ping()]) as watched:
         watched.sent()
         watched.answered([b"PONG", [b"ok"], replicas])
@@ -56,7 +56,7 @@ def _ping() -> Packet:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_process_is_gone_at_the_point_that_an_order_names(valkey_server: Server, tmp_path: Path, point: str) -> None:
+def test_a_process_dies_at_the_point_that_an_order_names(valkey_server: Server, tmp_path: Path, point: str) -> None:
     lab = Lab(valkey_server, tmp_path, Plan(), seed=1)
     (tmp_path / "crash").write_text(f"enqueue {point}")
     program = "from coordinator import Client; Client().enqueue('agent', {'topic': 't', 'turns': 1}); print('survived')"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.lab.hosts import NAME, Hosts, hindrance
+from tests.faults.lab.hosts import NAME, Hosts, missing_requirement
 from tests.servers import Host, Server
 
 pytestmark = pytest.mark.matrix("the fault lab")
@@ -21,7 +21,7 @@ SHORT = 0.5
 
 @pytest.fixture(autouse=True)
 def _can_be_made() -> None:
-    if sentence := hindrance():
+    if sentence := missing_requirement():
         pytest.skip(sentence)  # It depends on the machine, and cannot be installed.
 
 
@@ -54,9 +54,7 @@ def reaches(host: Host, server: Server) -> bool:
     return done.returncode == 0
 
 
-def test_what_is_cut_off_from_clients_is_silent_and_comes_through_when_it_is_whole(
-    hosts: Hosts, server: Server
-) -> None:
+def test_a_host_cut_off_from_clients_is_silent_until_the_network_is_repaired(hosts: Hosts, server: Server) -> None:
     there, other = hosts.all
     with socket.create_connection((there.address, server.port), timeout=SHORT) as line:
         hosts.cut(there, outside=True)
@@ -72,7 +70,7 @@ def test_what_is_cut_off_from_clients_is_silent_and_comes_through_when_it_is_who
         assert line.recv(16) == b"+PONG\r\n", "the same connection: it was not broken, it was silent"
 
 
-def test_what_is_cut_off_from_the_others_is_still_reached_by_clients(hosts: Hosts, server: Server) -> None:
+def test_a_host_cut_off_from_other_hosts_is_still_reached_by_clients(hosts: Hosts, server: Server) -> None:
     there, other = hosts.all
     assert reaches(other, server)
     hosts.cut(there, *hosts.all)
@@ -84,7 +82,7 @@ def test_what_is_cut_off_from_the_others_is_still_reached_by_clients(hosts: Host
     assert reaches(other, server)
 
 
-def test_what_is_cut_off_in_one_direction_hears_and_is_not_heard(hosts: Hosts, server: Server) -> None:
+def test_a_host_cut_off_in_one_direction_receives_but_cannot_answer(hosts: Hosts, server: Server) -> None:
     there = hosts.all[0]
     with socket.create_connection((there.address, server.port), timeout=SHORT) as line:
         hosts.cut(there, outside=True, way="out")
@@ -103,7 +101,7 @@ def test_what_is_cut_off_in_one_direction_hears_and_is_not_heard(hosts: Hosts, s
         assert server.admin.get("heard") == b"yes"
 
 
-def test_nothing_is_left_when_they_are_closed() -> None:
+def test_closed_hosts_leave_nothing_behind() -> None:
     one, two = Hosts(1), Hosts(2)
     assert {host.address for host in one.all}.isdisjoint(host.address for host in two.all)
     one.close()
@@ -112,7 +110,7 @@ def test_nothing_is_left_when_they_are_closed() -> None:
     assert left(os.getpid()) == []
 
 
-def test_what_a_killed_process_left_behind_is_removed_by_the_next() -> None:
+def test_the_next_process_removes_what_a_killed_one_left_behind() -> None:
     killed = "print(os.getpid(), flush=True); os.kill(os.getpid(), 9)"
     program = f"import os; from tests.faults.lab.hosts import Hosts; made = Hosts(2); {killed}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -18,7 +18,7 @@ def test_a_recipe_applies(mutant: Mutant) -> None:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_who_has_to_notice_is_there(mutant: Mutant) -> None:
+def test_the_test_that_must_notice_the_bug_exists(mutant: Mutant) -> None:
     if mutant.caught_by.startswith("campaign"):
         assert mutant.caught_by.split()[1] in commands()
     else:
@@ -27,7 +27,7 @@ def test_who_has_to_notice_is_there(mutant: Mutant) -> None:
 
 
 # Their behaviour is guarded by two lines, each of which is sufficient, or by a line that another test of the promise covers.
-UNMARRED = {
+WITHOUT_A_LINE = {
     "test_a_worker_that_wakes_up_after_its_lease_writes_nothing": "a flush waits out the doubt, and the token refuses it",
     "test_runs_of_four_partitions_survive_a_kill": "promise 1 in four partitions: the line is the same",
 }
@@ -39,10 +39,10 @@ def test_each_promise_has_a_test_that_fails_without_its_line() -> None:
     for path in (PROMISES, POISON):
         there = re.findall(r"^def (test_\w+)", (ROOT / path).read_text(), re.M)
         assert there
-        assert set(there) - caught - UNMARRED.keys() == set(), f"nobody has tried what {path} can't do without"
+        assert set(there) - caught - WITHOUT_A_LINE.keys() == set(), f"nobody has tried what {path} can't do without"
 
 
-def test_the_page_says_which_line_each_promise_stands_on() -> None:
+def test_the_page_shows_the_line_behind_each_promise() -> None:
     page = (ROOT / "docs" / "faults.md").read_text()
     for mutant in MUTANTS:
         if mutant.promise:
@@ -50,5 +50,5 @@ def test_the_page_says_which_line_each_promise_stands_on() -> None:
             assert f"| {mutant.promise} | {mutant.name} | `{mutant.path}` | `{line}` | `{name}` |" in page
 
 
-def test_there_are_enough_of_them_and_each_has_a_name_of_its_own() -> None:
+def test_there_are_enough_mutants_with_different_names() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 25

@@ -48,7 +48,7 @@ def test_a_server_that_can_not_write_its_file_is_unreachable_and_not_a_bad_call(
         client.enqueue("second")
 
 
-def test_what_was_asked_of_a_full_server_is_done_when_there_is_room(server: Server, tmp_path: Path) -> None:
+def test_a_request_to_a_full_server_succeeds_when_there_is_space(server: Server, tmp_path: Path) -> None:
     with Client(server.url, timeout=30) as client:
         done: list[Status] = []
         thread = threading.Thread(target=lambda: done.append(client.enqueue("second").view().status))

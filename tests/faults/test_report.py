@@ -41,7 +41,7 @@ def test_only_what_is_between_the_marks_is_written() -> None:
     assert "old" not in text
 
 
-def test_what_is_kept_comes_back(tmp_path: Path) -> None:
+def test_kept_records_are_read_back(tmp_path: Path) -> None:
     records.keep(ONE, tmp_path)
     records.keep(TWO, tmp_path)
     assert list(records.read(tmp_path)) == [ONE, TWO]

@@ -16,7 +16,11 @@ from tests.faults.simulation.loop import Stuck, VirtualClock, VirtualLoop
 from tests.faults.simulation.scenario import FAULTS
 from tests.faults.simulation.simulate import some
 
-QUICK = ("what is taken away keeps its epoch", "a completed run keeps its key for ever", "judging knows no hold")
+QUICK = (
+    "a recovered run keeps its epoch",
+    "a completed run keeps its key for ever",
+    "judge ignores the pause of recovery",
+)
 DIGESTS = """
 from tests.faults.simulation.simulate import a_server, one
 with a_server() as server:
@@ -27,7 +31,7 @@ with a_server() as server:
 
 @pytest.mark.matrix("simulation")
 @pytest.mark.parametrize("first", [0, 25, 50, 75])
-def test_every_promise_is_kept_whatever_gets_lost_late_or_killed(first: int) -> None:
+def test_every_promise_holds_with_lost_and_late_messages_and_killed_processes(first: int) -> None:
     outcome = some(first, 25)
     assert not outcome.why, "\n".join([*outcome.tail, f"seed {outcome.failed}: {outcome.why}"])
     assert outcome.runs > 25
@@ -47,7 +51,7 @@ def test_a_seed_repeats_exactly_in_any_process() -> None:
     assert found[0] == found[1]
 
 
-def test_who_waits_for_nothing_at_all_waits_until_time_has_passed() -> None:
+def test_a_wait_of_zero_lets_time_pass() -> None:
     """As with any clock, a wait that was rounded to 0 ends some time later, and whatever is due by then is due."""
     loop = VirtualLoop()
     loop.run_until_complete(VirtualClock(loop).asleep(0.0))
@@ -55,7 +59,7 @@ def test_who_waits_for_nothing_at_all_waits_until_time_has_passed() -> None:
     loop.close()
 
 
-def test_a_seed_in_which_no_time_passes_any_more_fails() -> None:
+def test_a_seed_in_which_time_stops_fails() -> None:
     async def for_ever() -> None:
         while True:  # noqa: ASYNC110  # There is no event to wait for.
             await asyncio.sleep(0)  # The subject of the test: a task that lets no virtual time pass.

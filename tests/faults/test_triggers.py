@@ -11,16 +11,16 @@ from tests.faults.lab.triggers import ASKED, HIT, NOT_HIT
 from tests.faults.programs.operator import ACTIONS
 
 
-def test_every_script_is_hit_or_it_is_said_why_not() -> None:
+def test_every_script_is_hit_or_has_a_reason_why_not() -> None:
     assert sorted(script.name for script in (*HIT, *NOT_HIT)) == sorted(script.name for script in SCRIPTS)
     assert all(NOT_HIT.values())
 
 
-def test_what_an_operator_is_asked_for_it_can_do() -> None:
+def test_the_operator_has_every_requested_action() -> None:
     assert set(ASKED.values()) <= set(ACTIONS)
 
 
-def test_a_round_of_lost_replies_and_late_requests_takes_every_script_both_ways() -> None:
+def test_a_round_hits_every_script_with_a_lost_reply_and_a_late_request() -> None:
     first, second = replies.halves(random.Random(7))
     assert {turn.script for turn in first} == {turn.script for turn in second} == set(HIT)
     assert sorted((turn.script.name, turn.late) for turn in first + second) == sorted(
@@ -28,10 +28,10 @@ def test_a_round_of_lost_replies_and_late_requests_takes_every_script_both_ways(
     )
 
 
-def test_a_round_of_crashes_takes_every_point_around_every_script() -> None:
+def test_a_round_of_crashes_covers_every_point_around_every_script() -> None:
     assert set(kill.crash_points(random.Random(7))) == {(script, point) for script in HIT for point in POINTS}
 
 
-def test_the_labs_of_these_campaigns_have_whom_it_takes() -> None:
+def test_the_labs_of_these_campaigns_have_an_operator_and_a_record_keeper() -> None:
     for campaign in (kill.CAMPAIGN, replies.campaign()):
         assert (campaign.plan.operators, campaign.plan.record_keepers) == (1, 1)

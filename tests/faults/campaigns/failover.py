@@ -198,7 +198,7 @@ def campaign(on: str, durability: str) -> Campaign:
         Plan(lease=5.0), server=SentinelGroup if on == "sentinel" else LabCluster, begin=failovers.found,
         # A coordinator that still uses a replaced master may recover workers there, and this recovery may be undone:
         # replicas do not confirm a recovery, only the claims that follow.
-        waived=("condemned_stay_out",),
+        waived=("recovered_workers_stay_out",),
     )  # fmt: skip
     if durability != "local":
         return made

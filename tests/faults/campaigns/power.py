@@ -18,7 +18,7 @@ from tests.faults.lab.shim import ShimServer
 
 # rules that a server which loses the last second cannot keep
 FORGOTTEN = (
-    "nothing_lost", "one_ending", "epochs_grow", "resumed_fresh", "chunks_kept", "no_stale_write", "condemned_stay_out",
+    "nothing_lost", "one_ending", "epochs_grow", "resumed_fresh", "chunks_kept", "no_stale_write", "recovered_workers_stay_out",
     "one_owner", "effects_once", "revived_once",
 )  # fmt: skip
 MOST_SECONDS = 3.0  # everysec: one fsync per second; the server waits at most two seconds for a slow one

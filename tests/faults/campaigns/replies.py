@@ -13,7 +13,7 @@ from typing import NamedTuple
 from coordinator.store.script import Script
 from tests.faults.campaigns.runner import Campaign, run
 from tests.faults.lab.lab import Lab, Plan
-from tests.faults.lab.triggers import AGAIN, HIT, LONG, MANY_STEPS, SOON, provoke
+from tests.faults.lab.triggers import AGAIN, HIT, LONG, MANY_STEPS, SOON, trigger
 from tests.proxy import Fault, naming
 from tests.waiting import wait_until
 
@@ -112,7 +112,7 @@ def first_of(lab: Lab, armed: deque[Armed]) -> Armed:
         if (
             done >= then
         ):  # Trigger it again: a drained worker may have nothing to release, and a run may end before it is cancelled.
-            provoke(lab, armed[0].turn.script)
+            trigger(lab, armed[0].turn.script)
             armed.rotate(-1)
             then = done + max(SOON, AGAIN // len(armed))
         return False

@@ -114,7 +114,7 @@ def resumed_fresh(see: Evidence) -> Iterator[str]:
     """A resumed run starts from the newest acknowledged save, unless it was revived from the start since then."""
     for id, saves in see.saves.items():
         for claim in see.claims.get(id, ()):
-            kept = [save for save in saves if not order_rules.begun_anew(see, id, save.invoked, claim.ended)]
+            kept = [save for save in saves if not order_rules.revived_from_start(see, id, save.invoked, claim.ended)]
             before = [save.seq for save in kept if save.ended < claim.invoked]
             if before and claim.seq is not None and claim.seq < max(before):
                 yield f"run {id} was given to {claim.token} at save {claim.seq}, and {max(before)} was acknowledged"
@@ -132,7 +132,7 @@ def _is_before(see: Evidence, saved: Event, start: Event) -> bool:
     """Return whether a save must be present at a start."""
     if epoch_of(saved.token) >= epoch_of(start.token):
         return False
-    return not order_rules.begun_anew(see, start.run, round(saved.at * 1e9), round(start.at * 1e9))
+    return not order_rules.revived_from_start(see, start.run, round(saved.at * 1e9), round(start.at * 1e9))
 
 
 def bytes_kept(see: Evidence) -> Iterator[str]:
@@ -175,7 +175,7 @@ def no_stale_write(see: Evidence) -> Iterator[str]:
             yield f"run {op.id}: {op.script} of {op.token} was accepted after another owner had it"
 
 
-def condemned_stay_out(see: Evidence) -> Iterator[str]:
+def recovered_workers_stay_out(see: Evidence) -> Iterator[str]:
     gone: dict[str, int] = {}
     for op in see.history.of("abandon", "recover"):
         if op.word == "ok":
@@ -206,9 +206,9 @@ RULES: dict[str, Callable[[Evidence], Iterator[str]]] = {
     rule.__name__: rule
     for rule in (
         nothing_lost, nothing_invented, liveness, ended_as_it_should, died_alone, one_ending, one_owner, epochs_grow, resumed_fresh,
-        bytes_kept, chunks_kept, no_stale_write, condemned_stay_out, effects_once, structure, no_leaks,
+        bytes_kept, chunks_kept, no_stale_write, recovered_workers_stay_out, effects_once, structure, no_leaks,
         order_rules.discarded_for_good, order_rules.revived_once, order_rules.killed_for_good, order_rules.paused_stays,
-        order_rules.fired_once, order_rules.fires_as_told,
+        order_rules.fired_once, order_rules.fires_on_time,
         record_rules.records_fresh, record_rules.records_owned, record_rules.records_kept,
     )
 }  # fmt: skip

@@ -46,7 +46,7 @@ def revived_once(see: Evidence) -> Iterator[str]:
             yield f"run {id} is in its life {run.counters.life}, and was revived {least - 1} to {most - 1} times"
 
 
-def begun_anew(see: Evidence, id: str, since: int, until: int) -> bool:
+def revived_from_start(see: Evidence, id: str, since: int, until: int) -> bool:
     """Return whether a run may have been revived from the start between two moments."""
     return any(op.ended > since and op.invoked < until for op in see.from_start.get(id, ()))
 
@@ -138,7 +138,7 @@ def fired_once(see: Evidence) -> Iterator[str]:
                 yield f"schedule {name} passed over its fire time {then}"
 
 
-def fires_as_told(see: Evidence) -> Iterator[str]:
+def fires_on_time(see: Evidence) -> Iterator[str]:
     """A schedule fires at the times of its rules, and not while it is paused or after it was removed."""
     rules: dict[str, set[int]] = defaultdict(set)
     changes: dict[str, list[Operation]] = defaultdict(list)

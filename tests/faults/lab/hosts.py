@@ -116,7 +116,7 @@ class Hosts:
         self._claim.close()
 
 
-def hindrance() -> str | None:
+def missing_requirement() -> str | None:
     """Return a sentence that says why this machine cannot have hosts, or None if it can."""
     try:
         Hosts(1).close()

@@ -36,7 +36,7 @@ from tests.faults.judge import history
 from tests.faults.judge.evidence import ENDED, Evidence, Final, FinalRun
 from tests.faults.lab.observer import DIRECTORY
 from tests.faults.programs import app
-from tests.faults.programs.operator import strange
+from tests.faults.programs.operator import unexpected
 from tests.proxy import Proxy
 from tests.servers import Server
 from tests.waiting import wait_until
@@ -92,7 +92,7 @@ class Lab(Stage):
         self.keys = Keys(self.namespace, 0)
         self.excused: set[str] = set()
         self.given_up: set[str] = set()  # runs that the lab cancelled after the last fault
-        self.strange: list[str] = []  # findings of doctors while the lab was busy
+        self.unexpected: list[str] = []  # findings of doctors while the lab was busy
         self.deck: deque[Any] = deque()  # the faults that a campaign still has to inject
         self._read = 0
         self.at_work: dict[int, int] = {}
@@ -111,7 +111,7 @@ class Lab(Stage):
 
     def tend(self, *, producing: bool = True) -> None:
         """Start the processes that are missing."""
-        self._bury(LOST_SECONDS)
+        self._kill_lost(LOST_SECONDS)
         for kept, wanted, start in (
             (self.coordinators, self.plan.coordinators, self.coordinator),
             (self.fleets, self.plan.fleets, self._fleet),
@@ -135,7 +135,7 @@ class Lab(Stage):
         self.fleets.remove(fleet)
         self.lost.append((time.monotonic(), fleet, pids))
 
-    def _bury(self, seconds: float) -> None:
+    def _kill_lost(self, seconds: float) -> None:
         """Kill the hosts that were lost at least this many seconds ago."""
         while self.lost and time.monotonic() - self.lost[0][0] >= seconds:
             _, fleet, pids = self.lost.pop(0)
@@ -206,13 +206,13 @@ class Lab(Stage):
     def settle(self) -> None:
         """End the faults: restart all processes, wait until all runs have ended, and stop everything."""
         self.tend()
-        self._bury(0)
+        self._kill_lost(0)
         for process in (*self.producers, *self.operators, *self.record_keepers):
             process.terminate()
         for process in (*self.producers, *self.operators, *self.record_keepers):
             process.wait(60)
         if self.plan.operators:
-            self._put_in_order()
+            self._repair_damage()
         with contextlib.suppress(AssertionError):  # The judge then names the runs.
             wait_until(self._idle, "all runs have ended", timeout=PATIENCE)
         for fleet in self.fleets:
@@ -226,13 +226,13 @@ class Lab(Stage):
             coordinator.terminate()
             coordinator.wait(30)
 
-    def _put_in_order(self) -> None:
+    def _repair_damage(self) -> None:
         """Repair what the operator has damaged, as the operator would."""
         settings = Settings(self.store.url, self.namespace)
         wire = Wire(settings.address)
         try:
             space = drive(wire, enter(settings))
-            self.strange += strange(self.directory, drive(wire, examine(space, repair=True)).findings)
+            self.unexpected += unexpected(self.directory, drive(wire, examine(space, repair=True)).findings)
         finally:
             wire.close()
 
@@ -289,7 +289,7 @@ class Lab(Stage):
             wire.close()
         runs = dict(self._runs())
         told = self.directory / "findings"
-        found = [*self.strange, *(told.read_text().splitlines() if told.exists() else ())]
+        found = [*self.unexpected, *(told.read_text().splitlines() if told.exists() else ())]
         found += [finding.sentence for finding in report.findings]
         return Final(runs, found, [*self._leaks(runs), *self._record_leaks()], dict(self._records()))
 
@@ -355,7 +355,7 @@ class Lab(Stage):
             (target / f"{name}.log").write_bytes(log.read_bytes())
 
     def close(self) -> None:
-        self._bury(0)
+        self._kill_lost(0)
         for process in self.started:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGCONT)

@@ -52,16 +52,16 @@ KILLED = (scripts.ABANDON,)
 LOST = (scripts.RECOVER, scripts.LOCK)
 # Scripts that are sent after an action of the operator.
 ASKED: Mapping[Script, str] = {
-    scripts.CREATE_NAMESPACE: "come_in",
+    scripts.CREATE_NAMESPACE: "enter_namespace",
     scripts.VIEW: "look",
     scripts.WAIT: "look",
     scripts.CANCEL: "cancel",
     scripts.BLOCK_CHILDREN: "cancel_tree",
     scripts.REVIVE: "revive",
     scripts.DISCARD: "discard",
-    scripts.EXTEND: "let_one_be_overdue",
-    scripts.KILL: "let_one_be_overdue",
-    scripts.REJECT: "enqueue_what_can_not_start",
+    scripts.EXTEND: "enqueue_overdue_run",
+    scripts.KILL: "enqueue_overdue_run",
+    scripts.REJECT: "enqueue_run_that_cannot_start",
     scripts.PAUSE: "pause",
     scripts.UNPAUSE: "pause",
     scripts.SCHEDULE: "schedule",
@@ -88,7 +88,7 @@ NOT_HIT: Mapping[Script, str] = {
 }
 
 
-def provoke(lab: Lab, script: Script) -> None:
+def trigger(lab: Lab, script: Script) -> None:
     """Make something happen after which a process sends the script.
 
     Only one host is lost at a time: to recover its runs takes a lease and a pause of recovery, and more lost hosts
@@ -123,7 +123,7 @@ def sent(lab: Lab, script: Script, happened: Callable[[], bool]) -> bool:
         if (
             done > provoked
         ):  # Trigger it again: a drained worker may have nothing to release, and a run may end before it is cancelled.
-            provoke(lab, script)
+            trigger(lab, script)
             provoked = done + AGAIN
         return False
 

@@ -50,21 +50,21 @@ MUTANTS = [
         "tests/lua/test_complete.py::test_only_the_owner_completes",
     ),
     Mutant(
-        "a page needs no token",
+        "loading a page needs no token",
         LUA + "attempts/load.lua",
         "if owner_token ~= token then",
         "if owner_token == nil then",
         "tests/lua/test_load.py::test_only_the_owner_reads",
     ),
     Mutant(
-        "the epoch follows the clock back when a run is taken",
+        "a claim's epoch follows a clock that went back",
         LUA + "attempts/claim.lua",
         "math.max(tonumber(epoch) + 1, clock)",
         "clock",
         "tests/lua/test_claim.py::test_the_epoch_grows_although_the_clock_went_back",
     ),
     Mutant(
-        "the epoch follows the clock back when a run is taken away",
+        "a recovery's epoch follows a clock that went back",
         LUA + "shared/endings.lua",
         "counters.epoch = math.max(counters.epoch + 1, now)",
         "counters.epoch = now",
@@ -72,28 +72,28 @@ MUTANTS = [
     ),
     # -- saves
     Mutant(
-        "the sequence is ignored",
+        "a save ignores the sequence number",
         LUA + "shared/checkpoint.lua",
         "  if head and seq < head.seq then return nil, 'old' end\n",
         "",
         "tests/lua/test_checkpoint.py::test_a_late_save_changes_nothing",
     ),
     Mutant(
-        "the base is ignored",
+        "a save ignores the base",
         LUA + "shared/checkpoint.lua",
         "  if not fresh and (base > head.length or (acked == 0 and base > 0)) then return nil, 'gap' end\n",
         "",
         "tests/lua/test_checkpoint.py::test_a_gap_is_said_and_writes_nothing",
     ),
     Mutant(
-        "a server that fell back is not noticed",
+        "a server that was restored from older data is not noticed",
         LUA + "shared/checkpoint.lua",
         "  if acked > (head and head.seq or 0) then return nil, 'gap' end\n",
         "",
         "tests/integration/test_saves_fallback.py::test_a_living_owner_sends_everything_to_a_server_that_fell_back",
     ),
     Mutant(
-        "a throttle that drops the newest",
+        "the throttle drops the newest save",
         "workers/attempt/saver.py",
         "        self._newest = cut\n        self._offered += 1\n",
         "        if self._throttle.wait(self._clock.monotonic()) > 0:\n            return\n"
@@ -108,14 +108,14 @@ MUTANTS = [
         "tests/unit/test_saver.py::test_a_failed_save_is_tried_again_by_itself_with_the_newest_and_a_new_seq",
     ),
     Mutant(
-        "after an unconfirmed save the state is taken for known",
+        "after an unconfirmed save, the state counts as saved",
         "workers/attempt/saver.py",
         "whole or self._unsure or cut.state",
         "whole or cut.state",
         "tests/unit/test_saver.py::test_after_an_unconfirmed_save_the_state_is_sent_again_though_it_is_as_before",
     ),
     Mutant(
-        "a phase belongs to the attempt and not to its turn",
+        "a phase belongs to its attempt instead of its turn",
         "workers/handlers/draft.py",
         "f\"phase:{'-' if self.turn is None else self.turn}:{name}\"",
         'f"phase:-:{name}"',
@@ -123,28 +123,28 @@ MUTANTS = [
     ),
     # -- endings and releases
     Mutant(
-        "the newest state is left out of the release",
+        "a release omits the newest state",
         "workers/attempt/executor.py",
         "plan(attempt.saver.last_delta(unfinished))",
         'plan(b"")',
         "tests/integration/test_worker_outcomes.py::test_a_stop_at_any_cut_releases_the_run_with_all_it_holds",
     ),
     Mutant(
-        "after a gap the release goes without what is new",
+        "after a gap, a release omits the new messages",
         "workers/attempt/executor.py",
         "plan(attempt.saver.whole_delta(unfinished))",
         'plan(b"")',
         "tests/integration/test_saves_fallback.py",
     ),
     Mutant(
-        "a release in two steps: back in the line, and still owned",
+        "a released run is queued and still owned",
         LUA + "shared/endings.lua",
         "  remember_owner(id, token)\n  remove_owner(id, run)\n",
         "  remember_owner(id, token)\n",
         "tests/lua/test_release.py::test_a_stopping_release_keeps_the_place_and_costs_nothing",
     ),
     Mutant(
-        "a release does not know that it was there before",
+        "a repeated release is not recognised",
         LUA + "attempts/release.lua",
         "  remember_call(id, token, 'release', 'ok')\n",
         "",
@@ -158,14 +158,14 @@ MUTANTS = [
         "tests/lua/test_release.py::test_a_hundred_deploys_are_no_strike",
     ),
     Mutant(
-        "strikes do not know progress",
+        "progress does not remove strikes",
         LUA + "shared/endings.lua",
         "  if progress > counters.struck then\n    counters.struck = progress\n",
         "  if false then\n    counters.struck = progress\n",
         "tests/lua/test_release.py::test_an_unasked_release_with_progress_is_no_strike",
     ),
     Mutant(
-        "a release forgets the cancel that was asked for",
+        "a release forgets a requested cancel",
         LUA + "attempts/release.lua",
         "local ended = end_if_requested(id, run, counters, clock, 'cancelled')",
         "local ended = false",
@@ -194,7 +194,7 @@ MUTANTS = [
     ),
     # -- claims
     Mutant(
-        "a claim can't be repeated",
+        "a repeated claim gets different runs",
         LUA + "attempts/claim.lua",
         "if number == last_claim then",
         "if false then",
@@ -208,35 +208,35 @@ MUTANTS = [
         "tests/lua/test_claim.py::test_a_lower_number_takes_nothing",
     ),
     Mutant(
-        "a claim that was given up takes runs",
+        "an abandoned claim takes runs",
         LUA + "attempts/claim.lua",
         " or tonumber(number) <= tonumber(floor or 0) then",
         " then",
         "tests/lua/test_claim.py::test_a_number_up_to_the_floor_takes_nothing",
     ),
     Mutant(
-        "a worker whose lease is over claims",
+        "a worker with an expired lease claims",
         LUA + "attempts/claim.lua",
         "if clock >= tonumber(deadline) then return { 'expired' } end",
         "",
         "tests/lua/test_claim.py::test_an_expired_worker_takes_nothing_until_a_heartbeat",
     ),
     Mutant(
-        "a condemned worker claims",
+        "a recovered worker claims",
         LUA + "attempts/claim.lua",
         "if condemned or not last_claim or not deadline",
         "if not last_claim or not deadline",
         "tests/lua/test_claim.py::test_a_gone_worker_takes_nothing",
     ),
     Mutant(
-        "a suspect has company",
+        "a suspect is not alone in its process",
         LUA + "attempts/claim.lua",
         " and redis.call('SCARD', owned_key(worker)) == 0 then",
         " then",
         "tests/lua/test_claim.py::test_a_suspect_is_never_given_to_a_worker_that_owns_something",
     ),
     Mutant(
-        "what is owned and unknown is given back although its claim is under way",
+        "a run is released as unknown while its claim is still in progress",
         "workers/process/worker.py",
         "if not known and claim_number(token) <= told.floor:",
         "if not known:",
@@ -244,7 +244,7 @@ MUTANTS = [
     ),
     # -- leases and recovery
     Mutant(
-        "a condemned worker's lease is renewed",
+        "a recovered worker's lease is renewed",
         LUA + "workers/heartbeat.lua",
         "if condemned or not redis.call",
         "if not redis.call",
@@ -265,7 +265,7 @@ MUTANTS = [
         "tests/lua/test_recover.py::test_a_worker_whose_lease_holds_is_left_alone",
     ),
     Mutant(
-        "recover takes what another worker owns by now",
+        "recover takes a run that another worker owns",
         LUA + "shared/recover.lua",
         "  if not run.token or worker_of(run.token) ~= lost.worker then return 'stale' end\n",
         "",
@@ -279,7 +279,7 @@ MUTANTS = [
         "tests/lua/test_recover.py::test_without_the_lock_nothing_is_taken",
     ),
     Mutant(
-        "nothing is held after an outage",
+        "recovery does not pause after an outage",
         LUA + "coordinators/recover.lua",
         "  if clock < hold_until then return { 'held' } end\n",
         "",
@@ -293,28 +293,28 @@ MUTANTS = [
         "tests/lua/test_recover.py::test_the_excuse_holds_over_batches",
     ),
     Mutant(
-        "a clock that was ahead keeps a lease for ever",
+        "a clock that was ahead keeps a lease alive for ever",
         LUA + "shared/judge.lua",
         "if tonumber(deadline) > furthest then",
         "if false then",
         "tests/lua/test_judge.py::test_a_deadline_that_is_too_far_away_is_clamped_to_the_workers_own_lease",
     ),
     Mutant(
-        "a worker leaves its runs behind",
+        "a leaving worker does not release its runs",
         LUA + "workers/leave.lua",
         "  if #owned > 0 or redis.call('SCARD', owned_key(worker)) > 0 then return { 'owns', owned } end\n",
         "",
         "tests/lua/test_leave.py::test_what_is_still_owned_is_told_instead",
     ),
     Mutant(
-        "a lease counts from the answer of its beat",
+        "a lease is counted from the reply of its heartbeat",
         "workers/liveness/lease.py",
         "self._beat_at = max(self._beat_at, sent_at)",
         "self._beat_at = self._clock.monotonic()",
         "tests/unit/test_lease.py::test_its_time_counts_from_the_sending_of_the_last_good_beat",
     ),
     Mutant(
-        "a handler begins while the lease is in doubt",
+        "a handler starts while the lease is in doubt",
         "workers/attempt/executor.py",
         "            await attempt.wait_until_confirmed()\n",
         "",
@@ -322,21 +322,21 @@ MUTANTS = [
     ),
     # -- producers and operators
     Mutant(
-        "a key finds nothing",
+        "an enqueue with a key does not find the existing run",
         LUA + "runs/enqueue.lua",
         "local answer = once ~= '' and find_by_key(id, once_of(route, once), digest) or nil",
         "local answer = nil",
         "tests/lua/test_enqueue.py::test_a_key_finds_its_run",
     ),
     Mutant(
-        "a late cancel strikes another life",
+        "a late cancel affects a later life",
         LUA + "runs/cancel.lua",
         "if life ~= '' and tonumber(life) ~= counters.life then return { 'changed' } end\n",
         "",
         "tests/lua/test_cancel.py::test_sent_late_it_does_nothing_to_another_life",
     ),
     Mutant(
-        "what is due is moved again and again",
+        "a due run is moved again and again",
         LUA + "coordinators/due.lua",
         "  redis.call('ZREM', delayed_key(), id)\n  if not counters or run.status",
         "  if not counters or run.status",
@@ -366,7 +366,7 @@ MUTANTS = [
     ),
     # -- the wire
     Mutant(
-        "what may have been carried out is said to be not sent",
+        "a call that may have been executed is reported as not sent",
         "coordinator/store/transport/error_mapping.py",
         "    if error.sent:\n        return Unconfirmed(",
         "    if False:\n        return Unconfirmed(",
@@ -381,14 +381,14 @@ MUTANTS = [
     ),
     # -- several servers
     Mutant(
-        "who is told that a slot has moved goes on to ask the old node",
+        "a client ignores MOVED and keeps asking the old node",
         "coordinator/store/transport/lane.py",
         "self.topology.moved(answer.slot, answer.node)",
         "continue",
         "tests/integration/test_topologies.py::test_a_hand_over_in_a_cluster_is_followed[async]",
     ),
     Mutant(
-        "a node that is asked to ask elsewhere is followed",
+        "a client treats ASK like MOVED",
         "coordinator/store/transport/connections/exchange.py",
         "                replies.append(await connection.read_response())\n            except ErrorReply as error:\n"
         "                replies.append(error)\n",
@@ -406,21 +406,21 @@ MUTANTS = [
         "tests/integration/test_topologies.py::test_while_a_slot_is_moved_no_script_sees_half_of_its_keys[valkey-key by key]",
     ),
     Mutant(
-        "how many replicas confirmed is ignored",
+        "the number of confirming replicas is ignored",
         "coordinator/store/transport/trip.py",
         "if self._lane.replicas and self._confirmed < self._lane.replicas:",
         "if False:",
         "tests/integration/test_durability.py::test_an_enqueue_without_a_replica_is_unconfirmed_until_one_has_it",
     ),
     Mutant(
-        "a replica that was a master refuses for good",
+        "a client stays with a master that became a replica",
         "coordinator/store/transport/error_mapping.py",
         "if isinstance(error, foreign.ReadOnlyError):",
         "if False:",
         "tests/unit/test_trip.py::test_a_call_that_was_not_carried_out_may_be_sent_elsewhere",
     ),
     Mutant(
-        "a master that is demoted after a call is said not to have been sent it",
+        "a call to a master that is then demoted is reported as not sent",
         "coordinator/store/transport/trip.py",
         "return judged if isinstance(judged, NotConfigured) else TransientError(str(judged), sent=True, rediscover=True)",
         "return judged",
@@ -448,14 +448,14 @@ MUTANTS = [
         "tests/unit/test_topology.py::test_a_sentinel_that_is_cut_off_together_with_its_master_is_not_believed",
     ),
     Mutant(
-        "a master of an older epoch will do",
+        "a master of an older epoch is accepted",
         "coordinator/store/transport/topology/sentinel.py",
         "if epochs[master] == max(epochs.values())]",
         "]",
         "tests/unit/test_topology.py::test_a_master_of_an_older_epoch_is_no_way_out_where_the_latest_cant_be_reached",
     ),
     Mutant(
-        "who waits for no replica stays with a master that was replaced",
+        "a client without replica confirmation stays with a replaced master",
         "coordinator/store/transport/topology/sentinel.py",
         "        self._topology.recheck()\n        return True\n",
         "        return True\n",
@@ -469,14 +469,14 @@ MUTANTS = [
         "tests/integration/test_hung_nodes.py::test_what_goes_to_others_is_sent_although_one_node_hangs",
     ),
     Mutant(
-        "a partition that is away makes a bell deaf",
+        "an unreachable partition stops a bell for all partitions",
         "coordinator/store/transport/async_bell.py",
         "elif (token := task.result()) is not None:",
         "elif error is None and (token := task.result()) is not None:",
         "tests/integration/test_hung_nodes.py::test_a_bell_brings_tokens_of_partitions_that_can_be_reached[async]",
     ),
     Mutant(
-        "a store of checkpoints does not know what its namespace promises",
+        "a checkpoint store ignores the namespace's durability",
         "workers/durable/owned_records.py",
         "self.keys = space.keys(0)",
         "pass",
@@ -484,7 +484,7 @@ MUTANTS = [
     ),
     # -- the promises: for each test of one, with real processes, a line that it can't do without
     Mutant(
-        "of a lost worker's runs only the first is back in its line",
+        "only the first run of a lost worker is requeued",
         LUA + "shared/recover.lua",
         "    redis.call('ZADD', ready_key(run.route), int(counters.score), id)\n  else\n",
         "  else\n",
@@ -492,7 +492,7 @@ MUTANTS = [
         promise=1,
     ),
     Mutant(
-        "who claims a run is not given its checkpoint",
+        "a claim does not return the checkpoint",
         LUA + "attempts/claim.lua",
         "  return { redis.call('HGETALL', ckpt_key(id)), messages }\n",
         "  return false\n",
@@ -500,7 +500,7 @@ MUTANTS = [
         promise=2,
     ),
     Mutant(
-        "what a process offers that slept past its lease is saved",
+        "a checkpoint of a process that slept past its lease is saved",
         LUA + "attempts/checkpoint.lua",
         "if owner_token ~= token then",
         "if owner_token == nil then",
@@ -508,7 +508,7 @@ MUTANTS = [
         promise=3,
     ),
     Mutant(
-        "what a process returns that slept past its lease is a result",
+        "a result of a process that slept past its lease is accepted",
         LUA + "shared/run.lua",
         "if run.token and run.token == token then",
         "if run.token then",
@@ -532,7 +532,7 @@ MUTANTS = [
         promise=4,
     ),
     Mutant(
-        "a supervisor does not give up a dead child's lease",
+        "a supervisor does not abandon a dead child's runs",
         "workers/supervisor/child_pool.py",
         "await asyncio.gather(*(self.abandon(*known, blame) for known in child.worker_ids))",
         "await asyncio.gather()",
@@ -540,7 +540,7 @@ MUTANTS = [
         promise=5,
     ),
     Mutant(
-        "poison takes its neighbours along",
+        "a poison run kills other runs of its process",
         LUA + "coordinators/due.lua",
         "  if counters.strikes >= SUSPECT_STRIKES then\n    add_to_suspect(",
         "  if false then\n    add_to_suspect(",
@@ -548,7 +548,7 @@ MUTANTS = [
         promise=6,
     ),
     Mutant(
-        "a run that can't be started is never struck",
+        "a run that cannot start never gets a strike",
         LUA + "attempts/reject.lua",
         "if proven == '1' then add_strike(counters, progress) end\n",
         "",
@@ -556,7 +556,7 @@ MUTANTS = [
         promise=6,
     ),
     Mutant(
-        "a hold prolongs itself",
+        "a pause of recovery prolongs itself",
         LUA + "shared/judge.lua",
         "if gap < 0 or gap > 3 * tick or most then",
         "if gap < 0 or gap > 3 * tick or most or now < hold_until then",
@@ -572,7 +572,7 @@ MUTANTS = [
         promise=6,
     ),
     Mutant(
-        "each save carries the whole transcript",
+        "each save sends the whole transcript",
         "workers/attempt/saver.py",
         "base = 0 if whole or generation != self._generation else self._base\n",
         "base = 0\n",
@@ -580,7 +580,7 @@ MUTANTS = [
         promise=7,
     ),
     Mutant(
-        "each save carries a state that did not change",
+        "each save sends an unchanged state",
         "workers/attempt/saver.py",
         "state = cut.state if whole or self._unsure or cut.state != self._state else None",
         "state = cut.state",
@@ -588,7 +588,7 @@ MUTANTS = [
         promise=7,
     ),
     Mutant(
-        "who waits for a run leaves no word with it",
+        "a client that waits for a run does not register with it",
         LUA + "runs/wait.lua",
         "redis.call('HSET', run_key(id), 'waited', '1')",
         "",
@@ -611,7 +611,7 @@ MUTANTS = [
         promise=8,
     ),
     Mutant(
-        "an outage of the server is taken for the death of its workers",
+        "an outage of the server counts as the death of its workers",
         LUA + "shared/judge.lua",
         "if gap < 0 or gap > 3 * tick or most then hold_until = now + longest_lease() end\n",
         "",

@@ -96,13 +96,13 @@ class Operator:
 
     def _mended(self) -> None:
         with contextlib.suppress(CoordinatorError):
-            _say_strange(self, self.do(examine(self.do(enter(self.settings)), repair=True)))
+            _report_unexpected(self, self.do(examine(self.do(enter(self.settings)), repair=True)))
 
 
 # ---- runs --------------------------------------------------------------------------------------------------------------
 
 
-def come_in(by: Operator) -> None:
+def enter_namespace(by: Operator) -> None:
     by.do(enter(by.settings))
 
 
@@ -134,11 +134,11 @@ def discard(by: Operator) -> None:
         by.client.handle(run.id).discard()
 
 
-def let_one_be_overdue(by: Operator) -> None:
+def enqueue_overdue_run(by: Operator) -> None:
     by.client.enqueue("overdue", by.inputs())
 
 
-def enqueue_what_can_not_start(by: Operator) -> None:
+def enqueue_run_that_cannot_start(by: Operator) -> None:
     """Enqueue a run that cannot start, and a normal one of the same kind.
 
     The bad run is rejected repeatedly until it is dead or the operator cancels it. The normal run shows that the kind
@@ -214,9 +214,9 @@ def drain(by: Operator) -> None:
 
 def doctor(by: Operator) -> None:
     """Let a doctor look at the namespace, then damage something, and let a doctor repair it."""
-    _say_strange(by, by.do(examine(by.do(enter(by.settings)))))
+    _report_unexpected(by, by.do(examine(by.do(enter(by.settings)))))
     _damage(by)
-    _say_strange(by, by.do(examine(by.do(enter(by.settings)), repair=True)))
+    _report_unexpected(by, by.do(examine(by.do(enter(by.settings)), repair=True)))
 
 
 def _damage(by: Operator) -> None:
@@ -233,15 +233,15 @@ def _damage(by: Operator) -> None:
         raw.set(f"{by.keys.at}:{line}", "no line")
 
 
-def strange(directory: Path, findings: Sequence[Finding]) -> list[str]:
+def unexpected(directory: Path, findings: Sequence[Finding]) -> list[str]:
     """Return the findings that were not caused on purpose."""
     path = directory / "damage"
     known = path.read_text().split() if path.exists() else []
     return [one.sentence for one in findings if not any(name in f"{one.what} {one.name}" for name in known)]
 
 
-def _say_strange(by: Operator, report: Report) -> None:
-    if sentences := strange(by.directory, report.findings):
+def _report_unexpected(by: Operator, report: Report) -> None:
+    if sentences := unexpected(by.directory, report.findings):
         with (by.directory / "findings").open("a") as lines:
             lines.writelines(f"{sentence}\n" for sentence in sentences)
 
@@ -249,8 +249,8 @@ def _say_strange(by: Operator, report: Report) -> None:
 ACTIONS: dict[str, Action] = {
     action.__name__: action
     for action in (
-        come_in, look, cancel, cancel_tree, revive, discard, let_one_be_overdue, enqueue_what_can_not_start, pause, schedule,
-        pause_schedule, unschedule, schedule_elsewhere, roll, drain, doctor,
+        enter_namespace, look, cancel, cancel_tree, revive, discard, enqueue_overdue_run, enqueue_run_that_cannot_start, pause,
+        schedule, pause_schedule, unschedule, schedule_elsewhere, roll, drain, doctor,
     )
 }  # fmt: skip
 OFTEN = [

@@ -39,14 +39,14 @@ def work(seed: int, under_way: int, most: int, stopped: threading.Event) -> None
                 overview = client.status()
                 room = under_way - sum(overview.counts[status] for status in WAITING)
                 while room > 0 and not stopped.is_set():
-                    room -= _hand_over(client, choose, made)
+                    room -= _enqueue_some(client, choose, made)
 
 
 def _numbers(most: int) -> Iterator[int]:
     return iter(range(most))
 
 
-def _hand_over(client: Client, choose: random.Random, made: Iterator[int]) -> int:
+def _enqueue_some(client: Client, choose: random.Random, made: Iterator[int]) -> int:
     """Enqueue some runs in one of the ways, and return their number."""
     way = choose.random()
     if way < 0.5:

@@ -77,7 +77,7 @@ class Disturbances:
     def crash_producer(self) -> None:
         self._users.lose_one()
 
-    def give_up_the_living(self) -> None:
+    def abandon_a_live_worker(self) -> None:
         """Abandon a live worker, as if it were dead. It must not do any harm. Often it stands still meanwhile."""
         pod = self._pods.some()
         if self._dice.random() < 0.6:
