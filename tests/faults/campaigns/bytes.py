@@ -132,7 +132,7 @@ def _cut_life(life: Life, cutter: Cutter, server: Server, name: str, direction: 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="scripts/faults bytes")
-    parser.add_argument("--every", type=int, default=1, help="only each n-th byte")
+    parser.add_argument("--every", type=int, default=1, help="cut only at every n-th byte")
     parser.add_argument("--server", choices=["valkey", "redis"], default="valkey")
     parser.add_argument("--no-record", action="store_true")
     chosen = parser.parse_args(arguments)

@@ -24,7 +24,7 @@ def no_run_dies(see: Evidence) -> Iterator[str]:
     """All processes are alive, so no clock jump may cost a run its life, whatever happens to the leases."""
     for id, one in see.final.runs.items():
         if one.status == "dead":
-            yield f"run {id} died of a clock"
+            yield f"run {id} died because of a clock jump"
 
 
 CAMPAIGN = Campaign("clock", break_one, Plan(lease=3.0), server=ShimServer, also=no_run_dies)

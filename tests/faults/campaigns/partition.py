@@ -182,7 +182,7 @@ class Partitions:
         """Work continues soon after the network is repaired or another master is active."""
         for pause in self.pauses:
             if pause > NOTICED:
-                yield f"nothing went on for {pause:.1f} s"
+                yield f"no progress for {pause:.1f} s"
 
 
 def group(lab: Lab) -> ScatteredGroup:

@@ -61,11 +61,11 @@ class Ran:
 
 def options(name: str, arguments: Sequence[str], count: int) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"scripts/faults {name}")
-    parser.add_argument("--count", type=int, default=count, help="how many faults")
+    parser.add_argument("--count", type=int, default=count, help="number of faults")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="no more faults after so long")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no fault after this many seconds")
     parser.add_argument("--server", choices=["valkey", "redis"], default="valkey")
-    parser.add_argument("--no-record", action="store_true", help="leave tests/faults/records as it is")
+    parser.add_argument("--no-record", action="store_true", help="do not append to tests/faults/records")
     return parser.parse_args(arguments)
 
 

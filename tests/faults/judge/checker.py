@@ -30,7 +30,7 @@ def nothing_lost(see: Evidence) -> Iterator[str]:
 
 def nothing_invented(see: Evidence) -> Iterator[str]:
     for id in sorted((set(see.final.runs) | set(see.claims)) - see.invoked):
-        yield f"run {id} is there and nobody enqueued it"
+        yield f"run {id} exists although no process enqueued it"
 
 
 def liveness(see: Evidence) -> Iterator[str]:
@@ -54,7 +54,7 @@ def ended_as_it_should(see: Evidence) -> Iterator[str]:
         if run.status == "cancelled" and id in asked:
             continue
         if run.status in ENDED and run.status != run.expected_status:
-            yield f"run {id} ended as {run.status} and should have as {run.expected_status}"
+            yield f"run {id} ended as {run.status} instead of {run.expected_status}"
 
 
 def died_alone(see: Evidence) -> Iterator[str]:
@@ -66,7 +66,7 @@ def died_alone(see: Evidence) -> Iterator[str]:
             id, ()
         ):  # The answer of the last claim may have been lost together with its sender.
             if claim.attempt == run.counters.attempt and not claim.alone:
-                yield f"run {id} died under {claim.token}, and was not alone there"
+                yield f"run {id} became dead under {claim.token} but was not alone in its process"
 
 
 def one_ending(see: Evidence) -> Iterator[str]:
@@ -85,7 +85,7 @@ def one_ending(see: Evidence) -> Iterator[str]:
         token, op = next(iter(accepted.items()))
         run = see.final.runs.get(id)
         if run and run.counters.life == life and not run.last.startswith(f"{token} {op.script} "):
-            yield f"run {id} was ended by {token} {op.script}, and {run.last!r} is kept"
+            yield f"run {id} was ended by {token} {op.script}, but {run.last!r} is stored"
 
 
 def one_owner(see: Evidence) -> Iterator[str]:
@@ -107,7 +107,7 @@ def epochs_grow(see: Evidence) -> Iterator[str]:
                     highest, token = done[at].epoch, done[at].token
                 at += 1
             if claim.epoch <= highest and claim.token != token:
-                yield f"run {id} was given out as {claim.token} after {token}"
+                yield f"run {id} was given out under {claim.token} after {token}"
 
 
 def resumed_fresh(see: Evidence) -> Iterator[str]:
@@ -117,7 +117,7 @@ def resumed_fresh(see: Evidence) -> Iterator[str]:
             kept = [save for save in saves if not order_rules.revived_from_start(see, id, save.invoked, claim.ended)]
             before = [save.seq for save in kept if save.ended < claim.invoked]
             if before and claim.seq is not None and claim.seq < max(before):
-                yield f"run {id} was given to {claim.token} at save {claim.seq}, and {max(before)} was acknowledged"
+                yield f"run {id} was given to {claim.token} at save {claim.seq} although {max(before)} was acknowledged"
     saved: dict[str, list[Event]] = defaultdict(list)
     for event in sorted(see.events, key=lambda event: event.at):
         if event.what == "saved":
@@ -125,7 +125,7 @@ def resumed_fresh(see: Evidence) -> Iterator[str]:
         elif event.what == "start":  # For a stale owner, only earlier saves count.
             before = [one.number for one in saved[event.run] if _is_before(see, one, event)]
             if event.number < (most := max(before, default=0)):
-                yield f"run {event.run} began with {event.number} messages under {event.token}, after {most} were saved"
+                yield f"run {event.run} started with {event.number} messages under {event.token} after {most} were saved"
 
 
 def _is_before(see: Evidence, saved: Event, start: Event) -> bool:
@@ -138,10 +138,10 @@ def _is_before(see: Evidence, saved: Event, start: Event) -> bool:
 def bytes_kept(see: Evidence) -> Iterator[str]:
     for event in see.events:
         if event.what == "damaged":
-            yield f"run {event.run} found a transcript under {event.token} that nobody wrote"
+            yield f"run {event.run} found a transcript under {event.token} that no process wrote"
     for id, run in see.final.runs.items():
         if run.status == "completed" and not run.bare and run.result != run.expected:
-            yield f"run {id} came to {run.result!r} and not to {run.expected!r}"
+            yield f"run {id} has the result {run.result!r} instead of {run.expected!r}"
 
 
 def chunks_kept(see: Evidence) -> Iterator[str]:
@@ -152,7 +152,7 @@ def chunks_kept(see: Evidence) -> Iterator[str]:
                 if save.count and save.ended < claim.invoked and _untouched(save, see.saves[id], claim):
                     there = claim.chunks.get(str(save.base))
                     if there != save.chunk:
-                        yield f"run {id}: messages from {save.base} on were saved as {save.chunk}, and {claim.token} got {there}"
+                        yield f"run {id}: messages from {save.base} on were saved as {save.chunk}, but {claim.token} got {there}"
 
 
 def _untouched(save: Save, saves: Sequence[Save], claim: Claim) -> bool:
@@ -172,7 +172,7 @@ def no_stale_write(see: Evidence) -> Iterator[str]:
         newer = [c.ended for c in see.claims.get(op.id, ()) if c.epoch > epoch_of(op.token)]
         begun = first if op.script in ENDINGS else op.invoked
         if newer and begun > min(newer):
-            yield f"run {op.id}: {op.script} of {op.token} was accepted after another owner had it"
+            yield f"run {op.id}: {op.script} of {op.token} was accepted after another owner had the run"
 
 
 def recovered_workers_stay_out(see: Evidence) -> Iterator[str]:
@@ -184,7 +184,7 @@ def recovered_workers_stay_out(see: Evidence) -> Iterator[str]:
     for op in see.history.of("claim", "heartbeat", "join"):
         worker = str(op.given.get("worker", ""))
         if op.word in ("ok", "suspect") and op.invoked > gone.get(worker, op.invoked):
-            yield f"worker {worker} was given up, and its {op.script} was answered {op.word}"
+            yield f"worker {worker} was recovered, but its {op.script} was answered {op.word}"
 
 
 def effects_once(see: Evidence) -> Iterator[str]:

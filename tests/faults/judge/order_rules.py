@@ -23,12 +23,12 @@ def discarded_for_good(see: Evidence) -> Iterator[str]:
     for op in see.history.of("discard"):
         if op.word == "discarded":
             if any(claim.invoked > op.ended for claim in see.claims.get(op.id, ())):
-                yield f"run {op.id} was discarded, and given out afterwards"
+                yield f"run {op.id} was discarded and then given to a worker"
             if op.id in see.final.runs and not see.final.runs[op.id].bare:
-                yield f"run {op.id} was discarded, and is there"
+                yield f"run {op.id} was discarded but still exists"
     for id, run in see.final.runs.items():
         if run.bare and id not in see.discarded:
-            yield f"nothing is left of run {id}, and nobody discarded it"
+            yield f"run {id} is gone although no discard was sent"
 
 
 def revived_once(see: Evidence) -> Iterator[str]:
@@ -43,7 +43,7 @@ def revived_once(see: Evidence) -> Iterator[str]:
     for id, run in see.final.runs.items():
         most, least = 1 + len(asked[id]), 1 + len(told[id])
         if not least <= run.counters.life <= most:
-            yield f"run {id} is in its life {run.counters.life}, and was revived {least - 1} to {most - 1} times"
+            yield f"run {id} has life {run.counters.life} but was revived {least - 1} to {most - 1} times"
 
 
 def revived_from_start(see: Evidence, id: str, since: int, until: int) -> bool:
@@ -58,7 +58,7 @@ def killed_for_good(see: Evidence) -> Iterator[str]:
             life = see.life_of.get((op.id, op.token))
             for claim in see.claims.get(op.id, ()):
                 if claim.life == life and claim.invoked > op.ended:
-                    yield f"run {op.id} was killed by its critic under {op.token}, and given to {claim.token}"
+                    yield f"run {op.id} was killed by its deadline under {op.token} and then given to {claim.token}"
 
 
 # ---- pauses ------------------------------------------------------------------------------------------------------------
@@ -127,15 +127,15 @@ def fired_once(see: Evidence) -> Iterator[str]:
         name, at = str(op.given["name"]), str(op.given.get("at", ""))
         steps[name, str(op.given["generation"])].append(op)
         if at and op.id != run_id(name, int(at), int(op.id.rpartition("-")[2])):
-            yield f"schedule {name} was to enqueue {op.id} for its fire time {at}, which is not the run of that"
+            yield f"schedule {name} tried to enqueue {op.id} for fire time {at}, which has a different run id"
         if op.word == "fired" and str(op.answer[1]) != op.id:
-            yield f"schedule {name} fired run {op.answer[1]} for its fire time {at}, and not {op.id}"
+            yield f"schedule {name} fired run {op.answer[1]} for fire time {at} instead of {op.id}"
     for (name, _), of_it in steps.items():
         expected = {int(op.given["expected"]) for op in of_it if op.given.get("expected")}
         for op in of_it:
             then = int(op.given["next"])
             if op.word in MOVED and then not in expected and then < max(expected, default=0):
-                yield f"schedule {name} passed over its fire time {then}"
+                yield f"schedule {name} skipped its fire time {then}"
 
 
 def fires_on_time(see: Evidence) -> Iterator[str]:
@@ -151,7 +151,7 @@ def fires_on_time(see: Evidence) -> Iterator[str]:
             continue
         name, at = str(op.given["name"]), int(op.given["at"])
         if not any(at % every == 0 for every in rules[name]):
-            yield f"schedule {name} fired at {at}, which is none of its times"
+            yield f"schedule {name} fired at {at}, which is not one of its times"
         for stop in changes[name]:
             if _stops(stop) and stop.ended < op.invoked and not _taken_back(stop, changes[name], op):
                 yield f"schedule {name} fired at {at}, after {stop.script} was acknowledged"

@@ -18,9 +18,9 @@ def records_fresh(see: Evidence) -> Iterator[str]:
             continue
         deleted = any(delete.invoked < op.ended for delete in deletes[op.id])
         if op.word == "missing" and not deleted:
-            yield f"record {op.id} was saved as {newest} and could not be found"
+            yield f"record {op.id} was saved as {newest} but was not found"
         if op.word == "ok" and int(op.answer[1].split()[0]) < newest:
-            yield f"record {op.id} was loaded as {op.answer[1].split()[0]}, and {newest} was acknowledged"
+            yield f"record {op.id} was loaded as {op.answer[1].split()[0]} although {newest} was acknowledged"
 
 
 def records_owned(see: Evidence) -> Iterator[str]:
@@ -42,7 +42,7 @@ def records_owned(see: Evidence) -> Iterator[str]:
                     and op.invoked > claim.ended
                     and not _gone(op, writes[id])
                 ):
-                    yield f"record {id} was taken over by {owner}, and {op.script} of {seen} was accepted"
+                    yield f"record {id} was taken over by {owner}, but {op.script} of {seen} was accepted"
             for other in taken:
                 if other.given["owner"] != owner and other.given.get("seen", "") == seen and other is not claim:
                     yield f"record {id} was taken from {seen!r} by {owner} and by {other.given['owner']}"
@@ -63,12 +63,12 @@ def records_kept(see: Evidence) -> Iterator[str]:
         newest = max((_seq(save) for save in saves if save.word == "ok"), default=0)
         there = see.final.records.get(id, 0)
         if newest > there and not any(delete.word == "ok" or delete.outcome == "unknown" for delete in deletes[id]):
-            yield f"record {id} was saved as {newest}, and {there or 'nothing'} is there"
+            yield f"record {id} was saved as {newest}, but {there or 'nothing'} is stored"
     for id, gone in deletes.items():
         if id in see.final.records and any(delete.word == "ok" for delete in gone):
-            yield f"record {id} was deleted, and is there"
+            yield f"record {id} was deleted but still exists"
     for id in set(see.final.records) - {op.id for op in see.history.of("record_save")}:
-        yield f"record {id} is there and nobody saved it"
+        yield f"record {id} exists although no process saved it"
 
 
 def _by_run(see: Evidence, *scripts: str) -> dict[str, list[Operation]]:

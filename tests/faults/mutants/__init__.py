@@ -115,7 +115,7 @@ def control() -> str:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="scripts/faults mutants")
-    parser.add_argument("names", nargs="*", help="only those with one of these in their name")
+    parser.add_argument("names", nargs="*", help="only bugs whose name contains one of these words")
     parser.add_argument("--at-once", type=int, default=2)
     parser.add_argument("--no-record", action="store_true")
     chosen = parser.parse_args(arguments)

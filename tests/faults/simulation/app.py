@@ -38,7 +38,7 @@ class Memory:
         """
         have, saved = list(run.messages), self._longest(run.id, before=run.epoch)
         if have[: len(saved)] != saved:
-            raise Broken(f"run {run.id} began with {have}, and {saved} had been acknowledged")
+            raise Broken(f"run {run.id} started with {have} although {saved} had been acknowledged")
 
     def flushed(self, run: AsyncRun[Any]) -> None:
         have = list(run.messages)
@@ -87,7 +87,7 @@ def registry(
             if dice.random() < trouble:
                 raise dice.choice([ValueError("trouble"), RetryLater(after=dice.random() * 2)])
         if [message["turn"] for message in run.messages] != list(range(turns)):
-            complain(Broken(f"run {run.id} comes to its end with {list(run.messages)}"))
+            complain(Broken(f"run {run.id} ends with {list(run.messages)}"))
         return turns
 
     @runs.handler(throttle=0.2)

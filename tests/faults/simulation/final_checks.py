@@ -42,7 +42,7 @@ class FinalChecks:
         watchers = self._environment.watchers
         for id in self._users.acknowledged:
             if watchers.now(id) is None and not watchers.has_ended(id):
-                raise Broken(f"run {id} was acknowledged, and is lost")
+                raise Broken(f"run {id} was acknowledged but is lost")
         return [id for id, seen in watchers.all() if seen is not None and seen.status not in ENDED]
 
     def _something_is_on_its_way(self) -> bool:
@@ -53,9 +53,9 @@ class FinalChecks:
         seen = self._environment.watchers.now(id)
         if seen is not None and seen.status is Status.COMPLETED:
             if id in self._users.poison:
-                raise Broken(f"run {id} kills every process, and has completed")
+                raise Broken(f"run {id} kills every process but has completed")
             if seen.result and decode(seen.result, "result") != turns:
-                raise Broken(f"run {id} has the result {seen.result!r}, and not {turns}")
+                raise Broken(f"run {id} has the result {seen.result!r} instead of {turns}")
 
     async def all_leave(self) -> None:
         """Let all workers leave. Those that cannot are swept, and then no worker is left."""
@@ -71,7 +71,7 @@ class FinalChecks:
                     asked.add(id(pod.worker))
                     pod.worker.stop()
             if environment.loop.time() > until:
-                raise Broken(f"workers {self._workers_left()} are still there")
+                raise Broken(f"workers {self._workers_left()} have not left")
             await asyncio.sleep(0.3)
         for _, coordinator in self._coordinators.all:
             coordinator.stop()
@@ -90,7 +90,7 @@ class FinalChecks:
             self._environment.ask(coordinator_plans.ring(keys))
         report = self._environment.ask(doctor.examine(self._environment.namespace))
         if not report.healthy:
-            raise Broken(f"the structure is broken: {[str(finding) for finding in report.findings]}")
+            raise Broken(f"the structure is inconsistent: {[str(finding) for finding in report.findings]}")
 
     def nothing_is_left(self) -> None:
         """After the retention, no key of a run, a worker, a waiting client or a lock is left."""
@@ -105,4 +105,4 @@ class FinalChecks:
             found = self._environment.server_side.server.ask([[b"KEYS", keys.at.encode() + b":*"]])[0]
             left |= {key.decode().removeprefix(keys.at + ":") for key in found}
         if more := sorted(left - set(KEPT)):
-            raise Broken(f"after the retention there is still {more}")
+            raise Broken(f"after the retention these keys are left: {more}")

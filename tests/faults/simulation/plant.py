@@ -38,9 +38,9 @@ def hunted(bug: Bug, first: int, count: int) -> Hunt:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="scripts/faults plant", description=__doc__)
-    parser.add_argument("names", nargs="*", help="only those with one of these in their name")
+    parser.add_argument("names", nargs="*", help="only bugs whose name contains one of these words")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--count", type=int, default=300, help="how many seeds each is given")
+    parser.add_argument("--count", type=int, default=300, help="number of seeds for each bug")
     parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args(arguments)
     bugs = [bug for bug in BUGS if not given.names or any(name in bug.name for name in given.names)]

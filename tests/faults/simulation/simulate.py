@@ -112,8 +112,8 @@ def pin(cores: SimpleQueue[int]) -> None:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="scripts/faults simulate", description=__doc__)
-    parser.add_argument("--count", type=int, default=1000, help="how many seeds")
-    parser.add_argument("--seed", type=int, default=0, help="the first one")
+    parser.add_argument("--count", type=int, default=1000, help="number of seeds")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--no-record", action="store_true")
     given = parser.parse_args(arguments)
@@ -140,7 +140,7 @@ def main(arguments: list[str]) -> int:
 
 
 def say(total: Outcome, seconds: float) -> None:
-    print(f"{total.seeds:,} seeds in {seconds:.1f} s: {total.seeds / seconds:.1f} a second")
+    print(f"{total.seeds:,} seeds in {seconds:.1f} s: {total.seeds / seconds:.1f} per second")
     print(f"{total.events:,} calls at the server, {total.runs:,} runs acknowledged")
     print(", ".join(f"{count:,} {fault}" for fault, count in sorted(total.faults.items())) or "no faults")
     if total.failed is None:
@@ -149,4 +149,4 @@ def say(total: Outcome, seconds: float) -> None:
     for line in total.tail:
         print(line)
     print(f"seed {total.failed}: {total.why}")
-    print(f"again: scripts/faults simulate --count 1 --seed {total.failed} --no-record")
+    print(f"repeat with: scripts/faults simulate --count 1 --seed {total.failed} --no-record")

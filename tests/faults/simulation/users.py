@@ -93,7 +93,7 @@ class Users:
                 continue
             seen = self._environment.watchers.now(handle.id)
             if seen is not None and status not in ENDED:
-                self._environment.complain(Broken(f"a wait for run {handle.id} came back with {status}"))
+                self._environment.complain(Broken(f"a wait for run {handle.id} returned {status}"))
             return
 
     # -- others

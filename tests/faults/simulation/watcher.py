@@ -119,15 +119,15 @@ class Watcher:
             if call not in MOVES.get((None, after.status), ()):
                 raise Broken(f"{call} created run {id}")
             if any(run == id for run, _ in self._endings):
-                raise Broken(f"{call} created run {id} again, which had ended")
+                raise Broken(f"{call} created run {id} again after it had ended")
             return
         old, new = before.counters, after.counters
         if before.status != after.status and call not in MOVES.get((before.status, after.status), ()):
             raise Broken(f"{call} moved run {id} from {before.status} to {after.status}")
         if new.epoch < old.epoch or new.attempt < old.attempt or new.life < old.life:
-            raise Broken(f"{call} let the counters of run {id} fall: {old} to {new}")
+            raise Broken(f"{call} decreased the counters of run {id}: {old} to {new}")
         if new.life > old.life and call != "revive":
-            raise Broken(f"{call} began a new life of run {id}")
+            raise Broken(f"{call} started a new life of run {id}")
         self._one_owner(call, id, before, after)
         self._one_ending(call, id, before, after)
 
@@ -145,7 +145,7 @@ class Watcher:
                 raise Broken(f"the epoch of run {id} did not grow with its claim")
             self._tokens[id].add(after.token)
         elif after.counters.epoch <= before.counters.epoch and call not in ("complete", "fail"):
-            raise Broken(f"{call} took run {id} away, and its epoch did not grow")
+            raise Broken(f"{call} took run {id} from its owner without a larger epoch")
 
     def _one_ending(self, call: str, id: str, before: Seen, after: Seen) -> None:
         life = (id, after.counters.life)
@@ -155,10 +155,10 @@ class Watcher:
             if before.status in ENDED and (before.result, before.error) != (after.result, after.error):
                 raise Broken(f"{call} changed the ending of run {id}")
         elif life in self._endings:
-            raise Broken(f"run {id} had ended as {self._endings[life]}, and goes on after {call}")
+            raise Broken(f"run {id} had ended as {self._endings[life]}, and continues after {call}")
         goes_on = before.head and after.head and before.counters.life == after.counters.life
         if goes_on and (after.head[5] < before.head[5] or after.head[0] < before.head[0]):
-            raise Broken(f"{call} let the checkpoint of run {id} fall from {before.head} to {after.head}")
+            raise Broken(f"{call} moved the checkpoint of run {id} back from {before.head} to {after.head}")
 
     # -- what an owner asks for
 
@@ -166,19 +166,19 @@ class Watcher:
         id, token, after = item["id"], item["token"], self._runs[item["id"]]
         owns = before is not None and before.token == token
         if not owns and before != after:
-            raise Broken(f"a stale {call} with {token} was carried out on run {id}: {before} to {after}")
+            raise Broken(f"a stale {call} with {token} was executed on run {id}: {before} to {after}")
         last = self._accepted.get(id)
         if not owns and answer not in ("fenced", "gone") and (last is None or last[:2] != (token, call)):
             raise Broken(f"a stale {call} of run {id} with {token} was answered {answer}")
         if last is not None and last[:2] == (token, call) and before is not None and answer != last[2]:
-            raise Broken(f"{call} of run {id} was answered {last[2]}, and its repetition {answer}")
+            raise Broken(f"{call} of run {id} was answered {last[2]}, but when repeated {answer}")
         if owns and answer == "fenced":
             raise Broken(f"the owner's {call} of run {id} was fenced")
         if owns and call not in GO_ON and answer not in ("gap", "fenced"):
             self._accepted[id] = (token, call, answer)
             assert after is not None
             if after.token:
-                raise Broken(f"{call} of run {id} was answered {answer}, and the run is still held")
+                raise Broken(f"{call} of run {id} was answered {answer}, but the run is still owned")
             self._carried_along(call, id, item.get("delta", ""), after)
 
     def _carried_along(self, call: str, id: str, delta: str, after: Seen) -> None:
@@ -186,7 +186,7 @@ class Watcher:
         seq = int(delta.partition(":")[2][: int(delta.partition(":")[0])]) if delta else 0
         kept = after.head or after.status not in ENDED
         if kept and seq > (after.head[0] if after.head else 0):
-            raise Broken(f"{call} of run {id} brought save {seq} along, and the checkpoint is {after.head}")
+            raise Broken(f"{call} of run {id} contained save {seq}, but the checkpoint is {after.head}")
 
     # -- producers
 
@@ -194,9 +194,9 @@ class Watcher:
         for item, row in zip(given[1], reply, strict=True):
             word, id = row[0].decode(), row[1].decode()
             if before.get(item["id"]) is not None and word != "created":
-                raise Broken(f"enqueue of {item['id']}, which is there, was answered {word}")
+                raise Broken(f"enqueue of the existing run {item['id']} was answered {word}")
             if word == "created" and self._runs[item["id"]] is None:
-                raise Broken(f"enqueue of {item['id']} was answered created, and it is not there")
+                raise Broken(f"enqueue of {item['id']} was answered created, but the run does not exist")
             if not item["once"] or word not in ("created", "found"):
                 continue
             if word == "created" and before.get(id) is not None:
@@ -204,14 +204,14 @@ class Watcher:
             named = self.created.get(item["once"], id)
             holds = self._runs.get(named)
             if named != id and holds is not None and holds.status not in ENDED:
-                raise Broken(f"key {item['once']} names {named}, and {id} was {word} beside it")
+                raise Broken(f"key {item['once']} names {named}, but {id} was {word} too")
             self.created[item["once"]] = id
 
     def _revive(self, now: int, given: Given, reply: Any, before: dict[str, Seen | None]) -> None:
         id, operation, after = given[0]["id"], given[0]["operation"], self._runs[given[0]["id"]]
         word = _answers(reply)[0]
         if self._revivals.get(id) == operation and before[id] is not None and (word != "queued" or before[id] != after):
-            raise Broken(f"revive {operation} of run {id} was repeated, and answered {word}: {before[id]} to {after}")
+            raise Broken(f"revive {operation} of run {id} was repeated and answered {word}: {before[id]} to {after}")
         if word == "queued":
             self._revivals[id] = operation
         if given[0]["from_start"] == "1" and after is not None and before[id] != after:
@@ -224,7 +224,7 @@ class Watcher:
         member = self._members.get(name)
         if word == "ok":
             if member is not None and (member.condemned or member.gone):
-                raise Broken(f"worker {name} joined after it was given up")
+                raise Broken(f"worker {name} joined after it was recovered")
             lease = int(given[0]["lease"])
             self._members[name] = replace(member, until=now + lease) if member else Member(lease, now + lease)
 
@@ -232,10 +232,10 @@ class Watcher:
         member = self._members.get(given[0]["worker"])
         if _answers(reply)[0] == "ok":
             if member is None or member.condemned or member.gone:
-                raise Broken(f"worker {given[0]['worker']} was renewed after it was given up")
+                raise Broken(f"worker {given[0]['worker']} was renewed after it was recovered")
             member.until, member.floor = now + member.lease, max(member.floor, int(given[0]["floor"]))
         elif member is not None and not member.condemned and not member.gone:
-            raise Broken(f"worker {given[0]['worker']} is gone, and nobody gave it up")
+            raise Broken(f"worker {given[0]['worker']} is gone although no process recovered it")
 
     def _leave(self, now: int, given: Given, reply: Any, before: dict[str, Seen | None]) -> None:
         if _answers(reply)[0] == "ok":
@@ -245,7 +245,7 @@ class Watcher:
     def _holds_nothing(self, worker: str, what: str) -> None:
         for id, run in self._runs.items():
             if run is not None and run.token.endswith(f"-{worker}"):
-                raise Broken(f"worker {worker} {what}, and still holds run {id}")
+                raise Broken(f"worker {worker} {what} but still owns run {id}")
 
     def _claim(self, now: int, given: Given, reply: Any, before: dict[str, Seen | None]) -> None:
         name, number, word = given[0]["worker"], int(given[0]["number"]), _answers(reply)[0]
@@ -253,24 +253,24 @@ class Watcher:
         taken = {id for id, run in self._runs.items() if run is not None and run != before[id]}
         told = {row[0].decode() for row in reply[1]} if word in ("ok", "suspect") else set()
         if taken and (member is None or member.condemned or member.gone):
-            raise Broken(f"worker {name} took {taken} after it was given up")
+            raise Broken(f"worker {name} took {taken} after it was recovered")
         if member is None:
             return
         if word in ("ok", "suspect") and (member.condemned or member.gone):
-            raise Broken(f"claim {number} of {name} was answered {word} after it was given up")
+            raise Broken(f"claim {number} of {name} was answered {word} after the worker was recovered")
         if taken and number <= member.floor:
-            raise Broken(f"claim {number} of {name} took {taken}, and {member.floor} had been given up")
+            raise Broken(f"claim {number} of {name} took {taken} although claims up to {member.floor} were abandoned")
         if taken and now >= member.until:
-            raise Broken(f"worker {name} took {taken} after its lease was over")
+            raise Broken(f"worker {name} took {taken} after its lease had expired")
         if number in member.claims:
             if taken:
-                raise Broken(f"claim {number} of {name} was repeated, and took {taken} more")
+                raise Broken(f"claim {number} of {name} was repeated and took {taken} in addition")
             held = {id for id in member.claims[number] if self._held_by_claim(id, name, number)}
             if word in ("ok", "suspect") and told != held:
-                raise Broken(f"claim {number} of {name} was repeated with {told}, and holds {held}")
+                raise Broken(f"claim {number} of {name} was repeated and answered {told}, but owns {held}")
         elif word in ("ok", "suspect"):
             if told != taken:
-                raise Broken(f"claim {number} of {name} took {taken} and told {told}")
+                raise Broken(f"claim {number} of {name} took {taken} but answered {told}")
             member.claims[number] = taken
 
     def _held_by_claim(self, id: str, worker: str, number: int) -> bool:
@@ -295,9 +295,11 @@ class Watcher:
         member = self._members.setdefault(name, Member(0, 0))
         if not member.condemned:
             if now < member.until:
-                raise Broken(f"worker {name} was recovered {member.until - now} ms before its lease was over")
+                raise Broken(f"worker {name} was recovered {member.until - now} ms before its lease expired")
             if now < self._hold_until:
-                raise Broken(f"worker {name} was recovered {self._hold_until - now} ms before a hold was over")
+                raise Broken(
+                    f"worker {name} was recovered {self._hold_until - now} ms before the end of a pause of recovery"
+                )
         member.condemned = True
         self._only_of(name, before)
 
@@ -305,7 +307,7 @@ class Watcher:
         for id, run in self._runs.items():
             was = before[id]
             if run != was and (was is None or not was.token.endswith(f"-{worker}")):
-                raise Broken(f"run {id} was taken with worker {worker}, and was {was}")
+                raise Broken(f"run {id} was recovered with worker {worker} although it was {was}")
 
     def _judge(self, now: int, given: Given, reply: Any, before: dict[str, Seen | None]) -> None:
         """If no coordinator looked for longer than three ticks, workers must not be declared lost."""
