@@ -272,7 +272,7 @@ def a_deleted_record_in_the_end(story: Story) -> None:
     story.record("record_delete", "ok", "b", seq=4)
 
 
-def a_record_of_nobody(story: Story) -> None:
+def a_record_without_a_save(story: Story) -> None:
     story.records["another"] = 1
 
 
@@ -288,7 +288,7 @@ def dead_in_company(story: Story) -> None:
     story.final("dead", counters=Counters(strikes=3, attempt=1))
 
 
-def cancelled_by_nobody(story: Story) -> None:
+def cancelled_without_a_request(story: Story) -> None:
     story.final("cancelled")
 
 
@@ -411,11 +411,11 @@ BREAKS: list[tuple[Callable[[Story], None], str]] = [
     (a_record_lost, "records_kept"),
     (an_old_record_in_the_end, "records_kept"),
     (a_deleted_record_in_the_end, "records_kept"),
-    (a_record_of_nobody, "records_kept"),
+    (a_record_without_a_save, "records_kept"),
     (still_waiting, "liveness"),
     (dead_without_strikes, "ended_as_it_should"),
     (dead_in_company, "died_alone"),
-    (cancelled_by_nobody, "ended_as_it_should"),
+    (cancelled_without_a_request, "ended_as_it_should"),
     (ended_twice, "one_ending"),
     (given_out_after_its_ending, "one_ending"),
     (another_ending_is_kept, "one_ending"),

@@ -87,9 +87,9 @@ WAYS: tuple[Callable[[Lab, Any, str], None], ...] = (
 )  # fmt: skip
 
 
-def mend(lab: Lab) -> None:
+def repair_all(lab: Lab) -> None:
     """Run doctor until nothing is wrong, as an operator would. Runs in progress may reveal further damage."""
-    wait_until(lambda: _doctor(lab), "doctor has mended all", timeout=120)
+    wait_until(lambda: _doctor(lab), "doctor to have repaired everything", timeout=120)
 
 
 def _doctor(lab: Lab) -> bool:
@@ -100,7 +100,7 @@ def _doctor(lab: Lab) -> bool:
     )
 
 
-CAMPAIGN = Campaign("damage", break_one, finish=mend)
+CAMPAIGN = Campaign("damage", break_one, finish=repair_all)
 
 
 def main(arguments: Sequence[str]) -> int:

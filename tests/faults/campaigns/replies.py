@@ -86,7 +86,7 @@ class Hand:
         if one.fault.happened.is_set() or not self._lab.proxy.call_off(one.fault):
             return True
         missed = one.turn.missed + 1
-        assert missed < MOST_MISSED, f"nobody sends {one.turn.script.name}"
+        assert missed < MOST_MISSED, f"no process sends {one.turn.script.name}"
         self._half.append(one.turn._replace(missed=missed))
         return False
 

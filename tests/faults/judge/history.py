@@ -91,7 +91,7 @@ def interval(packed: bytes) -> float | None:
 _READ: dict[str, Callable[[bytes], Any]] = {"delta": delta, "rules": interval}
 
 
-def told(script: str, reply: Any) -> Any:
+def reply_as_json(script: str, reply: Any) -> Any:
     """Return a reply as JSON. Of claimed runs, only what the judge needs is kept."""
     if script == "claim" and isinstance(reply, list) and len(reply) > 1:
         return [shown(reply[0]), [_claimed(row) for row in reply[1]]]

@@ -96,7 +96,7 @@ class Exchange:
                 self._recorder.write(what="unknown", call=call, answer=f"replicas: {more[-1]!r}")
             else:
                 each = bool(packet.items) and isinstance(reply, list) and packet.request.script.merges  # type: ignore[union-attr]
-                self._recorder.write(what="ok", call=call, each=each, answer=history.told(script, reply))
+                self._recorder.write(what="ok", call=call, each=each, answer=history.reply_as_json(script, reply))
         there = [
             script for script, reply in zip(self._scripts, replies, strict=True) if not isinstance(reply, Exception)
         ]

@@ -45,7 +45,7 @@ def begin(run: AsyncRun | Run, topic: str) -> None:
         journal(run, "damaged", there)
 
 
-def said(run: AsyncRun | Run, turn: int) -> bool:
+def has_message(run: AsyncRun | Run, turn: int) -> bool:
     """Return whether an interrupted attempt has left the message of this turn. If not, the step is to be done now."""
     if len(run.messages) > turn:
         return True
@@ -58,7 +58,7 @@ async def agent(run: AsyncRun, topic: str, turns: int) -> str:
     """Save in all possible ways: throttled, flushed, by a phase, at the end of a turn."""
     begin(run, topic)
     async for turn in run.loop(limit=turns):
-        if not said(run, turn):
+        if not has_message(run, turn):
             await work_for(random.uniform(0, SLOW))
             run.messages.append(message(topic, turn))
         if turn % 4 == 1:
@@ -77,7 +77,7 @@ def plain(run: Run, topic: str, turns: int) -> str:
     """Do the same in a thread, and save each turn."""
     begin(run, topic)
     for turn in run.loop(limit=turns):
-        if not said(run, turn):
+        if not has_message(run, turn):
             block_for(random.uniform(0, SLOW))
             run.messages.append(message(topic, turn))
         run.note("turns", done=turn, total=turns)
@@ -90,7 +90,7 @@ async def stumbling(run: AsyncRun, topic: str, turns: int) -> str:
     """Raise an error now and then, after some progress, and be retried."""
     begin(run, topic)
     async for turn in run.loop(limit=turns):
-        if not said(run, turn):
+        if not has_message(run, turn):
             await work_for(random.uniform(0, SLOW))
             run.messages.append(message(topic, turn))
         if turn % 5 == 4 and run.state.get("stumbled") != turn:
@@ -106,7 +106,7 @@ async def stumbling(run: AsyncRun, topic: str, turns: int) -> str:
 async def failing(run: AsyncRun, topic: str, turns: int) -> str:
     """Fail without a retry."""
     begin(run, topic)
-    if not said(run, 0):
+    if not has_message(run, 0):
         run.messages.append(message(topic, 0))
     await run.flush()
     journal(run, "saved", len(run.messages))
@@ -120,7 +120,7 @@ async def fitting(run: AsyncRun, topic: str, turns: int) -> str:
     """Run normally. The operator also enqueues runs with an unknown input, which cannot start."""
     begin(run, topic)
     async for turn in run.loop(limit=turns):
-        if not said(run, turn):
+        if not has_message(run, turn):
             await work_for(random.uniform(0, SLOW))
             run.messages.append(message(topic, turn))
     journal(run, "end", len(run.messages))
@@ -135,7 +135,7 @@ def patience(run: Watched) -> Extend | Kill:
 async def overdue(run: AsyncRun, topic: str, turns: int) -> str:
     """Never end. The escalator first extends the deadline and then kills the run."""
     begin(run, topic)
-    if not said(run, 0):
+    if not has_message(run, 0):
         run.messages.append(message(topic, 0))
     await run.flush()
     journal(run, "saved", len(run.messages))

@@ -102,7 +102,7 @@ class Environment:
     def pause(self, process: Process, seconds: float) -> None:
         if process.alive and not process.paused:
             process.paused = True
-            self.loop.call_later(seconds, self.go_on, process, context=self.loop.nobody)
+            self.loop.call_later(seconds, self.go_on, process, context=self.loop.outside)
 
     def go_on(self, process: Process) -> None:
         if process.alive and process.paused:
@@ -147,7 +147,7 @@ class Environment:
                 logging.disable(logging.NOTSET)
                 random.setstate(state)
 
-    # -- straight to the server, as nobody
+    # -- directly to the server, outside of any process
 
     def found(self) -> None:
         birth = "simulated"

@@ -97,8 +97,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.tasks: list[NumberedTask] = []
         self.turns = 0
         self._moved = 0  # the last turn in which time passed
-        self.nobody = copy_context()  # the context of the server and the network
-        self.nobody.run(current.set, None)
+        self.outside = copy_context()  # the context of the server and the network
+        self.outside.run(current.set, None)
 
     def time(self) -> float:
         return self._virtual
@@ -128,7 +128,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     continue
         self.tasks.clear()
 
-    # -- what asyncio asks of a loop; the same as an ordinary one does, without what nobody here needs
+    # -- the interface of an asyncio loop, without the parts that a simulation does not need
 
     def create_task(self, coro: Any, *, name: Any = None, context: Context | None = None) -> NumberedTask:
         task = NumberedTask(coro, loop=self, name=name or "-", context=context)
@@ -173,7 +173,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self.cancelled -= 1
         if not calls:
             if not timers:
-                raise Stuck("nobody has anything to do")
+                raise Stuck("no callback is ready")
             self._virtual, self._moved = max(self._virtual, timers[0][0]), self.turns
         elif self.turns - self._moved > MANY_TURNS:
             raise Stuck("no time passes")

@@ -160,7 +160,7 @@ class Connection:
             self._after(delay, lambda: self._arrive(foreign.ConnectionError("reset")))
 
     def _after(self, seconds: float, what: Callable[[], None]) -> None:
-        self._server_side.loop.call_later(seconds, what, context=self._server_side.loop.nobody)
+        self._server_side.loop.call_later(seconds, what, context=self._server_side.loop.outside)
 
     def _arrive(self, replies: list[Any] | Exception) -> None:
         if self._arrived.done():
@@ -223,7 +223,7 @@ class Bell:
         def take(key: bytes, token: bytes) -> None:
             if network_faults.fate() == "good":  # Otherwise the token is lost on its way.
                 server_side.loop.call_later(
-                    network_faults.delay(), _hear, heard, (key.decode(), token), context=server_side.loop.nobody
+                    network_faults.delay(), _hear, heard, (key.decode(), token), context=server_side.loop.outside
                 )
 
         listener = Listener([key.encode() for key in keys], current.get(), heard, take)
@@ -263,7 +263,7 @@ class Bell:
 
         listener = Listener([key.encode() for key in keys], sender, server_side.loop.create_future(), carry_out)
         server_side.block(listener)
-        timer = server_side.loop.call_later(seconds, carry_out, context=server_side.loop.nobody)
+        timer = server_side.loop.call_later(seconds, carry_out, context=server_side.loop.outside)
         try:
             async with asyncio.timeout(seconds + 5.0):
                 reply = await connection.read_response()

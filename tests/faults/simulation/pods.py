@@ -82,7 +82,7 @@ class Pods:
 
     def kill_child(self, pod: Pod) -> None:
         pod.child.alive = False
-        self._environment.loop.call_soon(pod.ended.set, context=self._environment.loop.nobody)
+        self._environment.loop.call_soon(pod.ended.set, context=self._environment.loop.outside)
 
     def lose(self, pod: Pod) -> None:
         """Kill supervisor and worker at the same time: no process learns of it, and the lease must expire."""

@@ -25,7 +25,7 @@ LATEST = (1.0, 1.0, 2.0, 2.0, 2.0, 4.0, 4.0, 4.0, 8.0, 45.0)  # seconds: no call
 KINDS = ("agent", "agent", "steps", "watched")
 DISTURBANCES = (
     "crash worker", "pause worker", "drain worker", "lose host", "crash coordinator", "pause coordinator", "cut off", "outage",
-    "crash producer", "give up the living",
+    "crash producer", "abandon a live worker",
 )  # fmt: skip
 
 

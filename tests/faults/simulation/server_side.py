@@ -156,7 +156,7 @@ class ServerSide:
         self.watchers.of(step.at).step(self.now_ms, step.name, step.given, replies[0], rows)
         return replies[0]
 
-    # -- who listens
+    # -- listeners
 
     def block(self, listener: Listener) -> None:
         self._listeners.append(listener)

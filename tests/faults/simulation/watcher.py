@@ -277,7 +277,7 @@ class Watcher:
         run = self._runs[id]
         return run is not None and run.token.endswith(f"-{number}-{worker}")
 
-    # -- who gives workers up
+    # -- recovery of workers
 
     def _abandon(self, now: int, given: Given, reply: Any, before: dict[str, Seen | None]) -> None:
         self._members.setdefault(given[0]["worker"], Member(0, 0)).condemned = True
