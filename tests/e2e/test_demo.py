@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from scripts.demo_.demo import report
-from scripts.demo_.journal import Line
-from scripts.demo_.play import Act
-from scripts.demo_.tally import Blow, tally
+from scripts.demonstration.demo import report
+from scripts.demonstration.fault_schedule import ObservedFault
+from scripts.demonstration.journal import Line
+from scripts.demonstration.tally import Fault, tally
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ def temp(tmp_path: Path) -> Iterator[Path]:
 def start_demo(temp: Path) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "RUNS_URL")}
     environment |= {"TMPDIR": str(temp), "TERM": "dumb"}
-    command = [sys.executable, "-m", "scripts.demo_"]
+    command = [sys.executable, "-m", "scripts.demonstration"]
     return subprocess.Popen(
         command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
@@ -92,7 +92,7 @@ def test_ctrl_c_leaves_nothing_behind(temp: Path, moment: str) -> None:
 
 STEPS = 4
 KILLED, OTHER, PRODUCER = 1, 2, 9
-BLOW = Blow(at=2.5, what="SIGKILL worker 1", victims=frozenset({KILLED}))
+FAULT = Fault(at=2.5, what="SIGKILL worker 1", victims=frozenset({KILLED}))
 
 
 def journal() -> list[Line]:
@@ -106,7 +106,7 @@ def journal() -> list[Line]:
 
 
 def test_what_was_redone_is_counted_and_charged_to_its_cause() -> None:
-    counted = tally(journal(), [BLOW], STEPS)
+    counted = tally(journal(), [FAULT], STEPS)
     assert counted.good
     assert (counted.finished, counted.lost, counted.resumed, counted.redone) == (1, (), 1, 1)
     (cost,) = counted.costs
@@ -115,9 +115,9 @@ def test_what_was_redone_is_counted_and_charged_to_its_cause() -> None:
 
 
 def exit_code(lines: list[Line], wanted: int = 1) -> tuple[int, str]:
-    counted = tally(lines, [BLOW], STEPS)
+    counted = tally(lines, [FAULT], STEPS)
     out = io.StringIO()
-    code = report(Console(file=out, width=80), [Act(BLOW, lambda cost: "")], [], counted, wanted)
+    code = report(Console(file=out, width=80), [ObservedFault(FAULT, lambda cost: "")], [], counted, wanted)
     return code, out.getvalue()
 
 
@@ -144,7 +144,7 @@ def test_a_saved_step_that_is_done_again_is_a_bad_exit() -> None:
     again = Line(3.05, OTHER, "r", "t2", "step", 1)
     code, said = exit_code(sorted([*lines, again], key=lambda line: line.at))
     assert code == 1
-    assert "1 of these although saved" in said
+    assert "1 of them although saved" in said
 
 
 def test_a_run_that_was_never_handed_over_is_a_bad_exit() -> None:

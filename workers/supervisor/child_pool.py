@@ -89,7 +89,7 @@ class ChildPool:
                 await child.wait_until_gone()
                 self.current.pop(slot)
             if self.stopping.is_set():
-                if child is not None and not child.left:
+                if child is not None and child.exit_code:
                     _log_end(child, "")
                 return
             if (successor := self._successors.get(slot)) is not None:

@@ -1,13 +1,13 @@
-"""The file that everything is counted from: who does something appends a line, in one write. Redis has no part in it.
+"""The file from which the demo counts. Handlers and producer append to it, one line in one write. Redis is not involved.
 
-joins   a worker process is about to take runs (its parent's pid)
+joins   a worker process is about to claim runs (number: the pid of its supervisor)
 asked   the enqueue of a run was acknowledged
-start   a handler was called (how many steps it finds done)
+start   a handler was called (number: the steps that were saved before)
 step    a step begins
-saved   the server has acknowledged what the step left
-left    a handler was told to stop, and hands over
+saved   the server has acknowledged the checkpoint after the step
+left    a handler was asked to stop, and its run is released
 end     a handler has returned
-result  the producer has the run's result, and it is the right one (1) or not (0)
+result  the producer has received the result of the run; it is right (1) or wrong (0)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOBODY = "-"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One thing that happened; `at` is a monotonic time that all processes of this machine share."""
+    """One event. `at` is a monotonic time, which all processes of this machine share."""
 
     at: float
     pid: int
@@ -39,7 +39,7 @@ class Line:
 
 
 def write(path: str | Path, what: str, number: int = 0, run: str = NOBODY, token: str = NOBODY) -> None:
-    """Appends a line: whole, whoever writes beside."""
+    """Append a line in one write, so that lines of several processes do not mix."""
     line = f"{time.monotonic():.6f} {os.getpid()} {run} {token} {what} {number}\n"
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
@@ -49,7 +49,7 @@ def write(path: str | Path, what: str, number: int = 0, run: str = NOBODY, token
 
 
 class Tail:
-    """Reads a journal as it grows."""
+    """Reads a journal while it grows."""
 
     def __init__(self, path: Path) -> None:
         path.touch()

@@ -1,4 +1,4 @@
-"""What the demo's workers run: an agent that asks a model and uses a tool, turn by turn. The model follows a script."""
+"""The handler of the demo: an agent that asks a scripted model and calls a tool, turn by turn."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from scripts.demo_.journal import write
+from scripts.demonstration.journal import write
 from workers import AsyncRun, Registry
 
 TURNS = 12
-STEPS = 2 * TURNS - 1  # each turn asks the model and uses a tool; the last one brings the answer
+STEPS = 2 * TURNS - 1  # each turn asks the model and calls a tool; the last turn returns the answer
 JOURNAL = os.environ.get("DEMO_JOURNAL", "")
 
 
 class ScriptedModel:
-    """Asks for a tool in every turn but the last. Thinks for a moment, as models do."""
+    """A model that asks for a tool in every turn but the last. Each reply takes a moment."""
 
     async def ask(self, topic: str, turn: int) -> dict[str, Any]:
         await asyncio.sleep(random.uniform(0.3, 0.9))
@@ -46,7 +46,7 @@ async def research(run: AsyncRun[ScriptedModel], topic: str) -> str:
     note(run, "start", 2 * run.iteration + len(run.messages.open_calls()))
     try:
         found = await converse(run, topic)
-    except BaseException:  # it is told to stop, whichever way
+    except BaseException:  # the run is stopped, for whatever reason
         note(run, "left")
         raise
     note(run, "end")
@@ -54,7 +54,7 @@ async def research(run: AsyncRun[ScriptedModel], topic: str) -> str:
 
 
 async def converse(run: AsyncRun[ScriptedModel], topic: str) -> str:
-    """The loop of an agent. What a resumed run finds done it does not do again."""
+    """Run the agent loop. A resumed run does not repeat the steps that were saved."""
     if not run.messages:
         run.messages.append({"role": "user", "content": f"what is there to know about {topic}?"})
     async for turn in run.loop(limit=TURNS):
@@ -62,7 +62,7 @@ async def converse(run: AsyncRun[ScriptedModel], topic: str) -> str:
             note(run, "step", 2 * turn)
             reply = await run.resources.ask(topic, turn)
             run.messages.append(reply)
-            await run.flush()  # paid for: safe before the tool is used
+            await run.flush()  # the reply is saved before the tool is called
             note(run, "saved", 2 * turn)
             if not run.messages.open_calls():
                 return str(reply["content"])
@@ -70,7 +70,7 @@ async def converse(run: AsyncRun[ScriptedModel], topic: str) -> str:
             page = await run.phase(f"tool-{call.id}", look_up, run, 2 * turn + 1, call.arguments)
             note(run, "saved", 2 * turn + 1)
             run.messages.append({"role": "tool", "tool_call_id": call.id, "content": page})
-    raise AssertionError("the last turn brings the answer")
+    raise AssertionError("the last turn returns the answer")
 
 
 async def look_up(run: AsyncRun[ScriptedModel], step: int, page: str) -> str:

@@ -1,6 +1,6 @@
-"""The demo's processes: a server, a coordinator, two fleets that stand for two hosts. None of them outlives the demo.
+"""The processes of the demo: a server, a coordinator, and two fleets that stand for two hosts. None of them outlives the demo.
 
-A terminal's Ctrl-C reaches only the demo itself: everything else has a session of its own and is ended from here.
+Ctrl-C in a terminal reaches only the demo itself: every other process has a session of its own, and the demo ends it.
 """
 
 from __future__ import annotations
@@ -22,27 +22,29 @@ from coordinator.store.transport.connections.embedded_server import Attachment, 
 
 ROOT = Path(__file__).resolve().parents[2]
 LEASE = 3
-SLOTS = 20  # for each process: two of them can take all 40 runs
+SLOTS = 20  # per process, so that two processes can take all 40 runs
 
 Process = subprocess.Popen[bytes]
 
 
-class Stage:
-    """A folder, and what runs in it."""
+class DemoProcesses:
+    """A temporary folder, and the processes that run in it."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="runs-demo-"))
-        tempfile.tempdir = str(self.folder)  # the server's socket goes there too
+        tempfile.tempdir = str(self.folder)  # the socket of the server is created there too
         self.journal = self.folder / "journal"
         self._started: list[Process] = []
         self._workers: set[int] = set()
         self._server: Attachment | None = None
 
-    # -- building up
+    # -- start
 
     def start_server(self) -> None:
-        """It is going to be killed: with everysec a write waits in its memory while an fsync takes long, and it would forget what
-        it has acknowledged."""
+        """Start a server that writes to disk before it answers.
+
+        The demo kills it. With `everysec` an acknowledged write may still be in memory then, and would be lost.
+        """
         self._server = attach(self.folder / "valkey")
         with redis.Redis.from_url(self.url) as line:
             line.config_set("appendfsync", "always")
@@ -52,7 +54,7 @@ class Stage:
 
     def start_fleet(self, processes: int) -> Process:
         options = ["--processes", processes, "--concurrency", SLOTS, "--lease", LEASE]
-        return self._start("workers", "start", "scripts.demo_.app:runs", *map(str, options))
+        return self._start("workers", "start", "scripts.demonstration.app:runs", *map(str, options))
 
     @property
     def url(self) -> str:
@@ -76,27 +78,27 @@ class Stage:
         ]
         return "\n".join(f"--- {name}\n" + "\n".join(text[-lines:]) for name, text in texts)
 
-    # -- blows
+    # -- faults
 
     def kill_host(self, supervisor: Process) -> None:
-        """A host is gone: the supervisor and its processes at the same moment, so that nobody is left to tell."""
-        for pid in self._family(supervisor):
+        """Kill a supervisor and its worker processes at the same moment, as when a host is lost."""
+        for pid in self._pause_family(supervisor):
             _send(pid, signal.SIGKILL)
         supervisor.wait()
 
     def kill_server(self) -> None:
         pid = int((self.folder / "valkey" / "valkey.pid").read_text())
         _send(pid, signal.SIGKILL)
-        _until_gone([pid], 5)
+        _wait_until_gone([pid], 5)
 
     def restart_server(self) -> None:
         assert self._server is not None
         self._server.ensure()
 
-    # -- clearing away
+    # -- clean-up
 
     def finish(self, patience: float = 5.0) -> None:
-        """In order: everybody is asked to stop, and has a moment for it."""
+        """Ask all processes to stop, and wait for them for a moment."""
         for process in self._started:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
@@ -106,22 +108,22 @@ class Stage:
                 process.wait(max(0.0, until - time.monotonic()))
 
     def clear(self) -> list[int]:
-        """Ends whatever still runs. The ids of processes that are there nevertheless: none, or a mistake of ours."""
-        pids = {pid for process in self._started if process.poll() is None for pid in self._family(process)}
+        """Kill all processes that still run. Return the ids of those that did not end; that would be a bug of the demo."""
+        pids = {pid for process in self._started if process.poll() is None for pid in self._pause_family(process)}
         for pid in pids:
             _send(pid, signal.SIGKILL)
         for process in self._started:
             process.wait()
-        left = _until_gone(pids | self._workers, 10)
+        left = _wait_until_gone(pids | self._workers, 10)
         if self._server is not None:
-            self._server.close()  # the last one out: the server stops
+            self._server.close()  # the server stops with its last user
         return left
 
     def remove_folder(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _family(self, process: Process) -> list[int]:
-        """A process and its children. It is halted first, so that it can't start another while we look."""
+    def _pause_family(self, process: Process) -> list[int]:
+        """Pause a process, so that it can't start another one, and return the ids of it and its children."""
         _send(process.pid, signal.SIGSTOP)
         until = time.monotonic() + 1
         while _state(process.pid) not in ("T", "t", "Z", "") and time.monotonic() < until:
@@ -136,7 +138,7 @@ def children(pid: int) -> list[int]:
 
 
 def _processes() -> Iterable[tuple[int, int, str]]:
-    """Every process: id, parent, state. From /proc, or where there is none (macOS) from ps."""
+    """Yield id, parent and state of every process, from /proc, or from ps where there is no /proc (macOS)."""
     if not Path("/proc/self/stat").exists():
         listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,state="], capture_output=True, text=True, check=False)
         for line in listed.stdout.splitlines():
@@ -154,8 +156,8 @@ def _state(pid: int) -> str:
     return next((state for found, _, state in _processes() if found == pid), "")
 
 
-def _until_gone(pids: Iterable[int], patience: float) -> list[int]:
-    """Those that are still there after that time. A zombie is gone: who should have taken note of it has not yet."""
+def _wait_until_gone(pids: Iterable[int], patience: float) -> list[int]:
+    """Wait until processes have ended, and return those that have not. A zombie has ended; its parent has not noticed yet."""
     until = time.monotonic() + patience
     while left := [pid for pid, _, state in _processes() if pid in set(pids) and state != "Z"]:
         if time.monotonic() > until:

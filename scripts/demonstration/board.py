@@ -1,15 +1,15 @@
-"""What is known of runs and workers at this moment, from the journal's lines."""
+"""The current state of the runs and workers, from the lines of the journal."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from scripts.demo_.journal import Line
+from scripts.demonstration.journal import Line
 
 
 @dataclass
 class RunState:
-    """One run: who has it now (a worker's number; 0: nobody), and who has done which step last."""
+    """One run: the number of the worker that executes it now (0: none), and the worker that did each step last."""
 
     number: int
     owner: int = 0
@@ -21,7 +21,7 @@ class RunState:
 
 @dataclass
 class WorkerState:
-    """A worker process, numbered in the order in which they came."""
+    """A worker process. Workers are numbered in the order in which they started."""
 
     number: int
     pid: int
@@ -30,7 +30,7 @@ class WorkerState:
 
 
 class Board:
-    """Takes lines, and answers questions about now."""
+    """The state of all runs and workers."""
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
@@ -38,6 +38,7 @@ class Board:
         self.workers: dict[int, WorkerState] = {}
 
     def take(self, line: Line) -> None:
+        """Update the state with a line of the journal."""
         self.lines.append(line)
         if line.what == "joins":
             self.workers[line.pid] = WorkerState(len(self.workers) + 1, line.pid, line.number)
@@ -57,7 +58,7 @@ class Board:
                 run.finished = True
 
     def at_work(self) -> dict[int, int]:
-        """Worker process -> how many runs it has."""
+        """Return the number of runs of each live worker process, by pid."""
         by_number = {worker.number: pid for pid, worker in self.workers.items() if not worker.fate}
         count = dict.fromkeys(by_number.values(), 0)
         for run in self.runs.values():

@@ -1,4 +1,4 @@
-"""Counts what became of the runs, and what each blow cost. Pure: from the journal's lines and the list of blows."""
+"""Count what became of the runs and what each fault cost, from the lines of the journal and the list of faults."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from scripts.demo_.journal import NOBODY, Line
+from scripts.demonstration.journal import NOBODY, Line
 
 
 @dataclass(frozen=True)
-class Blow:
-    """Something that was done to the system: when, in which words, and to which worker processes (none: to all of them)."""
+class Fault:
+    """A fault that was injected: when, its description, and the worker processes that it hit (none: it hit all of them)."""
 
     at: float
     what: str
@@ -22,12 +22,12 @@ class Blow:
 
 @dataclass
 class Cost:
-    """What a blow cost: the runs that were at work there; the pauses of those that went on; what was done again."""
+    """What a fault cost: the runs that it hit, the pauses of those that continued, and the steps that were repeated."""
 
     hit: set[str] = field(default_factory=set)
-    ended: set[str] = field(default_factory=set)  # came to their end before they could be moved
-    resumed: dict[str, float] = field(default_factory=dict)  # went on in another attempt -> after how many seconds
-    saved_again: dict[str, float] = field(default_factory=dict)  # -> when the next step was acknowledged
+    ended: set[str] = field(default_factory=set)  # finished before they could be moved
+    resumed: dict[str, float] = field(default_factory=dict)  # run -> seconds until its next attempt started
+    saved_again: dict[str, float] = field(default_factory=dict)  # run -> seconds until its next step was acknowledged
     redone: int = 0
 
     @property
@@ -44,13 +44,13 @@ class Cost:
 
     @property
     def over(self) -> bool:
-        """Whether every run that was hit is known to go on."""
+        """Whether every run that was hit has continued."""
         return self.hit <= self.ended | set(self.resumed) | set(self.saved_again)
 
 
 @dataclass(frozen=True)
 class Tally:
-    """All in all. Lost: a run that was acknowledged and has no right result, or a step missing."""
+    """The result of the demo. A run is lost if its enqueue was acknowledged, and its result is wrong or a step is missing."""
 
     runs: int
     finished: int
@@ -59,22 +59,22 @@ class Tally:
     steps: int
     missing: int
     redone: int
-    forgotten: int  # steps that the server had acknowledged and that were done again nevertheless
+    forgotten: int  # steps that were repeated although the server had acknowledged them
     costs: tuple[Cost, ...]
-    other: Cost  # what belongs to no blow
+    other: Cost  # cost that no fault explains
 
     @property
     def good(self) -> bool:
         return not (self.lost or self.missing or self.forgotten) and self.finished == self.runs
 
 
-def tally(lines: Sequence[Line], blows: Sequence[Blow], steps: int) -> Tally:
-    """What became of all runs whose enqueue was acknowledged, each of so many steps."""
+def tally(lines: Sequence[Line], faults: Sequence[Fault], steps: int) -> Tally:
+    """Count what became of all runs whose enqueue was acknowledged. Each run has `steps` steps."""
     by_run: dict[str, list[Line]] = {line.run: [] for line in lines if line.what == "asked"}
     for line in lines:
         if line.run in by_run:
             by_run[line.run].append(line)
-    costs, other = tuple(Cost() for _ in blows), Cost()
+    costs, other = tuple(Cost() for _ in faults), Cost()
     missing = redone = forgotten = resumed = 0
     finished, lost = [], []
     for run, own in by_run.items():
@@ -87,29 +87,29 @@ def tally(lines: Sequence[Line], blows: Sequence[Blow], steps: int) -> Tally:
             resumed += 1
             again = sum(step.number in attempt.known for step in attempt.lines if step.what == "step")
             redone += again
-            _cause(attempt, blows, costs, other).redone += again
-        for blow, cost in zip(blows, costs, strict=True):
-            _charge(run, own, blow, cost)
+            _cause(attempt, faults, costs, other).redone += again
+        for fault, cost in zip(faults, costs, strict=True):
+            _charge(run, own, fault, cost)
     return Tally(
         len(by_run), len(finished), tuple(lost), resumed, steps * len(by_run), missing, redone, forgotten, costs, other
     )
 
 
-def effect(lines: Iterable[Line], blow: Blow) -> Cost:
-    """What a blow cost up to now."""
+def effect(lines: Iterable[Line], fault: Fault) -> Cost:
+    """Return what a fault has cost so far."""
     by_run: dict[str, list[Line]] = defaultdict(list)
     for line in lines:
         by_run[line.run].append(line)
     cost = Cost()
     for run, own in by_run.items():
         if run != NOBODY:
-            _charge(run, own, blow, cost)
+            _charge(run, own, fault, cost)
     return cost
 
 
 @dataclass
 class _Attempt:
-    """The lines of one owner; who had the run before, and which steps had begun by then."""
+    """The lines of one attempt, the process of the attempt before, and the steps that had begun by then."""
 
     lines: list[Line]
     before: int
@@ -142,33 +142,33 @@ def _forgotten(own: list[Line]) -> int:
     return count
 
 
-def _cause(attempt: _Attempt, blows: Sequence[Blow], costs: Sequence[Cost], other: Cost) -> Cost:
-    """Whose doing it is that this attempt was needed: the last blow that hit its previous owner."""
+def _cause(attempt: _Attempt, faults: Sequence[Fault], costs: Sequence[Cost], other: Cost) -> Cost:
+    """Return the cost of the fault that made this attempt necessary: the last one that hit its previous owner."""
     started = attempt.lines[0].at
-    for blow, cost in reversed(list(zip(blows, costs, strict=True))):
-        if blow.at < started and (attempt.before in blow.victims or not blow.victims):
+    for fault, cost in reversed(list(zip(faults, costs, strict=True))):
+        if fault.at < started and (attempt.before in fault.victims or not fault.victims):
             return cost
     return other
 
 
-def _charge(run: str, own: list[Line], blow: Blow, cost: Cost) -> None:
-    """What the blow meant for one run, if it was at work there."""
-    before = [line for line in own if line.at <= blow.at and line.what in ("start", "left", "end")]
-    if not before or before[-1].what != "start" or (blow.victims and before[-1].pid not in blow.victims):
+def _charge(run: str, own: list[Line], fault: Fault, cost: Cost) -> None:
+    """Add what the fault cost one run, if the run was executing there."""
+    before = [line for line in own if line.at <= fault.at and line.what in ("start", "left", "end")]
+    if not before or before[-1].what != "start" or (fault.victims and before[-1].pid not in fault.victims):
         return
     cost.hit.add(run)
-    owner, since = before[-1].token, blow.at
+    owner, since = before[-1].token, fault.at
     for line in own:
-        if line.at <= blow.at:
+        if line.at <= fault.at:
             continue
         if line.what == "start":
             cost.resumed[run] = line.at - since
             return
-        if line.what == "left" and blow.graceful and line.token == owner:
-            since = line.at  # until then it was at work, and finished its step
+        if line.what == "left" and fault.graceful and line.token == owner:
+            since = line.at  # until then the handler was working, and finished its step
         if line.what == "end":
             cost.ended.add(run)
             return
-        if line.what == "saved" and not blow.victims:
-            cost.saved_again[run] = line.at - blow.at
+        if line.what == "saved" and not fault.victims:
+            cost.saved_again[run] = line.at - fault.at
             return

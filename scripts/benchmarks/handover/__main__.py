@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from handovers.report import write
-from handovers.stages import Arq, Ours, Saq, Stage, descendants
 
 from coordinator.store.transport.connections.embedded_server import attach
+from handover.report import write
+from handover.stages import Arq, Ours, Saq, Stage, descendants
 
 PATIENCE = 60.0  # for our own
 GIVEN_UP = 5.0  # a peer that has not begun again after a kill: its defaults are minutes

@@ -1,7 +1,8 @@
-"""Puts the demo together: a stage, a play, a view; and clears away whatever happens."""
+"""Start the processes, inject the faults, show the progress, count the results, and clean up."""
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import threading
@@ -12,32 +13,32 @@ from rich.console import Console
 from rich.text import Text
 
 from coordinator import Client, CoordinatorError
-from scripts.demo_.app import STEPS, answer
-from scripts.demo_.board import Board
-from scripts.demo_.journal import Tail, write
-from scripts.demo_.play import RUNS, Act, Play
-from scripts.demo_.stage import Stage
-from scripts.demo_.tally import Tally, tally
-from scripts.demo_.view import NOTES, PlainView, make_view, summary, table
+from scripts.demonstration.app import STEPS, answer
+from scripts.demonstration.board import Board
+from scripts.demonstration.fault_schedule import RUNS, FaultSchedule, ObservedFault
+from scripts.demonstration.journal import Tail, write
+from scripts.demonstration.processes import DemoProcesses
+from scripts.demonstration.tally import Tally, tally
+from scripts.demonstration.view import EXPLANATION, PlainView, make_view, summary, table
 
-TICK = 0.1
-LONGEST = 90.0  # what has not ended by then is lost
+TICK_SECONDS = 0.1
+RUN_TIMEOUT = 90.0  # a run that has not finished by then counts as lost
 TOPICS = ("tides", "moss", "glaciers", "bread", "comets", "ink", "bees", "salt", "kites", "amber")
 
 
-class Stopped(Exception):
-    """Somebody wants the demo to end."""
+class StopRequested(Exception):
+    """A signal asked the demo to end."""
 
 
 class Demo:
-    """One performance."""
+    """One execution of the demo."""
 
     def __init__(self) -> None:
-        self.stage, self.board = Stage(), Board()
+        self.processes, self.board = DemoProcesses(), Board()
         self.view: PlainView = make_view(self.board)
         self.asked_to_stop = False
         self.broken: CoordinatorError | None = None
-        self._tail = Tail(self.stage.journal)
+        self._tail = Tail(self.processes.journal)
 
     def stop(self, *_: object) -> None:
         self.asked_to_stop = True
@@ -45,36 +46,36 @@ class Demo:
     def run(self) -> int:
         self.view.open()
         try:
-            play = self._build_up()
+            schedule = self._start()
             threading.Thread(target=self._produce, daemon=True).start()
-            self._watch(lambda: self.board.finished() >= RUNS or self.broken is not None, LONGEST, play)
+            self._watch(lambda: self.board.finished() >= RUNS or self.broken is not None, RUN_TIMEOUT, schedule)
         finally:
             self.view.close()
-        self.stage.finish()
+        self.processes.finish()
         self._look()
-        counted = tally(self.board.lines, play.blows, STEPS)
-        return report(self.view.console, play.acts, play.skipped, counted, RUNS, self.broken)
+        counted = tally(self.board.lines, schedule.faults, STEPS)
+        return report(self.view.console, schedule.observed, schedule.skipped, counted, RUNS, self.broken)
 
-    def _build_up(self) -> Play:
+    def _start(self) -> FaultSchedule:
         self.view.status("starting Valkey (append-only file on), a coordinator and three workers ...")
-        self.stage.start_server()
-        play = Play(self.stage, self.board)
+        self.processes.start_server()
+        schedule = FaultSchedule(self.processes, self.board)
         self._watch(lambda: len(self.board.workers) >= 3, 60.0)
         if len(self.board.workers) < 3:
-            raise CoordinatorError("the workers did not start")
+            raise CoordinatorError("the workers did not start within a minute")
         self.view.begin()
-        return play
+        return schedule
 
-    def _watch(self, done: Callable[[], bool], patience: float, play: Play | None = None) -> None:
+    def _watch(self, done: Callable[[], bool], patience: float, schedule: FaultSchedule | None = None) -> None:
         until = time.monotonic() + patience
         while not done() and time.monotonic() < until:
             if self.asked_to_stop:
-                raise Stopped
-            time.sleep(TICK)
+                raise StopRequested
+            time.sleep(TICK_SECONDS)
             self._look()
-            if play is not None:
-                play.tick()
-                self.view.show(play.acts)
+            if schedule is not None:
+                schedule.tick()
+                self.view.show(schedule.observed)
 
     def _look(self) -> None:
         for line in self._tail.new():
@@ -87,9 +88,9 @@ class Demo:
             self.broken = error
 
     def _enqueue_and_wait(self) -> None:
-        """As a producer does: hands over, and waits for the results. A trickle, so that all workers get some."""
-        journal = self.stage.journal
-        with Client(self.stage.url) as client:
+        """Enqueue all runs and wait for their results. The runs are enqueued slowly, so that every worker gets some."""
+        journal = self.processes.journal
+        with Client(self.processes.url) as client:
             expected = {}
             for number in range(RUNS):
                 topic = f"{TOPICS[number % len(TOPICS)]} {number + 1}"
@@ -101,30 +102,36 @@ class Demo:
                 write(journal, "result", int(handle.result() == expected[handle]), handle.id)
 
     def close(self) -> list[int]:
-        """Ends what still runs; the ids of processes that did not end."""
-        left = self.stage.clear()
+        """End all processes that still run. Return the ids of those that did not end."""
+        left = self.processes.clear()
         self._tail.close()
         return left
 
 
 def report(
-    out: Console, acts: list[Act], skipped: list[str], counted: Tally, wanted: int, broken: Exception | None = None
+    out: Console,
+    observed: list[ObservedFault],
+    skipped: list[str],
+    counted: Tally,
+    wanted: int,
+    broken: Exception | None = None,
 ) -> int:
-    """Says how it went. The exit code: 1 if a run was lost or not even handed over, or a step is missing."""
-    out.print(table(acts, counted))
+    """Print the results. Return the exit code: 1 if a run was lost or never enqueued, or if a step is missing."""
+    out.print(table(observed, counted))
     out.print(summary(counted))
     for what in skipped:
-        out.print(f"{what} was left out: the runs had ended before.")
+        out.print(f"{what} was skipped: all runs had finished before.")
     out.print()
-    out.print(Text(NOTES, "dim"))
+    out.print(Text(EXPLANATION, "dim"))
     if broken is not None:
-        out.print(f"the producer gave up: {broken}")
+        out.print(f"the producer failed: {broken}")
     for run in counted.lost:
         out.print(f"lost: run {run}")
     return 0 if counted.good and counted.runs == wanted and broken is None else 1
 
 
 def main() -> int:
+    logging.getLogger().addHandler(logging.NullHandler())  # the view shows what the library would log
     demo = Demo()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, demo.stop)
@@ -132,17 +139,17 @@ def main() -> int:
     try:
         code = demo.run()
         keep = code != 0
-    except Stopped:
+    except StopRequested:
         code = 130
     except CoordinatorError as error:
         code, keep = 1, True
-        print(f"scripts/demo: {error}\n{demo.stage.logs()}", file=sys.stderr)
+        print(f"scripts/demo: {error}\n{demo.processes.logs()}", file=sys.stderr)
     finally:
         left = demo.close()
         if not keep:
-            demo.stage.remove_folder()
+            demo.processes.remove_folder()
     if keep:
-        print(f"scripts/demo: the journal and the logs are in {demo.stage.folder}", file=sys.stderr)
+        print(f"scripts/demo: the journal and the logs are in {demo.processes.folder}", file=sys.stderr)
     if left:
         print(f"scripts/demo: these processes did not end: {left}", file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""What people see: a live board on a terminal, plain lines elsewhere, and the table at the end."""
+"""The output of the demo: a live board on a terminal, plain lines elsewhere, and a table at the end."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from scripts.demo_.app import STEPS, TURNS
-from scripts.demo_.board import Board, RunState
-from scripts.demo_.play import RUNS, Act, span
-from scripts.demo_.stage import LEASE
-from scripts.demo_.tally import Tally
+from scripts.demonstration.app import STEPS, TURNS
+from scripts.demonstration.board import Board, RunState
+from scripts.demonstration.fault_schedule import RUNS, ObservedFault, span
+from scripts.demonstration.processes import LEASE
+from scripts.demonstration.tally import Tally
 
 COLOURS = ("bright_blue", "bright_magenta", "bright_yellow", "bright_cyan", "bright_green", "orange1", "pink1", "tan")
 INTRODUCTION = (
-    f"{RUNS} agent runs of {TURNS} turns; three worker processes, a coordinator, a Valkey.\n"
-    f"All of these are killed on the way. The lease is {LEASE} s here, by default 15 s."
+    f"{RUNS} agent runs of {TURNS} turns, on three workers, a coordinator and a server.\n"
+    f"The demo kills each of them. The lease is {LEASE} s here; the default is 15 s."
 )
-SMALLEST = (80, 24)
-EVERY = 2.5  # seconds between plain lines of progress
+SMALLEST_TERMINAL = (80, 24)
+PROGRESS_SECONDS = 2.5  # between two lines of progress
 
 
 def colour(worker: int) -> str:
@@ -32,22 +32,24 @@ def colour(worker: int) -> str:
 
 
 def make_view(board: Board) -> PlainView:
-    """A live one, where there is a terminal that can show it."""
+    """Return a live view if the terminal can show it, and a plain one otherwise."""
     console = Console(highlight=False)
     live = sys.stdout.isatty() and console.is_terminal and not console.is_dumb_terminal
     width, height = console.size
-    if live and width >= SMALLEST[0] and height >= SMALLEST[1]:
+    if live and width >= SMALLEST_TERMINAL[0] and height >= SMALLEST_TERMINAL[1]:
         return LiveView(board, console)
-    return PlainView(board, Console(highlight=False, force_terminal=False, color_system=None, width=SMALLEST[0]))
+    return PlainView(
+        board, Console(highlight=False, force_terminal=False, color_system=None, width=SMALLEST_TERMINAL[0])
+    )
 
 
 class PlainView:
-    """Lines without control characters."""
+    """A view of plain lines, without control characters."""
 
     def __init__(self, board: Board, console: Console) -> None:
         self.board, self.console = board, console
         self.began = time.monotonic()
-        self._said = -EVERY
+        self._said = -PROGRESS_SECONDS
         self._told: dict[int, str] = {}
 
     def open(self) -> None:
@@ -58,18 +60,18 @@ class PlainView:
         self.line(text)
 
     def begin(self) -> None:
-        """The runs are being handed over from now on."""
+        """Start the clock: the runs are enqueued from now on."""
         self.began = time.monotonic()
 
-    def show(self, acts: list[Act]) -> None:
-        for number, act in enumerate(acts):
+    def show(self, observed: list[ObservedFault]) -> None:
+        for number, one in enumerate(observed):
             if number not in self._told:
                 self._told[number] = ""
-                self.line(act.blow.what, act.blow.at - self.began)
-            if act.effect and act.effect != self._told[number]:
-                self._told[number] = act.effect
-                self.line(f"{act.blow.what} → {act.effect}")
-        if time.monotonic() - self.began - self._said > EVERY:
+                self.line(one.fault.what, one.fault.at - self.began)
+            if one.effect and one.effect != self._told[number]:
+                self._told[number] = one.effect
+                self.line(f"{one.fault.what} → {one.effect}")
+        if time.monotonic() - self.began - self._said > PROGRESS_SECONDS:
             self._said = time.monotonic() - self.began
             self.line(f"{progress(self.board)}; {self._workers()}")
 
@@ -85,12 +87,12 @@ class PlainView:
 
 
 class LiveView(PlainView):
-    """A board: each run a row of blocks, one per turn, in the colour of the worker that did it."""
+    """A live board: each run is a row of blocks, one per turn, in the colour of the worker that executed it."""
 
     def __init__(self, board: Board, console: Console) -> None:
         super().__init__(board, console)
         self._live = Live(console=console, auto_refresh=False)
-        self._acts: list[Act] = []
+        self._observed: list[ObservedFault] = []
         self._blocks = "■" if console.color_system and not os.environ.get("NO_COLOR") else ""
 
     def open(self) -> None:
@@ -100,15 +102,15 @@ class LiveView(PlainView):
     def status(self, text: str) -> None:
         self._live.update(Text(f"\n {text}", "dim"), refresh=True)
 
-    def show(self, acts: list[Act]) -> None:
-        self._acts = acts
+    def show(self, observed: list[ObservedFault]) -> None:
+        self._observed = observed
         self._live.update(self._board(), refresh=True)
 
     def close(self) -> None:
         self._live.stop()
 
     def _board(self) -> RenderableType:
-        return Group(self._grid(), Text(), self._legend(), Text(), *map(self._event, self._acts))
+        return Group(self._grid(), Text(), self._legend(), Text(), *map(self._event, self._observed))
 
     def _grid(self) -> Table:
         across = 4 if self.console.width < 108 else 5
@@ -142,11 +144,11 @@ class LiveView(PlainView):
             text.append(" ")
         return text
 
-    def _event(self, act: Act) -> Text:
+    def _event(self, one: ObservedFault) -> Text:
         text = Text(no_wrap=True, overflow="ellipsis")
-        text.append(clock(act.blow.at - self.began), "dim")
-        text.append(f"  {act.blow.what:<21}", "bold red")
-        return text.append(f" → {act.effect or '…'}")
+        text.append(clock(one.fault.at - self.began), "dim")
+        text.append(f"  {one.fault.what:<21}", "bold red")
+        return text.append(f" → {one.effect or '…'}")
 
 
 def runs(count: int) -> str:
@@ -164,12 +166,12 @@ def progress(board: Board) -> str:
 # ---- the end -----------------------------------------------------------------------------------------------------------
 
 
-def table(acts: list[Act], counted: Tally) -> Table:
+def table(observed: list[ObservedFault], counted: Tally) -> Table:
     found = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", padding=(0, 1))
     found.add_column("what happened", no_wrap=True, vertical="bottom")
-    for name in ("runs\nhit", "runs\nresumed", "steps\nredone", "time to resume\nmedian", "\nmax"):
+    for name in ("runs\nhit", "runs\nresumed", "steps\nrepeated", "time to resume\nmedian", "\nmax"):
         found.add_column(name, justify="right", no_wrap=True)
-    rows = [(act.blow.what, cost) for act, cost in zip(acts, counted.costs, strict=True)]
+    rows = [(one.fault.what, cost) for one, cost in zip(observed, counted.costs, strict=True)]
     if counted.other.redone:
         rows.append(("something else", counted.other))
     for what, cost in rows:
@@ -181,15 +183,16 @@ def table(acts: list[Act], counted: Tally) -> Table:
 def summary(counted: Tally) -> Text:
     text = Text()
     text.append(f"{counted.finished} finished, {len(counted.lost)} lost", "bold green" if counted.good else "bold red")
-    text.append(f" of {counted.runs} runs; {counted.resumed} times a run was resumed\n")
-    text.append(f"{counted.steps} steps: {counted.missing} missing, {counted.redone} begun again, ")
+    text.append(f" of {counted.runs} runs; runs were resumed {counted.resumed} times\n")
+    text.append(f"{counted.steps} steps: {counted.missing} missing, {counted.redone} repeated, ")
     return text.append(
-        f"{counted.forgotten} of these although saved" if counted.forgotten else "none of these had been saved"
+        f"{counted.forgotten} of them although saved" if counted.forgotten else "none of them had been saved"
     )
 
 
-NOTES = """\
-Counted from a file that handlers and producer append to, and not from Redis.
-Time to resume: from the kill until the handler is called elsewhere; SIGTERM:
-from letting go until then; coordinator and server: until a run's next step is
-saved (a step takes 0.3 to 0.9 s anyway; the server was away for a second)."""
+EXPLANATION = """\
+The numbers are counted from a file that the handlers and the producer append
+to, not from Redis. Time to resume: from the kill until the handler is called
+elsewhere; for SIGTERM, from the release until then; for the coordinator and
+the server, until the next step of a run is saved (a step takes 0.3 to 0.9 s,
+and the server was down for a second)."""

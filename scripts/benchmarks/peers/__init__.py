@@ -1,0 +1,1 @@
+"""The benchmark against other queues: its programs, one for each queue, and their pinned versions."""
