@@ -1,4 +1,4 @@
-"""The readable report and its plots, made from the JSON beside it: what is not in the JSON is not said.
+"""Write the report of the benchmarks and its plots from their JSON files. Every number comes from there.
 
 scripts/bench report [FOLDER]
 """
@@ -23,7 +23,7 @@ Data = dict[str, Any]
 
 @dataclass(frozen=True)
 class Aim:
-    """A measure of ours as a ratio to the best of some others. `more`: whether more is better."""
+    """A goal: a figure of ours as a ratio to the best of some other queues. `more`: whether more is better."""
 
     measure: str
     figure: str
@@ -34,7 +34,7 @@ class Aim:
     against: str
 
     def ratio(self, found: Data) -> tuple[float, str] | None:
-        """Ours divided by the best other's, and who that is."""
+        """Return our figure divided by that of the best other queue, and its name."""
         ours = found["contenders"].get(OURS, {}).get(self.figure)
         others = {
             name: figures[self.figure][0]
@@ -48,7 +48,9 @@ class Aim:
 
     def verdict(self, ratio: float) -> str:
         reached = (lambda mark: ratio >= mark) if self.more else (lambda mark: ratio <= mark)
-        return "**aim reached**" if reached(self.aim) else "reached" if reached(self.least) else "**not reached**"
+        return (
+            "**goal reached**" if reached(self.aim) else "minimum reached" if reached(self.least) else "**not reached**"
+        )
 
 
 def _python(about: Data, name: str) -> bool:
@@ -65,7 +67,8 @@ AIMS = (
     Aim("batch enqueue", "many_rate", 4, 8, True, _python, "the fastest Python peer"),
     Aim("single enqueue, sync", "one_rate", 1, 1.2, True, _safe, "the fastest peer that survives a killed worker"),
     Aim("Redis CPU per run", "run_redis_us", 1, 0.5, False, _safe, "the cheapest peer that survives a killed worker"),
-    Aim("pick-up p50", "pick_up_p50_ms", 1, 0.5, False, lambda about, name: _python(about, name) and _safe(about, name),
+    Aim("time until a run starts, p50", "pick_up_p50_ms", 1, 0.5, False,
+        lambda about, name: _python(about, name) and _safe(about, name),
         "the fastest Python peer that survives a killed worker"),
     Aim("Redis memory per waiting run", "waiting_bytes", 1, 0.7, False, lambda about, name: bool(about["facts"]),
         "the smallest peer that keeps the same facts"),
@@ -79,7 +82,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def reach_table(found: Data, checkpoints: Data | None = None) -> str:
-    """What was to be reached, as ratios in one run, and whether it was."""
+    """Return the table of goals, as ratios within one execution of the benchmark, and whether each was reached."""
     rows = []
     for aim in AIMS:
         compared = aim.ratio(found)
@@ -99,12 +102,12 @@ def reach_table(found: Data, checkpoints: Data | None = None) -> str:
         if aim.measure == "Redis CPU per run":
             rows.append(_bare_row(found))
     rows.append(_written_row(checkpoints))
-    return table(["measure", "at least", "aim", "found", ""], rows)
+    return table(["measure", "minimum", "goal", "measured", ""], rows)
 
 
 def _bare_row(found: Data) -> list[str]:
     ratio = found["contenders"][OURS]["drain1_rate"][0] / found["limits"]["bare_drain_rate"][0]
-    verdict = "**aim reached**" if ratio >= 1 else "reached" if ratio >= 0.5 else "**not reached**"
+    verdict = "**goal reached**" if ratio >= 1 else "minimum reached" if ratio >= 0.5 else "**not reached**"
     return [
         "drain of one process, against bare redis-py pipelines with one call per run",
         "0.50 x",
@@ -120,7 +123,7 @@ def _written_row(checkpoints: Data | None) -> list[str]:
     if not rows:
         return [name, "1/50", "1/80", "-", "not measured"]
     parts = rows[0]["whole_state_bytes"] / rows[0]["sent_bytes"]
-    verdict = "**aim reached**" if parts >= 80 else "reached" if parts >= 50 else "**not reached**"
+    verdict = "**goal reached**" if parts >= 80 else "minimum reached" if parts >= 50 else "**not reached**"
     return [name, "1/50", "1/80", f"1/{parts:.0f}", verdict]
 
 
@@ -143,7 +146,7 @@ COSTS = {
     "waiting_bytes": "bytes, waiting", "finished_bytes": "bytes, finished",
 }  # fmt: skip
 WAITS = {
-    "pick_up_p50_ms": "pick-up p50 ms", "pick_up_p99_ms": "p99 ms", "trip_p50_ms": "round trip with result p50 ms",
+    "pick_up_p50_ms": "time to start p50 ms", "pick_up_p99_ms": "p99 ms", "trip_p50_ms": "round trip with result p50 ms",
     "trip_p99_ms": "p99 ms",
 }  # fmt: skip
 
@@ -159,9 +162,9 @@ def peers_part(found: Data, checkpoints: Data | None) -> str:
         return table(["", *columns.values()], rows)
 
     unfair = table(
-        ["", "what a killed worker held", "to be known beside the numbers"],
+        ["", "runs of a killed worker", "differences to keep in mind"],
         (
-            [name, "runs again" if about["survives"] else "does not run again", about["unfair"]]
+            [name, "run again" if about["survives"] else "do not run again", about["unfair"]]
             for name, about in found["about"].items()
         ),
     )  # fmt: skip
@@ -172,22 +175,22 @@ def peers_part(found: Data, checkpoints: Data | None) -> str:
         f"\nNot measured: {name} ({why.splitlines()[-1][:120]}).\n" for name, why in found["failed"].items()
     )
     return "\n\n".join([
-        "## Beside the queues that one would pick instead: `scripts/bench peers`",
-        _place(found) + " Medians, and least to most over the rounds. Empty jobs with 100 bytes of input.",
-        "### What was to be reached, as ratios in this run", reach_table(found, checkpoints),
-        "### Rates", part(COLUMNS), "![rates](peers.png)", "### Costs", part(COSTS), "### Waiting, on an idle system", part(WAITS),
-        "### Settings, and what is unfair", unfair + failed,
-        "### The limits: our scripts without our Python",
+        "## Comparison with other queues: `scripts/bench peers`",
+        _place(found) + " Medians, with the lowest and highest of all rounds in brackets. Empty jobs with 100 bytes of input.",
+        "### Goals, as ratios within this benchmark", reach_table(found, checkpoints),
+        "### Rates", part(COLUMNS), "![rates](peers.png)", "### Costs", part(COSTS), "### Latency on an idle system", part(WAITS),
+        "### Settings and differences", unfair + failed,
+        "### The limits: our Lua scripts without our Python code",
         "`bare`: redis-py pipelines of 100, one call per run; `merged`: one call for 100 runs; `tool`: redis-benchmark.", bare,
     ])  # fmt: skip
 
 
 def growth_part(found: Data) -> str:
-    parts = ["## What grows: `scripts/bench growth`", _place(found)]
+    parts = ["## Growth: `scripts/bench growth`", _place(found)]
     titles = {
-        "drain": "Drain of one worker process over waiting runs",
-        "idle": "What an idle fleet asks of the server",
-        "recovery": "Start-up recovery of interrupted runs, 100 per lost worker",
+        "drain": "Drain rate of one worker process, by number of waiting runs",
+        "idle": "What an idle fleet costs the server",
+        "recovery": "Recovery of interrupted runs at start, 100 per lost worker",
         "partitions": "Partitions on a Cluster of three masters on this one machine, one worker process",
     }
     for part, title in titles.items():
@@ -209,14 +212,15 @@ def _judged(part: str, sizes: Data) -> list[str]:
         ratio = sizes[ordered[-1]]["rate"][0] / sizes[ordered[0]]["rate"][0]
         word = "reached" if ratio >= 0.8 else "**not reached**"
         return [
-            f"The rate at {int(ordered[-1]):,} is {ratio:.2f} of that at {int(ordered[0]):,} (at least 0.80): {word}."
+            f"The rate at {int(ordered[-1]):,} is {ratio:.2f} of that at {int(ordered[0]):,} (goal: at least 0.80): {word}."
         ]
     if part == "recovery":
         slowest = min(sizes[size]["rate"][0] for size in ordered)
         long = sum(sizes[size]["commands_above_50_ms"][0] for size in ordered)
         word = "reached" if slowest >= 10_000 and not long else "**not reached**"
         return [
-            f"At least 10,000 a second and no command above 50 ms: {word} (slowest {shown(slowest)}/s, {long:.0f} above 50 ms)."
+            f"Goal: at least 10,000 runs per second and no command above 50 ms: {word} "
+            f"(slowest {shown(slowest)}/s, {long:.0f} above 50 ms)."
         ]
     return []
 
@@ -230,28 +234,29 @@ def checkpoints_part(found: Data) -> str:
     head = [
         "messages",
         "state",
-        "bytes beyond the transcript, per save",
-        "a save late / early",
+        "overhead per save, bytes",
+        "late save / early save",
         "Redis µs per save",
-        "sent",
-        "whole state",
+        "sent in total",
+        "with whole-state saving",
     ]
     savers = []
     for name, figures in found["langgraph"].items():
         said = (
             f"{_mb(figures['bytes'])} written"
             if isinstance(figures, dict)
-            else f"does not run here ({figures.strip()})"
+            else f"does not work here ({figures.strip()})"
         )
         savers.append(f"- langgraph's {name} saver, 200 messages of 1 kB: {said}.")
     many, resume = found["many"], found["resume"]
     return "\n\n".join([
         "## A checkpoint over a growing transcript: `scripts/bench checkpoints`",
-        "A message of 1 kB and a save after each, window 0; beside it the same transcript saved whole as one msgpack value.",
+        "One save after each message of 1 kB, without a throttle. For comparison, the same transcript saved as one msgpack value.",
         table(head, rows), "\n".join(savers),
-        f"{many['runs']:,} runs in one process that offer saves for 10 s: {many['saves_offered']:,} offers in "
-        f"{many['round_trips']:,} round trips, {many['leases_in_doubt']} times a lease in doubt. Resume of {resume['messages']:,} "
-        f"messages ({resume['megabytes']} MB): {resume['seconds_until_it_goes_on']} s, commands above 50 ms: "
+        f"{many['runs']:,} runs in one process that request saves for 10 s: {many['saves_offered']:,} requests in "
+        f"{many['round_trips']:,} round trips; a lease was in doubt {many['leases_in_doubt']} times. "
+        f"Resume of {resume['messages']:,} messages ({resume['megabytes']} MB): {resume['seconds_until_it_goes_on']} s, "
+        "commands above 50 ms: "
         f"{resume['commands_above_50_ms']}.",
     ])  # fmt: skip
 
@@ -264,23 +269,24 @@ def _place(found: Data) -> str:
     place = found["where"]
     count = f", {place['count']:,} jobs" if "count" in place else ""
     machine = f"{place['cores']} cores, load {place['load']} at the start"
-    busy = " **The machine was busy: this shows that everything runs, and the order of costs at most.**"
+    busy = " **The machine was busy: these figures show the order of magnitude only.**"
     said = f"{place['server']}, {place['settings']}; {machine}; rounds: {place['rounds']}{count}; {place['at']} UTC."
     return said + busy * (place["load"] > place["cores"])
 
 
 def read(folder: Path, name: str) -> Data | None:
-    """What a bench kept; None where it was not run."""
+    """Return the JSON of a benchmark; None if there is none."""
     file = folder / f"{name}.json"
     return json.loads(file.read_text()) if file.exists() else None
 
 
 def write(folder: Path) -> None:
-    """figures.md and the plots, from what JSON there is."""
+    """Write figures.md, the plots and the computed part of docs/scale.md from the JSON files in a folder."""
     peers, growth, checkpoints = (read(folder, name) for name in ("peers", "growth", "checkpoints"))
     parts = [
         "# Figures",
-        "Made by `scripts/bench report` from the JSON files beside it. Compare within one table only: the machine's speed moves.",
+        "`scripts/bench report` writes this page from the JSON files beside it. Compare figures within one table only: "
+        "the speed of the machine changes from one benchmark to the next.",
     ]
     if peers:
         parts.append(peers_part(peers, checkpoints))

@@ -38,8 +38,8 @@ def row(table: str, beginning: str) -> str:
 
 @pytest.mark.parametrize(
     ("ours", "drain", "memory"),
-    [(100.0, "not reached", "reached"), (399.0, "not reached", "not reached"), (400.0, "reached", "not reached"),
-     (800.0, "aim reached", "not reached"), (70.0, "not reached", "aim reached")],
+    [(100.0, "not reached", "minimum reached"), (399.0, "not reached", "not reached"),
+     (400.0, "minimum reached", "not reached"), (800.0, "goal reached", "not reached"), (70.0, "not reached", "goal reached")],
 )  # fmt: skip
 def test_the_table_says_plainly_what_was_reached(bench: Any, ours: float, drain: str, memory: str) -> None:
     table = bench("report").reach_table(found(ours, 100.0))
@@ -67,7 +67,7 @@ def test_the_sums_name_the_sizes_and_leave_out_what_was_not_measured(bench: Any)
     growth = {"idle": {"1000": {"cpu_ms_per_s": [50.0] * 3}}, "recovery": {"100000": {"rate": [10_000.0] * 3}}}
     sums = scale.sums(None, growth, None)
     assert "5.0 % of one server core" in sums
-    assert "10 s to put back at 10,000 a second" in sums
+    assert "requeueing takes 10 s (10,000 per second)" in sums
 
 
 def test_every_peer_has_its_versions_pinned(bench: Any) -> None:
