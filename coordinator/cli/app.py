@@ -25,7 +25,7 @@ from coordinator.client.client import Client
 from coordinator.client.handles import Handle
 from coordinator.clock import SystemClock
 from coordinator.errors import BadOption, NotFound, ResultTimeout, RunCancelled, RunFailed
-from coordinator.model.durability import checked as durable
+from coordinator.model.durability import check_durability
 from coordinator.model.run import Status
 from coordinator.services.daemon import serve
 from coordinator.services.retention import KEEP
@@ -66,7 +66,7 @@ def init(
     """Found a namespace: fix its partitions and its durability. Else its first user takes the defaults."""
     settings = here.settings
     if durability is not None:
-        durable(durability)
+        check_durability(durability)
     wire = Wire(settings.address, settings.timeout)
     try:
         found = drive(wire, checks.examine(settings.address, settings.namespace, durability, partitions=partitions))

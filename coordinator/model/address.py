@@ -1,6 +1,6 @@
-"""Where the server is: a URL, taken apart and checked. Its text never shows a password.
+"""The address of a server: its URL, parsed and checked. The text of an address never contains the password.
 
-One server, a Sentinel group that knows which server is the master, or a Cluster of which some nodes are named:
+A URL names one server, some sentinels that know the master, or some nodes of a Cluster:
     redis://user:password@host:6379/0       rediss:// with TLS, unix:///path, memory://name, embedded://./dir
     redis+sentinel://host,host/service/0    rediss+sentinel:// with TLS
     redis+cluster://host,host               rediss+cluster:// with TLS
@@ -31,7 +31,7 @@ _UNIX_OPTIONS = {"db", "username", "password"}
 
 
 class Node(NamedTuple):
-    """One server process. Without a host: the only one that its address names."""
+    """One server process. An empty host stands for the only server that an address names."""
 
     host: str = ""
     port: int = 0
@@ -45,7 +45,15 @@ HERE = Node()
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the server is. `nodes` are those that the URL names: the server, sentinels, or some nodes of a Cluster."""
+    """The address of a server.
+
+    Attributes:
+        scheme: The scheme of the URL.
+        name: The URL without scheme, credentials and options, for people.
+        nodes: The nodes that the URL names: the server, some sentinels, or some nodes of a Cluster.
+        service: The name under which the sentinels know the master.
+        database: The number of the database.
+    """
 
     scheme: str
     name: str
@@ -55,20 +63,26 @@ class Address:
     database: int = 0
 
     def url(self) -> str:
-        """With the password, for the one who connects."""
+        """Return the URL with the password."""
         return self._url
 
     @property
     def kind(self) -> str:
-        """sentinel, cluster, or one for a single server."""
+        """The kind of installation: sentinel, cluster, or one for a single server."""
         return self.scheme.partition("+")[2] or "one"
 
     @property
     def tls(self) -> bool:
+        """Whether connections use TLS."""
         return self.scheme.startswith("rediss")
 
     def url_of(self, node: Node, *, sentinel: bool = False) -> str:
-        """The URL of one node, with the password; a sentinel has credentials of its own."""
+        """Return the URL of one node, with the password.
+
+        Args:
+            node: The node.
+            sentinel: Whether it is a sentinel, which has its own credentials.
+        """
         parts = urlsplit(self._url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         user, password = options.pop("sentinel_username", ""), options.pop("sentinel_password", "")
@@ -84,12 +98,16 @@ class Address:
 
 
 def address(url: str) -> Address:
-    """The address that a URL names; a sentence where it names none."""
+    """Return the address that a URL names.
+
+    Raises:
+        BadOption: If it is not the URL of a server.
+    """
     found = re.match(r"([a-z+]+)://", url)
     if found is None or found[1] not in _SCHEMES:
         shown = re.sub(r"^([a-z+]*:?/*).*@", r"\1…@", url)
         raise BadOption(
-            f"{shown!r} is no URL of a server: use redis://host:port/0, rediss://, redis+sentinel://host,host/service/0, "
+            f"{shown!r} is not the URL of a server: use redis://host:port/0, rediss://, redis+sentinel://host,host/service/0, "
             "redis+cluster://host,host, unix:///path, memory://name or embedded://./dir"
         )
     scheme = found[1]
@@ -100,7 +118,7 @@ def address(url: str) -> Address:
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise BadOption("a host in the server's URL can't be read: an IPv6 address stands in [brackets]") from None
+        raise BadOption("a host in the server's URL is not valid: write an IPv6 address in [brackets]") from None
     _check_options(scheme, dict(parse_qsl(parts.query, keep_blank_values=True)))
     if scheme == "unix":
         if not parts.path:
@@ -112,7 +130,7 @@ def address(url: str) -> Address:
         return _sentinel(url, scheme, nodes, names, parts.path)
     if scheme.endswith("+cluster"):
         if parts.path.strip("/") not in ("", "0"):
-            raise BadOption("a Cluster has one database: leave the number out, as in redis+cluster://host:port")
+            raise BadOption("a Cluster has one database: omit the number, as in redis+cluster://host:port")
         return Address(scheme, names, url, nodes)
     if len(nodes) > 1:
         raise BadOption(
@@ -144,7 +162,7 @@ def _nodes(hosts: str, port: int) -> Iterable[Node]:
     for text in hosts.split(","):
         found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^:\[\]]+))(?::(\d+))?", text)
         if found is None and text and ":" not in text.rpartition("]")[2]:
-            raise BadOption(f"{text!r} in the server's URL is no host")
+            raise BadOption(f"{text!r} in the server's URL is not a host")
         if found is None and not text.rpartition(":")[0]:
             raise BadOption("the server's URL names no host: use redis://host:port/0")
         if found is None or not 0 < int(found[3] or port) < 65536:
@@ -153,7 +171,13 @@ def _nodes(hosts: str, port: int) -> Iterable[Node]:
 
 
 def _no_login(text: str) -> None:
-    """A password with a slash in it ends the host too early: what is left of it must not be taken for a name, and shown."""
+    """Refuse text with an @ in it.
+
+    A slash in a password ends the host too early. The rest of the password must not be mistaken for a name and shown.
+
+    Raises:
+        BadOption: If there is an @.
+    """
     if "@" in text:
         raise BadOption(
             "there is an @ after the host in the server's URL: in a password, / is written %2F and @ is written %40"
@@ -163,12 +187,18 @@ def _no_login(text: str) -> None:
 def _database(text: str) -> int:
     _no_login(text)
     if text and not text.isdigit():
-        raise BadOption(f"{text!r} in the server's URL is no database: use a number, as in redis://host:port/0")
+        raise BadOption(f"{text!r} in the server's URL is not a database: use a number, as in redis://host:port/0")
     return int(text or 0)
 
 
 def _check_options(scheme: str, options: Mapping[str, str]) -> None:
-    """What may stand after the question mark. Others of redis-py would change what the wire relies on, as its time limits."""
+    """Check the options after the question mark.
+
+    Other options of redis-py, for example its timeouts, would change what the transport relies on.
+
+    Raises:
+        BadOption: If an option is unknown or its value is not valid.
+    """
     known = _UNIX_OPTIONS if scheme == "unix" else _TLS_OPTIONS if scheme.startswith("rediss") else set[str]()
     if scheme.endswith("+sentinel"):
         known = known | _SENTINEL_OPTIONS
@@ -177,11 +207,11 @@ def _check_options(scheme: str, options: Mapping[str, str]) -> None:
             raise BadOption(f"{option} in the server's URL is for TLS: use {_with_tls(scheme)}://")
         if option not in known:
             allowed = ", ".join(sorted(known)) or "none"
-            raise BadOption(f"{option} in the server's URL is not known; there are: {allowed}")
+            raise BadOption(f"unknown option {option} in the server's URL; the options are: {allowed}")
         if option == "ssl_cert_reqs" and value not in ("none", "optional", "required"):
-            raise BadOption(f"ssl_cert_reqs={value} in the server's URL is none of none, optional, required")
+            raise BadOption(f"ssl_cert_reqs={value} in the server's URL is not valid: use none, optional or required")
         if option in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile") and not Path(value).is_file():
-            raise BadOption(f"{option} in the server's URL names {value}, and there is no such file")
+            raise BadOption(f"{option} in the server's URL names {value}, which does not exist")
 
 
 def _with_tls(scheme: str) -> str:

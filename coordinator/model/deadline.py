@@ -1,6 +1,7 @@
-"""How long a run may take, what an escalator is shown of it, and what it may say. Only nouns; who watches is elsewhere.
+"""Deadlines: how long a run may take, what an escalator sees of it, and what the escalator may decide.
 
-Times are seconds of the run's own time: over all its attempts (a crashed one until its worker's last heartbeat), not the waiting.
+Times are seconds of the run's own time. It is the sum of its attempts, without the time in which it waits. A crashed attempt counts
+until its worker's last heartbeat. workers/attempt/critic.py watches the deadlines.
 """
 
 from __future__ import annotations
@@ -12,45 +13,62 @@ from typing import Any
 from coordinator.errors import BadOption
 from coordinator.model.run import Note
 
-# ---- what an escalator says
+# ---- what an escalator may decide
 
 
 @dataclass(frozen=True, slots=True)
 class Extend:
-    """So many seconds more, from now on; then the escalator is asked again. The hard deadline stays where it is."""
+    """Give the run more seconds, from now on. Then the escalator is asked again. The hard deadline does not move."""
 
     seconds: float
 
     def __post_init__(self) -> None:
         if not _is_time(self.seconds):
-            raise BadOption(f"Extend({self.seconds!r}): the seconds must be more than 0")
+            raise BadOption(f"Extend({self.seconds!r}): seconds must be more than 0")
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """The run ends as failed, and says why."""
+    """Fail the run, with a reason."""
 
     reason: str = "its escalator said so"
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The attempt goes on, and the escalator is not asked again in it."""
+    """Let the attempt continue. The escalator is not asked again during this attempt."""
 
 
 Verdict = Extend | Kill | Leave
 
 
 class DeadlineExceeded(TimeoutError):
-    """What a run that was killed at a deadline has failed with; the message says which and why."""
+    """The error of a run that was killed at a deadline. Its message says which deadline and why."""
 
 
-# ---- what it is shown
+# ---- what an escalator sees
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A run as its escalator sees it. `age` is all the time that it has used, `idle` the part of it since its last progress."""
+    """A run as its escalator sees it.
+
+    Attributes:
+        id: The id of the run.
+        kind: The kind of its handler.
+        inputs: Its inputs.
+        meta: Its meta.
+        attempt: The number of this attempt.
+        age: Seconds that the run has used.
+        idle: Seconds of these since its last progress.
+        iteration: The handler's iteration.
+        phases: The finished phases.
+        messages: The last messages of the transcript.
+        note: The handler's last note.
+        extensions: Number of extensions so far.
+        extended: Seconds of all extensions.
+        deadline: The deadlines of the kind.
+    """
 
     id: str
     kind: str
@@ -61,7 +79,7 @@ class Watched:
     idle: float
     iteration: int
     phases: tuple[str, ...]
-    messages: tuple[Any, ...]  # the last ones of the transcript
+    messages: tuple[Any, ...]
     note: Note | None
     extensions: int
     extended: float
@@ -76,7 +94,15 @@ Escalator = Callable[[Watched], Verdict | Awaitable[Verdict]]
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """Seconds: at `soft` the escalator decides, at `hard` the run is killed, after `progress` without any it is too."""
+    """The deadlines of a kind, in seconds. None means that there is no such deadline.
+
+    Attributes:
+        soft: The escalator decides when the run has used this time.
+        hard: The run is killed when it has used this time.
+        progress: The run is killed after this time without progress.
+        escalator: A function or coroutine function that gets a `Watched` and returns `Extend`, `Kill` or `Leave`. Without one, the
+            run gets the soft time once more, and is killed after that.
+    """
 
     soft: float | None = None
     hard: float | None = None
@@ -97,6 +123,7 @@ class Deadline:
 
     @property
     def watched(self) -> bool:
+        """Whether there is any deadline."""
         return any(limit is not None for limit in (self.soft, self.hard, self.progress))
 
 
@@ -105,14 +132,14 @@ def _is_time(value: object) -> bool:
 
 
 def extend_once(run: Watched) -> Verdict:
-    """The escalator where none is given: the soft time once more, once per run, and then no more."""
+    """Extend the run by its soft time once, and kill it the next time. This is the default escalator."""
     soft = run.deadline.soft or 0.0
     if run.extensions == 0:
         return Extend(soft)
-    return Kill(f"its soft deadline of {soft:g} s has passed, and so has the time that it was given more")
+    return Kill(f"its soft deadline of {soft:g} s has passed, and its extension is used up")
 
 
-# ---- what a run has used up
+# ---- the time that a run has used
 
 
 # The numbers in the field `spent` of a run, in their stored order: ms used, ms since the last progress, the progress counter then,
@@ -123,7 +150,14 @@ _MOST_DIGITS = 15  # no time in milliseconds has more
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What the attempts before have used. Kept by the scripts as numbers in one field (see lua/shared/run.lua)."""
+    """The time that the earlier attempts of a run have used, in seconds.
+
+    Attributes:
+        used: All of it.
+        idle: The part since the last progress.
+        extensions: Number of extensions.
+        extended: Seconds of all extensions.
+    """
 
     used: float = 0.0
     idle: float = 0.0
@@ -132,7 +166,7 @@ class Spent:
 
     @classmethod
     def parse(cls, text: str) -> Spent:
-        """Nothing yet where nothing can be read, as in the scripts."""
+        """Read the stored numbers. If they can't be read, nothing counts as used, as in the scripts."""
         numbers = text.split()
         readable = all(number.isdecimal() and len(number) <= _MOST_DIGITS for number in numbers)
         if len(numbers) != len(SPENT_NUMBERS) or not readable:

@@ -1,4 +1,4 @@
-"""How durable a namespace's writes are: none, local, synced, replicated(n). Recorded when it is founded, kept by every trip."""
+"""The durability of a namespace's writes: none, local, synced or replicated(n). It is fixed when the namespace is created."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ MOST_REPLICAS = 9
 
 @cache
 def replicas_of(level: str) -> int:
-    """How many replicas must have a write before it counts."""
+    """Return the number of replicas that must have a write before it counts."""
     found = re.fullmatch(r"replicated\((\d)\)", level)
     return int(found[1]) if found else 0
 
 
-def checked(level: str) -> str:
-    """The level, if it is one."""
+def check_durability(level: str) -> str:
+    """Return the level if it is valid.
+
+    Raises:
+        BadOption: If it is not a level.
+    """
     if level not in LEVELS and not 1 <= replicas_of(level) <= MOST_REPLICAS:
         raise BadOption(
-            f"durability {level!r} is none of none, local, synced, replicated(1) to replicated({MOST_REPLICAS})"
+            f"durability {level!r} is not valid: use none, local, synced or replicated(1) to replicated({MOST_REPLICAS})"
         )
     return level

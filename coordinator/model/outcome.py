@@ -1,4 +1,7 @@
-"""How an attempt ended, and what becomes of its run. One pure function decides, on every way out."""
+"""How an attempt ended, and what becomes of its run.
+
+`classify` is the one function that decides, however the attempt ended. It has no side effects.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,27 @@ Why = Literal["drain", "cancel", "deadline", "lost"]
 
 @dataclass(frozen=True, slots=True)
 class Returned:
+    """The handler returned a value."""
+
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """`stop`: it is the stop exception. `own`: it is the worker's own connection that could not be reached."""
+    """The handler raised.
+
+    Attributes:
+        error: What it raised.
+        stop: Whether that is the stop exception.
+    """
 
     error: BaseException
     stop: bool = False
-    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
-    """It ended before the handler's first line."""
+    """The attempt ended before the handler's first line."""
 
     error: BaseException
 
@@ -40,16 +49,28 @@ Ending = Returned | Raised | NotStarted
 
 @dataclass(frozen=True, slots=True)
 class Complete:
+    """The run completes with a value."""
+
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
+    """The run fails with an error."""
+
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
 class TryAgain:
+    """The run is retried.
+
+    Attributes:
+        error: What the handler raised.
+        delay: Seconds until the next attempt.
+        from_start: Whether the next attempt starts without the checkpoint.
+    """
+
     error: BaseException
     delay: float
     from_start: bool = False
@@ -57,7 +78,12 @@ class TryAgain:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """`stopping`: the worker was asked to, and it costs the run nothing. `warning` is for the log."""
+    """The worker gives the run back.
+
+    Attributes:
+        stopping: Whether the worker was asked to stop: then the release costs the run nothing.
+        warning: For the log; may be empty.
+    """
 
     stopping: bool
     warning: str = ""
@@ -65,12 +91,14 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
+    """The handler could not be started."""
+
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """The token is lost: whatever would be written is another's."""
+    """Nothing is written: the worker has lost the run, and another worker may have it."""
 
 
 Outcome = Complete | Fail | TryAgain | Release | Reject | Nothing
@@ -78,8 +106,13 @@ Outcome = Complete | Fail | TryAgain | Release | Reject | Nothing
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A stop that was asked for; `delivered`: an exception was put into the handler because of it; `error`: what a killed run fails
-    with."""
+    """A stop that was requested.
+
+    Attributes:
+        why: The reason: drain, cancel, deadline, or lost (the worker does not own the run any more).
+        delivered: Whether the stop exception was raised in the handler.
+        error: The error with which a run fails that its deadline killed.
+    """
 
     why: Why
     delivered: bool
@@ -87,7 +120,15 @@ class Stop:
 
 
 def classify(ending: Ending, stop: Stop | None, retry: Retry, failures: int, age: float = 0.0) -> Outcome:
-    """What becomes of the run. `failures` in a row, before this attempt; `age` of the run in seconds."""
+    """Decide what becomes of the run after an attempt.
+
+    Args:
+        ending: How the attempt ended.
+        stop: The stop that was requested, if any.
+        retry: The retry policy of the kind.
+        failures: Failed attempts in a row before this one.
+        age: Seconds since the run was created.
+    """
     if stop is not None and stop.why == "lost":
         return Nothing()
     if isinstance(ending, NotStarted):
@@ -99,31 +140,27 @@ def classify(ending: Ending, stop: Stop | None, retry: Retry, failures: int, age
     if isinstance(ending, Returned):
         return Complete(ending.value)
     if ending.stop:
-        return Release(
-            stopping=False, warning="the handler raised the stop exception while nobody had asked it to stop"
-        )
-    if ending.own:
-        return Release(stopping=False, warning="the server could not be reached from within the handler")
+        return Release(stopping=False, warning="the handler raised the stop exception without a stop request")
     if isinstance(ending.error, (KeyboardInterrupt, SystemExit)):
         return Fail(ending.error)
     try:
         delay = retry.next_delay(failures + 1, ending.error, age)
-    except Exception as error:  # noqa: BLE001  # a policy of the user's own that raises: the run must come to an ending
+    except Exception as error:  # noqa: BLE001  # the user's retry policy raised: the run must still end
         return Fail(error)
     return Fail(ending.error) if delay is None else TryAgain(ending.error, delay, retry.from_start)
 
 
 def _stopped(ending: Ending, stop: Stop) -> Outcome:
-    """Once a stop was delivered, whatever comes out counts as that stop."""
+    """Decide after a delivered stop. However the handler then ends, it counts as stopped."""
     if stop.why == "deadline":
-        late = stop.error or TimeoutError("it was stopped at its deadline")
+        late = stop.error or TimeoutError("the run was stopped at its deadline")
         if not isinstance(ending, Returned):
-            late.__cause__ = ending.error  # its traceback says where the handler was
+            late.__cause__ = ending.error  # its traceback shows where the handler was
         return Fail(late)
     if isinstance(ending, Returned):
         return Release(
-            stopping=True, warning="the handler swallowed the stop and returned: its result is not taken for success"
+            stopping=True, warning="the handler caught the stop exception and returned: its result is discarded"
         )
     if isinstance(ending, Raised) and not ending.stop and not isinstance(ending.error, RetryLater):
-        return Release(stopping=True, warning=f"after the stop {type(ending.error).__name__} came out of the handler")
+        return Release(stopping=True, warning=f"after the stop, the handler raised {type(ending.error).__name__}")
     return Release(stopping=True)

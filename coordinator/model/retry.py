@@ -1,4 +1,4 @@
-"""When a failed run is tried again. A pure decision: it keeps no count and waits for nothing."""
+"""Retry policies: whether and when a failed run is retried. They only decide; they keep no state and do not wait."""
 
 from __future__ import annotations
 
@@ -15,19 +15,33 @@ DEFAULT_WAIT = wait_exponential(multiplier=1, max=299) + wait_random(0, 1)
 
 
 class RetryLater(Exception):
-    """Raised by a handler that knows when to be called again. It asks for a retry whatever the kind's policy is."""
+    """An exception with which a handler asks to be retried after a time, whatever the retry policy of its kind is.
+
+    Args:
+        message: Why; shown in the run's story.
+        after: Seconds until the next attempt, up to a year.
+
+    Raises:
+        BadOption: If `after` is not a valid delay.
+    """
 
     def __init__(self, message: str = "", *, after: float) -> None:
         if not _is_delay(after):
-            raise BadOption(f"RetryLater(after={after!r}): after must be 0 to {LONGEST:.0f} seconds")
-        super().__init__(message or f"again after {after:g} s")
+            raise BadOption(f"RetryLater(after={after!r}): after must be from 0 to {LONGEST:.0f} seconds")
+        super().__init__(message or f"retry after {after:g} s")
         self.after = float(after)
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Again up to `limit` times in a row, or until a stop of tenacity says no, for errors of the types in `on`; `wait` is seconds,
-    or a wait of tenacity. `from_start`: without what the attempt before has saved; then no progress starts the count anew."""
+    """The retry policy of a kind.
+
+    Attributes:
+        limit: The largest number of retries in a row without progress, or a stop strategy of tenacity. 0: no retry.
+        wait: Seconds until the next attempt, or a wait strategy of tenacity. The default grows exponentially from 1 s to 5 min.
+        on: The types of errors that are retried.
+        from_start: Whether a retry starts without the checkpoint. Then progress does not reset the number of retries.
+    """
 
     limit: int | StopBaseT = 0
     wait: WaitBaseT | float = DEFAULT_WAIT
@@ -36,16 +50,26 @@ class Retry:
 
     def __post_init__(self) -> None:
         if not (callable(self.limit) or _is_count(self.limit)):
-            raise BadOption(f"Retry(limit={self.limit!r}): limit must be an int of 0 or more, or a stop of tenacity")
+            raise BadOption(
+                f"Retry(limit={self.limit!r}): limit must be an int of 0 or more, or a stop strategy of tenacity"
+            )
         if not (callable(self.wait) or _is_delay(self.wait)):
-            raise BadOption(f"Retry(wait={self.wait!r}): wait must be seconds of 0 or more, or a wait of tenacity")
+            raise BadOption(
+                f"Retry(wait={self.wait!r}): wait must be 0 or more seconds, or a wait strategy of tenacity"
+            )
         if not _are_error_types(self.on):
             raise BadOption(f"Retry(on={self.on!r}): on must be a tuple of exception types")
         if not isinstance(self.from_start, bool):
             raise BadOption(f"Retry(from_start={self.from_start!r}): from_start must be True or False")
 
     def next_delay(self, failures: int, error: BaseException, age: float = 0.0) -> float | None:
-        """Seconds until the next attempt, or None for no more. `failures` in a row, this one included; `age` of the run."""
+        """Return the seconds until the next attempt, or None if the run is not retried.
+
+        Args:
+            failures: Failed attempts in a row, including this one.
+            error: What the handler raised.
+            age: Seconds since the run was created.
+        """
         later = _later(error)
         if later is not None:
             return later
@@ -58,7 +82,7 @@ class Retry:
 
 
 def _state(failures: int, error: BaseException, age: float) -> RetryCallState:
-    """What the strategies of tenacity ask for: which attempt of those in a row has failed, and the time since the run's begin."""
+    """Return the state that tenacity's strategies read: the number of failed attempts in a row, and the age of the run."""
     state = RetryCallState(retry_object=None, fn=None, args=(), kwargs={})  # type: ignore[arg-type]
     state.attempt_number = failures
     state.outcome = Future(failures)
@@ -80,7 +104,7 @@ def _are_error_types(value: object) -> bool:
 
 
 def _later(error: BaseException) -> float | None:
-    """What a RetryLater asks for; out of a TaskGroup it comes as a group, and the last of several counts."""
+    """Return the delay that a RetryLater asks for. A TaskGroup raises a group of them, of which the longest delay counts."""
     if isinstance(error, RetryLater):
         return error.after
     if not isinstance(error, BaseExceptionGroup):
@@ -90,7 +114,7 @@ def _later(error: BaseException) -> float | None:
 
 
 def _matches(error: BaseException, types: tuple[type[BaseException], ...]) -> bool:
-    """A group matches as itself, or where each of its errors does."""
+    """Return True if the error has one of the types. A group matches also if each of its errors does."""
     if isinstance(error, types):
         return True
     return isinstance(error, BaseExceptionGroup) and all(_matches(one, types) for one in error.exceptions)

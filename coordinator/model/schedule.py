@@ -1,7 +1,7 @@
-"""A schedule's rules and its fire times: pure decisions, no I/O. A moment is Unix time in whole ms, as the server has it.
+"""The rules of a schedule and its fire times. Nothing here does I/O. A moment is a Unix time in whole milliseconds.
 
-Cron's grammar, and what it means where clocks are put forward or back, is cronsim's: it follows Debian's cron, works with zoneinfo,
-has no dependency, and is kept by a service that lives on cron expressions (Healthchecks). Only coordinators compute fire times.
+cronsim parses cron expressions and handles changes of daylight saving time as Debian's cron does. It works with zoneinfo, has no
+dependencies, and is maintained by a service that depends on it (Healthchecks). Only coordinators compute fire times.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from coordinator.encoding.codec import decode, encode
 from coordinator.errors import BadOption, Unreadable
 from coordinator.model.run import id_from
 
-LATE_MS = 60_000  # a fire time that is not older than this is not missed: coordinators are replaced, servers restart
-MOST_MISSED = 100  # so many missed fire times are caught up with, the newest ones
+LATE_MS = (
+    60_000  # a fire time that is older counts as missed; coordinators are replaced and servers restart within this time
+)
+MOST_MISSED = 100  # missed fire times that are caught up with, the newest ones
 FIRE_TIMES_PER_STEP = 100  # fire times of one schedule that are decided in one go
 SHORTEST, LONGEST = 1.0, 366 * 86_400.0
 _EVERY = re.compile(r"every\s+(\d+(?:\.\d+)?)\s*(s|m|min|h|d)", re.I)
@@ -31,7 +33,10 @@ _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
 
 class Overlap(StrEnum):
-    """What happens at a fire time while the run of the one before has not ended."""
+    """What happens at a fire time while the run of the fire time before has not ended.
+
+    SKIP creates no run, ALLOW creates one beside it, and CANCEL cancels the earlier run and creates one.
+    """
 
     SKIP = "skip"
     ALLOW = "allow"
@@ -39,7 +44,10 @@ class Overlap(StrEnum):
 
 
 class CatchUp(StrEnum):
-    """Which fire times are made up for that passed while no coordinator was there: the newest one, all (the newest 100), none."""
+    """Which missed fire times are caught up with: the LATEST one, ALL (the latest 100), or NONE.
+
+    A fire time is missed if it passed while no coordinator was running.
+    """
 
     LATEST = "latest"
     ALL = "all"
@@ -48,7 +56,16 @@ class CatchUp(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """When a schedule fires: a cron expression in a time zone, or every so many seconds, counted from 1970: everybody agrees."""
+    """The rules of a schedule: when it fires, and what happens if a fire time is missed or a run overlaps.
+
+    Attributes:
+        cron: A cron expression of five fields; empty for an interval.
+        every: An interval in seconds, counted from 1970, so that all coordinators compute the same fire times.
+        tz: The time zone of the cron expression.
+        jitter: The largest number of seconds by which a fire time is delayed.
+        overlap: What happens while the run before has not ended.
+        catch_up: Which missed fire times are caught up with.
+    """
 
     cron: str = ""
     every: float = 0.0
@@ -60,28 +77,34 @@ class Rules:
 
     def __post_init__(self) -> None:
         if bool(self.cron) == bool(self.every):
-            raise BadOption("a schedule has a cron expression or an interval")
+            raise BadOption("a schedule needs either a cron expression or an interval")
         if self.every and not SHORTEST <= self.every <= LONGEST:
-            raise BadOption(f"every {self.every:g} s is not within {SHORTEST:g} s and {LONGEST / 86_400:g} days")
+            raise BadOption(
+                f"the interval {self.every:g} s is not between {SHORTEST:g} s and {LONGEST / 86_400:g} days"
+            )
         if self.every and self.tz != "UTC":
-            raise BadOption("an interval has no time zone: leave out tz, or give a cron expression")
+            raise BadOption("an interval has no time zone: omit tz, or use a cron expression")
         most = min(self.every or 3600.0, 3600.0)
         if not 0 <= self.jitter <= most:
             raise BadOption(
-                f"jitter {self.jitter:g} is not within 0 and {most:g} s (an hour, and no more than the interval)"
+                f"jitter {self.jitter:g} is not between 0 and {most:g} s (at most an hour, and at most the interval)"
             )
         object.__setattr__(self, "_zone", zone(self.tz))
-        self.after(0)  # one that can't be read or never comes is refused here
+        self.after(0)  # refuse a cron expression that is not valid or never fires
 
     def __str__(self) -> str:
         return self.cron or f"every {self.every:g} s"
 
     def after(self, moment: int) -> int:
-        """The first fire time after a moment."""
+        """Return the first fire time after a moment."""
         return next(self.times(moment))
 
     def times(self, moment: int) -> Iterator[int]:
-        """The fire times after a moment, for ever."""
+        """Yield the fire times after a moment, without end.
+
+        Raises:
+            BadOption: If the cron expression never fires.
+        """
         if self.every:
             step = round(self.every * 1000)
             moment -= moment % step
@@ -91,13 +114,16 @@ class Rules:
         last = moment
         for time in _cron(self.cron, datetime.fromtimestamp(moment / 1000, self._zone)):
             found = round(time.timestamp()) * 1000
-            if found > last:  # begun within the hour that comes twice, cronsim may begin with a time of the first one
+            if found > last:  # in the hour that occurs twice, cronsim may start with the first of the two
                 yield found
                 last = found
-        raise BadOption(f"the cron expression {self.cron!r} never comes")
+        raise BadOption(f"the cron expression {self.cron!r} never fires")
 
     def newest(self, first: int, until: int, most: int) -> list[int]:
-        """The newest fire times from `first` on and before `until`. Looks back further and further, always forwards in time."""
+        """Return the newest fire times from `first` on and before `until`, at most `most`.
+
+        Fire times can only be computed forwards, so it starts a little before `until` and goes back further until it has enough.
+        """
         back = LATE_MS
         while True:
             start = max(first, until - back)
@@ -111,36 +137,48 @@ class Rules:
             back *= 4
 
     def due(self, name: str, time: int) -> int:
-        """When a fire time is acted on: a part of the jitter later that follows from name and time, the same for everybody."""
+        """Return when a fire time is acted on: later by a part of the jitter that follows from the schedule's name and the time.
+
+        All coordinators compute the same moment.
+        """
         if not self.jitter:
             return time
         part = int.from_bytes(_hash(f"{name} {time}", 4)) / 2**32
         return time + int(self.jitter * 1000 * part)
 
     def offset(self, moment: int) -> int:
-        """How far the zone is ahead of UTC, in seconds."""
+        """Return how far the time zone is ahead of UTC at a moment, in seconds."""
         ahead = datetime.fromtimestamp(moment / 1000, self._zone).utcoffset() if self.cron else None
         return 0 if ahead is None else round(ahead.total_seconds())
 
-    def agreed(self, moment: int, offset: int) -> int:
-        """The moment after which fire times count, when one was computed with such an offset. Who knows the zone otherwise would
-        else find the same time of the day again, an hour later: what the clocks on the wall showed has been, too."""
+    def resume_after(self, moment: int, offset: int) -> int:
+        """Return the moment after which fire times count, if the last one was computed with `offset`.
+
+        Two coordinators may have different versions of a time zone. Without this, a coordinator with another offset would fire
+        at the same wall-clock time again, an hour later.
+        """
         if offset == self.offset(moment):
             return moment
         wall = datetime.fromtimestamp(moment / 1000 + offset, UTC).replace(tzinfo=self._zone, fold=1)
         return max(moment, round(wall.timestamp()) * 1000)
 
     def packed(self) -> bytes:
+        """Return the rules as they are state."""
         return encode([self.cron, self.every, self.tz, self.jitter, str(self.overlap), str(self.catch_up)], "rules")
 
 
 @lru_cache(10_000)
 def rules_from(packed: bytes) -> Rules:
-    """Rules as a coordinator reads them; BadOption or Unreadable say what is wrong with them here."""
+    """Read stored rules.
+
+    Raises:
+        BadOption: If they are not valid on this machine, for example because it does not know the time zone.
+        Unreadable: If they can't be read.
+    """
     try:
         cron, every, tz, jitter, overlap, catch_up = decode(packed, "rules")
         if not isinstance(cron, str) or not isinstance(tz, str):
-            raise TypeError("the expression and the zone are texts")
+            raise TypeError("the cron expression and the time zone must be text")
         return Rules(cron, every, tz, jitter, Overlap(overlap), CatchUp(catch_up))
     except (TypeError, ValueError) as error:
         raise Unreadable(f"the rules can't be read: {error}") from None
@@ -149,7 +187,18 @@ def rules_from(packed: bytes) -> Rules:
 def rules_for(
     when: str | float | timedelta, tz: str = "UTC", jitter: float = 0.0, overlap: str = "skip", catch_up: str = "latest"
 ) -> Rules:
-    """Rules as a user says them: a cron expression, 'every 30s', seconds, or a timedelta."""
+    """Return the rules that a user gives.
+
+    Args:
+        when: A cron expression, text such as 'every 30s', a number of seconds, or a timedelta.
+        tz: The time zone of the cron expression.
+        jitter: The largest number of seconds by which a fire time is delayed.
+        overlap: skip, allow or cancel.
+        catch_up: latest, all or none.
+
+    Raises:
+        BadOption: If the rules are not valid.
+    """
     try:
         policies = Overlap(overlap), CatchUp(catch_up)
     except ValueError as error:
@@ -162,19 +211,23 @@ def rules_for(
             return Rules("", float(found[1]) * _UNITS[found[2].lower()], tz, float(jitter), *policies)
         return Rules(" ".join(when.split()) or "?", 0.0, tz, float(jitter), *policies)
     if isinstance(when, bool) or not isinstance(when, (int, float)):
-        raise BadOption(f"{when!r:.80} is neither a cron expression, nor 'every 30s', nor seconds")
+        raise BadOption(f"{when!r:.80} is not a cron expression, 'every 30s' or a number of seconds")
     return Rules("", float(when) or -1.0, tz, float(jitter), *policies)
 
 
 def zone(name: str) -> tzinfo:
-    """A time zone by its name, as this machine knows it."""
+    """Return a time zone by its name.
+
+    Raises:
+        BadOption: If this machine does not know it.
+    """
     if name == "UTC":
         return UTC
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError, TypeError):
         raise BadOption(
-            f"time zone {name!r} is not known here: use a name such as Europe/Berlin; where all are missing, install tzdata"
+            f"unknown time zone {name!r}: use a name such as Europe/Berlin; if every name is unknown, install tzdata"
         ) from None
 
 
@@ -182,8 +235,8 @@ def _cron(expression: str, start: datetime) -> Iterator[datetime]:
     try:
         yield from CronSim(expression[:1000], start)
     except (CronSimError, AssertionError, TypeError, ValueError) as error:
-        reason = str(error).lower() or "it makes no sense"
-        raise BadOption(f"{expression!r:.200} is no cron expression of 5 fields ({reason})") from None
+        reason = str(error).lower() or "it is not valid"
+        raise BadOption(f"{expression!r:.200} is not a cron expression of 5 fields ({reason})") from None
     except OverflowError:  # past the year 9999
         return
 
@@ -192,9 +245,14 @@ def _cron(expression: str, start: datetime) -> Iterator[datetime]:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """Where a schedule is: the fire time that it waits for, with its zone's offset then, as whoever computed it knows the zone.
-    None: nobody has computed it yet, and those after `after` count."""
+class ScheduleState:
+    """How far a schedule has come.
+
+    Attributes:
+        expected: The fire time that it waits for; None if none was computed yet.
+        offset: The offset of its time zone at that time, as the coordinator that computed it knows the zone.
+        after: The moment after which fire times count, if none was computed yet.
+    """
 
     expected: int | None
     offset: int = 0
@@ -203,7 +261,15 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """One step of a schedule: from the fire time that is expected to the next one, with a run for `at`, or without."""
+    """One step of a schedule, from the expected fire time to the next one.
+
+    Attributes:
+        expected: The fire time that the schedule waits for.
+        at: The fire time of the run to create; None for a step without a run.
+        next: The fire time after that.
+        due: When `next` is acted on.
+        offset: The offset of the time zone at `next`.
+    """
 
     expected: int | None
     at: int | None
@@ -212,11 +278,13 @@ class Firing:
     offset: int
 
 
-def firings(name: str, rules: Rules, stored: Stored, now: int) -> list[Firing]:
-    """What is to be done with a schedule now."""
-    expected = stored.expected
-    first = rules.after(stored.after) if expected is None else expected  # what another one computed counts, as it is
-    since = first if expected is None else rules.agreed(expected, stored.offset)
+def firings(name: str, rules: Rules, state: ScheduleState, now: int) -> list[Firing]:
+    """Return the steps that a schedule takes now."""
+    expected = state.expected
+    first = (
+        rules.after(state.after) if expected is None else expected
+    )  # a fire time that another coordinator computed counts as it is
+    since = first if expected is None else rules.resume_after(expected, state.offset)
     horizon = now - LATE_MS - round(rules.jitter * 1000)
     times = rules.times(max(since, horizon - 1) if first < horizon else since)
     following = next(times) if first < horizon else first
@@ -230,7 +298,7 @@ def firings(name: str, rules: Rules, stored: Stored, now: int) -> list[Firing]:
 
 
 def _missed(rules: Rules, first: int, since: int, until: int, punctual: bool) -> list[int]:
-    """The fire times that passed unnoticed and are made up for: the first, and those after `since`."""
+    """Return the missed fire times that are caught up with: the first, and those after `since`."""
     if rules.catch_up is CatchUp.NONE or first >= until or (punctual and rules.catch_up is CatchUp.LATEST):
         return []
     most = MOST_MISSED if rules.catch_up is CatchUp.ALL else 1
@@ -248,7 +316,7 @@ def _steps(name: str, rules: Rules, expected: int | None, fired: list[int], foll
 
 
 def run_id(name: str, time: int, partition: int) -> str:
-    """The id of the run of a fire time: whoever fires it, and however often, it is one run."""
+    """Return the id of the run of a fire time. It is the same for every coordinator and every repetition."""
     return id_from(time, int.from_bytes(_hash(name, 6)) & (2**47 - 1), partition)
 
 
@@ -261,7 +329,26 @@ def _hash(text: str, size: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleView:
-    """A schedule as it was when it was asked for. `trouble` says what keeps it from firing; `skipped` counts overlaps."""
+    """A schedule at one moment.
+
+    Attributes:
+        name: The name of the schedule.
+        when: Its cron expression or interval.
+        tz: The time zone of the cron expression.
+        kind: The kind of its runs.
+        queue: The queue of its runs.
+        inputs: The inputs of its runs.
+        meta: The meta of its runs.
+        jitter: The largest number of seconds by which a fire time is delayed.
+        overlap: skip, allow or cancel.
+        catch_up: latest, all or none.
+        paused: Whether it is paused.
+        next: The next fire time; None if it is paused or not computed yet.
+        last: The id of its last run.
+        fired: Number of runs that it has created.
+        skipped: Number of fire times that were skipped because the run before had not ended.
+        trouble: What keeps it from firing, in words; empty if nothing does.
+    """
 
     name: str
     when: str

@@ -1,6 +1,7 @@
-"""The story of a run: how each attempt that did not complete has ended, and what was saved by then. Pure, no I/O.
+"""The story of a run: how each attempt that did not complete ended, and what was saved by then.
 
-The scripts append to it (see `tell` in lua/shared/endings.lua) and bound it; a run that completes at its first attempt has none.
+The scripts append to the story (see `append_story` in lua/shared/endings.lua) and limit its size. A run that completes at its first
+attempt has no story. The functions here read a story and describe it in words. They do no I/O.
 """
 
 from __future__ import annotations
@@ -10,22 +11,22 @@ from datetime import UTC, datetime
 
 from coordinator.encoding.codec import decode, encode
 from coordinator.errors import Unreadable
-from coordinator.model.run import Failure, RunView, Told
+from coordinator.model.run import AttemptRecord, Failure, RunView
 
-MESSAGE_MOST = 500  # characters of an error's message that its entry keeps; the last error is also kept whole
+MESSAGE_MOST = 500  # characters of an error's message in an entry; the run also keeps its last error whole
 # The numbers of an entry, in their stored order. Times are in ms; saved, iteration, messages and phases describe the checkpoint.
 ATTEMPT_NUMBERS = ("life", "attempt", "started", "ended", "saved", "iteration", "messages", "phases")
-CANCELLED, KILLED = "a cancel was asked for", "it was killed by its critic"  # as lua/shared/endings.lua says it
-STATE = "its state"  # where that is all that was saved
-FROM_START = "from the start"  # as lua/attempts/retry.lua and lua/runs/revive.lua say it
-NOTHING = 0.05  # seconds that are not worth a word
-FEW = 4  # attempts in a row that are all told although they ended alike
+CANCELLED, KILLED = "a cancel was asked for", "it was killed by its critic"  # stored by lua/shared/endings.lua
+STATE = "its state"  # if nothing else was saved
+FROM_START = "from the start"  # stored by lua/attempts/retry.lua and lua/runs/revive.lua
+NEGLIGIBLE = 0.05  # seconds that are not mentioned
+FEW = 4  # attempts in a row that are all described although they ended alike
 
-# how an attempt ended -> in words
+# How an attempt ended, in words.
 WORDS = {
-    "released": "handed back by a worker that was stopping",
-    "stopped": "its handler stopped while nobody asked it to",
-    "retried": "raised, and is tried again",
+    "released": "released: its worker was shutting down",
+    "stopped": "its handler raised the stop exception without a stop request",
+    "retried": "raised and is retried",
     "rejected": "could not be started",
     "failed": "raised",
     "recovered": "lost",
@@ -34,20 +35,20 @@ WORDS = {
 }
 
 
-def took(entry: Told) -> float:
-    """How long the attempt lasted, in seconds."""
+def duration(entry: AttemptRecord) -> float:
+    """Return how long the attempt lasted, in seconds."""
     return (entry.ended - entry.started).total_seconds() if entry.started else 0.0
 
 
-def lost(entry: Told) -> float:
-    """Seconds of work that may have to be done again, at most: what a lost attempt did after its last checkpoint."""
+def lost_work(entry: AttemptRecord) -> float:
+    """Return the seconds of work that have to be repeated, at most: what a lost attempt did after its last checkpoint."""
     if entry.how not in ("recovered", "forced") or entry.started is None:
         return 0.0
     return max(0.0, (entry.ended - max(entry.started, entry.saved or entry.started)).total_seconds())
 
 
-def sentence(entry: Told) -> str:
-    """How it ended, in words. What was asked for goes before how the attempt came to its end."""
+def describe_end(entry: AttemptRecord) -> str:
+    """Describe how the attempt ended. A requested cancel or kill is named instead of how the handler then ended."""
     if entry.why == KILLED:
         return entry.error.message if entry.error else KILLED
     parts = ["stopped" if entry.why == CANCELLED else WORDS.get(entry.how, entry.how), entry.why]
@@ -56,41 +57,47 @@ def sentence(entry: Told) -> str:
     return ": ".join(part for part in parts if part)
 
 
-def kept(entry: Told) -> str:
-    """What was saved by then and need not be done again, in words; empty where that is nothing."""
+def describe_saved(entry: AttemptRecord) -> str:
+    """Describe what was saved by then and is not repeated; empty if nothing was."""
     counts = {"turn": entry.iteration, "phase": entry.phases, "message": entry.messages}
     said = ", ".join(f"{number} {what}{'' if number == 1 else 's'}" for what, number in counts.items() if number)
     return said or (STATE if entry.saved else "")
 
 
-def lines(view: RunView, span: Callable[[float], str]) -> Iterator[str]:
-    """What happened to a run, attempt by attempt; nothing where its first attempt is all there was. `span` says a time in words.
-    Of many attempts in a row that ended alike the first and the last are told."""
-    before: Told | None = None
-    if view.story and (untold := view.story[0].attempt - 1) > 0:
-        yield f"attempt 1{'' if untold == 1 else f' to {untold}'}: too long ago to be told"
-    for alike in _alike(view.story):
+def describe_story(view: RunView, span: Callable[[float], str]) -> Iterator[str]:
+    """Describe what happened to a run, attempt by attempt. A run without a story gets no lines.
+
+    Of many attempts in a row that ended alike, only the first and the last are described.
+
+    Args:
+        view: The run.
+        span: A function that formats a number of seconds.
+    """
+    before: AttemptRecord | None = None
+    if view.story and (dropped := view.story[0].attempt - 1) > 0:
+        yield f"attempt 1{'' if dropped == 1 else f' to {dropped}'}: no longer recorded"
+    for alike in _group_alike(view.story):
         between = range(1, len(alike) - 1) if len(alike) > FEW else range(0)
         for number, entry in enumerate(alike):
             if number not in between:
-                yield from _told(entry, before, span)
+                yield from _describe_entry(entry, before, span)
             elif number == between[0]:
                 yield f"attempt {entry.attempt} to {alike[between[-1]].attempt}: the same"
             before = entry
     if view.story and view.started and view.attempt > view.story[-1].attempt:
-        yield f"{_clock(view.started)} {_began(_present(view), before, span)}"
+        yield f"{_clock(view.started)} {_describe_start(_current_attempt(view), before, span)}"
         if view.ended_by and view.ended:
             yield f"{_clock(view.ended)} completed after {span((view.ended - view.started).total_seconds())}"
-    work, waits = sum(map(lost, view.story)), sum(_waits(view))
-    sums = [f"at most {span(work)} of work lost"] if work >= NOTHING else []
-    sums += [f"{span(waits)} without an owner"] if waits >= NOTHING else []
+    work, waits = sum(map(lost_work, view.story)), sum(_waiting_times(view))
+    sums = [f"at most {span(work)} of work lost"] if work >= NEGLIGIBLE else []
+    sums += [f"{span(waits)} without an owner"] if waits >= NEGLIGIBLE else []
     if sums:
         yield f"in all {', '.join(sums)}"
 
 
-def _alike(entries: Sequence[Told]) -> Iterator[list[Told]]:
-    """Attempts in a row that ended in the same way, together; a revival stands alone."""
-    alike: list[Told] = []
+def _group_alike(entries: Sequence[AttemptRecord]) -> Iterator[list[AttemptRecord]]:
+    """Yield groups of attempts in a row that ended in the same way. A revival is a group of its own."""
+    alike: list[AttemptRecord] = []
     for entry in entries:
         if alike and (entry.how == "revived" or _way(entry) != _way(alike[-1])):
             yield alike
@@ -100,45 +107,44 @@ def _alike(entries: Sequence[Told]) -> Iterator[list[Told]]:
         yield alike
 
 
-def _way(entry: Told) -> tuple[str, str, str]:
+def _way(entry: AttemptRecord) -> tuple[str, str, str]:
     return entry.how, entry.why, entry.error.type if entry.error else ""
 
 
-def _told(entry: Told, before: Told | None, span: Callable[[float], str]) -> Iterator[str]:
+def _describe_entry(entry: AttemptRecord, before: AttemptRecord | None, span: Callable[[float], str]) -> Iterator[str]:
     if entry.how == "revived":
-        yield f"{_clock(entry.ended)} {sentence(entry)}, for life {entry.life}"
+        yield f"{_clock(entry.ended)} {describe_end(entry)}, for life {entry.life}"
         return
-    yield f"{_clock(entry.started)} {_began(entry, before, span)}"
-    yield f"{_clock(entry.ended)} {_over(entry, span)}"
+    yield f"{_clock(entry.started)} {_describe_start(entry, before, span)}"
+    yield f"{_clock(entry.ended)} {_describe_finish(entry, span)}"
 
 
-def _began(entry: Told, before: Told | None, span: Callable[[float], str]) -> str:
+def _describe_start(entry: AttemptRecord, before: AttemptRecord | None, span: Callable[[float], str]) -> str:
     on = f" on worker {entry.worker}" if entry.worker else ""
     code = f" (code {entry.code})" if entry.code and (before is None or entry.code != before.code) else ""
     if before is None or entry.started is None:
         return f"attempt {entry.attempt}{on}{code}"
     waited = (entry.started - before.ended).total_seconds()
-    had = "" if before.why == FROM_START else kept(before)
-    begins = {"": FROM_START, STATE: f"with {STATE}"}.get(had, f"skipped what was saved: {had}")
+    had = "" if before.why == FROM_START else describe_saved(before)
+    begins = {"": FROM_START, STATE: f"with {STATE}"}.get(had, f"continued after {had}")
     return f"attempt {entry.attempt}{on}{code} after {span(waited)}, {begins}"
 
 
-def _over(entry: Told, span: Callable[[float], str]) -> str:
-    again = f"; at most {span(lost(entry))} of work lost" if lost(entry) >= NOTHING else ""
-    return f"{sentence(entry)}, after {span(took(entry))}{again}; saved: {kept(entry) or 'nothing'}"
+def _describe_finish(entry: AttemptRecord, span: Callable[[float], str]) -> str:
+    again = f"; at most {span(lost_work(entry))} of work lost" if lost_work(entry) >= NEGLIGIBLE else ""
+    return f"{describe_end(entry)}, after {span(duration(entry))}{again}; saved: {describe_saved(entry) or 'nothing'}"
 
 
-def _present(view: RunView) -> Told:
-    """The attempt that is under way, or completed."""
-    return Told(
+def _current_attempt(view: RunView) -> AttemptRecord:
+    """Return the attempt that is running or that completed the run."""
+    return AttemptRecord(
         "", view.counters.life, view.attempt, view.started, view.ended or view.created, view.checkpointed, 0, 0, 0,
         view.owner or view.ended_by or "", view.code or "", "", None,
     )  # fmt: skip
 
 
-def _waits(view: RunView) -> Iterator[float]:
-    """How long nobody had the run between two attempts, one number for each. A run that has ended waits for nobody: the time until
-    it was revived does not count."""
+def _waiting_times(view: RunView) -> Iterator[float]:
+    """Yield the seconds between two attempts in which the run had no owner, without the time between an end and a revival."""
     since: datetime | None = None
     for entry in view.story:
         if entry.how != "revived" and since is not None and entry.started is not None:
@@ -153,7 +159,7 @@ def _clock(moment: datetime | None) -> str:
 
 
 def brief(error: bytes) -> bytes:
-    """An encoded error without its traceback, and with the beginning of its message."""
+    """Return an encoded error without its traceback, and with only the beginning of its message."""
     try:
         type, message, *_ = decode(error, "error")
         return encode([str(type)[:100], str(message)[:MESSAGE_MOST]], "error")
@@ -161,12 +167,12 @@ def brief(error: bytes) -> bytes:
         return error[:MESSAGE_MOST]
 
 
-def told(story: bytes | None) -> tuple[Told, ...]:
-    """The entries, oldest first. What can't be read is left out: a story is for people."""
+def read_story(story: bytes | None) -> tuple[AttemptRecord, ...]:
+    """Return the entries of a stored story, oldest first. Entries that can't be read are left out: a story is for people."""
     return tuple(entry for part in _netstrings(story or b"") if (entry := _entry(part)) is not None)
 
 
-def _entry(part: bytes) -> Told | None:
+def _entry(part: bytes) -> AttemptRecord | None:
     fields = list(_netstrings(part))
     if len(fields) != 6:
         return None
@@ -176,11 +182,11 @@ def _entry(part: bytes) -> Told | None:
         return None
     try:
         life, attempt, started, ended, saved, iteration, messages, phases = map(int, counts)
-        return Told(
+        return AttemptRecord(
             how, life, attempt, _moment(started), datetime.fromtimestamp(ended / 1000, UTC), _moment(saved), iteration, messages,
             phases, worker, code, why, _error(fields[5]),
         )  # fmt: skip
-    except (ValueError, OverflowError, OSError):  # a number or a time that none of the scripts wrote
+    except (ValueError, OverflowError, OSError):  # a number or a time that no script wrote
         return None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from coordinator.errors import BadOption, CoordinatorError, Unreadable
-from coordinator.model.schedule import Firing, Stored, firings, rules_from, run_id
+from coordinator.model.schedule import Firing, ScheduleState, firings, rules_from, run_id
 from coordinator.services.service_loop import LONGEST_REST, Partition
 from coordinator.store.plans import schedules as plans
 from coordinator.store.plans.schedules import DueSchedule, Fire
@@ -67,7 +67,9 @@ class Scheduler:
         troubles: list[tuple[DueSchedule, CoordinatorError]] = []
         for entry in entries:
             try:
-                found = firings(entry.name, rules_from(entry.rules), Stored(entry.next, entry.offset, entry.after), now)
+                found = firings(
+                    entry.name, rules_from(entry.rules), ScheduleState(entry.next, entry.offset, entry.after), now
+                )
             except (BadOption, Unreadable) as error:
                 troubles.append((entry, error))
                 continue

@@ -1,7 +1,7 @@
-"""Every key of a namespace, in one class: nobody else builds a key.
+"""The keys of a namespace. No other module builds a key.
 
-All keys of a partition share the hash tag `{namespace:partition}`, so that a script touches one slot. The Lua side gets its
-keys from these methods (see script.py), so that there is one place for each name.
+All keys of a partition share the hash tag `{namespace:partition}`, so that a script touches one hash slot. generated_lua.py makes
+the keys of the Lua scripts from these methods, so that each name is written in one place.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from coordinator.model.run import name, partition_of
 
 
 class Tag(str):
-    """The hash tag of a partition. It also says how many replicas must have a write before it counts: whoever carries a call there
-    is told so by the call itself, and nobody can forget it."""
+    """The hash tag of a partition, with the number of replicas that must confirm a write.
+
+    Each call has a tag, so that the transport always knows how many replicas to wait for.
+    """
 
     __slots__ = ("replicas",)
     replicas: int
@@ -26,169 +28,171 @@ class Tag(str):
 
 
 class Keys:
-    """The keys of one partition. Beside each: its type, what it holds, who writes it, and when it ends."""
+    """The keys of one partition. Each docstring says the type, the content, the script that creates the key, and when it ends."""
 
     def __init__(self, namespace: str, partition: int, durability: str = "local") -> None:
         self.partition = partition
         self.at = Tag(f"{{{name(namespace, 'namespace')}:{partition}}}", replicas_of(durability))
 
     def namespace(self) -> str:
-        """hash: format, partitions, durability, birth, clock; by found. Never ends. Partition 0's is the authority."""
+        """hash: format, partitions, durability, birth, clock; by create_namespace. Never ends. Partition 0 is authoritative."""
         return f"{self.at}:namespace"
 
     def run(self, id: str) -> str:
-        """hash: spec (in pieces), status, route, counters, token, last, times, ending; by enqueue. TTL from the ending on."""
+        """hash: see RUN in formats.py; by enqueue or fire. Expires after the end of the run."""
         return f"{self.at}:run:{id}"
 
     def ckpt(self, id: str) -> str:
-        """hash: head, state, phase:…, unfinished; by checkpoint. Ends with the completion or with the run's TTL."""
+        """hash: head, state, phase:…, unfinished; by checkpoint. Deleted when the run completes, otherwise expires with it."""
         return f"{self.at}:ckpt:{id}"
 
     def messages(self, id: str, generation: str) -> str:
-        """hash: index of a chunk's first message -> chunk; by checkpoint. Ends with the checkpoint or its generation."""
+        """hash: index of a chunk's first message -> chunk; by checkpoint. Deleted with the checkpoint or a new generation."""
         return f"{self.at}:messages:{id}:{generation}"
 
     def live(self) -> str:
-        """set: runs that have started and not ended; by claim. A member goes at its ending."""
+        """set: runs that have started and not ended; by claim. A run is removed when it ends."""
         return f"{self.at}:live"
 
     def owned(self, worker: str) -> str:
-        """set: runs that a worker holds; by claim. Empties."""
+        """set: runs that a worker owns; by claim. A run is removed when its attempt ends."""
         return f"{self.at}:owned:{worker}"
 
     def workers(self) -> str:
-        """zset: worker -> lease deadline (ms); by join, renewed by heartbeat. A member goes by leave, recover or abandon."""
+        """zset: worker -> deadline of its lease (ms); by join, renewed by heartbeat. Removed by leave, recover or abandon."""
         return f"{self.at}:workers"
 
     def worker(self, worker: str) -> str:
-        """hash: host, pid, mark, fleet, routes, code, lease, slots, memory, claim, floor, drain, condemned; by join.
-        A tombstone for 60 s."""
+        """hash: see WORKER in formats.py; by join. Expires 60 s after the worker is gone."""
         return f"{self.at}:worker:{worker}"
 
     def ready(self, route: str) -> str:
-        """zset: waiting runs by score; by enqueue, due, release, recover, revive. Empties."""
+        """zset: queued runs by score; by enqueue, fire, due, release, recover, revive. A run is removed when it is claimed."""
         return f"{self.at}:ready:{route}"
 
     def suspect(self, route: str) -> str:
-        """zset: waiting runs whose next strike would be the last; as ready."""
+        """zset: queued runs whose next strike would be the last; otherwise like ready."""
         return f"{self.at}:suspect:{route}"
 
     def routes(self) -> str:
-        """set: routes in which runs may wait; by whoever fills one. A member goes when a coordinator finds it empty."""
+        """set: routes in which runs may wait; by each script that queues a run. Removed by ring when no run waits there."""
         return f"{self.at}:routes"
 
     def delayed(self) -> str:
-        """zset: run -> due (ms); by enqueue, retry, release, reject, recover. Empties by due."""
+        """zset: run -> when it is due (ms); by enqueue, retry, release, reject, recover. Removed by due."""
         return f"{self.at}:delayed"
 
     def deadlines(self) -> str:
-        """zset: expire:<id>, cancel:<id> -> ms; by enqueue and cancel, worked off by due."""
+        """zset: expire:<id> or cancel:<id> -> ms; by enqueue and cancel. Removed by due."""
         return f"{self.at}:deadlines"
 
     def aside(self) -> str:
-        """zset: entries that could not be read -> time (ms). Capped."""
+        """zset: entries that could not be read -> time (ms); by claim, due and recover. Limited in number, trimmed after a week."""
         return f"{self.at}:aside"
 
     def set_aside(self, name: str) -> str:
-        """hash: or any other type, what was found in the place of a key or could not be read; by doctor. TTL one week."""
+        """hash: or another type: a key that had a wrong type or could not be read; moved here by doctor. Expires after one week."""
         return f"{self.at}:set-aside:{name}"
 
     def ended(self, status: str) -> str:
-        """zset: ended run -> when its retention is over (ms), for listing; trimmed by retention."""
+        """zset: ended run -> when its retention is over (ms), for listing; by each ending. Trimmed by trim."""
         return f"{self.at}:ended:{status}"
 
     def children(self, id: str) -> str:
-        """set: runs of this partition with this parent; by enqueue. TTL, renewed by each child."""
+        """set: runs of this partition with this parent; by enqueue. Expires after two weeks, renewed by each child."""
         return f"{self.at}:children:{id}"
 
     def felled(self, id: str) -> str:
-        """string: life of a run below which no run is taken over, '-' before it when that life is over; by fell. TTL one day."""
+        """string: life of a run whose new children are refused, with '-' in front if it was revived from it; by block_children.
+
+        Expires after one day.
+        """
         return f"{self.at}:felled:{id}"
 
     def bell(self, route: str) -> str:
-        """list: a token where runs wait in ready. One token, TTL one minute."""
+        """list: one token while runs wait in ready; workers block on it. Expires after one minute."""
         return f"{self.at}:bell:{route}"
 
     def suspect_bell(self, route: str) -> str:
-        """list: a token where runs wait in suspect. One token, TTL one minute."""
+        """list: one token while runs wait in suspect; workers block on it. Expires after one minute."""
         return f"{self.at}:bell:suspect:{route}"
 
     def coordinator_bell(self) -> str:
-        """list: a token where something is due earlier than a coordinator may think. One token, TTL one minute."""
+        """list: one token if something is due earlier than the coordinators expect; they block on it. Expires after one minute."""
         return f"{self.at}:bell:coordinator"
 
     def inbox(self, worker: str) -> str:
-        """list: hints to look now (cancel, drain); the facts are fields. Capped, TTL one minute."""
+        """list: hints for a worker or supervisor (cancel, drain, roll); the facts are in hashes. Expires after one minute."""
         return f"{self.at}:inbox:{worker}"
 
     def waiters(self, id: str) -> str:
-        """set: clients that wait for a run's ending; by wait. TTL, renewed by each wait."""
+        """set: clients that wait for the end of a run; by wait. Expires after 20 s, renewed by each wait."""
         return f"{self.at}:waiters:{id}"
 
     def wake(self, client: str) -> str:
-        """list: runs that have ended, for one client; by the endings. Capped, TTL one minute."""
+        """list: ended runs for which a client waits; by each ending. Limited, expires after one minute."""
         return f"{self.at}:wake:{client}"
 
     def once(self, kind: str, key: str) -> str:
-        """string: idempotency key -> run id and digest of its inputs; by enqueue. TTL from the ending on."""
+        """string: run id and digest of the inputs for an idempotency key; by enqueue. Expires after the end of the run."""
         return f"{self.at}:once:{kind}:{key}"
 
     def paused(self) -> str:
-        """set: queue:<name>, kind:<name>; by an operator."""
+        """set: queue:<name> or kind:<name>; by pause. Removed by unpause."""
         return f"{self.at}:paused"
 
     def lock(self, lock: str) -> str:
-        """string: a coordinator's token; PX."""
+        """string: the token of the holder; by lock. Expires, renewed by its holder."""
         return f"{self.at}:lock:{lock}"
 
     def watch(self) -> str:
-        """hash: at (when leases were last judged), hold_until, clamped (when deadlines were); by judge. Never ends."""
+        """hash: at (when leases were last judged), hold_until, clamped (when deadlines were last clamped); by judge. Never ends."""
         return f"{self.at}:watch"
 
     def schedule(self, name: str) -> str:
-        """hash: generation, state, rules, run (route, spec, …), next, due, last, counts, why; by schedule. Ends by unschedule."""
+        """hash: see SCHEDULE in formats.py; by schedule. Deleted ten minutes after unschedule."""
         return f"{self.at}:schedule:{name}"
 
     def schedules(self) -> str:
-        """zset: schedule -> when a coordinator looks at it next (ms); by schedule. A member goes with its schedule."""
+        """zset: schedule -> when a coordinator looks at it next (ms); by schedule. Removed with the schedule."""
         return f"{self.at}:schedules"
 
     def mark(self) -> str:
-        """string: empty; by confirm, at the end of each trip that waits for replicas. TTL one minute."""
+        """string: empty; by confirm, at the end of each trip that waits for replicas. Expires after one minute."""
         return f"{self.at}:mark"
 
     def coordinators(self) -> str:
-        """zset: coordinator -> last seen (ms); by judge, trimmed there."""
+        """zset: coordinator -> when it was last seen (ms); by judge, trimmed after one minute."""
         return f"{self.at}:coordinators"
 
     def supervisors(self, fleet: str) -> str:
-        """zset: supervisor of a fleet -> last seen (ms), in partition 0; by supervise, trimmed there. TTL one minute."""
+        """zset: supervisor of a fleet -> when it was last seen (ms); by supervise, in partition 0. Expires after one minute."""
         return f"{self.at}:supervisors:{fleet}"
 
     def roll(self, fleet: str) -> str:
-        """hash: roll, by, asked, at_once, part:<supervisor>, in partition 0; by roll. TTL one hour, renewed while it goes on."""
+        """hash: roll, by, asked, at_once, part:<supervisor>; by roll, in partition 0. Expires one hour after its last progress."""
         return f"{self.at}:roll:{fleet}"
 
     def record(self, id: str) -> str:
-        """hash: head, meta, state, phase:…, owner, past, claim; by record_save. TTL, renewed by each save; a tombstone for 60 s."""
+        """hash: head, meta, state, phase:…, owner, past, claim; by record_save. Expires, renewed by each save."""
         return f"{self.at}:record:{id}"
 
     def record_messages(self, id: str, generation: str) -> str:
-        """hash: index of a chunk's first message -> chunk; by record_save. Ends with the record or its generation."""
+        """hash: index of a chunk's first message -> chunk; by record_save. Deleted with the record or a new generation."""
         return f"{self.at}:record-messages:{id}:{generation}"
 
     def records(self) -> str:
-        """zset: run with a record -> when its TTL is over (ms); by record_save, trimmed there. A member goes with its record."""
+        """zset: run with a record -> when the record expires (ms); by record_save, trimmed there. Removed with the record."""
         return f"{self.at}:records"
 
     def record_owners(self) -> str:
-        """zset: owner of records -> lease deadline (ms); by record_keep, trimmed there. TTL one day."""
+        """zset: owner of records -> deadline of its lease (ms); by record_keep, trimmed there. Expires after one day."""
         return f"{self.at}:record-owners"
 
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """The facts of a namespace, fixed when it was founded."""
+    """The facts of a namespace, which are fixed when it is created."""
 
     name: str
     partitions: int = 1
@@ -196,10 +200,13 @@ class Namespace:
     birth: str = ""
 
     def keys(self, partition: int) -> Keys:
+        """Return the keys of a partition."""
         return Keys(self.name, partition, self.durability)
 
     def keys_of(self, run_id: str) -> Keys:
+        """Return the keys of the partition of a run."""
         return self.keys(partition_of(run_id, self.partitions))
 
     def everywhere(self) -> list[Keys]:
+        """Return the keys of every partition."""
         return [self.keys(partition) for partition in range(self.partitions)]

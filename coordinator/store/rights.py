@@ -1,6 +1,7 @@
-"""The rights that each role needs on a server, and no more: as one ACL SETUSER for each.
+"""The rights that each role needs on a server, as the arguments of ACL SETUSER.
 
-What a script does inside it needs rights, too: they are read from the scripts themselves.
+A role needs rights for the commands that it sends and for the commands inside the scripts that it calls. Both the scripts of a role
+and their commands are read from the Lua files.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from coordinator.store.script import Script
 from coordinator.store.scripts import SCRIPTS
 
 CONNECTION = ("select", "eval", "evalsha", "info", "time", "wait", "role", "cluster|slots")
-_FACTS = ("hget", "hgetall")  # what the namespace is, and whether it is still the same
-# runs, lines, workers and schedules, as lists and as counts
+_FACTS = ("hget", "hgetall")  # of the namespace
+# For lists and counts of runs, queues, workers and schedules.
 _LISTS = (*_FACTS, "hmget", "scard", "srandmember", "sscan", "zcard", "zcount", "zrange", "zrank")
 # The commands that each role sends besides its scripts.
 _COMMANDS: Mapping[str, tuple[str, ...]] = {
@@ -33,18 +34,25 @@ ROLES: Mapping[str, tuple[tuple[Script, ...], tuple[str, ...]]] = {
 
 
 def commands_of(scripts: Iterable[Script]) -> set[str]:
-    """What some scripts call, also by their own function `ask` (see lua/shared/examine.lua)."""
+    """Return the commands that some scripts call, directly or through `try` and `write` (see lua/shared)."""
     called = re.compile(r"(?:redis\.p?call|\btry|\bwrite)\('([A-Za-z]+)'")
     return {found.lower() for script in scripts for found in called.findall(script.text)}
 
 
 def acl(role: str, namespace: str) -> list[str]:
-    """The words of ACL SETUSER for a role in one namespace, or for several that one process has, as `worker+coordinator`; the
-    password is to be filled in."""
+    """Return the arguments of ACL SETUSER for a role. The password is a placeholder.
+
+    Args:
+        role: A role, or several that one process has, for example `worker+coordinator`.
+        namespace: The namespace to which the rights are limited.
+
+    Raises:
+        BadOption: If there is no such role.
+    """
     commands = {*CONNECTION}
     for one in role.split("+"):
         if one not in ROLES:
-            raise BadOption(f"role {one!r} is none of {', '.join(ROLES)}")
+            raise BadOption(f"unknown role {one!r}: the roles are {', '.join(ROLES)}")
         scripts, besides = ROLES[one]
         commands |= {*besides, *commands_of(scripts)}
     keys = f"~{{{name(namespace, 'namespace')}:*}}*"

@@ -248,10 +248,18 @@ class Script:
         return values
 
 
-@dataclass(slots=True, eq=False)  # nobody changes one; frozen, it would take six times as long to make, for every run
+@dataclass(slots=True, eq=False)  # not frozen, because that takes six times as long to create, for every run
 class Call:
-    """A script with what it is called with. `run` is the run it is about, where it is about one. With `fail_fast`, the
-    transport does not retry a call that it surely did not send: the caller has other work than to wait for that node."""
+    """A call of a script. It is never changed after it was made.
+
+    Attributes:
+        script: The script.
+        at: The hash tag of the partition.
+        fixed: The arguments that the call gives once.
+        items: The items, for a script that takes a list of them.
+        run: The id of the run that the call is about, if it is about one.
+        fail_fast: Whether the call fails immediately if it was certainly not sent, instead of waiting for the node.
+    """
 
     script: Script
     at: str
@@ -262,22 +270,22 @@ class Call:
 
     @property
     def merges(self) -> bool:
-        """Whether it may become one command with others: many in one call already are."""
+        """Whether it may be merged with other calls into one command. A call about many runs is not merged further."""
         return self.script.merges and self.run is not None
 
     @property
     def changes(self) -> bool:
-        """Whether it may write: what only looks can't be carried out without being answered."""
+        """Whether it may write."""
         return self.script.changes
 
     @property
     def replicas(self) -> int:
-        """How many replicas must have what it writes before its answer counts."""
+        """The number of replicas that must confirm its writes before its answer counts."""
         return self.at.replicas if isinstance(self.at, Tag) and self.script.confirmed else 0
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes: what can be large is bytes, the rest is counted in the lump."""
+        """Its approximate size in bytes. Only arguments of type bytes can be large; all others count as 200 bytes together."""
         size = 200
         for values in (self.fixed, *self.items):
             for value in values:
@@ -288,7 +296,16 @@ class Call:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Command:
-    """A plain command, for reading. `at` says which partition it is for."""
+    """A plain command that reads.
+
+    Attributes:
+        at: The hash tag of the partition.
+        arguments: The command and its arguments.
+        run: None, as a command is not about one run.
+        fail_fast: False, as for a call.
+        replicas: 0, as it writes nothing.
+        changes: False.
+    """
 
     at: str
     arguments: tuple[Argument, ...]
@@ -299,6 +316,7 @@ class Command:
 
     @property
     def size(self) -> int:
+        """Its approximate size in bytes."""
         return 100
 
 
@@ -311,5 +329,5 @@ def fail_fast(call: Call) -> Call:
 
 
 def read(at: str, *arguments: Argument) -> Command:
-    """A plain reading command."""
+    """Return a plain command that reads."""
     return Command(at, arguments)

@@ -106,7 +106,7 @@ def _details(view: RunView, now: float, hint: str) -> Iterable[tuple[str, Render
         what = f"iteration {view.iteration}" + (f", {format_count(view.messages, 'message')}" if view.messages else "")
         yield "checkpoint", f"{what}, saved {format_time_and_age(view.checkpointed, now)}"
     yield "phases", ", ".join(clean(phase) for phase in view.phases)
-    yield "story", "\n".join(clean(line) for line in story.lines(view, format_duration))
+    yield "story", "\n".join(clean(line) for line in story.describe_story(view, format_duration))
     yield "note", _progress(view.note) if view.note else None
     yield "parent", view.parent
     yield "key", view.key and clean(view.key)

@@ -13,7 +13,7 @@ from coordinator.encoding.spec import join_spec, read_spec
 from coordinator.errors import Unreadable
 from coordinator.model.deadline import Spent
 from coordinator.model.run import Counters, Note, RunView, Status, made_at, parse_route
-from coordinator.model.story import told
+from coordinator.model.story import read_story
 from coordinator.store.replies import pairs, text
 from coordinator.views.ending import read_failure, unreadable_run
 from coordinator.views.status_reason import QueuePosition, explain_status
@@ -109,7 +109,7 @@ def _build(id: str, reply: Sequence[Any]) -> RunView:
         messages=saved.length,
         ended_by=_owner(of.get("last", b"").partition(b" ")[0]) if of["status"] == b"completed" else None,
         code=_optional_text(of.get("code")),
-        story=told(of.get("story")),
+        story=read_story(of.get("story")),
         killed=read_failure(of.get("kill") or of.get("killed")),
         used=spent.used,
         extensions=spent.extensions,

@@ -294,7 +294,7 @@ def test_an_unknown_option_is_a_type_error(client, shop):
 @pytest.mark.parametrize("kind", [None, 3, b"work", ""])
 def test_a_kind_is_a_name_and_nothing_that_could_be_written_as_one(client, kind):
     """str(None) is a name, and such a run would wait for ever for a handler called None."""
-    with pytest.raises(BadName, match=r"kind .* is not a name"):
+    with pytest.raises(BadName, match=r"kind .* is not a valid name"):
         client.enqueue(kind)
     assert client.list() == []
 
@@ -321,7 +321,7 @@ def test_a_kind_is_a_name_and_nothing_that_could_be_written_as_one(client, kind)
         ("work", {}, {"delay": "5"}, BadOption, "delay '5' is not a time"),
         ("work", {}, {"expires": timedelta(hours=1)}, BadOption, "expires .* is not a time of 0 seconds or more"),
         ("work", {}, {"meta": [1]}, BadOption, "meta must be a dict of names and values, not list"),
-        ("work", {}, {"queue": None}, BadName, "queue None is not a name"),
+        ("work", {}, {"queue": None}, BadName, "queue None is not a valid name"),
         ("work", {}, {"delay": 1, "at": 5}, BadOption, "not both"),
         ("work", {}, {"delay": -1}, BadOption, "delay"),
         ("work", {}, {"delay": float("nan")}, BadOption, "delay"),

@@ -54,7 +54,7 @@ async def test_it_has_to_be_said_what_is_paused(client: AsyncClient) -> None:
             await pausing()
         with pytest.raises(BadOption, match="a queue or a kind, and not both"):
             await pausing(queue="q", kind="k")
-        with pytest.raises(BadName, match="is not a name"):
+        with pytest.raises(BadName, match="is not a valid name"):
             await pausing(queue="a b")
 
 

@@ -195,7 +195,7 @@ def test_inputs_come_from_an_option_a_file_or_standard_input(shell: Shell, clien
         (["--count", "0"], "--count"),
         (["--count", "2", "--key", "k"], "--key finds one run"),
         (["--delay", "soon"], "--delay"),
-        (["--queue", "a b"], "queue 'a b' is not a name"),
+        (["--queue", "a b"], "queue 'a b' is not a valid name"),
     ],
 )
 def test_bad_inputs_and_options_are_wrong_use(shell: Shell, words: list[str], sentence: str) -> None:
@@ -458,7 +458,7 @@ def test_memory_is_refused_in_one_sentence(shell: Shell, program: str, words: li
 
 @pytest.mark.matrix("commands, case by case")
 def test_a_wrong_url_is_wrong_use(shell: Shell) -> None:
-    assert "is no URL of a server" in shell("status", "--url", "http://user:s3cret@host").failed_with(2)
+    assert "is not the URL of a server" in shell("status", "--url", "http://user:s3cret@host").failed_with(2)
     assert "s3cret" not in shell("status", "--url", "http://user:s3cret@host").err
     assert "port" in shell("status", "--url", "redis://:s3cret@host:nan/0").failed_with(2)
 

@@ -13,7 +13,7 @@ from coordinator.encoding.spec import read_spec
 from coordinator.errors import CoordinatorError, Unreadable
 from coordinator.model.deadline import Spent
 from coordinator.model.schedule import rules_from
-from coordinator.model.story import told
+from coordinator.model.story import read_story
 from coordinator.store.plans import clients as client_plans
 from coordinator.views.ending import Ending
 from coordinator.views.run_view import run_view
@@ -122,8 +122,8 @@ def test_a_schedule_with_unreadable_counts_is_shown_with_an_error() -> None:
 def test_a_story_entry_with_a_bad_number_is_omitted_and_its_run_is_shown(number: bytes) -> None:
     numbers = b"1 2 1700000000000 %s 0 3 4 1" % number
     wrong = netstrings(b"recovered", numbers, b"w1", b"v1", b"why", b"")
-    assert [entry.how for entry in told(netstrings(wrong, TOLD))] == ["recovered"]
-    assert told(netstrings(wrong)) == ()
+    assert [entry.how for entry in read_story(netstrings(wrong, TOLD))] == ["recovered"]
+    assert read_story(netstrings(wrong)) == ()
 
 
 @pytest.mark.parametrize("number", ["9" * 400, "9" * 5000])

@@ -193,7 +193,7 @@ async def test_an_extension_is_remembered_across_a_release(here):
     await here.end(*first)
     assert here.status(id) == "queued"
     here.worker(runs)
-    assert "so has the time that it was given more" in await killed(here, id)
+    assert "its extension is used up" in await killed(here, id)
     assert (spent(here, id)["extensions"], here.counters(id).attempt) == (1, 2)
     assert here.counters(id).strikes == 0
 
@@ -210,7 +210,7 @@ async def test_an_extension_and_the_time_are_remembered_across_a_crash(here):
         "another heartbeat",
     )
     assert (await here.abandon(first)).queued == 1
-    assert "so has the time that it was given more" in await killed(here, id)
+    assert "its extension is used up" in await killed(here, id)
     assert (spent(here, id)["extensions"], here.counters(id).attempt) == (1, 2)
 
 

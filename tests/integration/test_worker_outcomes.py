@@ -352,7 +352,7 @@ async def test_a_swallowed_cancel_is_a_release_and_never_a_success(here, caplog)
     assert here.status(id) == "queued"
     assert here.counters(id).strikes == 0
     assert "stubborn" in caplog.text
-    assert "swallowed the stop" in caplog.text
+    assert "caught the stop exception" in caplog.text
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])

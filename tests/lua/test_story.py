@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from coordinator.encoding.codec import encode
-from coordinator.model.run import Told
-from coordinator.model.story import told
+from coordinator.model.run import AttemptRecord
+from coordinator.model.story import read_story
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans.workers import Claimed
 from tests.lua.store import LEASE, NOW, Store, delta
@@ -14,8 +14,8 @@ from tests.lua.store import LEASE, NOW, Store, delta
 ERROR = encode(["ValueError", "no tides", "Traceback: " + "x" * 5000], "error")
 
 
-def story(store: Store, id: str) -> tuple[Told, ...]:
-    return told(store.client.hget(store.keys.run(id), "story"))
+def story(store: Store, id: str) -> tuple[AttemptRecord, ...]:
+    return read_story(store.client.hget(store.keys.run(id), "story"))
 
 
 def end(store: Store, run: Claimed, how: str) -> None:
@@ -178,7 +178,7 @@ def test_it_is_bounded_in_bytes_whatever_is_raised(store: Store) -> None:
         run = store.take()
     raw = store.client.hget(store.keys.run(run.id), "story")
     assert len(raw) < 17_000
-    assert len(told(raw)) == 20
+    assert len(read_story(raw)) == 20
 
 
 def test_one_that_cannot_be_read_begins_anew(store: Store) -> None:

@@ -68,7 +68,7 @@ def test_a_swallowed_stop_is_never_a_success():
     found = outcome(Returned("done"), Stop("drain", delivered=True))
     assert isinstance(found, Release)
     assert found.stopping
-    assert "swallowed" in found.warning
+    assert "caught the stop exception" in found.warning
 
 
 def test_what_failed_before_the_stop_reached_it_has_failed():
@@ -111,12 +111,6 @@ def test_a_stop_that_nobody_asked_for_is_released_with_back_off():
     assert isinstance(found, Release)
     assert not found.stopping
     assert found.warning
-
-
-def test_the_workers_own_trouble_is_no_failure():
-    found = outcome(Raised(ERROR, own=True), None, TWICE)
-    assert isinstance(found, Release)
-    assert not found.stopping
 
 
 def test_what_ended_before_the_first_line_is_rejected_and_while_stopping_released():

@@ -97,7 +97,7 @@ def test_a_route_is_taken_apart_again(queue: str, kind: str, schema: int) -> Non
 
 @pytest.mark.parametrize("text", ["", "a:b", "a@b", "a b", "a\n", "é", "x" * 101])
 def test_what_is_no_name_is_refused(text: str) -> None:
-    with pytest.raises(BadName, match="is not a name"):
+    with pytest.raises(BadName, match="is not a valid name"):
         name(text, "kind")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.encoding.codec import decode, encode
 from coordinator.model import story
-from coordinator.model.run import Counters, Failure, Status, Told
+from coordinator.model.run import AttemptRecord, Counters, Failure, Status
 from coordinator.views.formatting import format_duration
 from coordinator.views.run_display import run_details
 from tests.unit.test_cli_show import RUN, shown
@@ -22,17 +22,19 @@ def after(seconds: float) -> datetime:
     return T0 + timedelta(seconds=seconds)
 
 
-RELEASED = Told("released", 1, 1, T0, after(10), after(10), 3, 7, 1, "w-1", "v1", "", None)
-LOST = Told("recovered", 1, 2, after(11), after(20), after(18), 5, 9, 1, "w-2", "v2", "its process died", None)
-RETRIED = Told("retried", 1, 3, after(22), after(23), None, 5, 9, 1, "w-1", "v2", "", Failure("ValueError", "no tides"))
-REVIVED = Told("revived", 2, 3, after(22), after(60), None, 5, 9, 1, "w-1", "v2", "", None)
+RELEASED = AttemptRecord("released", 1, 1, T0, after(10), after(10), 3, 7, 1, "w-1", "v1", "", None)
+LOST = AttemptRecord("recovered", 1, 2, after(11), after(20), after(18), 5, 9, 1, "w-2", "v2", "its process died", None)
+RETRIED = AttemptRecord(
+    "retried", 1, 3, after(22), after(23), None, 5, 9, 1, "w-1", "v2", "", Failure("ValueError", "no tides")
+)
+REVIVED = AttemptRecord("revived", 2, 3, after(22), after(60), None, 5, 9, 1, "w-1", "v2", "", None)
 
 
-def told_of(*entries: Told, attempt: int = 4, **more: Any) -> list[str]:
+def told_of(*entries: AttemptRecord, attempt: int = 4, **more: Any) -> list[str]:
     view = replace(
         RUN, counters=Counters(attempt=attempt), story=entries, started=after(30), owner="w-3", code="v3", **more
     )
-    return list(story.lines(view, format_duration))
+    return list(story.describe_story(view, format_duration))
 
 
 def test_a_first_attempt_has_no_story() -> None:
@@ -43,12 +45,12 @@ def test_it_says_who_had_the_run_how_each_attempt_ended_what_was_skipped_and_los
     lines = [line[15:] for line in told_of(RELEASED, LOST, RETRIED)]
     assert lines[:7] == [
         "attempt 1 on worker w-1 (code v1)",
-        "handed back by a worker that was stopping, after 10 s; saved: 3 turns, 1 phase, 7 messages",
-        "attempt 2 on worker w-2 (code v2) after 1.0 s, skipped what was saved: 3 turns, 1 phase, 7 messages",
+        "released: its worker was shutting down, after 10 s; saved: 3 turns, 1 phase, 7 messages",
+        "attempt 2 on worker w-2 (code v2) after 1.0 s, continued after 3 turns, 1 phase, 7 messages",
         "lost: its process died, after 9.0 s; at most 2.0 s of work lost; saved: 5 turns, 1 phase, 9 messages",
-        "attempt 3 on worker w-1 after 2.0 s, skipped what was saved: 5 turns, 1 phase, 9 messages",
-        "raised, and is tried again: ValueError: no tides, after 1.0 s; saved: 5 turns, 1 phase, 9 messages",
-        "attempt 4 on worker w-3 (code v3) after 7.0 s, skipped what was saved: 5 turns, 1 phase, 9 messages",
+        "attempt 3 on worker w-1 after 2.0 s, continued after 5 turns, 1 phase, 9 messages",
+        "raised and is retried: ValueError: no tides, after 1.0 s; saved: 5 turns, 1 phase, 9 messages",
+        "attempt 4 on worker w-3 (code v3) after 7.0 s, continued after 5 turns, 1 phase, 9 messages",
     ]
     assert told_of(RELEASED, LOST, RETRIED)[-1] == "in all at most 2.0 s of work lost, 10 s without an owner"
 
@@ -64,7 +66,7 @@ def test_a_revival_is_told_and_what_it_skips(from_start: str) -> None:
     lines = told_of(replace(RETRIED, how="failed"), revived)
     assert "revived by an operator" in lines[3]
     assert "for life 2" in lines[3]
-    assert lines[4].endswith("from the start" if from_start else "skipped what was saved: 5 turns, 1 phase, 9 messages")
+    assert lines[4].endswith("from the start" if from_start else "continued after 5 turns, 1 phase, 9 messages")
 
 
 def test_a_state_that_was_saved_is_not_nothing() -> None:
@@ -86,7 +88,7 @@ def test_a_run_that_had_ended_did_not_wait_for_an_owner() -> None:
 
 
 def test_what_is_too_long_ago_is_said_to_be() -> None:
-    assert told_of(replace(RELEASED, attempt=31))[0] == "attempt 1 to 30: too long ago to be told"
+    assert told_of(replace(RELEASED, attempt=31))[0] == "attempt 1 to 30: no longer recorded"
 
 
 def test_of_many_attempts_that_ended_alike_the_first_and_the_last_are_told() -> None:
@@ -101,9 +103,9 @@ def test_of_many_attempts_that_ended_alike_the_first_and_the_last_are_told() -> 
 
 def test_a_kill_and_a_cancel_are_told_before_how_the_attempt_came_to_its_end() -> None:
     error = Failure("DeadlineExceeded", "killed by its critic: its hard deadline of 2 s has passed")
-    assert story.sentence(replace(RETRIED, how="failed", why=story.KILLED, error=error)) == error.message
-    assert story.sentence(replace(LOST, why=story.KILLED)) == story.KILLED
-    assert story.sentence(replace(RELEASED, why=story.CANCELLED)) == "stopped: a cancel was asked for"
+    assert story.describe_end(replace(RETRIED, how="failed", why=story.KILLED, error=error)) == error.message
+    assert story.describe_end(replace(LOST, why=story.KILLED)) == story.KILLED
+    assert story.describe_end(replace(RELEASED, why=story.CANCELLED)) == "stopped: a cancel was asked for"
 
 
 def test_work_that_was_not_lost_is_not_counted_up() -> None:
@@ -118,7 +120,7 @@ def test_an_error_in_short_has_its_type_and_the_beginning_of_its_message() -> No
 
 @pytest.mark.parametrize("data", [None, b"", b"5:ab", b"x", b"3:1:a", b"-1:", b"99999999999999:a", b"\xff\xfe"])
 def test_what_cannot_be_read_is_left_out(data: bytes | None) -> None:
-    assert story.told(data) == ()
+    assert story.read_story(data) == ()
 
 
 def test_the_whole_of_it_is_shown_without_control_characters() -> None:

@@ -353,7 +353,7 @@ def _plainly(function: Callable[..., Any], run: Any, inputs: dict[str, Any]) -> 
 def _judged(ending: Ending) -> Ending:
     if isinstance(ending, Raised):
         stop = _is_stop(ending.error) or _is_cancelled(ending.error)
-        return Raised(ending.error, stop=stop, own=getattr(ending.error, "of_the_worker", False))
+        return Raised(ending.error, stop=stop)
     return ending
 
 

@@ -70,14 +70,14 @@ def view(dice: random.Random) -> Any:
     }  # fmt: skip
     flat = [part for name, value in fields.items() if dice.random() < 0.9 for part in (name, maybe(dice, value))]
     seen = run_view("r1", [flat, maybe(dice, HEAD), [maybe(dice, b"phase:-:p#0")], 1, 1, b"", maybe(dice, MS)])
-    return list(story.lines(seen, str))
+    return list(story.describe_story(seen, str))
 
 
 def entries(dice: random.Random) -> Any:
     """Return a story with valid frames around invalid content, or the reverse."""
     parts = [b"recovered", NUMBERS, b"w1", b"v1", b"why", ERROR]
     entry = netstrings(*(maybe(dice, part) for part in parts))
-    return story.told(maybe(dice, netstrings(entry, TOLD)))
+    return story.read_story(maybe(dice, netstrings(entry, TOLD)))
 
 
 def spent(dice: random.Random) -> Any:

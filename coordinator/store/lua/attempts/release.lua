@@ -36,7 +36,7 @@ add_strike(counters, progress)
 counters.recoveries = counters.recoveries + 1
 if is_struck_out(counters) then
   remember_call(id, token, 'release', 'dead')
-  end_dead(id, run, counters, clock, 'its handler stopped while nobody asked it to')
+  end_dead(id, run, counters, clock, 'its handler raised the stop exception without a stop request')
   return { 'dead' }
 end
 remember_call(id, token, 'release', 'delayed')
