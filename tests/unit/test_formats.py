@@ -1,7 +1,7 @@
 """The stored formats must never change: servers keep them, and old and new processes share a server.
 
-Python and Lua both follow the declarations in coordinator/store/formats.py, so that a changed order would go unnoticed without these
-tests.
+Python and Lua both follow the declarations in coordinator/store/formats.py. Without these tests, nothing would notice a
+changed order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from coordinator.store.generated_lua import CONSTANTS, expand
 
 def test_the_order_of_stored_numbers_never_changes() -> None:
     assert formats.COUNTERS == (
-        "life", "attempt", "epoch", "releases", "recoveries", "strikes", "failures", "backoffs", "struck", "failed", "score", "created",
+        "life", "attempt", "epoch", "releases", "recoveries", "strikes", "failures", "backoffs", "struck", "failed",
+        "score", "created",
     )  # fmt: skip
     assert formats.HEAD == (
         "seq", "generation", "length", "iteration", "peak", "progress", "schema", "updated", "appended", "size",
@@ -25,8 +26,8 @@ def test_the_order_of_stored_numbers_never_changes() -> None:
 
 def test_the_order_of_a_delta_never_changes() -> None:
     assert formats.DELTA == (
-        "seq", "acked", "generation", "base", "count", "chunk", "iteration", "schema", "state_mode", "state", "phases", "drop", "note",
-        "unfinished",
+        "seq", "acked", "generation", "base", "count", "chunk", "iteration", "schema", "state_mode", "state", "phases", "drop",
+        "note", "unfinished",
     )  # fmt: skip
 
 
