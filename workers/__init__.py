@@ -6,11 +6,13 @@ A `Registry` holds the handlers, and each handler gets a `Run` or an `AsyncRun`.
 
 from coordinator.model.deadline import Deadline, Extend, Kill, Leave, Watched
 from coordinator.model.retry import Retry, RetryLater
-from workers.handlers.context import AsyncRun, Run, Stopped
+from workers.handlers.async_run import AsyncRun
+from workers.handlers.context import Stopped
 from workers.handlers.handler import Handler
 from workers.handlers.messages import ToolCall
 from workers.handlers.migration import Left
 from workers.handlers.registry import Registry
+from workers.handlers.run import Run
 
 __all__ = [
     "AsyncRun",

@@ -153,7 +153,7 @@ async def many(url: str, count: int = 1000, seconds: float = 10.0) -> dict[str, 
         ended = asyncio.create_task(_all(handles))
         while not ended.done():
             await asyncio.sleep(0.2)
-            doubts += any(lease.in_doubt for lease in worker._leases.values())
+            doubts += any(lease.in_doubt for lease in worker._membership.leases.values())
         await ended
         return {
             "runs": count,

@@ -127,7 +127,7 @@ def test_a_lifespan_that_raises_claims_nothing_says_so_and_does_not_spin(stage: 
     wait_until(
         lambda: "end as soon as they start (4 times" in stage.logs(), "the supervisor has had enough", timeout=60
     )
-    tries = stage.logs().count("the lifespan raised OSError: no model here; nothing was claimed")
+    tries = stage.logs().count("the lifespan raised OSError: no model here; no run was claimed")
     assert tries in (4, 5)
     assert handle.view().status == Status.QUEUED
     assert handle.view().attempt == 0

@@ -166,7 +166,7 @@ async def test_a_plain_handler_that_ignores_everything_fails_without_it_and_its_
     try:
         assert "hard deadline" in await killed(here, id)
         assert here.status(beside) == "running"
-        await eventually(lambda: "nobody replaces this process" in caplog.text, "it to be said")
+        await eventually(lambda: "no supervisor replaces this process" in caplog.text, "it to be said")
         assert len(worker.attempts) == 1
     finally:
         over.set()
@@ -204,9 +204,9 @@ async def test_an_extension_and_the_time_are_remembered_across_a_crash(here):
     first, _ = here.worker(runs, lease=1)
     id = await enqueue_used(here, 3900)
     await eventually(lambda: spent(here, id)["extensions"] == 1, "the extension")
-    before = here.admin.zscore(here.namespace.keys(0).workers(), first._leases[0].worker)
+    before = here.admin.zscore(here.namespace.keys(0).workers(), first._membership.leases[0].worker)
     await eventually(
-        lambda: (here.admin.zscore(here.namespace.keys(0).workers(), first._leases[0].worker) or 0) > before,
+        lambda: (here.admin.zscore(here.namespace.keys(0).workers(), first._membership.leases[0].worker) or 0) > before,
         "another heartbeat",
     )
     assert (await here.abandon(first)).queued == 1
@@ -335,7 +335,7 @@ async def test_a_kill_holds_although_the_process_dies_before_it_could_fail_the_r
     id = await here.enqueue("deaf")
     try:
         await eventually(lambda: "kill" in here.run(id), "the kill")
-        assert not next(iter(worker.attempts.values())).ended, "it was not written by the ending"
+        assert not next(iter(worker.attempts.values())).decided, "it was not written by the ending"
         view = run_view(id, await here.do(client_plans.view(here.namespace.keys_of(id), id)))
         assert view.status is Status.RUNNING
         assert view.why.startswith(

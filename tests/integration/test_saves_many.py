@@ -48,7 +48,7 @@ async def test_a_thousand_runs_that_save_all_the_time_share_their_trips(here, ca
         for number in range(OFFERS):
             run.state["number"] = number
             run.checkpoint()
-            doubts.extend([run.id] if worker._leases[0].in_doubt else [])
+            doubts.extend([run.id] if worker._membership.leases[0].in_doubt else [])
             await work_for(0.1)
         await run.flush()
         parked.append(run.id)
@@ -58,7 +58,7 @@ async def test_a_thousand_runs_that_save_all_the_time_share_their_trips(here, ca
     caplog.set_level(logging.WARNING)
     worker, _ = here.worker(runs, concurrency=RUNS)  # the lease that people have: a beat has three seconds
     await worker.ready.wait()
-    lease, trips = worker._leases[0], worker._wire.trips
+    lease, trips = worker._membership.leases[0], worker._wire.trips
     ids = await enqueued(here)
     await eventually(lambda: len(parked) == RUNS, "all to have saved", timeout=90)
     trips = worker._wire.trips - trips
@@ -70,7 +70,7 @@ async def test_a_thousand_runs_that_save_all_the_time_share_their_trips(here, ca
     assert saves < RUNS * OFFERS * 0.8, "inside the window they are held"
     assert trips < saves / 5
     assert not doubts
-    assert worker._leases[0] is lease
+    assert worker._membership.leases[0] is lease
     assert not lease.gone
     assert "heartbeat failed" not in caplog.text
     over.set()

@@ -57,13 +57,13 @@ async def test_a_server_that_pauses_longer_than_a_lease_costs_nothing(here, serv
     id = await here.enqueue("loops")
     await eventually(lambda: len(turns) > 5, "some turns")
     server.pause()
-    lease = worker._leases[0]
+    lease = worker._membership.leases[0]
     await eventually(lambda: lease.in_doubt, "the lease to be in doubt")
     await eventually(lambda: _same(turns), "the loop to wait")
     server.resume()
     count = len(turns)
     await eventually(lambda: len(turns) > count + 3, "the loop to go on")
-    assert worker._leases[0] is lease, "nobody took its lease"
+    assert worker._membership.leases[0] is lease, "nobody took its lease"
     go.set()
     assert await here.outcome(id) == "completed"
     counters = here.counters(id)
@@ -153,7 +153,7 @@ async def test_a_drain_while_the_server_is_silent_comes_to_an_end(here, server):
     id = await here.enqueue("loops")
     await performing(worker)
     server.pause()
-    await eventually(lambda: worker._leases[0].in_doubt, "the lease to be in doubt")
+    await eventually(lambda: worker._membership.leases[0].in_doubt, "the lease to be in doubt")
     worker.stop()
     async with asyncio.timeout(HANG):
         assert await task == 1
@@ -207,7 +207,7 @@ async def test_what_a_claim_brings_in_a_doubt_is_not_begun_before_it_is_over(val
             id = await here.enqueue("has_an_effect")
             await eventually(answer.happened.is_set, "a claim to be carried out")
             proxy.hold_requests(naming(scripts.HEARTBEAT.sha.encode()))
-            await eventually(lambda: worker._leases[0].in_doubt, "the lease to be in doubt")
+            await eventually(lambda: worker._membership.leases[0].in_doubt, "the lease to be in doubt")
             answer.over.set()
             await eventually(lambda: worker.attempts, "the answer to be there")
             assert await _same(begun), "nothing may begin in a doubt"

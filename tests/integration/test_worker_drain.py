@@ -192,7 +192,7 @@ async def test_a_worker_that_left_leaves_nothing_but_a_tombstone(here):
 
     worker, task = here.worker(runs)
     assert await here.outcome(await here.enqueue("fine")) == "completed"
-    keys, name = here.namespace.keys(0), worker._leases[0].worker
+    keys, name = here.namespace.keys(0), worker._membership.leases[0].worker
     assert await here.end(worker, task) == 0
     assert not here.admin.exists(keys.owned(name), keys.inbox(name), keys.workers())
     assert here.admin.pttl(keys.worker(name)) > 0
@@ -215,7 +215,7 @@ async def test_a_lifespan_that_raises_is_one_sentence_and_nothing_is_claimed(her
 
     id = await here.enqueue("fine")
     _, task = here.worker(runs)
-    with pytest.raises(NotConfigured, match=r"lifespan raised OSError: no model here; nothing was claimed"):
+    with pytest.raises(NotConfigured, match=r"lifespan raised OSError: no model here; no run was claimed"):
         await task
     assert here.status(id) == "queued"
     assert not here.admin.exists(here.namespace.keys(0).workers())
@@ -248,7 +248,7 @@ async def test_a_part_that_breaks_drains_the_worker_before_it_says_so(here, monk
     def broken() -> bool:
         raise ZeroDivisionError("a mistake of ours")
 
-    monkeypatch.setattr(type(worker._leases[0]), "in_doubt", property(lambda lease: broken()))
+    monkeypatch.setattr(type(worker._membership.leases[0]), "in_doubt", property(lambda lease: broken()))
     async with asyncio.timeout(HANG):
         with pytest.raises(ZeroDivisionError):
             await task

@@ -54,13 +54,13 @@ async def test_a_worker_that_was_given_up_stops_its_handlers_joins_anew_and_work
     worker, _ = here.worker(runs, lease=1.5)
     id = await here.enqueue("p" if plain else "a")
     await performing(worker)
-    before = worker._leases[0].worker
+    before = worker._membership.leases[0].worker
     assert (await here.abandon(worker)).taken == 1
     assert await here.outcome(id) == "completed"
     assert here.result(id) == "attempt 2"
     await eventually(lambda: ends, "the first handler to stop")
     assert isinstance(ends[0], (Stopped, asyncio.CancelledError))
-    assert worker._leases[0].worker != before
+    assert worker._membership.leases[0].worker != before
     counters = here.counters(id)
     assert (counters.recoveries, counters.releases) == (1, 0)
     after = await here.enqueue("p" if plain else "a")
@@ -159,7 +159,7 @@ async def test_a_claim_that_is_answered_when_its_worker_is_gone_starts_nothing(h
     assert [run.id for run in claimed] == [id]
     lease = Lease(keys, 15.0, worker.clock)
     lease.lose()
-    worker._take(lease, claimed)
+    worker._intake.take(lease, claimed)
     await here.until(id, "queued")
     counters = here.counters(id)
     assert (counters.releases, counters.strikes) == (1, 0)

@@ -106,7 +106,7 @@ async def test_a_claim_that_waits_takes_no_suspect_along(server: Server, namespa
         keys = here.namespace.keys(0)
 
         def number() -> bytes:
-            known: bytes = here.admin.hget(keys.worker(worker._leases[0].worker), "claim")
+            known: bytes = here.admin.hget(keys.worker(worker._membership.leases[0].worker), "claim")
             return known
 
         before = number()
@@ -128,7 +128,7 @@ async def test_a_server_that_forgot_the_script_of_a_waiting_claim_is_sent_it_who
         here.admin.script_flush()
         run = await here.enqueue("double")
         await here.until(run, "completed")
-        assert "can't claim" not in caplog.text
+        assert "claim failed" not in caplog.text
 
 
 async def test_an_idle_worker_that_is_told_of_newer_code_takes_its_claim_back(server: Server, namespace: str) -> None:

@@ -14,6 +14,7 @@ from tests.integration.worker_harness import HANG, Bench, bench, performing
 from tests.servers import Server
 from tests.waiting import eventually, next_turn
 from workers import AsyncRun, Registry
+from workers.attempt.lifecycle import Stage
 from workers.liveness.heartbeat import BeatResult
 
 
@@ -94,9 +95,9 @@ async def test_an_ending_that_is_being_recorded_is_not_taken_for_a_stray(here: B
     id = await here.enqueue("waits")
     await performing(worker)
     (attempt,) = worker.attempts.values()
-    attempt.ended = True
-    held = frozenset(worker._held(attempt.lease))
-    attempt.ended = False
+    stage, attempt._stage = attempt._stage, Stage.DECIDED
+    held = frozenset(worker._table.held(attempt.lease))
+    attempt._stage = stage
     await here.cancel(id)
     await here.until(id, "cancelled")
     await eventually(lambda: not worker.attempts, "the attempt is over")
@@ -106,9 +107,9 @@ async def test_an_ending_that_is_being_recorded_is_not_taken_for_a_stray(here: B
         released.append(id)
         return True
 
-    worker._release = release  # type: ignore[method-assign]
+    worker._membership.release = release  # type: ignore[method-assign]
     beat = worker_plans.HeartbeatReply(strays=((id, attempt.token),))
-    worker._told(BeatResult(attempt.lease, beat, worker.clock.monotonic(), held, attempt.lease.floor))
+    worker._results.handle(BeatResult(attempt.lease, beat, worker.clock.monotonic(), held, attempt.lease.floor))
     async with asyncio.timeout(HANG):
         await next_turn()
     assert not released
@@ -118,9 +119,9 @@ async def test_a_beat_that_arrives_after_the_worker_has_left_does_not_bring_it_b
     """It is answered gone, as a swept worker's is; joining anew would leave an entry that nobody renews."""
     worker, task = here.worker(waiting_registry())
     await asyncio.wait_for(worker.ready.wait(), HANG)
-    lease = worker._leases[0]
+    lease = worker._membership.leases[0]
     worker.stop()
-    await eventually(worker._stop.is_set, "the drain has begun")
-    worker._told(BeatResult(lease, None, 0.0, None, 0))
+    await eventually(worker._shutdown.is_requested, "the drain has begun")
+    worker._results.handle(BeatResult(lease, None, 0.0, None, 0))
     assert await asyncio.wait_for(task, HANG) == 0
     assert not here.admin.exists(here.namespace.keys(0).workers())

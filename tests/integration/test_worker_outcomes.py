@@ -615,7 +615,7 @@ async def test_a_kind_that_can_not_start_is_not_claimed_any_more_and_others_go_o
         here.worker(runs)
         for id in bad:
             assert await here.outcome(id) == "delayed"
-        await eventually(lambda: "'broken' is not claimed any more" in caplog.text, "the sentence")
+        await eventually(lambda: "kind 'broken' is suspended" in caplog.text, "the sentence")
     for _ in range(2):  # the second claim was surely sent after the sentence
         assert await here.outcome(await here.enqueue("fine")) == "completed"
     late = await here.enqueue("broken")

@@ -93,10 +93,10 @@ async def test_a_worker_that_drains_is_shown_so_and_one_that_was_asked_to_does(h
     worker, task = here.worker(runs)
     id = await here.enqueue("waits")
     await performing(worker)
-    keys, name = here.namespace.keys(0), worker._leases[0].worker
+    keys, name = here.namespace.keys(0), worker._membership.leases[0].worker
     assert await here.do(fleet_plans.drain(keys, name))
     assert await here.do(fleet_plans.drain(keys, name)), "asked twice it keeps its grace"
-    await eventually(lambda: worker._deadline is not None, "it drains")
+    await eventually(lambda: worker._shutdown.deadline is not None, "it drains")
     assert here.status(id) == "running"
     go.set()
     assert await asyncio.wait_for(task, HANG) == 0
@@ -113,7 +113,7 @@ async def test_one_that_stops_by_itself_says_so(here: Bench) -> None:
     worker, task = here.worker(runs)
     await here.enqueue("waits")
     await performing(worker)
-    key = here.namespace.keys(0).worker(worker._leases[0].worker)
+    key = here.namespace.keys(0).worker(worker._membership.leases[0].worker)
     worker.stop()
     await eventually(lambda: here.admin.hget(key, "drain"), "it is shown as draining")
     go.set()

@@ -140,7 +140,7 @@ async def test_a_stop_between_a_claim_and_its_answer_gives_the_run_back(here, pr
     id = await here.enqueue("work")
     await eventually(lambda: proxy.held, "the claim to be on its way")
     worker.stop()
-    await eventually(lambda: worker._deadline is not None, "the drain to begin")
+    await eventually(lambda: worker._shutdown.deadline is not None, "the drain to begin")
     proxy.release_requests()
     assert await asyncio.wait_for(task, 60) == 0
     assert here.status(id) == "queued"
@@ -164,7 +164,7 @@ async def test_a_claim_that_was_given_up_and_arrives_late(here, proxy, told):
     begun = counting(runs)
     worker, _ = here.worker(runs, url=proxy.url, lease=600.0)  # no beat but those that are asked for
     await worker.ready.wait()
-    lease = worker._leases[0]
+    lease = worker._membership.leases[0]
     proxy.hold_requests(calls(scripts.CLAIM))
     id = await here.enqueue("work")
     await eventually(lambda: proxy.held, "the claim to be on its way")
@@ -208,7 +208,7 @@ async def test_what_a_claim_took_that_was_given_up_goes_back_as_soon_as_the_next
     id = await here.enqueue("work")
     await eventually(lambda: proxy.held, "the claim to be on its way")
     proxy.refuse()
-    lease = worker._leases[0]
+    lease = worker._membership.leases[0]
     number = lease.number
     await eventually(lambda: lease.floor >= number, "the claim to be given up")
     proxy.release_requests()

@@ -285,7 +285,9 @@ async def test_a_broken_answer_to_a_claim_does_not_end_the_worker(here, caplog):
     here.admin.hset(here.namespace.keys(0).run(bad), "prev", b"\xff\xff")
     with caplog.at_level(logging.ERROR):
         worker, _ = here.worker(runs, concurrency=1, lease=1.0)
-        await eventually(lambda: "a claim broke" in caplog.text or here.status(bad) == "completed", "the claim")
+        await eventually(
+            lambda: "claim failed: its answer" in caplog.text or here.status(bad) == "completed", "the claim"
+        )
     here.admin.hset(here.namespace.keys(0).run(bad), "prev", b"w1 c1")
     assert await here.outcome(bad) == "completed"
     assert here.counters(bad).strikes == 0

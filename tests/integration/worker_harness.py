@@ -77,7 +77,7 @@ class Bench:
     async def abandon(self, worker: Worker, partition: int = 0) -> coordinator_plans.Recovered:
         """What a supervisor does with a child that is gone; here it is not."""
         return await self.do(
-            coordinator_plans.abandon(self.namespace.keys(partition), worker._leases[partition].worker)
+            coordinator_plans.abandon(self.namespace.keys(partition), worker._membership.leases[partition].worker)
         )
 
     # -- coordinators

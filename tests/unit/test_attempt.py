@@ -10,6 +10,7 @@ import pytest
 
 from coordinator.clock import SystemClock
 from coordinator.encoding.checkpoint_head import CheckpointHead
+from coordinator.model.deadline import DeadlineExceeded
 from coordinator.model.run import Counters
 from coordinator.store.keys import Keys
 from coordinator.store.plans.attempts import Delta
@@ -17,6 +18,7 @@ from coordinator.store.plans.workers import Claimed
 from tests.waiting import next_turn
 from workers import AsyncRun, Registry
 from workers.attempt.attempt import Attempt
+from workers.attempt.lifecycle import IllegalTransition
 from workers.attempt.saver import Saver
 from workers.handlers.context import Stopped
 from workers.handlers.draft import Draft
@@ -33,11 +35,28 @@ async def kind(run: AsyncRun) -> None: ...
 COUNTERS = " ".join(["0"] * len(Counters.__dataclass_fields__))
 
 
+class Observer:
+    """Remembers what it is told of its attempts."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def on_lost(self, attempt: Attempt) -> None:
+        self.seen.append("lost")
+
+    def on_progress(self, attempt: Attempt) -> None:
+        self.seen.append("progress")
+
+    def on_deadline(self, attempt: Attempt, error: DeadlineExceeded) -> None:
+        self.seen.append("deadline")
+
+
 class Bench:
     def __init__(self) -> None:
         self.lease = Lease(Keys("n", 0), 15.0, SystemClock())
         claimed = Claimed("id", "1-1-w", "default:kind@0", b"", "", COUNTERS, "", None, False)
-        self.attempt = Attempt(claimed, self.lease, kind, ThreadPoolExecutor(1))
+        self.observer = Observer()
+        self.attempt = Attempt(claimed, self.lease, kind, ThreadPoolExecutor(1), self.observer)
         self.draft, self.words, self.open, self.sent = Draft(), ["ok"], asyncio.Event(), 0
         self.saver = Saver(CheckpointHead(), 1, self.draft.cut(), Throttle(0.0), SystemClock(), self.send)
         self.attempt.saver = self.saver
@@ -70,7 +89,7 @@ async def test_a_stop_is_raised_where_a_flush_waits_and_its_cut_goes_with_the_en
     bench.draft.state["x"] = 1
     waiting = bench.flush()
     await settled()
-    bench.attempt.stop("drain")
+    bench.attempt.request_stop("drain")
     error = await ended(waiting)
     assert isinstance(error, Stopped)
     assert bench.attempt.delivered
@@ -78,15 +97,15 @@ async def test_a_stop_is_raised_where_a_flush_waits_and_its_cut_goes_with_the_en
 
 
 async def test_a_flush_after_the_stop_was_asked_for_still_offers_its_cut(bench):
-    bench.attempt.stop("drain")
+    bench.attempt.request_stop("drain")
     bench.draft.state["x"] = 1
     assert isinstance(await ended(bench.flush()), Stopped)
     assert bench.draft.cut().state in bench.saver.last_delta()
 
 
 async def test_once_delivered_a_flush_waits_until_it_is_saved(bench):
-    bench.attempt.stop("drain")
-    bench.attempt.delivered = True
+    bench.attempt.request_stop("drain")
+    bench.attempt.deliver_stop()
     waiting = bench.flush()
     await settled()
     assert not waiting.done()
@@ -106,11 +125,11 @@ async def test_a_flush_that_is_fenced_raises_lost_and_stops_the_handler(bench):
 
 
 async def test_a_flush_while_the_ending_is_recorded_does_not_take_the_token_for_lost(bench):
-    bench.attempt.stop("drain")
-    bench.attempt.delivered = True
+    bench.attempt.request_stop("drain")
+    bench.attempt.deliver_stop()
     waiting = bench.flush()
     await settled()
-    bench.attempt.ended = True
+    bench.attempt.decide()
     bench.saver.close()
     assert isinstance(await ended(waiting), Stopped)
     assert not bench.attempt.lost, "the release that is under way may be repeated"
@@ -122,18 +141,18 @@ async def test_a_wait_for_the_lease_ends_with_a_stop(bench):
     waiting = asyncio.ensure_future(bench.attempt.wait_until_confirmed())
     await settled()
     assert not waiting.done()
-    bench.attempt.stop("cancel")
+    bench.attempt.request_stop("cancel")
     error = await ended(waiting)
     assert isinstance(error, Stopped)
     assert error.why == "cancel"
 
 
 async def test_the_first_stop_counts_and_a_lost_token_overrides_it(bench):
-    bench.attempt.stop("drain")
+    bench.attempt.request_stop("drain")
     first = bench.attempt.stopping
-    bench.attempt.stop("cancel")
+    bench.attempt.request_stop("cancel")
     assert bench.attempt.stopping is first
-    bench.attempt.stop("lost")
+    bench.attempt.request_stop("lost")
     assert bench.attempt.lost
 
 
@@ -143,9 +162,10 @@ async def test_a_cancel_reaches_only_a_handler_that_performs(bench):
 
     bench.attempt.task = asyncio.get_running_loop().create_task(handler())
     await settled()
+    bench.attempt.request_stop("cancel")
     bench.attempt.cancel()
     assert not bench.attempt.delivered
-    bench.attempt.performing = True
+    bench.attempt.start()
     bench.attempt.cancel()
     assert bench.attempt.delivered
     with contextlib.suppress(asyncio.CancelledError):
@@ -154,9 +174,32 @@ async def test_a_cancel_reaches_only_a_handler_that_performs(bench):
 
 
 async def test_what_ended_offers_nothing_any_more(bench):
-    bench.attempt.ended = True
+    bench.attempt.decide()
     bench.draft.state["x"] = 1
     bench.attempt.offer(bench.draft.cut())
     await settled()
     assert bench.sent == 0
     assert bench.saver.last_delta() == b""
+
+
+async def test_a_cancellation_without_a_request_is_a_bug(bench):
+    bench.attempt.task = asyncio.get_running_loop().create_task(asyncio.Event().wait())
+    bench.attempt.start()
+    with pytest.raises(IllegalTransition):
+        bench.attempt.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await bench.attempt.task
+
+
+async def test_a_lost_attempt_tells_its_observer_and_closes_its_saver(bench):
+    bench.attempt.lose()
+    assert bench.observer.seen == ["lost"]
+    assert bench.saver.closed
+
+
+async def test_a_flush_after_the_outcome_was_decided_raises_lost_and_requests_nothing(bench):
+    bench.attempt.decide()
+    bench.saver.close()
+    error = await ended(bench.flush())
+    assert isinstance(error, Stopped)
+    assert (bench.attempt.stopping, bench.attempt.lost) == (None, False)

@@ -14,8 +14,10 @@ import pytest
 
 from coordinator.errors import NotPlain, Refused
 from coordinator.model.run import Note
-from workers.handlers.context import AsyncRun, Facts, Run, Stopped
+from workers.handlers.async_run import AsyncRun
+from workers.handlers.context import Facts, Stopped
 from workers.handlers.draft import Cut, Draft
+from workers.handlers.run import Run
 
 
 class Backing:
@@ -41,8 +43,13 @@ class Backing:
     async def wait_until_confirmed(self) -> None:
         self.waits += 1
 
-    def say(self, note: Note) -> None:
+    def set_note(self, note: Note) -> None:
         self.notes.append(note)
+
+    def raise_stop(self) -> None:
+        if self.stopping is not None and not self.delivered:
+            self.delivered = True
+            raise self.stopping
 
 
 FACTS = Facts("id", "kind", {"a": 1}, {"m": 2}, 1, "17-3-w1", None)

@@ -11,7 +11,8 @@ import pytest
 from coordinator.errors import BadOption
 from coordinator.model.deadline import Deadline, Extend, Kill, Leave, Spent, Verdict, Watched, extend_once
 from tests.waiting import next_turn
-from workers.attempt.critic import AGAIN, LOOK, DeadlineTracker, _verdict
+from workers.attempt.deadline_tracker import ASK_AGAIN_SECONDS, CHECK_SECONDS, DeadlineTracker
+from workers.attempt.escalation import ask_escalator
 
 ALL = Deadline(soft=10, hard=100, progress=30)
 SHOWN = Watched("id", "kind", {}, {}, 1, 10.0, 10.0, 0, (), (), None, 0, 0.0, ALL)
@@ -77,7 +78,7 @@ def test_leave_is_not_asked_again():
     found = watch(Deadline(soft=10))
     found.asked()
     found.answered(Leave(), 1010)
-    assert found.due(99_999) == LOOK
+    assert found.due(99_999) == CHECK_SECONDS
 
 
 def test_without_a_verdict_it_is_asked_again_later():
@@ -88,7 +89,7 @@ def test_without_a_verdict_it_is_asked_again_later():
     found = watch(Deadline(soft=1000))
     found.asked()
     found.answered(None, 3000)
-    assert found.due(3000) == AGAIN
+    assert found.due(3000) == ASK_AGAIN_SECONDS
 
 
 def test_progress_begins_its_time_anew():
@@ -136,7 +137,7 @@ def test_an_extension_is_a_time(seconds: Any):
 
 async def asked(escalator: Any) -> Verdict | BaseException:
     async with asyncio.timeout(60):
-        return await _verdict(escalator, SHOWN)
+        return await ask_escalator(escalator, SHOWN)
 
 
 async def test_plain_and_async_escalators_are_asked():
@@ -176,7 +177,7 @@ async def test_cancelling_who_asks_is_not_taken_for_an_answer():
         await asyncio.Event().wait()
         return Leave()
 
-    task = asyncio.create_task(_verdict(never, SHOWN))
+    task = asyncio.create_task(ask_escalator(never, SHOWN))
     await next_turn()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

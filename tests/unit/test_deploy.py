@@ -19,7 +19,7 @@ import coordinator.cli.app
 import workers.cli.app
 from coordinator.config import Settings
 from coordinator.services import daemon
-from workers.process import worker
+from workers.process import drain, membership, stops
 from workers.process.options import WorkerOptions
 from workers.supervisor import child_pool
 
@@ -124,7 +124,8 @@ def test_who_ends_a_fleet_waits_longer_than_it_may_take() -> None:
 
 def test_a_process_ends_by_itself_before_its_supervisor_loses_patience() -> None:
     """A claim on its way, cancelled handlers, those that ignore it, and two calls of the server that get no answer."""
-    assert worker.CLAIM_ANSWERED + 2 * worker.CLEAN_UP + worker.CLEAN_UP + 2 * worker.CLEAN_UP < child_pool.EXIT_TIMEOUT
+    handlers = drain.CLAIM_ANSWER_SECONDS + 3 * stops.CLEAN_UP_SECONDS
+    assert handlers + 2 * membership.LEAVE_SECONDS < child_pool.EXIT_TIMEOUT
 
 
 def test_who_ends_a_coordinator_waits_for_its_last_tick() -> None:

@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from coordinator.config import Settings
 from tests.waiting import next_turn
-from workers import Registry
-from workers.process.options import WorkerOptions
-from workers.process.worker import TURNS_FOR_A_CLAIM, Worker
+from workers.process.runner import TURNS_FOR_A_CLAIM, open_later
 
 
 def gate() -> asyncio.Future[None]:
-    options = WorkerOptions(Settings("memory://gate", "gate"))
-    return Worker(Registry(), options)._gate(asyncio.get_running_loop())
+    return open_later(asyncio.get_running_loop())
 
 
 async def turns(count: int) -> None:

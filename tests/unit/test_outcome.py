@@ -23,7 +23,7 @@ from coordinator.model.outcome import (
     classify,
 )
 from coordinator.model.retry import Retry, RetryLater
-from workers.attempt.executor import _judged
+from workers.attempt.executor import mark_stop
 from workers.handlers.context import Stopped
 
 NEVER, TWICE = Retry(), Retry(limit=2, wait=7)
@@ -126,7 +126,7 @@ def test_without_the_token_nothing_is_written(ending: Ending, delivered: bool):
 
 def test_a_stop_within_groups_is_a_stop():
     inner = BaseExceptionGroup("inner", [Stopped("drain"), ERROR])
-    judged = _judged(Raised(BaseExceptionGroup("outer", [ERROR, inner])))
+    judged = mark_stop(Raised(BaseExceptionGroup("outer", [ERROR, inner])))
     assert isinstance(judged, Raised)
     assert judged.stop
     assert outcome(judged, Stop("drain", delivered=False)) == Release(stopping=True)
@@ -134,6 +134,6 @@ def test_a_stop_within_groups_is_a_stop():
 
 async def test_a_group_of_errors_is_no_stop_and_an_own_cancelled_error_neither():
     for error in (ExceptionGroup("g", [ERROR]), asyncio.CancelledError()):
-        judged = _judged(Raised(error))
+        judged = mark_stop(Raised(error))
         assert isinstance(judged, Raised)
         assert not judged.stop

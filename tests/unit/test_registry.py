@@ -10,7 +10,7 @@ import workers
 from coordinator.errors import BadName, BadOption, Refused
 from coordinator.model.run import Inputs
 from workers import AsyncRun, Deadline, Registry, Retry, Run
-from workers.handlers.context import AsyncRun as Renamed
+from workers.handlers.async_run import AsyncRun as Renamed
 
 if TYPE_CHECKING:
     from nowhere import Model  # type: ignore[import-not-found]
@@ -295,7 +295,7 @@ def test_a_migration_is_below_the_schema(runs, schema):
 def test_a_schema_is_migrated_in_one_way(runs):
     report = runs.handler(schema=2)(lambda_with_none)
     report.migration(1)(print)
-    with pytest.raises(BadOption, match="there already"):
+    with pytest.raises(BadOption, match="exists already"):
         report.migration(1)
 
 

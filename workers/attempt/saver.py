@@ -1,7 +1,8 @@
-"""Saves the cuts of one attempt: throttled, one at a time, only what is new, again by itself after a failure.
+"""Save the cuts of one attempt.
 
-It lives on the worker's event loop. The rules are those of the seeds: the first goes at once, inside the window the newest is held
-and not dropped, the clock advances only after a success.
+The saver sends one save at a time, and only the changes since the last one. The first cut is saved immediately. Inside the
+throttle's window the saver holds the newest cut and saves it when the window ends; only a successful save starts a new window.
+After a failure the saver tries again by itself. It runs on the worker's event loop.
 """
 
 from __future__ import annotations
@@ -26,11 +27,17 @@ LONGEST_BACK_OFF = 5.0
 
 
 class SaverClosed(Exception):
-    """The token is lost; nothing can be saved any more."""
+    """Nothing can be saved any more: the run belongs to another owner, or its outcome is being recorded."""
 
 
 class Deltas:
-    """What the server has of a checkpoint, and so what is new in a cut. Pure bookkeeping, no I/O."""
+    """Compute the changes between the stored checkpoint and a cut. No I/O.
+
+    Args:
+        head: The head of the stored checkpoint.
+        schema: The schema of the handler.
+        start: The cut with which the attempt begins.
+    """
 
     def __init__(self, head: CheckpointHead, schema: int, start: Cut) -> None:
         self._schema = schema
@@ -41,13 +48,19 @@ class Deltas:
         self._peak = head.peak
 
     def progress_in(self, cut: Cut) -> bool:
-        """Whether the server will count a cut as progress, against what it acknowledged last."""
+        """Return True if the server will count a cut as progress, compared with the last acknowledged save."""
         if cut.iteration > self._peak or not self._phases.issuperset(cut.phases) or cut.state != self._state:
             return True
         return cut.iteration == 0 and cut.generation + self._shift == self._generation and cut.length > self._base
 
     def of(self, cut: Cut, note: bytes = b"", unfinished: bytes = b"") -> Delta:
-        """What is new in a cut. With nothing acknowledged, everything is."""
+        """Return the changes in a cut. If the server has acknowledged nothing, these are the whole cut.
+
+        Args:
+            cut: The cut.
+            note: The encoded note of the handler, if it has changed.
+            unfinished: The encoded messages after the cut, for a release.
+        """
         self._seq += 1
         whole = self._acked == 0
         generation = cut.generation + self._shift
@@ -57,7 +70,7 @@ class Deltas:
         phases = tuple((name, data) for name, data in cut.phases.items() if whole or name not in self._phases)
         drop = tuple(name for name in self._sent_phases if name not in cut.phases)
         self._sent_phases |= set(cut.phases)
-        # until an answer comes, what was sent may be there or not
+        # Until the server answers, the sent state may be stored or not.
         self._unsure = True
         return Delta(
             self._seq, self._acked, generation, base, len(packed), chunk(packed) if packed else b"", cut.iteration, self._schema,
@@ -65,27 +78,44 @@ class Deltas:
         )  # fmt: skip
 
     def acknowledged(self, cut: Cut, delta: Delta) -> None:
+        """Record that the server has stored the changes of a cut."""
         self._acked, self._base, self._generation = delta.seq, cut.length, delta.generation
         self._state, self._unsure = cut.state, False
         self._phases, self._sent_phases = set(cut.phases), set(cut.phases)
         self._peak = max(self._peak, cut.iteration)
 
     def fallen_back(self) -> None:
-        """The server has less than it acknowledged: all is sent anew, in a generation of its own."""
+        """Send everything with the next save, as a new generation: the server has less than it acknowledged."""
         self._acked = 0
         self._shift += 1
 
 
-def _nothing() -> None:
+def _ignore() -> None:
     return
 
 
-async def _nobody(delta: Delta) -> tuple[str, int]:
+async def _refuse_save(delta: Delta) -> tuple[str, int]:
     return "fenced", 0
 
 
 class Saver:
-    """The newest cut of an attempt, and its way to the server."""
+    """Save the newest cut of an attempt.
+
+    Args:
+        head: The head of the stored checkpoint.
+        schema: The schema of the handler.
+        start: The cut with which the attempt begins.
+        throttle: Decides when the next save may be sent.
+        clock: The time source.
+        send: Sends one save, and returns the server's answer and the run's progress counter.
+
+    Attributes:
+        note: The newest note of the handler.
+        progress: The run's progress counter after the last save.
+        on_progress: Is called when the counter has grown.
+        on_fenced: Is called when the server refuses a save because the run belongs to another owner.
+        closed: Whether the saver is closed.
+    """
 
     def __init__(
         self, head: CheckpointHead, schema: int, start: Cut, throttle: Throttle, clock: Clock, send: Send
@@ -99,25 +129,30 @@ class Saver:
         self.note: Note | None = None
         self._note_sent: Note | None = None
         self.progress = head.progress
-        self.on_progress: Callable[[], None] = _nothing
-        self.on_fenced: Callable[[], None] = _nothing
+        self.on_progress: Callable[[], None] = _ignore
+        self.on_fenced: Callable[[], None] = _ignore
         self.closed = False
 
     def save_whole(self) -> None:
-        """What is stored is of another schema: the next save replaces it all."""
+        """Replace the whole stored checkpoint with the next save, because it has another schema."""
         self._deltas.fallen_back()
 
     # -- offering
 
     def offer(self, cut: Cut) -> None:
-        """The newest cut. It is saved when the window allows."""
+        """Save a cut when the throttle allows, unless a newer cut is offered before."""
         self._newest = cut
         self._offered += 1
         if not self.closed and (self._pump is None or self._pump.done()):
             self._pump = asyncio.get_running_loop().create_task(self._work())
 
     async def flush(self, cut: Cut) -> None:
-        """Saved when it returns; SaverClosed where that can't be any more."""
+        """Save a cut now, and return when it is saved.
+
+        Raises:
+            SaverClosed: If nothing can be saved any more.
+            Unreadable: If the server refuses every save, because the stored checkpoint is damaged.
+        """
         if self.closed:
             raise SaverClosed
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -145,14 +180,14 @@ class Saver:
             elif word == "gap":
                 self._deltas.fallen_back()
             elif word != "failed":
-                self._refuse(Unreadable(f"the checkpoint was refused: {word}"))
+                self._fail_waiters(Unreadable(f"the server refused the checkpoint: {word}"))
                 return
             else:
                 failures += 1
                 await self._clock.asleep(min(0.1 * 2 ** min(failures, 10), LONGEST_BACK_OFF))
 
     async def _pause(self, seconds: float) -> None:
-        """Until the window ends, or somebody is in a hurry."""
+        """Wait until the throttle's window ends, or a flush does not want to wait."""
         if seconds > 0 and not self._hurry.is_set():
             try:
                 async with asyncio.timeout(seconds):
@@ -166,16 +201,16 @@ class Saver:
         try:
             word, progress = await self._send(delta)
         except CoordinatorError as error:
-            # an outage is said once, by the heartbeat, and not by each run
+            # The heartbeat logs an outage once. Each run need not log it again.
             level = logging.DEBUG if isinstance(error, (Unreachable, Unconfirmed)) else logging.WARNING
-            logger.log(level, "a checkpoint could not be saved and is tried again: %s", error)
+            logger.log(level, "checkpoint could not be saved and is retried: %s", error)
             return "failed"
         if word == "ok":
             self._deltas.acknowledged(cut, delta)
             self._note_sent = note
             self._acknowledged(number, progress)
         elif word not in ("fenced", "gap"):
-            logger.error("a checkpoint was refused: %s", word)
+            logger.error("checkpoint refused by the server: %s", word)
         return word
 
     def _acknowledged(self, number: int, progress: int) -> None:
@@ -190,8 +225,8 @@ class Saver:
             self.progress = progress
             self.on_progress()
 
-    def _refuse(self, error: Unreadable) -> None:
-        """What is there can't be built upon, and trying again does not change that: who waits is told."""
+    def _fail_waiters(self, error: Unreadable) -> None:
+        """Raise an error in all flushes that wait. The stored checkpoint is damaged, so another try would not help."""
         for _, future in self._waiters:
             if not future.done():
                 future.set_exception(error)
@@ -200,41 +235,51 @@ class Saver:
     # -- ending
 
     def close(self) -> None:
-        """Nothing is saved any more: the run's ending carries what is new. Whoever it would tell is let go of: an attempt that is
-        over is then freed at once, and not by the garbage collector, which took a third of a worker's time."""
+        """Stop saving. The request that records the outcome carries the newest cut.
+
+        The saver also drops its callbacks. Otherwise reference cycles would keep an attempt that is over in memory until the
+        garbage collector runs, which cost a third of a worker's time.
+        """
         self.closed = True
-        self._send = _nobody
-        self.on_progress = self.on_fenced = _nothing
+        self._send = _refuse_save
+        self.on_progress = self.on_fenced = _ignore
         if self._pump is not None and self._pump is not asyncio.current_task():
             self._pump.cancel()
-        # a task that was cancelled keeps the frame it was in, and that keeps us, with the whole transcript
+        # A cancelled task keeps its frame, and the frame keeps this saver with the whole transcript.
         self._pump = None
         for _, future in self._waiters:
             if not future.done():
                 future.set_exception(SaverClosed())
-                future.exception()  # who waited may be gone
+                future.exception()  # marks it as retrieved: the task that waited may be gone
         self._waiters = []
 
     def progress_since(self, mark: int) -> bool:
-        """Whether there was progress after this count of it, with what only the ending will carry."""
+        """Return True if the run has made progress since its counter had this value, including the cut that is not saved yet."""
         return self.progress > mark or self._deltas.progress_in(self._newest)
 
     def last_delta(self, unfinished: bytes = b"") -> bytes:
-        """What the ending has to carry: the newest cut, where it is not saved yet, and what is unfinished."""
+        """Return the changes that the outcome's request has to carry.
+
+        These are the newest cut, if it is not saved yet, and the messages after it.
+        """
         if self._saved == self._offered and not unfinished:
             return b""
         return self._deltas.of(self._newest, packed_note(self.note) if self.note else b"", unfinished).wire()
 
     def whole_delta(self, unfinished: bytes = b"") -> bytes:
-        """The same after the server answered gap: everything."""
+        """Return the whole checkpoint. The server answered `gap`: it does not have what the changes are based on."""
         self._deltas.fallen_back()
         return self._deltas.of(self._newest, b"", unfinished).wire()
 
     def unfinished(self, messages: Messages) -> bytes:
-        """The messages after the newest cut. Those of a transcript that was replaced since belong to no saved one."""
+        """Return the encoded messages after the newest cut.
+
+        If the transcript was replaced since then, its messages do not belong to the saved transcript, and the result is empty.
+        """
         packed = messages.packed[self._newest.length :] if messages.generation == self._newest.generation else []
         return chunk(packed) if packed else b""
 
 
 def packed_note(note: Note | None) -> bytes:
+    """Encode a note. None gives empty bytes."""
     return b"" if note is None else encode([note.text, note.done, note.total], "note")

@@ -1,26 +1,24 @@
-"""What a handler is given: `Run` in plain handlers, `AsyncRun` in async ones.
+"""What `Run` and `AsyncRun` have in common, and the worker's side of a run.
 
-Every cut (a turn's end, a phase's end, checkpoint, flush) is a place to stop: there a stop that was asked for is raised, once.
+A cut is a place where a checkpoint may be saved: the end of a turn, the end of a phase, `checkpoint()` and `flush()`. A stop that
+was requested is raised at the next cut, once.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Protocol, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
 
-from coordinator.encoding.codec import decode
 from coordinator.errors import Refused
 from coordinator.model.outcome import Why
 from coordinator.model.run import Failure, Note
-from workers.handlers.draft import RESULT_LIMIT, Cut, Draft
-from workers.handlers.messages import Messages, kept
+from workers.handlers.draft import Cut, Draft
+from workers.handlers.messages import Messages
 
-if TYPE_CHECKING:  # defaults of type variables are newer than 3.11; only checkers need to know this one
+if TYPE_CHECKING:  # type variables have defaults only since Python 3.13, and only type checkers need this one
     from typing_extensions import TypeVar
 
     R_co = TypeVar("R_co", covariant=True, default=object)
@@ -29,13 +27,20 @@ else:
 
     R_co = TypeVar("R_co", covariant=True)
 
-P = ParamSpec("P")
-T = TypeVar("T")
+NOTE_CHARACTERS = 1000
 
 
 class Stopped(BaseException):
-    """The run is to stop here: drain, cancel, deadline or lost. No Exception, so that a broad except does not swallow it, and no
-    CancelledError, which a TaskGroup would."""
+    """The exception that asks a handler to stop. Let it pass; clean up in `finally` or re-raise it.
+
+    It is a BaseException, so that `except Exception` does not catch it by accident. It is not a CancelledError, because a
+    TaskGroup would swallow that.
+
+    Attributes:
+        why: "drain" (the worker is shutting down, and the run continues on another worker), "cancel" (the run was cancelled),
+            "deadline" (the run's time is over) or "lost" (the run belongs to another worker now, so nothing that this attempt
+            still does can be saved).
+    """
 
     def __init__(self, why: Why) -> None:
         super().__init__(why)
@@ -44,8 +49,17 @@ class Stopped(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Why and after what a run goes on: release, recover, retry or revive; who had it; what was appended after its last cut; and
-    `killed`, what its life before an operator revived it was killed for at a deadline."""
+    """Why a run was started again, and where the attempt before it ended.
+
+    Attributes:
+        cause: "release" (a worker that was shutting down released it), "recover" (its worker was lost), "retry" (it failed) or
+            "revive" (an operator revived it).
+        age: Seconds since the checkpoint was saved. None if there is no checkpoint.
+        worker: The id of the worker that had the run before.
+        code: The code version of that worker.
+        unfinished: The messages that were appended after the last cut. They are not part of `run.messages`.
+        killed: The error with which the run's previous life was killed at a deadline, if an operator revived it after that.
+    """
 
     cause: str
     age: float | None
@@ -56,7 +70,7 @@ class Resumed:
 
 
 class Facts(NamedTuple):
-    """What does not change during an attempt."""
+    """The properties of a run that do not change during an attempt."""
 
     id: str
     kind: str
@@ -68,36 +82,50 @@ class Facts(NamedTuple):
 
 
 class Backing(Protocol):
-    """What stands behind a run: in a worker the attempt, in a test a stand-in. `stopping` is set from outside."""
+    """What stands behind a run: the attempt in a worker, or a stand-in in a test."""
 
-    stopping: Stopped | None
-    delivered: bool
-
-    def offer(self, cut: Cut) -> None:
-        """From the handler's thread: never blocks, never raises on the network."""
-        ...
-
-    async def flush(self, cut: Cut) -> None:
-        """On the worker's event loop: saved when it returns; raises Stopped where that can't be any more."""
-        ...
-
-    async def wait_until_confirmed(self) -> None:
-        """On the worker's event loop: returns when the lease is not in doubt, or a stop was asked for."""
+    @property
+    def stopping(self) -> Stopped | None:
+        """The stop that was requested, or None."""
         ...
 
     @property
-    def loop(self) -> asyncio.AbstractEventLoop: ...
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The worker's event loop."""
+        ...
 
     @property
     def threads(self) -> Executor | None:
-        """Where the plain functions of an async handler's phases run."""
+        """The threads in which plain phase functions of an async handler run."""
         ...
 
-    def say(self, note: Note) -> None: ...
+    def raise_stop(self) -> None:
+        """Raise the requested stop, unless it has been raised before. Called from the handler's thread."""
+        ...
+
+    def offer(self, cut: Cut) -> None:
+        """Offer a cut to be saved. Called from the handler's thread. Never blocks, and never raises a network error."""
+        ...
+
+    async def flush(self, cut: Cut) -> None:
+        """Save a cut, and return when it is saved. Called on the worker's event loop.
+
+        Raises:
+            Stopped: If the cut can no longer be saved, or a stop was requested.
+        """
+        ...
+
+    async def wait_until_confirmed(self) -> None:
+        """Wait until the lease is not in doubt, or a stop was requested. Called on the worker's event loop."""
+        ...
+
+    def set_note(self, note: Note) -> None:
+        """Keep a note for the next save or heartbeat."""
+        ...
 
 
-class _Context(Generic[R_co]):
-    """What both kinds of run have."""
+class BaseRun(Generic[R_co]):
+    """The part of a run that is the same in plain and async handlers."""
 
     def __init__(self, facts: Facts, resources: R_co, draft: Draft, backing: Backing) -> None:
         self._facts, self._resources, self._draft, self._backing = facts, resources, draft, backing
@@ -105,211 +133,126 @@ class _Context(Generic[R_co]):
 
     @property
     def id(self) -> str:
+        """The id of the run."""
         return self._facts.id
 
     @property
     def kind(self) -> str:
+        """The kind of the run."""
         return self._facts.kind
 
     @property
     def inputs(self) -> Mapping[str, Any]:
+        """The inputs with which the handler was called, by name."""
         return self._facts.inputs
 
     @property
     def meta(self) -> Mapping[str, Any]:
+        """The meta data that the run was enqueued with. Runs that the handler enqueues inherit it."""
         return self._facts.meta
 
     @property
     def attempt(self) -> int:
+        """The number of this attempt, from 1."""
         return self._facts.attempt
 
     @property
     def token(self) -> str:
-        """Changes with every owner: outside systems can fence by it."""
+        """The token of this attempt. Each new owner of the run has another one, so outside systems can fence by it."""
         return self._facts.token
 
     @property
     def epoch(self) -> int:
-        """The part of the token that grows with every owner."""
+        """The part of the token that grows with each new owner of the run."""
         return int(self._facts.token.partition("-")[0])
 
     @property
     def resources(self) -> R_co:
-        """What the registry's lifespan yielded."""
+        """The value that the registry's lifespan yielded, or None without a lifespan."""
         return self._resources
 
     @property
     def resumed(self) -> Resumed | None:
-        """None on a first attempt."""
+        """Why the run was started again. None in a first attempt."""
         return self._facts.resumed
 
     @property
     def messages(self) -> Messages:
+        """The transcript of the run: a list to which the handler appends, part of the checkpoint."""
         return self._draft.messages
 
     @property
     def iteration(self) -> int:
-        """How many turns are complete."""
+        """The number of completed turns of `loop`."""
         return self._draft.iteration
 
     @property
     def state(self) -> dict[str, Any]:
+        """A dict for the handler's own values, part of the checkpoint.
+
+        Raises:
+            Refused: When something else than a dict is assigned.
+        """
         return self._draft.state
 
     @state.setter
     def state(self, value: dict[str, Any]) -> None:
         if not isinstance(value, dict):
-            raise Refused(f"run.state must be a dict, and this is a {type(value).__name__}")
+            raise Refused(f"run.state must be a dict, not {type(value).__name__}")
         self._draft.state = value
 
     @property
     def stopping(self) -> Stopped | None:
-        """The stop that was asked for, if any. Code without cuts writes `if run.stopping: raise run.stopping`."""
+        """The stop that was requested, or None. Code without cuts can use `if run.stopping: raise run.stopping`."""
         return self._backing.stopping
 
     def note(self, text: str, done: float | None = None, total: float | None = None) -> None:
-        """What people see of the progress. It travels with the next save or heartbeat."""
-        shown = str(text)[:1000].encode(errors="replace").decode()
-        self._backing.say(Note(shown, _number(done, "done"), _number(total, "total")))
+        """Describe the progress of the run to people, for example in `coordinator show`.
+
+        The note is sent with the next save or heartbeat.
+
+        Args:
+            text: The description. The first 1,000 characters are kept.
+            done: How much is done, in any unit.
+            total: How much there is to do, in the same unit.
+
+        Raises:
+            Refused: If `done` or `total` is not a number.
+        """
+        shown = str(text)[:NOTE_CHARACTERS].encode(errors="replace").decode()
+        self._backing.set_note(Note(shown, _number(done, "done"), _number(total, "total")))
 
     def checkpoint(self) -> None:
-        """Offers what is held to be saved, when the throttle's window allows. A cut, and so a place to stop."""
-        self._backing.offer(self._draft.cut())
-        self._stop_here()
+        """Offer messages, state, iteration and phases to be saved, and return immediately. This is a cut.
 
-    def _stop_here(self) -> None:
-        """Raises a stop that was asked for; once, so that what cleans up after it can go on."""
-        backing = self._backing
-        if backing.stopping is not None and not backing.delivered:
-            backing.delivered = True
-            raise backing.stopping
+        The worker saves them when the throttle of the kind allows, and only the newest offer.
+
+        Raises:
+            Stopped: If a stop was requested.
+            NotPlain: If the state contains a value that cannot be stored.
+            TooLarge: If the checkpoint is larger than 64 MiB.
+        """
+        self._backing.offer(self._draft.cut())
+        self._backing.raise_stop()
 
     def _turns(self, limit: int) -> range:
         if self._looping:
-            raise Refused("a run has one loop: its turns are what the checkpoint counts")
-        if self._draft._at_once:
+            raise Refused("a run can have only one loop, because the checkpoint counts its turns")
+        if self._draft.in_phase:
             raise Refused("the loop of a run can't be inside a phase")
         self._looping = True
         return range(self._draft.iteration, limit)
 
     def _end_turn(self, turn: int) -> None:
         self._draft.end_turn(turn)
-        self._backing.offer(self._draft.cut())
-        self._stop_here()
-
-
-class AsyncRun(_Context[R_co]):
-    """What an async handler is given."""
-
-    async def flush(self) -> None:
-        """Saves what is held; it is durable when this returns."""
-        await self._saved_now()
-        self._stop_here()
-
-    async def _saved_now(self) -> None:
-        await self._backing.flush(self._draft.cut())  # first: a stop that is raised in here takes this cut along
-        await self._backing.wait_until_confirmed()
-
-    async def loop(self, limit: int) -> AsyncIterator[int]:
-        """Turns from the saved one on, a cut after each; ends at the limit, as range does."""
-        for turn in self._turns(limit):
-            await self._backing.wait_until_confirmed()
-            self._stop_here()
-            self._draft.turn = turn
-            yield turn
-            self._end_turn(turn)
-
-    @overload
-    async def phase(
-        self, name: str, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T: ...
-    @overload
-    async def phase(self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
-    async def phase(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """fn's output, kept: a resumed run gets it without running fn again. A plain fn runs in a thread."""
-        field = self._draft.begin_phase(name)
-        if field in self._draft.phases:
-            self._draft.end_phase(field, self._draft.phases[field])
-            return decode(self._draft.phases[field], name)
-        output = None
-        try:
-            await self._backing.wait_until_confirmed()
-            self._stop_here()
-            value = await _called(fn, args, kwargs, self._backing.threads)
-            output = kept(value, f"the output of phase {name!r}", RESULT_LIMIT)
-        finally:
-            self._draft.end_phase(field, output)
-        await self._saved_now()
-        self._stop_here()
-        return decode(output, name)
-
-
-class Run(_Context[R_co]):
-    """What a plain handler is given; it runs in a thread."""
-
-    def flush(self) -> None:
-        """Saves what is held; it is durable when this returns."""
-        self._saved_now()
-        self._stop_here()
-
-    def _saved_now(self) -> None:
-        self._await(self._backing.flush(self._draft.cut()))
-        self._await(self._backing.wait_until_confirmed())
-
-    def _await(self, awaitable: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(awaitable, self._backing.loop).result()
-
-    def loop(self, limit: int) -> Iterator[int]:
-        """Turns from the saved one on, a cut after each; ends at the limit, as range does."""
-        for turn in self._turns(limit):
-            self._await(self._backing.wait_until_confirmed())
-            self._stop_here()
-            self._draft.turn = turn
-            yield turn
-            self._end_turn(turn)
-
-    def phase(self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """fn's output, kept: a resumed run gets it without running fn again."""
-        field = self._draft.begin_phase(name)
-        if field in self._draft.phases:
-            self._draft.end_phase(field, self._draft.phases[field])
-            return decode(self._draft.phases[field], name)  # type: ignore[no-any-return]
-        output = None
-        try:
-            self._await(self._backing.wait_until_confirmed())
-            self._stop_here()
-            output = kept(fn(*args, **kwargs), f"the output of phase {name!r}", RESULT_LIMIT)
-        finally:
-            self._draft.end_phase(field, output)
-        self._saved_now()
-        self._stop_here()
-        return decode(output, name)  # type: ignore[no-any-return]
+        self.checkpoint()
 
 
 def _number(value: float | None, what: str) -> float | None:
-    """Refused here and not at a later save, which nobody watches."""
+    """Check a number of a note. A value that is not valid would otherwise fail in a later save, far from its cause."""
     if value is None or (type(value) is int and abs(value) < 2**63):
         return value
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise Refused(f"run.note({what}=…) must be a number, and this is {value!r:.80}") from None
-
-
-async def _called(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], threads: Executor | None
-) -> Any:
-    """What fn gives: awaited here where it is async, else in a thread."""
-    if inspect.iscoroutinefunction(fn):
-        return await fn(*args, **kwargs)
-    context = contextvars.copy_context()
-    value = await asyncio.get_running_loop().run_in_executor(threads, lambda: context.run(_plainly, fn, args, kwargs))
-    return await value if isinstance(value, Awaitable) else value
-
-
-def _plainly(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A StopIteration can't be put into a future: who waits for it would wait for ever."""
-    try:
-        return fn(*args, **kwargs)
-    except StopIteration as stop:
-        raise RuntimeError(f"{fn!r} raised StopIteration") from stop
+        raise Refused(f"run.note({what}=…) must be a number, not {value!r:.80}") from None

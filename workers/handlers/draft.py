@@ -1,7 +1,8 @@
-"""A run's checkpoint in the making: messages, state, iteration, phases. The handler changes it; a cut freezes it.
+"""The checkpoint that a handler works on: messages, state, iteration and phases.
 
-A cut is a moment at which what is held may be saved. Between cuts nothing is. A phase's end is a cut too: what a turn appended
-before it is there when the turn is begun again, and the handler has to look (`open_calls`).
+The handler changes the draft. A cut freezes it, and only cuts are saved. The end of a phase is a cut too, so a turn may be cut in
+its middle: messages that the turn appended before a phase are still there when the turn begins again. The handler has to expect
+that, for example with `open_calls`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,20 @@ from workers.handlers.messages import Messages, kept, unchunk
 
 CHECKPOINT_LIMIT = 64 * 1024 * 1024
 RESULT_LIMIT = 8 * 1024 * 1024
-INPUTS = "inputs"  # kept beside the phases where a migration changed what the handler is called with
+INPUTS = "inputs"  # stored beside the phases if a migration has changed the inputs of the handler
 
 
 class Cut(NamedTuple):
-    """What was held at a cut. `packed` is shared with the transcript, which only grows: `length` says how much of it counts."""
+    """The content of a draft at a cut.
+
+    Attributes:
+        packed: The encoded messages. The list is shared with the transcript, which only grows.
+        length: How many of the messages belong to this cut.
+        generation: The number of the transcript. It grows when the transcript is replaced.
+        state: The encoded state.
+        iteration: The number of completed turns.
+        phases: The encoded outputs of the phases, by field.
+    """
 
     packed: list[bytes]
     length: int
@@ -33,7 +43,7 @@ class Cut(NamedTuple):
 
 @dataclass(slots=True)
 class Draft:
-    """What a handler works on. Only the handler's thread touches it."""
+    """The content of a run's next checkpoint. Only the handler's thread changes it."""
 
     messages: Messages = field(default_factory=Messages)
     state: dict[str, Any] = field(default_factory=dict)
@@ -41,11 +51,16 @@ class Draft:
     phases: dict[str, bytes] = field(default_factory=dict)
     turn: int | None = None
     _seen: dict[str, int] = field(default_factory=dict)
-    _at_once: set[str] = field(default_factory=set)
+    _running: set[str] = field(default_factory=set)
     _state_at: dict[str, bytes] = field(default_factory=dict)
 
     def cut(self) -> Cut:
-        """Freezes what is held. What can't be kept raises here, with its place."""
+        """Freeze the draft.
+
+        Raises:
+            NotPlain: If the state contains a value that cannot be stored. The message names its place.
+            TooLarge: If the checkpoint exceeds its limit.
+        """
         state = self._packed_state()
         size = self.messages.size + len(state) + sum(map(len, self.phases.values()))
         if size > CHECKPOINT_LIMIT:
@@ -60,45 +75,67 @@ class Draft:
         return kept(self.state, "state", CHECKPOINT_LIMIT) if self.state else b""
 
     def end_turn(self, turn: int) -> None:
-        """The turn is complete: its phases go with it."""
+        """Complete a turn, and drop the phases that belong to it."""
         self.iteration = turn + 1
         self.turn = None
-        for told in (self.phases, self._seen, self._state_at):
-            for name in [name for name in told if name != INPUTS and not name.startswith("phase:-:")]:
-                del told[name]
+        for by_field in (self.phases, self._seen, self._state_at):
+            for name in [name for name in by_field if name != INPUTS and not name.startswith("phase:-:")]:
+                del by_field[name]
+
+    @property
+    def in_phase(self) -> bool:
+        """Whether a phase is running."""
+        return bool(self._running)
 
     def begin_phase(self, name: str) -> str:
-        """The field of the next phase of this name: told apart by name, equal names by order, inside a turn by the turn."""
+        """Begin a phase, and return the field under which its output is stored.
+
+        Phases are told apart by their name, phases of the same name by their order, and inside a turn also by the turn.
+
+        Raises:
+            Refused: If the name is not valid, if a phase of this name is running, or if the state has changed since another
+                phase of this name. After a resume, the order of the two would not be certain.
+        """
         if str(name) != name or not 1 <= len(name) <= 200 or not name.isprintable():
             raise Refused(f"a phase needs a name of 1 to 200 printable characters, not {name!r:.220}")
         scope = f"phase:{'-' if self.turn is None else self.turn}:{name}"
-        if scope in self._at_once:
-            raise Refused(f"phase {name!r} is under way already: equal names at once can't be told apart")
+        if scope in self._running:
+            raise Refused(f"phase {name!r} is already running: phases that run at the same time need different names")
         count, state = self._seen.get(scope, 0), self._packed_state()
         if count and state != self._state_at[scope]:
             raise Refused(
-                f"phase {name!r} was there before run.state changed: resumed, the two can't be told apart; give each a name"
+                f"phase {name!r} was called before run.state changed: a resumed run could not tell the two calls apart; "
+                "give each phase its own name"
             )
         self._seen[scope], self._state_at[scope] = count + 1, state
-        self._at_once.add(scope)
+        self._running.add(scope)
         return f"{scope}#{count}"
 
     def end_phase(self, field: str, output: bytes | None) -> None:
-        """The phase is over; without an output it did not complete."""
+        """End a phase, and keep its output. None means that the phase did not complete."""
         scope = field.rpartition("#")[0]
-        self._at_once.discard(scope)
+        self._running.discard(scope)
         if output is not None:
             self.phases[field] = output
-        elif scope in self._seen:  # not where its turn is over
+        elif scope in self._seen:  # the end of its turn may have removed it
             self._seen[scope] -= 1
 
 
 def loaded(parts: Any) -> tuple[Draft, CheckpointHead, list[Any]]:
-    """A draft from the stored parts (ckpt fields, message chunks); and the messages that a release left unfinished. Unreadable
-    where the bytes are not those of a checkpoint."""
+    """Build a draft from a stored checkpoint.
+
+    Args:
+        parts: The fields of the checkpoint's hash, and the chunks of its messages, both as flat lists of names and values.
+
+    Returns:
+        The draft, the head of the checkpoint, and the messages that were appended after the last cut before a release.
+
+    Raises:
+        Unreadable: If the bytes are not those of a checkpoint.
+    """
     try:
         return _loaded(parts)
-    except (TypeError, ValueError) as error:  # a name that is no text, an index that is no number, a list that is none
+    except (TypeError, ValueError) as error:  # for example a name that is not text, or an index that is not a number
         raise Unreadable(f"the checkpoint can't be read: {error}") from error
     except RecursionError:
         raise Unreadable("the checkpoint can't be read: its messages are nested too deep") from None

@@ -1,6 +1,6 @@
-"""A handler: a function, what it may be called with, and how its runs are treated.
+"""A handler: a function, its inputs, and the policy for its runs.
 
-Whatever could only go wrong when the first run comes in is refused here, at decoration, with a sentence.
+A mistake in a handler is refused when the function is decorated, and not when its first run arrives.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from coordinator.errors import BadOption, Refused
 from coordinator.model.deadline import Deadline
 from coordinator.model.retry import Retry
 from coordinator.model.run import Inputs, name
-from workers.handlers.context import AsyncRun, Run
+from workers.handlers.async_run import AsyncRun
+from workers.handlers.run import Run
 from workers.handlers.signature import Signature
 
-# A bound this wide lets every plain result pass and not a coroutine: an async handler that takes a Run is a type error.
+# This bound accepts every plain result, but no coroutine: an async handler that takes a Run is then a type error.
 PlainResult: TypeAlias = bool | int | float | str | bytes | datetime | Sequence[Any] | Mapping[Any, Any] | None
 
 P = ParamSpec("P")
@@ -33,7 +34,22 @@ NO_DEADLINE = Deadline()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How the runs of a kind are treated. Times in seconds."""
+    """How the runs of a kind are treated: the options of `@runs.handler(…)`. All times are in seconds.
+
+    Attributes:
+        retry: When and how often a failed run is retried. By default it is not retried.
+        deadline: How long a run may take. By default as long as it wants.
+        schema: The version of the checkpoint, 1 to 99. Increase it when the code cannot continue old checkpoints, and add a
+            migration.
+        grace: How long the handler has for reaching a cut when the worker drains. None for the worker's own grace time.
+        throttle: The shortest time between two saves of a run, except for `flush` and the end of a phase, which are saved
+            immediately.
+        on_lost_lease: What happens while the worker cannot renew its lease: "wait" lets the handler continue until it has to
+            save, "stop" stops it.
+
+    Raises:
+        BadOption: If a value is not valid.
+    """
 
     retry: Retry = NO_RETRY
     deadline: Deadline = NO_DEADLINE
@@ -58,7 +74,23 @@ class Policy:
 
 
 class Handler(Generic[P, T_co]):
-    """What runs a kind; P are its inputs, T what it returns. Made by `@runs.handler`."""
+    """A function that performs the runs of a kind. `@runs.handler` creates it.
+
+    P are the inputs of the function, T is the type of its result. The handler can be called like its function, with a
+    `workers.testing.Run` or `AsyncRun` as its run.
+
+    Attributes:
+        function: The decorated function.
+        kind: The kind of its runs.
+        is_async: Whether the function is a coroutine function.
+        retry: See Policy, as for the following ones.
+        deadline: See Policy.
+        schema: See Policy.
+        grace: See Policy.
+        throttle: See Policy.
+        on_lost_lease: See Policy.
+        migrations: The migrations, by the schema from which they start.
+    """
 
     is_async: bool
 
@@ -76,11 +108,22 @@ class Handler(Generic[P, T_co]):
 
     @property
     def place(self) -> str:
-        """Where the function is, for messages."""
+        """The module and the name of the function, for messages."""
         return f"{self.function.__module__}.{getattr(self.function, '__qualname__', self.kind)}"
 
     def inputs(self, *args: P.args, **kwargs: P.kwargs) -> Inputs[T_co]:
-        """What a run of this kind is to be called with, for `client.enqueue`."""
+        """Build the inputs of a run for `client.enqueue`. Type checkers check them against the function.
+
+        Args:
+            *args: Inputs by position.
+            **kwargs: Inputs by name.
+
+        Returns:
+            The kind with its inputs.
+
+        Raises:
+            Refused: If the function cannot be called with these inputs.
+        """
         values = self._signature.by_name(args, kwargs)
         wrong = self.fits(values)
         if wrong is not None:
@@ -88,15 +131,35 @@ class Handler(Generic[P, T_co]):
         return Inputs(self.kind, values, self)
 
     def fits(self, inputs: Mapping[str, Any]) -> str | None:
-        """None if the function can be called with these inputs, else a sentence that says why not."""
+        """Check whether the function can be called with these inputs.
+
+        Args:
+            inputs: The inputs by name.
+
+        Returns:
+            None if it can, else a sentence that says why not.
+        """
         return self._signature.fits(inputs)
 
     def migration(self, schema: int) -> Callable[[M], M]:
-        """Decorates what makes `schema + 1` of what a run of `schema` left."""
+        """Decorate a function that migrates the checkpoint of a run from one schema to the next.
+
+        The function receives a `workers.Left`, which it changes in place. It is called when the run is resumed, maybe more
+        than once, so it must depend only on its argument.
+
+        Args:
+            schema: The schema from which the function migrates. It returns a checkpoint of `schema + 1`.
+
+        Returns:
+            The decorator.
+
+        Raises:
+            BadOption: If the schema is not below the handler's schema, or already has a migration.
+        """
         if not 1 <= schema < self.schema:
             raise BadOption(f"migration({schema!r}) of {self.kind!r} is not below its schema, {self.schema}")
         if schema in self.migrations:
-            raise BadOption(f"migration({schema}) of {self.kind!r} is there already")
+            raise BadOption(f"migration({schema}) of {self.kind!r} exists already")
 
         def keep(function: M) -> M:
             self.migrations[schema] = function
@@ -105,7 +168,11 @@ class Handler(Generic[P, T_co]):
         return keep
 
     def schemas(self) -> tuple[int, ...]:
-        """What it listens to: 0 (no checkpoint yet), its own, and what an unbroken chain of migrations reaches."""
+        """Return the schemas of runs that the handler can perform.
+
+        These are 0 (a run without a checkpoint), the handler's own schema, and all from which an unbroken chain of migrations
+        leads to it.
+        """
         oldest = self.schema
         while oldest - 1 in self.migrations:
             oldest -= 1
@@ -113,28 +180,39 @@ class Handler(Generic[P, T_co]):
 
 
 class PlainHandler(Handler[P, T_co]):
-    """A plain function; it runs in a thread."""
+    """A handler that is a plain function. It runs in a thread."""
 
     is_async = False
 
     def __call__(self, run: Run[Any], /, *args: P.args, **kwargs: P.kwargs) -> T_co:
+        """Call the function, as a test does."""
         return self.function(run, *args, **kwargs)  # type: ignore[no-any-return]
 
 
 class AsyncHandler(Handler[P, T_co]):
-    """A coroutine function; it runs in the worker's event loop."""
+    """A handler that is a coroutine function. It runs on the worker's event loop."""
 
     is_async = True
 
     def __call__(self, run: AsyncRun[Any], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T_co]:
+        """Call the function, as a test does. The result has to be awaited."""
         return self.function(run, *args, **kwargs)  # type: ignore[no-any-return]
 
 
 def make_handler(function: Callable[..., Any], kind: str | None, policy: Policy) -> Handler[..., Any]:
-    """The handler of a function, plain or async as the function is."""
+    """Create the handler of a function.
+
+    Args:
+        function: A function or a coroutine function.
+        kind: The kind, or None for the name of the function.
+        policy: How its runs are treated.
+
+    Raises:
+        Refused: If the function cannot be a handler.
+    """
     called = getattr(function, "__name__", None) if kind is None else kind
     if not (inspect.isroutine(function) or isinstance(function, functools.partial)):
-        raise Refused(f"{function!r} can't be a handler: that takes a function")
+        raise Refused(f"{function!r} can't be a handler: a handler must be a function")
     if called is None:
         raise Refused(f"{function!r} has no name: give its handler kind=")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):

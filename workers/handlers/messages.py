@@ -1,7 +1,7 @@
-"""The transcript of a run: a list that json and SDKs take, append-only, its items read-only.
+"""The transcript of a run: an append-only list of read-only items that JSON encoders and SDKs accept.
 
-An item is copied in and turned into bytes when it is appended, so that what can't be kept is refused at that line and not hours
-later, and a save never walks the whole transcript.
+`append` copies and encodes an item immediately. A value that cannot be stored is therefore refused at that line and not hours
+later, and a save never has to walk the whole transcript.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from coordinator.encoding.codec import decode, encode
 from coordinator.errors import NotPlain, Refused
 
 MESSAGE_LIMIT = 8 * 1024 * 1024
-NESTED = 200  # levels of a message: some hundreds of frames when it is made read-only, now and when it is loaded
+NESTED = 200  # levels of a message; to freeze a message takes a few stack frames per level
 INTERRUPTED = "interrupted, outcome unknown"
 
 
 class ReadOnly(Refused, TypeError):
-    """A message was edited in place; use `run.messages.replace(…)`, or `copy()` to decorate one for a request."""
+    """A message was edited in place.
+
+    Use `run.messages.replace(…)` to change the transcript, or `copy()` to get a copy that may be edited.
+    """
 
 
 def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
@@ -29,24 +32,26 @@ def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
 
 
 class FrozenDict(dict[Any, Any]):
-    """A dict that refuses edits and is a plain dict to everybody else."""
+    """A dict that cannot be edited. Other code sees an ordinary dict."""
 
     __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _refuse
 
     def copy(self) -> dict[Any, Any]:
+        """Return an ordinary dict that may be edited, with ordinary values."""
         return {key: thawed(value) for key, value in self.items()}
 
-    def __reduce__(self) -> Any:  # deepcopy and pickle: else they fill an empty one, item by item
+    def __reduce__(self) -> Any:  # without it, deepcopy and pickle would fill an empty FrozenDict item by item
         return dict, (self.copy(),)
 
 
 class FrozenList(list[Any]):
-    """A list that refuses edits and is a plain list to everybody else."""
+    """A list that cannot be edited. Other code sees an ordinary list."""
 
     __setitem__ = __delitem__ = append = clear = extend = insert = pop = remove = reverse = sort = _refuse
     __iadd__ = __imul__ = _refuse
 
     def copy(self) -> list[Any]:
+        """Return an ordinary list that may be edited, with ordinary values."""
         return [thawed(value) for value in self]
 
     def __reduce__(self) -> Any:
@@ -54,7 +59,15 @@ class FrozenList(list[Any]):
 
 
 def frozen(value: Any, room: int = 1_000_000) -> Any:
-    """The value with every dict and list in it read-only; RecursionError where it has more levels than there is room for."""
+    """Return a copy of a value in which all dicts and lists are read-only.
+
+    Args:
+        value: Plain data.
+        room: The number of levels that the value may have.
+
+    Raises:
+        RecursionError: If the value has more levels.
+    """
     if not room:
         raise RecursionError
     if type(value) is dict:
@@ -67,7 +80,7 @@ def frozen(value: Any, room: int = 1_000_000) -> Any:
 
 
 def thawed(value: Any) -> Any:
-    """A plain copy that may be edited, of messages and of what holds some."""
+    """Return a copy of a value in which all dicts and lists may be edited."""
     if type(value) is dict or type(value) is FrozenDict:
         return {key: thawed(inner) for key, inner in value.items()}
     if type(value) is list or type(value) is FrozenList:
@@ -78,7 +91,17 @@ def thawed(value: Any) -> Any:
 
 
 def kept(value: Any, place: str, limit: int) -> bytes:
-    """The bytes of plain data in which messages may stand: read-only or not, they are plain data."""
+    """Encode plain data, which may contain read-only messages.
+
+    Args:
+        value: The data.
+        place: What the data are, for error messages.
+        limit: The largest number of bytes.
+
+    Raises:
+        NotPlain: If the data contain a value that cannot be stored.
+        TooLarge: If the result has more bytes than the limit.
+    """
     try:
         return encode(value, place, limit)
     except NotPlain as refused:
@@ -86,7 +109,7 @@ def kept(value: Any, place: str, limit: int) -> bytes:
 
 
 def _encoded(made_plain: Callable[[Any], Any], value: Any, place: str, limit: int, refused: NotPlain) -> bytes:
-    """Of what it becomes; one that has no end, or is too deep to walk, stays refused as it was."""
+    """Encode a value that was made plain. Data that refer to themselves, or that are nested too deep, stay refused."""
     try:
         return encode(made_plain(value), place, limit)
     except RecursionError:
@@ -95,7 +118,14 @@ def _encoded(made_plain: Callable[[Any], Any], value: Any, place: str, limit: in
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A tool that the model asked for."""
+    """A tool call that a model has requested.
+
+    Attributes:
+        id: The id of the call.
+        name: The name of the tool.
+        arguments: The arguments as the model gave them: a JSON string (OpenAI) or a dict (Anthropic).
+        style: The message format: "chat" (OpenAI Chat Completions), "responses" (OpenAI Responses) or "anthropic".
+    """
 
     id: str
     name: str
@@ -104,7 +134,15 @@ class ToolCall:
 
 
 class Messages(list[Any]):
-    """`run.messages`. Append to it; everything else that changes a list is refused, except `replace`."""
+    """The transcript of a run, `run.messages`.
+
+    It is a list to which messages can be appended. Apart from `replace`, other changes raise ReadOnly, and so does a change of a
+    message in it.
+
+    Args:
+        items: Stored messages, each with its encoded form.
+        generation: The number of the transcript. `replace` increases it.
+    """
 
     def __init__(self, items: Iterable[tuple[bytes, Any]] = (), generation: int = 1) -> None:
         super().__init__()
@@ -117,6 +155,15 @@ class Messages(list[Any]):
             super().append(frozen(value))
 
     def append(self, item: Any) -> None:
+        """Append a message.
+
+        Args:
+            item: Plain data, or a pydantic object of an SDK, which is stored as the SDK would send it.
+
+        Raises:
+            NotPlain: If the message contains a value that cannot be stored, or is nested deeper than 200 levels.
+            TooLarge: If the message has more than 8 MiB.
+        """
         place = f"messages[{len(self)}]"
         try:
             data = encode(item, place, MESSAGE_LIMIT)
@@ -125,12 +172,18 @@ class Messages(list[Any]):
         try:
             kept_item = frozen(decode(data, place), NESTED)
         except RecursionError:
-            raise NotPlain(f"{place} is nested deeper than {NESTED} levels, which can't be kept") from None
+            raise NotPlain(f"{place} is nested deeper than {NESTED} levels and can't be stored") from None
         self.packed.append(data)
         self.size += len(data)
         super().append(kept_item)
 
     def extend(self, items: Iterable[Any]) -> None:
+        """Append several messages. If one of them is refused, those before it stay.
+
+        Raises:
+            NotPlain: If a message cannot be stored.
+            TooLarge: If a message is too large.
+        """
         for item in items:
             self.append(item)
 
@@ -139,7 +192,15 @@ class Messages(list[Any]):
         return self
 
     def replace(self, items: Iterable[Any]) -> None:
-        """Another transcript in the place of this one (an agent's own compaction)."""
+        """Replace the whole transcript, for example with a summary of it.
+
+        Args:
+            items: The messages of the new transcript.
+
+        Raises:
+            NotPlain: If a message cannot be stored. The transcript then stays as it was.
+            TooLarge: If a message is too large. The transcript then stays as it was.
+        """
         fresh = Messages()
         fresh.extend(items)
         self.generation += 1
@@ -147,16 +208,25 @@ class Messages(list[Any]):
         super().__setitem__(slice(None), list(fresh))
 
     def copy(self) -> list[Any]:
-        """Plain copies, to decorate for one request."""
+        """Return copies of the messages that may be edited, for example for one request to a model."""
         return [thawed(item) for item in self]
 
     def open_calls(self) -> list[ToolCall]:
-        """Tool calls without a result, in order (OpenAI Chat and Responses, Anthropic)."""
+        """Return the tool calls that have no result in the transcript, in order.
+
+        Messages of OpenAI Chat Completions, OpenAI Responses and Anthropic are understood.
+        """
         answered = {id for item in self for id in _answers(item)}
         return [call for item in self for call in _calls(item) if call.id not in answered]
 
     def close_calls(self, text: str = INTERRUPTED) -> None:
-        """Answers the open calls, for tools that must not run twice: their outcome is unknown."""
+        """Append a result for each open tool call.
+
+        Use it after a resume for tools that must not run twice. Whether such a tool was carried out is unknown.
+
+        Args:
+            text: The text of the results.
+        """
         calls = self.open_calls()
         blocks = [
             {"type": "tool_result", "tool_use_id": c.id, "content": text, "is_error": True}
@@ -181,7 +251,7 @@ class Messages(list[Any]):
 
 
 def plain(item: Any) -> Any:
-    """A message as its SDK sends it: pydantic objects, also within lists and dicts, without what was never set."""
+    """Return a message as its SDK would send it: pydantic objects become dicts without the fields that were never set."""
     if type(item) is dict or type(item) is FrozenDict:
         return {key: plain(inner) for key, inner in item.items()}
     if type(item) is list or type(item) is FrozenList:
@@ -223,10 +293,10 @@ def _dicts(value: Any) -> list[dict[Any, Any]]:
 
 
 def chunk(packed: list[bytes]) -> bytes:
-    """Packed messages as one msgpack array, without packing them again."""
+    """Join encoded messages to one msgpack array, without encoding them again."""
     return msgpack.Packer().pack_array_header(len(packed)) + b"".join(packed)  # type: ignore[no-any-return]
 
 
 def unchunk(data: bytes, place: str) -> list[tuple[bytes, Any]]:
-    """The messages of a chunk, each with its bytes."""
+    """Split a chunk into its messages. Return each message with its encoded form."""
     return [(encode(value, place), value) for value in decode(data, place)]

@@ -1,7 +1,7 @@
-"""From one schema to the next: what a run left behind is made into what the handler of today reads.
+"""Migrate a checkpoint from an older schema to the schema of the handler.
 
-A migration is applied when a run is resumed, before the handler's first line, and its outcome is saved whole with the run's next
-save. Until then it may be applied again: it must depend on nothing but what it is given.
+A migration is applied when a run is resumed, before the handler's first line. The run's next save stores the result as a whole.
+Until then the migration may be applied again, so it must depend only on its argument.
 """
 
 from __future__ import annotations
@@ -19,8 +19,16 @@ from workers.handlers.messages import Messages, kept
 
 @dataclass
 class Left:
-    """What a run of an older schema left: change it in place. Phases by name; the second of a name is `name#1`, one of a turn
-    `phase:<turn>:<name>#<k>`."""
+    """The checkpoint that a run of an older schema has left. A migration changes it in place.
+
+    Attributes:
+        inputs: The inputs with which the handler is called.
+        state: The state of the run.
+        messages: The transcript of the run.
+        phases: The outputs of completed phases, by name. The second phase of a name is called `name#1`, and a phase inside a
+            turn `phase:<turn>:<name>#<number>`.
+        iteration: The number of completed turns.
+    """
 
     inputs: dict[str, Any]
     state: dict[str, Any]
@@ -30,7 +38,17 @@ class Left:
 
 
 def migrated(draft: Draft, head: CheckpointHead, inputs: dict[str, Any], handler: Handler[..., Any]) -> Draft:
-    """The draft at the handler's schema. Where a step is missing the run should not have come here: refused."""
+    """Return a draft that was migrated to the handler's schema.
+
+    Args:
+        draft: The loaded checkpoint.
+        head: The head of the loaded checkpoint, with its schema.
+        inputs: The inputs of the run.
+        handler: The handler with its migrations.
+
+    Raises:
+        Refused: If a migration is missing, or has left a value of the wrong type.
+    """
     left = Left(
         dict(inputs),
         draft.state,
@@ -52,7 +70,7 @@ def migrated(draft: Draft, head: CheckpointHead, inputs: dict[str, Any], handler
 
 
 def _check(left: Left, handler: Handler[..., Any]) -> None:
-    """What a migration made is what a run has. Refused here it is the migration's fault; later nobody would know whose."""
+    """Refuse values of the wrong type here, where it is certain that a migration is to blame."""
     wanted = {"inputs": dict, "state": dict, "messages": list, "phases": dict, "iteration": int}
     for part, kind in wanted.items():
         made = getattr(left, part)
@@ -63,14 +81,14 @@ def _check(left: Left, handler: Handler[..., Any]) -> None:
 
 
 def shown(field: str) -> str:
-    """A phase as people call it; where that could be taken for another one, its field."""
+    """Return the name of a phase for people, or its field if the name would be ambiguous."""
     name = field.removeprefix("phase:-:")
     short = name.removesuffix("#0")
     return next((call for call in (short, name) if field_of(call) == field), field)
 
 
 def field_of(name: str) -> str:
-    """The field of a phase that people call so."""
+    """Return the field of a phase that has this name for people."""
     if name.startswith("phase:"):
         return name
     return f"phase:-:{name}" if name.rpartition("#")[2].isdigit() and "#" in name else f"phase:-:{name}#0"

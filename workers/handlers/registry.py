@@ -1,4 +1,4 @@
-"""What a worker process can run: handlers by kind, and the resources they share."""
+"""The registry: the handlers of a program by kind, and the resources that they share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, Unp
 from coordinator.errors import Refused
 from coordinator.model.deadline import Deadline
 from coordinator.model.retry import Retry
-from workers.handlers.context import AsyncRun, Run
+from workers.handlers.async_run import AsyncRun
 from workers.handlers.handler import (
     AsyncHandler,
     Handler,
@@ -20,6 +20,7 @@ from workers.handlers.handler import (
     Policy,
     make_handler,
 )
+from workers.handlers.run import Run
 
 R = TypeVar("R")
 P = ParamSpec("P")
@@ -27,7 +28,7 @@ T = TypeVar("T", bound=PlainResult)
 
 
 class HandlerOptions(TypedDict, total=False):
-    """The fields of Policy, as options of `@runs.handler(…)`."""
+    """The options of `@runs.handler(…)`. They are the attributes of Policy."""
 
     retry: Retry
     deadline: Deadline
@@ -38,7 +39,12 @@ class HandlerOptions(TypedDict, total=False):
 
 
 class Registry(Generic[R]):
-    """Handlers by kind. `lifespan` opens what they share, once per worker process; it yields `run.resources`."""
+    """The handlers of a program, by kind.
+
+    Args:
+        lifespan: Returns an async context manager that opens the resources of the handlers, for example a connection pool. Each
+            worker process enters it once. The value that it yields is `run.resources`.
+    """
 
     @overload
     def __init__(self: Registry[None], lifespan: None = None) -> None: ...
@@ -51,6 +57,7 @@ class Registry(Generic[R]):
 
     @property
     def handlers(self) -> Mapping[str, Handler[..., Any]]:
+        """The handlers by kind, read-only."""
         return MappingProxyType(self._handlers)
 
     @overload
@@ -64,13 +71,29 @@ class Registry(Generic[R]):
     def handler(
         self, function: Callable[..., Any] | None = None, /, kind: str | None = None, **options: Unpack[HandlerOptions]
     ) -> Any:
-        """Decorates the function that runs a kind; the kind is its name unless `kind` says otherwise."""
+        """Decorate the function that performs the runs of a kind.
+
+        Use it as `@runs.handler`, or with options as `@runs.handler(retry=Retry(limit=3))`. The first parameter of the function
+        is the run: an AsyncRun for a coroutine function, a Run for a plain function. The other parameters are the inputs.
+
+        Args:
+            function: The function.
+            kind: The kind. By default it is the name of the function.
+            **options: How the runs of the kind are treated: retry, deadline, schema, grace, throttle, on_lost_lease. See Policy.
+
+        Returns:
+            The handler.
+
+        Raises:
+            Refused: If the function cannot be a handler, or if the kind already has one.
+            BadOption: If an option is not valid.
+        """
         decorator = Decorator[R](self, kind, Policy(**options))
         return decorator if function is None else decorator(function)
 
     @asynccontextmanager
     async def resources(self) -> AsyncGenerator[Mapping[str, Any], None]:
-        """Opens each lifespan once and gives the resources by kind."""
+        """Enter each lifespan once, and yield the resources by kind."""
         async with AsyncExitStack() as stack:
             opened: dict[int, Any] = {}
             for home in self._homes.values():
@@ -80,7 +103,16 @@ class Registry(Generic[R]):
 
     @staticmethod
     def merged(*registries: Registry[Any]) -> Registry[Any]:
-        """All their handlers in one registry; each keeps the resources of the registry that it comes from."""
+        """Return one registry with the handlers of several registries.
+
+        Each handler keeps the resources of its own registry.
+
+        Args:
+            *registries: The registries.
+
+        Raises:
+            Refused: If two registries have different handlers for a kind.
+        """
         whole: Registry[Any] = Registry()
         for registry in registries:
             for kind, handler in registry.handlers.items():
@@ -95,7 +127,7 @@ class Registry(Generic[R]):
 
 
 class Decorator(Generic[R]):
-    """What `@runs.handler(…)` gives: still to be put over a function."""
+    """The decorator that `@runs.handler(…)` returns."""
 
     def __init__(self, registry: Registry[R], kind: str | None, policy: Policy) -> None:
         self._registry, self._kind, self._policy = registry, kind, policy
@@ -107,6 +139,7 @@ class Decorator(Generic[R]):
     @overload
     def __call__(self, function: Callable[Concatenate[Run[R], P], T], /) -> PlainHandler[P, T]: ...
     def __call__(self, function: Callable[..., Any], /) -> Any:
+        """Create the handler of a function, and add it to the registry."""
         handler = make_handler(function, self._kind, self._policy)
         self._registry._add(handler, self._registry)
         return handler

@@ -1,4 +1,4 @@
-"""What a handler takes, worked out once at decoration, so that judging the inputs of a run costs two comparisons."""
+"""The inputs that a handler takes. They are worked out once, so that a check of a run's inputs costs two comparisons."""
 
 from __future__ import annotations
 
@@ -10,12 +10,22 @@ from inspect import Parameter
 from typing import Any, get_origin
 
 from coordinator.errors import Refused
-from workers.handlers.context import AsyncRun, Run
+from workers.handlers.async_run import AsyncRun
+from workers.handlers.run import Run
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a handler takes besides its run."""
+    """The inputs that a handler takes besides its run.
+
+    Attributes:
+        kind: The kind, for messages.
+        reserved: Names that cannot be inputs, because the run's parameter has them.
+        ordered: The names of inputs that may be given by position.
+        known: The names of all inputs.
+        required: The names of inputs without a default.
+        open: Whether the function takes any other names, by `**kwargs`.
+    """
 
     kind: str
     reserved: frozenset[str]
@@ -26,6 +36,11 @@ class Signature:
 
     @classmethod
     def of(cls, function: Callable[..., Any], kind: str) -> Signature:
+        """Return the signature of a function.
+
+        Raises:
+            Refused: If the function cannot be a handler.
+        """
         parameters = list(inspect.signature(function).parameters.values())
         if not parameters or parameters[0].kind not in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD):
             raise Refused(f"handler {kind!r} takes no run: its first parameter must be one, as in `def {kind}(run, …)`")
@@ -34,7 +49,9 @@ class Signature:
         for one in rest:
             if one.kind in (one.POSITIONAL_ONLY, one.VAR_POSITIONAL):
                 shown = f"*{one.name}" if one.kind is one.VAR_POSITIONAL else f"{one.name}, /"
-                raise Refused(f"handler {kind!r} takes `{shown}`: inputs are kept by name, so each needs one")
+                raise Refused(
+                    f"handler {kind!r} takes `{shown}`: inputs are stored by name, so each input needs a name"
+                )
         named = [one for one in rest if one.kind is not one.VAR_KEYWORD]
         return cls(
             kind=kind,
@@ -46,6 +63,11 @@ class Signature:
         )
 
     def by_name(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
+        """Return inputs by name.
+
+        Raises:
+            Refused: If there are too many, or one was given twice.
+        """
         if len(args) > len(self.ordered):
             raise Refused(f"{self.kind} takes {len(self.ordered)} inputs by position, and {len(args)} were given")
         values = dict(zip(self.ordered, args, strict=False))
@@ -55,6 +77,7 @@ class Signature:
         return values | kwargs
 
     def fits(self, inputs: Mapping[str, Any]) -> str | None:
+        """Return None if the function can be called with these inputs, else a sentence that says why not."""
         names = inputs.keys()
         if names >= self.required and (names <= self.known or (self.open and self._may_be_extra(names - self.known))):
             return None
@@ -69,7 +92,7 @@ class Signature:
 
 
 def _check_run(function: Callable[..., Any], first: Parameter, kind: str) -> None:
-    """Refuse an async handler with a Run and a plain one with an AsyncRun: both would fail in the middle of a run."""
+    """Refuse an async handler with a Run, and a plain handler with an AsyncRun. Both would fail in the middle of a run."""
     given = _annotated(first.annotation, getattr(function, "__globals__", {}))
     is_async = inspect.iscoroutinefunction(function)
     wanted, other = (AsyncRun, Run) if is_async else (Run, AsyncRun)
@@ -81,7 +104,10 @@ def _check_run(function: Callable[..., Any], first: Parameter, kind: str) -> Non
 
 
 def _annotated(annotation: object, names: Mapping[str, Any]) -> object:
-    """Run, AsyncRun or something else. Of a text only the head counts: the rest may exist for type checkers alone."""
+    """Return the class of an annotation.
+
+    Of an annotation that is a string, only the part before the brackets counts: the rest may exist only for type checkers.
+    """
     if not isinstance(annotation, str):
         return get_origin(annotation) or annotation
     head = annotation.strip("'\" ").partition("[")[0].strip()

@@ -51,7 +51,6 @@ class Heartbeat:
         address: The server.
         clock: The time source.
         held: Returns the runs (id and token) that the worker holds under a lease. Called from the heartbeat's thread.
-        report: Receives each result. Called on the worker's event loop.
         watchdog: Watches the worker's event loop. While the loop has been blocked for too long, no lease is renewed.
     """
 
@@ -60,10 +59,9 @@ class Heartbeat:
         address: Address,
         clock: Clock,
         held: Callable[[Lease], Sequence[tuple[str, str]]],
-        report: Callable[[BeatResult], None],
         watchdog: LoopWatchdog,
     ) -> None:
-        self._address, self._clock, self._held, self._report, self._watchdog = address, clock, held, report, watchdog
+        self._address, self._clock, self._held, self._watchdog = address, clock, held, watchdog
         self._worker_loop = asyncio.get_running_loop()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
@@ -71,8 +69,13 @@ class Heartbeat:
         self._moved: dict[Lease, float] = {}
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="heartbeat", daemon=True)
 
-    def start(self) -> None:
-        """Start the thread, and wait until its event loop runs."""
+    def start(self, report: Callable[[BeatResult], None]) -> None:
+        """Start the thread, and wait until its event loop runs.
+
+        Args:
+            report: Is called with each result, on the worker's event loop.
+        """
+        self._report = report
         self._thread.start()
         self._ready.wait()
 

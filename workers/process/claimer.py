@@ -1,8 +1,11 @@
-"""Claims runs of one partition: while there are free slots it asks, and where nothing waits it listens for a bell.
+"""Claim runs of one partition.
 
-Where the process is idle, its next claim waits at the server behind the bell: one trip less until the first run. It asks for one
-run only. To a server that did not notice that a machine was lost, such a claim is as good as any, and takes a run along into the
-time until the lease is over. It is a strike, so no suspect is taken like that: a claim that does not wait looks for one after each.
+While the process has free slots, a claimer asks the server for runs. If no run is waiting, it listens to bells.
+
+An idle process saves a trip: its next claim waits at the server, behind the bell, and takes the first run as soon as the bell
+rings. Such a claim asks for one run only. If the machine is lost and the server does not notice, the waiting claim still takes a
+run, which then has to wait for the end of the lease and gets a strike. Suspects are therefore never taken in this way: after
+each waiting claim, another claim that does not wait looks for them.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from coordinator.clock import Clock
 from coordinator.config import Address
@@ -21,14 +24,53 @@ from workers.liveness.lease import Lease
 from workers.process.slots import SlotTable
 
 logger = logging.getLogger(__name__)
-ROUND = 5.0
+ROUND = 5.0  # the longest wait for a bell
 CLAIM_SECONDS = 5.0
-MOST = 200
-LEFT_SECONDS = 0.1  # how soon an outdated worker asks again where it left something to newer ones
+MOST = 200  # runs of one claim
+LEFT_SECONDS = 0.1  # an outdated worker that left runs to newer workers asks again after this time
+
+
+class ClaimerHost(Protocol):
+    """What a claimer needs from its worker."""
+
+    @property
+    def outdated(self) -> bool:
+        """Whether there is newer code in the fleet."""
+        ...
+
+    def lease(self, partition: int) -> Lease:
+        """Return the current lease in a partition."""
+        ...
+
+    def routes(self) -> Sequence[str]:
+        """Return the routes to claim from now."""
+        ...
+
+    def take(self, lease: Lease, runs: Sequence[worker_plans.Claimed]) -> None:
+        """Start the runs that a claim brought."""
+        ...
+
+    def lose(self, lease: Lease) -> None:
+        """React to a lease that the server no longer knows."""
+        ...
+
+    def compare(self, lease: Lease) -> None:
+        """Compare the runs held here with the runs owned on the server, with a heartbeat that is sent now."""
+        ...
 
 
 class Claimer:
-    """One partition's claims, one in flight at a time."""
+    """Send the claims of one partition, one at a time.
+
+    Args:
+        address: The server.
+        wire: The connection to the server.
+        slots: The slots of the process.
+        clock: The time source.
+        partition: The number of the partition.
+        host: The worker.
+        only: Whether there is no other partition that needs the free slots. A claim may wait at the server only then.
+    """
 
     def __init__(
         self,
@@ -36,61 +78,71 @@ class Claimer:
         wire: AsyncWire,
         slots: SlotTable,
         clock: Clock,
-        lease: Callable[[], Lease],
-        routes: Callable[[], Sequence[str]],
-        outdated: Callable[[], bool],
-        take: Callable[[Lease, list[worker_plans.Claimed]], None],
-        lost: Callable[[Lease], None],
-        renew: Callable[[Lease], None],
+        partition: int,
+        host: ClaimerHost,
+        *,
         only: bool,
     ) -> None:
-        """`only`: there is no other partition, with which places would have to be shared."""
         self._bell = AsyncBell(address)
-        self._wire, self._slots, self._clock = wire, slots, clock
-        self._lease, self._routes, self._outdated = lease, routes, outdated
-        self._take, self._lost, self._renew = take, lost, renew
+        self._wire, self._slots, self._clock, self._partition, self._host = wire, slots, clock, partition, host
         self._may_wait_there = only and address.scheme != "memory"
         self.first_answer = asyncio.Event()
         self.asking: asyncio.Task[tuple[str, list[worker_plans.Claimed]]] | None = None
         self.draining = False
-        self._waits = False  # the claim that is under way does so at the server
+        self._waits = False  # the claim that is under way waits at the server
         self._ringing: asyncio.Task[Any] | None = None
 
+    def _lease(self) -> Lease:
+        return self._host.lease(self._partition)
+
     async def run(self) -> None:
-        """Until it is cancelled. A claim that is under way then goes on: `asking` is to be waited for."""
+        """Claim until cancelled. A claim that is under way then continues: the caller has to wait for `asking`."""
         failing = waiting = False
         while not self.draining:
             try:
                 taken = await self._claim(probing=failing, waiting=waiting)
                 if failing:
-                    # what the claim before took, unanswered, goes back now: a suspect among it is to share no crash with what comes
-                    self._renew(self._lease())
+                    # The unanswered claim before may have taken runs. They are released now, before this worker claims more:
+                    # a suspect among them must not share a crash with other runs.
+                    self._host.compare(self._lease())
                 failing = False
                 waited, waiting = waiting, not waiting and taken == 0 and self._can_wait_there()
                 if taken == 0 and not waited and not waiting:
                     await self._listen()
             except _Recalled:
-                failing, waiting = True, False  # it may have been carried out at the last moment
+                failing, waiting = True, False  # the server may have carried out the claim at the last moment
             except CoordinatorError as error:
                 if not failing:
-                    logger.warning("can't claim: %s", error)
+                    logger.warning("claim failed: %s", error)
                 failing, waiting = True, False
                 await self._clock.asleep(0.5)
             except Exception:
-                # one answer that can't be read must not end the others' claims; what came with it goes back by reconcile
-                logger.exception("a claim broke")
+                # An answer that cannot be read must not end the claims of the process. The comparison of held and owned runs
+                # releases the runs that came with it.
+                logger.exception("claim failed: its answer could not be processed")
                 waiting = False
                 await self._clock.asleep(0.5)
 
     def _can_wait_there(self) -> bool:
-        """Whether the next claim may wait at the server: nothing is held, or it could not ask again when the process is empty; and
-        nobody else has to confirm it."""
-        idle = not self._slots.held and self._ringing is None and bool(self._routes())
-        return self._may_wait_there and idle and not self._outdated() and not self._lease().keys.at.replicas
+        """Return True if the next claim may wait at the server.
+
+        The process must not hold any run, because a waiting claim could not be repeated when the process becomes empty. And no
+        replica may have to confirm the claim.
+        """
+        idle = not self._slots.held and self._ringing is None and bool(self._host.routes())
+        return self._may_wait_there and idle and not self._host.outdated and not self._lease().keys.at.replicas
 
     async def _claim(self, *, probing: bool, waiting: bool) -> int:
-        """How many runs it took; -1 where it should ask again at once. After a failure it first asks for nothing: the places that a
-        claim reserves are of use in other partitions while this one can't be reached."""
+        """Send one claim.
+
+        Args:
+            probing: Ask for no run. After a failure this finds out whether the partition can be reached again, without
+                reserving slots that other partitions can use meanwhile.
+            waiting: Let the claim wait at the server.
+
+        Returns:
+            The number of runs that were taken, or -1 if the claimer should ask again immediately.
+        """
         await self._lease().wait_until_confirmed()
         count, alone = (0, False) if probing else await self._slots.reserve(1 if waiting else MOST)
         lease = self._lease()
@@ -103,28 +155,31 @@ class Claimer:
             raise _Recalled from None
         self.first_answer.set()
         if answer == "gone":
-            self._lost(lease)
-            await self._clock.asleep(0.05)  # until it has joined anew
+            self._host.lose(lease)
+            await self._clock.asleep(0.05)  # the worker joins again meanwhile
         elif answer == "expired":
-            self._renew(lease)
+            self._host.compare(lease)
             await self._clock.asleep(0.1)
-        elif answer == "left":  # not by a bell: the token is for those to whom it was left
+        elif answer == "left":  # do not wait for a bell: its token is for the newer workers
             await self._clock.asleep(LEFT_SECONDS)
         return len(runs) if answer in ("ok", "suspect") and not probing else -1
 
     def recall(self) -> None:
-        """A claim that waits at the server is given up: what it says of this worker is no longer true. One that has not begun is
-        not: cancelled then it would keep its places; and it says what is true when it begins."""
+        """Give up a claim that waits at the server, because what it says about this worker is no longer true.
+
+        A claim that has not been sent yet is not given up: it would keep its reserved slots, and it says what is true when it is
+        sent.
+        """
         if self._waits and self.asking is not None:
             self.asking.cancel()
 
     async def _ask(
         self, lease: Lease, count: int, alone: bool, *, waiting: bool
     ) -> tuple[str, list[worker_plans.Claimed]]:
-        """One numbered claim. Unanswered in its time it is given up: by the floor it takes nothing when it arrives later."""
+        """Send one numbered claim. If it is not answered in time, the floor makes sure that it takes nothing when it arrives."""
         lease.number += 1
-        number, routes, outdated = lease.number, self._routes(), self._outdated()
-        waiting = waiting and bool(routes) and not outdated  # as when it was decided
+        number, routes, outdated = lease.number, self._host.routes(), self._host.outdated
+        waiting = waiting and bool(routes) and not outdated  # both may have changed since the decision to wait
         plan = worker_plans.claim(
             lease.keys, lease.worker, number=number, want=count if routes else 0, routes=routes, alone=alone and not waiting,
             outdated=outdated,
@@ -135,21 +190,24 @@ class Claimer:
                 answer, runs = await self._bell.ask(self._bells(lease, routes), ROUND, plan)
             else:
                 answer, runs = await drive_async(self._wire, plan, timeout=CLAIM_SECONDS)
-            self._take(lease, runs)
+            self._host.take(lease, runs)
             return answer, runs
         finally:
             self._waits = False
             lease.floor = number
-            if count:  # what was taken fills places; the rest is free again
+            if count:  # the claimed runs have taken their slots by now; the rest is free again
                 self._slots.give_back(count, alone=alone)
 
     async def _listen(self) -> None:
-        """Until a bell rings, a round is over, or the process is empty: then it may take what only an empty one may."""
+        """Wait until a bell rings, the round is over, or the process becomes empty.
+
+        An empty process may take runs that no other process may take.
+        """
         if self._ringing is None:
-            bells = self._bells(self._lease(), self._routes())
+            bells = self._bells(self._lease(), self._host.routes())
             wait = self._bell.wait(bells, ROUND) if bells else self._clock.asleep(1.0)
             self._ringing = asyncio.get_running_loop().create_task(wait)
-        # it is not given up when the process is empty: a token that is on its way to it would be lost
+        # The wait is not cancelled when the process becomes empty: a token that is on its way to it would be lost.
         waiting: set[asyncio.Task[Any]] = {self._ringing}
         emptied = asyncio.get_running_loop().create_task(self._slots.empty.wait())
         if self._slots.held:
@@ -164,11 +222,12 @@ class Claimer:
 
     def _bells(self, lease: Lease, routes: Sequence[str]) -> list[str]:
         bells = [lease.keys.bell(route) for route in routes]
-        if not self._slots.held:  # else it would take a token that an empty process waits for
+        if not self._slots.held:  # otherwise this process would take a token that an empty process waits for
             bells += [lease.keys.suspect_bell(route) for route in routes]
         return bells
 
     async def close(self) -> None:
+        """Stop listening, and close the connection."""
         if self._ringing is not None:
             self._ringing.cancel()
         try:
@@ -177,8 +236,8 @@ class Claimer:
             await self._bell.close()
 
 
-class _Recalled(Exception):  # nothing went wrong
-    """The claim was given up by its own worker."""
+class _Recalled(Exception):
+    """The worker gave up its own claim. This is not an error."""
 
 
 def _is_cancelled() -> bool:
@@ -187,22 +246,31 @@ def _is_cancelled() -> bool:
 
 
 class Inbox:
-    """Hears what a worker is asked for, at once: to cancel a run, to drain. Heartbeats tell the same, later."""
+    """Receive requests to this worker immediately: to cancel a run, or to drain. Heartbeats bring them too, but later.
+
+    Args:
+        address: The server.
+        clock: The time source.
+        lease: Returns the current lease.
+        receive: Is called with each message.
+    """
 
     def __init__(
-        self, address: Address, clock: Clock, lease: Callable[[], Lease], heard: Callable[[str], None]
+        self, address: Address, clock: Clock, lease: Callable[[], Lease], receive: Callable[[str], None]
     ) -> None:
-        self._bell, self._clock, self._lease, self._heard = AsyncBell(address), clock, lease, heard
+        self._bell, self._clock, self._lease, self._receive = AsyncBell(address), clock, lease, receive
 
     async def run(self) -> None:
+        """Receive messages until cancelled."""
         while True:
             try:
                 lease = self._lease()
                 found = await self._bell.wait([lease.keys.inbox(lease.worker)], ROUND)
                 if found is not None:
-                    self._heard(found[1].decode(errors="replace"))
+                    self._receive(found[1].decode(errors="replace"))
             except CoordinatorError:
                 await self._clock.asleep(0.5)
 
     async def close(self) -> None:
+        """Close the connection."""
         await self._bell.close()

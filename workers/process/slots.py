@@ -1,11 +1,13 @@
-"""The places of a worker process: how many handlers it may have at work, and when it must hold a run alone.
+"""The slots of a worker process: how many handlers may run, and when a run must be alone in the process.
 
-A place is free when its handler has ended: while the server is told of that ending it is asked for the next run, so that neither
-waits for the other. Until it has been told, the run is held; no more are than twice the places. A process of one place asks only
-then: it is empty between two runs, and a crash there takes no other run along.
+A slot is free as soon as its handler has ended. While the outcome of that run is being recorded, the worker already asks for the
+next run, so that neither request waits for the other. Until the outcome is recorded, the process still holds the run; it holds at
+most twice as many runs as it has slots. A process with one slot is different: it claims only when it holds no run. It is
+therefore empty between two runs, and a crash there affects no other run.
 
-A run whose next strike would be its last is only given to a process that holds nothing, and until it has progressed or ended the
-process takes nothing more: so it dies only of a crash in which it was alone.
+A suspect is a run whose next strike would be its last. Only a process that holds no run may claim a suspect, and the process
+claims nothing else until the suspect has made progress or has ended. A suspect therefore dies only of a crash in which it was
+alone.
 """
 
 from __future__ import annotations
@@ -14,33 +16,50 @@ import asyncio
 
 
 class SlotTable:
-    """Counts handlers at work, runs that are held, and what is reserved by claims under way."""
+    """Count running handlers, held runs, and slots that claims have reserved.
+
+    Args:
+        size: How many handlers may run at the same time.
+
+    Attributes:
+        held: The number of runs that the process holds.
+        alone: Whether the process holds a suspect that has not made progress yet.
+        empty: Is set while the process holds no run.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.held = 0
-        self._recording = 0  # of those that are held: the handler has ended, and the server is being told
-        self.alone = False  # a suspect is here and has shown nothing yet
+        self.alone = False
+        self.empty = asyncio.Event()
+        self.empty.set()
+        self._recording = 0  # held runs whose handler has ended and whose outcome is being recorded
         self._reserved = 0
         self._claims = 0
         self._exclusive = False
         self._changed = asyncio.Event()
-        self.empty = asyncio.Event()  # nothing is held
-        self.empty.set()
 
     @property
     def free(self) -> int:
+        """The number of slots that a claim may reserve now."""
         if self.alone or self._exclusive:
             return 0
-        at_work = self.held - self._recording
-        return max(0, min(self.size - at_work, 2 * self.size - self.held) - self._reserved)
+        running = self.held - self._recording
+        return max(0, min(self.size - running, 2 * self.size - self.held) - self._reserved)
 
     async def reserve(self, most: int) -> tuple[int, bool]:
-        """Some places (waits until there are any), and whether the process holds nothing else and asks for nothing else."""
+        """Reserve slots for a claim, and wait until there are any.
+
+        Args:
+            most: The largest number of slots to reserve.
+
+        Returns:
+            The number of reserved slots, and whether the process holds no run and has no other claim under way.
+        """
         while not self.free:
             self._changed.clear()
             await self._changed.wait()
-        # half of the places at most: while one half waits for the server, the other has something to do
+        # At most half of the slots: while one half waits for the server, the handlers of the other half run.
         count = min(self.free, most, -(-self.size // 2))
         only = self.held == 0 and self._claims == 0
         self._reserved += count
@@ -49,6 +68,7 @@ class SlotTable:
         return count, only
 
     def give_back(self, count: int, *, alone: bool) -> None:
+        """End a reservation, with both values that `reserve` returned."""
         self._reserved -= count
         self._claims -= 1
         if alone:
@@ -56,17 +76,23 @@ class SlotTable:
         self._changed.set()
 
     def take(self, *, suspect: bool) -> None:
+        """Record that the process holds another run."""
         self.held += 1
         self.empty.clear()
         self.alone = self.alone or suspect
 
     def handler_ended(self) -> None:
-        """Its place is free; the run is held until `free_one`."""
+        """Free the slot of a handler that has ended. The process holds the run until `free_one`."""
         self._recording += 1
         self._changed.set()
 
     def free_one(self, *, suspect: bool, recorded: bool = False) -> None:
-        """`recorded`: its place was free already, since its handler had ended."""
+        """Record that the process no longer holds a run.
+
+        Args:
+            suspect: Whether the run was a suspect.
+            recorded: Whether `handler_ended` has freed its slot before.
+        """
         self.held -= 1
         self._recording -= recorded
         if not self.held:
@@ -76,7 +102,7 @@ class SlotTable:
         self._changed.set()
 
     def cleared(self) -> None:
-        """The suspect has progressed: it may have neighbours again."""
+        """Allow other runs again: the suspect has made progress."""
         if self.alone:
             self.alone = False
             self._changed.set()

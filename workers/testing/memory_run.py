@@ -11,8 +11,8 @@ from typing import Any
 from coordinator.encoding.codec import decode
 from coordinator.model.outcome import Why
 from coordinator.model.run import Note
-from workers.handlers import context
-from workers.handlers.context import Facts, Resumed, Stopped
+from workers.handlers import async_run, run
+from workers.handlers.context import BaseRun, Facts, Resumed, Stopped
 from workers.handlers.draft import Cut, Draft
 from workers.handlers.messages import Messages
 
@@ -76,12 +76,18 @@ class MemoryBacking:
         """The event loop of the test."""
         return asyncio.get_running_loop()
 
-    def say(self, note: Note) -> None:
+    def set_note(self, note: Note) -> None:
         """Keep a note."""
         self.notes.append(note)
 
+    def raise_stop(self) -> None:
+        """Raise the stop, unless the handler has got it before."""
+        if self.stopping is not None and not self.delivered:
+            self.delivered = True
+            raise self.stopping
 
-class _MemoryRun(context._Context[Any]):
+
+class _MemoryRun(BaseRun[Any]):
     """What both kinds of test run add to the runs that handlers get from a worker."""
 
     _first_cut: Cut
@@ -143,7 +149,7 @@ def _choose_backing(backing: MemoryBacking | None, desk: MemoryBacking | None) -
     return backing or desk or MemoryBacking()
 
 
-class AsyncRun(context.AsyncRun[Any], _MemoryRun):
+class AsyncRun(async_run.AsyncRun[Any], _MemoryRun):
     """A run for an async handler, without a server: `await handler(testing.AsyncRun(resources=fake), "tides")`.
 
     Args:
@@ -183,7 +189,7 @@ class AsyncRun(context.AsyncRun[Any], _MemoryRun):
         return AsyncRun(self.resources, facts=facts, draft=draft)
 
 
-class Run(context.Run[Any], _MemoryRun):
+class Run(run.Run[Any], _MemoryRun):
     """A run for a plain handler, without a server: `handler(testing.Run(resources=fake), "tides")`.
 
     Args:

@@ -18,7 +18,7 @@ from coordinator.model.schedule import rules_from
 from coordinator.views.ending import Ending, read_failure
 from coordinator.views.run_view import read_note, run_view
 from tests.faults.fuzz.hostile import hostile
-from workers.attempt.critic import DeadlineTracker
+from workers.attempt.deadline_tracker import DeadlineTracker
 from workers.durable import stored_record
 from workers.handlers.draft import loaded
 

@@ -124,14 +124,14 @@ MUTANTS = [
     # -- endings and releases
     Mutant(
         "a release omits the newest state",
-        "workers/attempt/executor.py",
+        "workers/attempt/recorder.py",
         "plan(attempt.saver.last_delta(unfinished))",
         'plan(b"")',
         "tests/integration/test_worker_outcomes.py::test_a_stop_at_any_cut_releases_the_run_with_all_it_holds",
     ),
     Mutant(
         "after a gap, a release omits the new messages",
-        "workers/attempt/executor.py",
+        "workers/attempt/recorder.py",
         "plan(attempt.saver.whole_delta(unfinished))",
         'plan(b"")',
         "tests/integration/test_saves_fallback.py",
@@ -237,8 +237,8 @@ MUTANTS = [
     ),
     Mutant(
         "a run is released as unknown while its claim is still in progress",
-        "workers/process/worker.py",
-        "if not known and claim_number(token) <= told.floor:",
+        "workers/process/beat_results.py",
+        "if not known and claim_number(token) <= floor:",
         "if not known:",
         "tests/integration/test_worker_replies.py",
     ),
@@ -352,7 +352,7 @@ MUTANTS = [
     ),
     Mutant(
         "a roll loses the newest state",
-        "workers/attempt/executor.py",
+        "workers/attempt/recorder.py",
         "plan(attempt.saver.last_delta(unfinished))",
         'plan(b"")',
         "campaign roll --count 6",
@@ -525,7 +525,7 @@ MUTANTS = [
     ),
     Mutant(
         "a deploy costs the last step",
-        "workers/attempt/executor.py",
+        "workers/attempt/recorder.py",
         "plan(attempt.saver.last_delta(unfinished))",
         'plan(b"")',
         f"{PROMISES}::test_a_graceful_hand_over_costs_nothing",

@@ -11,7 +11,7 @@ from typing import Any
 from coordinator.model.deadline import Deadline
 from coordinator.model.retry import Retry, RetryLater
 from tests.faults.simulation.watcher import Broken
-from workers.handlers.context import AsyncRun
+from workers.handlers.async_run import AsyncRun
 from workers.handlers.registry import Registry
 
 

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import logging
 import random
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -26,7 +26,7 @@ from tests.faults.simulation.scenario import Scenario
 from tests.faults.simulation.server import RealServer
 from tests.faults.simulation.server_side import ServerSide, Trace
 from tests.faults.simulation.watcher import Watchers
-from workers.liveness.heartbeat import Heartbeat
+from workers.liveness.heartbeat import BeatResult, Heartbeat
 
 URL, NAMESPACE = "redis://simulated:6379/0", "sim"
 
@@ -43,7 +43,8 @@ async def nothing_blocks(self: Any) -> None:
 class InLoop(Heartbeat):
     """The real heartbeat, as a task of the simulated process, because a simulation has no threads."""
 
-    def start(self) -> None:
+    def start(self, report: Callable[[BeatResult], None]) -> None:
+        self._report = report
         self._loop = asyncio.get_running_loop()
         self._loop.create_task(self._main())
 

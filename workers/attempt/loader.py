@@ -1,0 +1,118 @@
+"""Prepare an attempt: load and migrate the checkpoint, check the inputs, and build the `Run` that the handler receives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from coordinator.client.parent import Parent, current_parent
+from coordinator.clock import Clock
+from coordinator.encoding.checkpoint_head import NO_CHECKPOINT, CheckpointHead
+from coordinator.encoding.codec import decode
+from coordinator.encoding.spec import read_spec
+from coordinator.errors import CoordinatorError, Unreadable
+from coordinator.store.plans import attempts as attempt_plans
+from coordinator.store.plans import workers as worker_plans
+from coordinator.store.transport.wire import AsyncWire, drive_async
+from coordinator.views.ending import read_failure
+from workers.attempt.attempt import Attempt
+from workers.attempt.saver import Saver
+from workers.handlers.async_run import AsyncRun
+from workers.handlers.context import Facts, Resumed, Stopped
+from workers.handlers.draft import INPUTS, Draft, loaded
+from workers.handlers.migration import migrated
+from workers.handlers.run import Run
+from workers.throttle import Throttle
+
+
+class BadInputs(CoordinatorError):
+    """The inputs of a run do not fit the signature of its handler."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """Prepare the attempts of a process.
+
+    Attributes:
+        wire: The connection to the server.
+        clock: The time source.
+        resources: The resources that the registries opened, by kind.
+    """
+
+    wire: AsyncWire
+    clock: Clock
+    resources: Mapping[str, Any]
+
+    async def load(self, attempt: Attempt) -> tuple[Run[Any] | AsyncRun[Any], dict[str, Any]]:
+        """Return the run and the inputs that the handler is called with.
+
+        Raises:
+            Stopped: If the run belongs to another owner now.
+            Exception: Any other error. The handler's first line has then not been reached.
+        """
+        claimed, handler = attempt.claimed, attempt.handler
+        draft, head, unfinished = await self._load_checkpoint(attempt)
+        inputs, meta, _ = read_spec(claimed.spec, "the run")
+        older = 0 < head.schema < handler.schema
+        if older:
+            draft = migrated(draft, head, inputs, handler)
+        if INPUTS in draft.phases:
+            inputs = decode(draft.phases[INPUTS], "inputs")
+        if (wrong := handler.fits(inputs)) is not None:
+            raise BadInputs(wrong)
+        attempt.draft = draft
+        attempt.saver = self._make_saver(attempt, draft, head)
+        if older:
+            attempt.saver.save_whole()
+        current_parent.set(Parent(claimed.id, meta))
+        resumed = self._resumed(attempt, head, unfinished)
+        facts = Facts(claimed.id, handler.kind, inputs, meta, attempt.number, claimed.token, resumed)
+        attempt.facts = facts
+        make = AsyncRun if handler.is_async else Run
+        return make(facts, self.resources.get(handler.kind), draft, attempt), inputs
+
+    async def _load_checkpoint(self, attempt: Attempt) -> tuple[Draft, CheckpointHead, list[Any]]:
+        """Read the checkpoint, which came with the claim, or which is loaded in pages if it is large."""
+        parts = attempt.claimed.checkpoint
+        if parts is None:
+            return Draft(), NO_CHECKPOINT, []
+        if parts == "paged":
+            plan = worker_plans.load(attempt.lease.keys, attempt.id, attempt.token)
+            parts = await drive_async(self.wire, plan, give_up=lambda: attempt.stopping is not None)
+            if parts == "fenced":
+                attempt.request_stop("lost")
+                raise Stopped("lost")
+            if parts == "unreadable":
+                raise Unreadable("the head of the checkpoint can't be read")
+        draft, head, unfinished = loaded(parts)
+        if head.schema > attempt.handler.schema:
+            raise Unreadable(f"the checkpoint has schema {head.schema}, and the handler reads {attempt.handler.schema}")
+        return draft, head, unfinished
+
+    def _make_saver(self, attempt: Attempt, draft: Draft, head: CheckpointHead) -> Saver:
+        handler, send = attempt.handler, _Sender(self.wire, attempt)
+        saver = Saver(head, handler.schema, draft.cut(), Throttle(handler.throttle), self.clock, send)
+        saver.on_fenced = attempt.lose
+        saver.on_progress = lambda: attempt.observer.on_progress(attempt)
+        return saver
+
+    def _resumed(self, attempt: Attempt, head: CheckpointHead, unfinished: list[Any]) -> Resumed | None:
+        cause = attempt.claimed.cause
+        if not cause:
+            return None
+        worker, _, code = attempt.claimed.prev.partition(" ")
+        age = self.clock.now() - head.updated / 1000 if head.updated else None
+        return Resumed(cause, age, worker, code, tuple(unfinished), read_failure(attempt.claimed.killed))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sender:
+    """Send one checkpoint, once. The saver itself repeats a failed save, with the newest cut at that time."""
+
+    wire: AsyncWire
+    attempt: Attempt
+
+    async def __call__(self, delta: attempt_plans.Delta) -> tuple[str, int]:
+        plan = attempt_plans.checkpoint(self.attempt.lease.keys, self.attempt.id, self.attempt.token, delta)
+        return await drive_async(self.wire, plan, give_up=lambda: True)

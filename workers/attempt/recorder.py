@@ -1,0 +1,180 @@
+"""Record the outcome of an attempt on the server, and log it."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from coordinator.clock import Clock
+from coordinator.errors import CoordinatorError, NotPlain, TooLarge, Unconfirmed, Unreachable
+from coordinator.model.outcome import Complete, Fail, Nothing, Outcome, Reject, Release, TryAgain
+from coordinator.store.plans import attempts as attempt_plans
+from coordinator.store.transport.wire import AsyncWire, drive_async
+from workers.attempt.attempt import Attempt
+from workers.attempt.failure import failure, first_line
+from workers.attempt.kind_health import KindHealth
+from workers.handlers.draft import RESULT_LIMIT
+from workers.handlers.messages import kept
+
+logger = logging.getLogger(__name__)
+
+RELEASED = {  # the server's answers to a release, for the log
+    "ok": "is released",
+    "delayed": "is released and continues after a delay",
+    "dead": "is dead: it was lost three times without progress",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    """Record the outcomes of a process's attempts.
+
+    Attributes:
+        wire: The connection to the server.
+        clock: The time source.
+        health: Counts the runs that could not be started.
+        give_up: Returns True when the worker cannot wait for the server any longer.
+        on_suspended: Is called with a kind that this process stops claiming.
+    """
+
+    wire: AsyncWire
+    clock: Clock
+    health: KindHealth
+    give_up: Callable[[], bool]
+    on_suspended: Callable[[str], None]
+
+    async def record(self, attempt: Attempt, outcome: Outcome) -> bool:
+        """Record an outcome, and repeat the request until the server answers.
+
+        Errors are logged and not raised. If the outcome itself cannot be recorded, the run is released instead.
+
+        Returns:
+            False if the server did not learn of the outcome. It then still counts the run as owned by this worker.
+        """
+        if attempt.saver is not None:
+            attempt.saver.close()
+        try:
+            answer = await self._record(attempt, outcome)
+        except (Unreachable, Unconfirmed) as error:
+            logger.error("outcome of run %s could not be recorded: %s", attempt.id, error)
+            return False
+        except Exception:
+            logger.exception("outcome of run %s could not be recorded; releasing the run", attempt.id)
+            return await self.release_with_strike(attempt)
+        self._log(attempt, outcome, answer)
+        return True
+
+    async def release_with_strike(self, attempt: Attempt) -> bool:
+        """Release a run whose outcome cannot be recorded.
+
+        The release counts as a strike unless the run made progress, and delays the run, so that this cannot repeat forever.
+
+        Returns:
+            False if the server did not learn of the release.
+        """
+        try:
+            await self._drive(attempt, _release(attempt, stopping=False))
+        except CoordinatorError as error:
+            logger.error("run %s could not be released: %s", attempt.id, error)
+            return False
+        return True
+
+    async def _record(self, attempt: Attempt, outcome: Outcome) -> str:
+        owner = (attempt.lease.keys, attempt.id, attempt.token)
+        if attempt.killed is not None and not isinstance(outcome, Complete | Nothing):
+            # The kill is written before anything can requeue the run: from then on the run ends as failed.
+            await self._drive(attempt, attempt_plans.kill(*owner, failure(attempt.killed)))
+        match outcome:
+            case Complete(value):
+                try:
+                    result = b"" if value is None else kept(value, "the result", RESULT_LIMIT)
+                except (NotPlain, TooLarge) as error:
+                    return await self._record(attempt, Fail(error))
+                return await self._drive(attempt, attempt_plans.complete(*owner, result))
+            case Fail(error):
+                text = failure(error)
+                return await self._with_delta(attempt, lambda delta: attempt_plans.fail(*owner, text, delta))
+            case TryAgain(error, delay, from_start):
+                text = failure(error)
+                return await self._with_delta(
+                    attempt,
+                    lambda delta: attempt_plans.retry(
+                        *owner, delay=delay, error=text, from_start=from_start, delta=delta
+                    ),
+                )
+            case Release(stopping, warning):
+                if warning:
+                    logger.warning("%s: %s", attempt.handler, warning)
+                return await self._with_delta(attempt, lambda delta: _release(attempt, stopping=stopping, delta=delta))
+            case Reject(error):
+                proven = self.health.has_started(attempt.handler.kind)
+                plan = attempt_plans.reject(*owner, proven=proven, error=failure(error), jitter=random.random())
+                return await self._drive(attempt, plan)
+            case Nothing():
+                return "lost"
+            case _:
+                assert_never(outcome)
+
+    async def _with_delta(self, attempt: Attempt, plan: Callable[[bytes], Any]) -> str:
+        """Send an outcome together with the newest changes to the checkpoint. After a gap, send the whole checkpoint."""
+        if attempt.saver is None or attempt.draft is None:
+            return await self._drive(attempt, plan(b""))
+        unfinished = attempt.saver.unfinished(attempt.draft.messages)
+        answer = await self._drive(attempt, plan(attempt.saver.last_delta(unfinished)))
+        if answer == "gap":
+            answer = await self._drive(attempt, plan(attempt.saver.whole_delta(unfinished)))
+        return answer
+
+    async def _drive(self, attempt: Attempt, plan: Any) -> str:
+        """Repeat a request until it is answered, the run is lost, or the worker cannot wait any longer."""
+        answer: str = await drive_async(self.wire, plan, give_up=lambda: attempt.lost or self.give_up())
+        return answer
+
+    # -- logging
+
+    def _log(self, attempt: Attempt, outcome: Outcome, answer: str) -> None:
+        if answer in ("fenced", "lost"):
+            logger.warning(
+                "run %s belongs to another owner: the work of this attempt after its last checkpoint does not count",
+                attempt.id,
+            )
+            return
+        if answer == "failed":
+            logger.error("run %s failed: %s", attempt.id, attempt.killed)
+            return
+        match outcome:
+            case Fail(error):
+                logger.error("run %s failed: %s", attempt.id, first_line(error))
+            case TryAgain(error, delay):
+                logger.warning("run %s is retried in %.1f s: %s", attempt.id, delay, first_line(error))
+            case Reject(error):
+                self._count_rejected(attempt, error)
+                logger.error("run %s could not be started and is %s: %s", attempt.id, answer, first_line(error))
+            case Release() if answer == "cancelled":
+                logger.info("run %s is cancelled", attempt.id)
+            case Release():
+                draining = attempt.stopping is not None and attempt.stopping.why == "drain"
+                reason = ": the worker is shutting down" if draining else ""
+                logger.info("run %s %s%s", attempt.id, RELEASED.get(answer, answer), reason)
+            case _:
+                logger.debug("run %s %s", attempt.id, answer)
+
+    def _count_rejected(self, attempt: Attempt, error: BaseException) -> None:
+        kind = attempt.handler.kind
+        if self.health.record_rejected(kind, attempt.id, self.clock.monotonic()):
+            logger.critical(
+                "kind %r is suspended: this process could not start any of its runs; the last error: %s",
+                kind,
+                first_line(error),
+            )
+            self.on_suspended(kind)
+
+
+def _release(attempt: Attempt, *, stopping: bool, delta: bytes = b"") -> Any:
+    mode = "stopping" if stopping else "unasked"
+    return attempt_plans.release(
+        attempt.lease.keys, attempt.id, attempt.token, mode=mode, jitter=random.random(), delta=delta
+    )

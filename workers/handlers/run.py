@@ -1,0 +1,101 @@
+"""The run that a plain handler receives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, ParamSpec, TypeVar
+
+from coordinator.encoding.codec import decode
+from workers.handlers.context import BaseRun, R_co
+from workers.handlers.draft import RESULT_LIMIT
+from workers.handlers.messages import kept
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Run(BaseRun[R_co]):
+    """The run that a plain handler receives. The handler runs in a thread of the worker process.
+
+    Only the handler's own thread may use it.
+    """
+
+    def flush(self) -> None:
+        """Save messages, state, iteration and phases, and return when they are durable. This is a cut.
+
+        While the server cannot be reached, `flush` waits.
+
+        Raises:
+            Stopped: If a stop was requested.
+            NotPlain: If the state contains a value that cannot be stored.
+            TooLarge: If the checkpoint is larger than 64 MiB.
+            Unreadable: If the stored checkpoint is damaged, so that nothing can be added to it.
+        """
+        self._save_now()
+        self._backing.raise_stop()
+
+    def _save_now(self) -> None:
+        self._await(self._backing.flush(self._draft.cut()))
+        self._await(self._backing.wait_until_confirmed())
+
+    def _await(self, awaitable: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(awaitable, self._backing.loop).result()
+
+    def loop(self, limit: int) -> Iterator[int]:
+        """Iterate over the turns of the run, with a cut after each turn.
+
+        A resumed run continues with the turn after the last saved one.
+
+        Args:
+            limit: The number of turns. The turns are numbered from 0, as in `range(limit)`.
+
+        Returns:
+            An iterator over the numbers of the turns.
+
+        Raises:
+            Stopped: At the beginning or the end of a turn, if a stop was requested.
+            Refused: If the run already has a loop, or if it is called inside a phase.
+        """
+        for turn in self._turns(limit):
+            self._await(self._backing.wait_until_confirmed())
+            self._backing.raise_stop()
+            self._draft.turn = turn
+            yield turn
+            self._end_turn(turn)
+
+    def phase(self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function once per run, and save its output. The end of a phase is a cut.
+
+        If the output has been saved by an earlier attempt, return it without calling the function.
+
+        Args:
+            name: The name of the phase, 1 to 200 printable characters. Phases of the same name are told apart by their order,
+                and inside `loop` also by the turn.
+            fn: The function to call.
+            *args: Positional arguments of the function.
+            **kwargs: Keyword arguments of the function.
+
+        Returns:
+            The output of the function as it comes back from the store. It must be plain data of at most 8 MiB.
+
+        Raises:
+            Stopped: If a stop was requested.
+            NotPlain: If the output is not plain data.
+            TooLarge: If the output or the checkpoint is too large.
+            Refused: If the name is not valid, or if a resumed run could not tell two phases of this name apart.
+        """
+        field = self._draft.begin_phase(name)
+        if field in self._draft.phases:
+            self._draft.end_phase(field, self._draft.phases[field])
+            return decode(self._draft.phases[field], name)  # type: ignore[no-any-return]
+        output = None
+        try:
+            self._await(self._backing.wait_until_confirmed())
+            self._backing.raise_stop()
+            output = kept(fn(*args, **kwargs), f"the output of phase {name!r}", RESULT_LIMIT)
+        finally:
+            self._draft.end_phase(field, output)
+        self._save_now()
+        self._backing.raise_stop()
+        return decode(output, name)  # type: ignore[no-any-return]

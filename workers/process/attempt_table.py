@@ -1,0 +1,65 @@
+"""The attempts of a worker process."""
+
+from __future__ import annotations
+
+import asyncio
+
+from workers.attempt.attempt import Attempt
+from workers.liveness.lease import Lease
+
+
+class AttemptTable:
+    """The attempts whose runs this process holds: those that are performed, and those whose outcome is being recorded.
+
+    Attributes:
+        attempts: The attempts by run id and token. The token alone is not enough: runs of one claim may share it.
+        empty: Is set while there are no attempts.
+        ended: How many attempts have been removed.
+    """
+
+    def __init__(self) -> None:
+        self.attempts: dict[tuple[str, str], Attempt] = {}
+        self.empty = asyncio.Event()
+        self.empty.set()
+        self.ended = 0
+        self._by_id: dict[str, Attempt] = {}
+
+    def __len__(self) -> int:
+        return len(self.attempts)
+
+    def all(self) -> list[Attempt]:
+        """Return all attempts, as a copy."""
+        return list(self.attempts.values())
+
+    def by_id(self, id: str) -> Attempt | None:
+        """Return the newest attempt at a run, or None."""
+        return self._by_id.get(id)
+
+    def of(self, lease: Lease) -> list[Attempt]:
+        """Return the attempts whose runs were claimed under a lease."""
+        return [attempt for attempt in self.all() if attempt.lease is lease]
+
+    def held(self, lease: Lease) -> list[tuple[str, str]]:
+        """Return the ids and tokens of the runs that are held under a lease.
+
+        Runs whose outcome is being recorded are included. Otherwise the comparison with the server would take them for runs
+        that no attempt here knows. The heartbeat calls this from its own thread, so it works on a copy.
+        """
+        return [attempt.key for attempt in self.of(lease)]
+
+    def add(self, attempt: Attempt) -> None:
+        """Add an attempt."""
+        self.attempts[attempt.key] = attempt
+        self._by_id[attempt.id] = attempt
+        self.empty.clear()
+
+    def remove(self, attempt: Attempt) -> bool:
+        """Remove an attempt. Return False if it was removed before."""
+        if self.attempts.pop(attempt.key, None) is None:
+            return False
+        if self._by_id.get(attempt.id) is attempt:
+            del self._by_id[attempt.id]
+        if not self.attempts:
+            self.empty.set()
+        self.ended += 1
+        return True

@@ -1,0 +1,103 @@
+"""What the worker does with the answers to its heartbeats, and with the messages of its inbox."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from coordinator.store.plans import attempts as attempt_plans
+from coordinator.store.transport.wire import AsyncWire, drive_async
+from workers.attempt.saver import packed_note
+from workers.liveness.heartbeat import BeatResult
+from workers.liveness.lease import Lease, claim_number
+from workers.process.attempt_table import AttemptTable
+from workers.process.membership import Membership
+from workers.process.shutdown import Shutdown
+from workers.process.stops import Stops
+from workers.process.tasks import TaskSet
+
+logger = logging.getLogger(__name__)
+
+
+class BeatResults:
+    """React to heartbeats and to the inbox: cancel runs, drain, stop lost runs, and release runs that no attempt knows.
+
+    Args:
+        wire: The connection to the server.
+        table: The attempts of the process.
+        stops: Stops attempts.
+        membership: The leases.
+        shutdown: Is requested when the worker is asked to drain.
+        tasks: Holds background tasks.
+    """
+
+    def __init__(
+        self,
+        wire: AsyncWire,
+        table: AttemptTable,
+        stops: Stops,
+        membership: Membership,
+        shutdown: Shutdown,
+        tasks: TaskSet,
+    ) -> None:
+        self._wire, self._table, self._stops = wire, table, stops
+        self._membership, self._shutdown, self._tasks = membership, shutdown, tasks
+
+    def handle(self, result: BeatResult) -> None:
+        """React to the answer to a heartbeat."""
+        lease, beat = result.lease, result.beat
+        if lease.gone or (beat is None and self._membership.is_leaving(lease)):
+            return
+        if beat is None:
+            self._membership.lose(lease)
+            return
+        for id in beat.cancels:
+            self._stops.cancel(id)
+        if beat.drain:
+            self._drain()
+        for key in beat.lost:
+            attempt = self._table.attempts.get(key)
+            if attempt is not None and not attempt.decided:
+                logger.warning("run %s belongs to another owner: its handler is stopped", attempt.id)
+                attempt.lose()
+        if result.held is not None:
+            self._release_strays(result.lease, beat.strays, result.held, result.floor)
+        lease.renewed(result.sent_at, compared=result.held is not None)
+        self._tasks.spawn(self._send_notes(lease))
+
+    def receive(self, message: str) -> None:
+        """React to a message of the inbox. Heartbeats bring the same requests, but later."""
+        what, _, id = message.partition(" ")
+        if what == "cancel":
+            self._stops.cancel(id)
+        elif what == "drain":
+            self._drain()
+
+    def _drain(self) -> None:
+        """Drain because an operator asked for it. A repeated request must not take away the grace."""
+        if not self._shutdown.is_requested():
+            logger.info("draining: requested by an operator")
+            self._shutdown.request()
+
+    def _release_strays(
+        self, lease: Lease, strays: tuple[tuple[str, str], ...], held: frozenset[tuple[str, str]], floor: int
+    ) -> None:
+        """Release runs that the worker owns on the server without knowing them. This costs the runs no strike.
+
+        The answer of their claim was lost, if no attempt knew them when the heartbeat was sent, none knows them now, and their
+        claim is over.
+        """
+        for id, token in strays:
+            known = (id, token) in self._table.attempts or (id, token) in held
+            if not known and claim_number(token) <= floor:
+                logger.info("run %s is released: the answer of its claim was lost", id)
+                self._tasks.spawn(self._membership.release(lease, id, token))
+
+    async def _send_notes(self, lease: Lease) -> None:
+        """Send the notes of handlers that no save has sent yet."""
+        changed = [attempt for attempt in self._table.of(lease) if attempt.note is not attempt.note_sent]
+        for attempt in changed:
+            attempt.note_sent = attempt.note
+        plans = (attempt_plans.note(lease.keys, a.id, a.token, packed_note(a.note)) for a in changed)
+        # All at the same time, so that they share a trip. A note that gets lost is sent with the next save.
+        await asyncio.gather(*(drive_async(self._wire, plan, timeout=0) for plan in plans), return_exceptions=True)

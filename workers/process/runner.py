@@ -1,0 +1,130 @@
+"""Start and carry out the attempts at claimed runs."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from coordinator.model.deadline import DeadlineExceeded
+from coordinator.store.plans.workers import Claimed
+from workers.attempt.attempt import Attempt
+from workers.attempt.critic import Critic
+from workers.attempt.executor import Executor
+from workers.attempt.recorder import Recorder
+from workers.handlers.handler import Handler
+from workers.liveness.lease import Lease
+from workers.process.attempt_table import AttemptTable
+from workers.process.endings import Endings
+from workers.process.options import WorkerOptions
+from workers.process.shutdown import Shutdown
+from workers.process.slots import SlotTable
+from workers.process.stops import Stops
+
+logger = logging.getLogger(__name__)
+LARGE_CLAIM = 8  # the runs of a claim with at least this number of runs start behind a gate
+TURNS_FOR_A_CLAIM = 10  # turns of the event loop from the answer of one claim until the next claim is sent
+
+
+class Runner:
+    """Carry out attempts, from the claim to the recorded outcome. It observes its attempts.
+
+    Args:
+        options: The settings of the worker.
+        slots: Counts the slots that are taken.
+        table: The attempts of the process.
+        executor: Calls the handlers.
+        recorder: Records the outcomes.
+        critic: Watches deadlines.
+        endings: Removes attempts that are over.
+        stops: Stops attempts.
+        shutdown: While it is requested, new attempts are stopped immediately.
+    """
+
+    def __init__(
+        self,
+        options: WorkerOptions,
+        slots: SlotTable,
+        table: AttemptTable,
+        executor: Executor,
+        recorder: Recorder,
+        critic: Critic,
+        endings: Endings,
+        stops: Stops,
+        shutdown: Shutdown,
+    ) -> None:
+        self._slots, self._table, self._executor, self._recorder = slots, table, executor, recorder
+        self._critic, self._endings, self._stops, self._shutdown = critic, endings, stops, shutdown
+        # Usually the slot of an ended handler is free while its outcome is being recorded. Not in two cases. A worker that ends
+        # after a number of runs must not claim another run before it knows the outcome. And a worker with one slot is empty
+        # between two runs, so that it can take a suspect although other runs are waiting.
+        self._frees_slot_early = options.runs is None and options.concurrency > 1
+
+    def start(self, lease: Lease, claims: Sequence[tuple[Claimed, Handler[..., Any]]]) -> None:
+        """Start an attempt for each claimed run."""
+        loop = asyncio.get_running_loop()
+        gate = open_later(loop) if len(claims) >= LARGE_CLAIM else None
+        for claimed, handler in claims:
+            attempt = Attempt(claimed, lease, handler, self._executor.threads, self, gate)
+            self._table.add(attempt)
+            self._slots.take(suspect=claimed.suspect)
+            if self._shutdown.is_requested():
+                attempt.request_stop("drain")
+            attempt.task = loop.create_task(
+                self._execute(attempt)
+            )  # the table holds the attempt, and the attempt its task
+            self._critic.watch(attempt)
+
+    async def _execute(self, attempt: Attempt) -> None:
+        recorded, slot_is_free = True, False
+        try:
+            outcome = await self._executor.execute(attempt)
+            if outcome is not None:
+                if self._frees_slot_early:
+                    slot_is_free = True
+                    self._slots.handler_ended()
+                recorded = await self._recorder.record(attempt, outcome)
+        except Exception:
+            logger.exception("attempt at run %s failed inside the worker; releasing the run", attempt.id)
+            attempt.abort()
+            recorded = await self._recorder.release_with_strike(attempt)
+        finally:
+            self._endings.finish(attempt, recorded=recorded)
+            # Only now: a handler that was left behind keeps its slot, because it keeps its thread.
+            self._slots.free_one(suspect=attempt.claimed.suspect, recorded=slot_is_free)
+
+    # -- AttemptObserver
+
+    def on_lost(self, attempt: Attempt) -> None:
+        """Stop the handler of an attempt whose run is lost."""
+        self._stops.run_lost(attempt)
+
+    def on_progress(self, attempt: Attempt) -> None:
+        """Allow other runs beside a suspect that has made progress, and restart the run's progress deadline."""
+        if attempt.claimed.suspect:
+            self._slots.cleared()
+        self._critic.progressed(attempt)
+
+    def on_deadline(self, attempt: Attempt, error: DeadlineExceeded) -> None:
+        """Kill an attempt whose time is over."""
+        self._stops.kill(attempt, error)
+
+
+def open_later(loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+    """Return a future that is done some turns of the event loop later.
+
+    The runs of a large claim wait for it. The next claim is then sent before they start, and the server looks for more runs while
+    these are performed. Without it, each of them would have its first turn before the next claim is sent.
+    """
+    gate, turns = loop.create_future(), itertools.count(1)
+
+    def take_turn() -> None:
+        if next(turns) < TURNS_FOR_A_CLAIM:
+            loop.call_soon(take_turn)
+        elif not gate.done():  # the cancellation of an attempt that waits for the gate cancels the gate too
+            gate.set_result(None)
+
+    take_turn()
+    return gate

@@ -1,0 +1,148 @@
+"""Stop attempts: because of a cancel request, a deadline, a lost lease or a lease in doubt."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Callable
+
+from coordinator.clock import Clock
+from coordinator.errors import CoordinatorError
+from coordinator.model.deadline import DeadlineExceeded
+from coordinator.model.outcome import Fail, Release
+from coordinator.store.plans import attempts as attempt_plans
+from coordinator.store.transport.wire import AsyncWire, drive_async
+from workers.attempt.attempt import Attempt
+from workers.attempt.failure import failure
+from workers.liveness.lease import Lease
+from workers.process.attempt_table import AttemptTable
+from workers.process.endings import Endings
+from workers.process.shutdown import Shutdown
+from workers.process.tasks import TaskSet
+
+logger = logging.getLogger(__name__)
+CANCEL_AFTER = 1.0  # a handler may stop at a cut for this long before its task is cancelled
+CANCEL_EVERY = 2.0
+CLEAN_UP_SECONDS = 5.0  # how long a cancelled handler may take to clean up
+
+
+class Stops:
+    """Stop the attempts of a worker.
+
+    Args:
+        wire: The connection to the server.
+        clock: The time source.
+        table: The attempts of the process.
+        endings: Removes attempts.
+        shutdown: Is requested when a handler ignores its kill, so that the supervisor replaces the process.
+        tasks: Holds background tasks.
+        ask_to_be_replaced: Asks the supervisor to replace this process. None without a supervisor.
+    """
+
+    def __init__(
+        self,
+        wire: AsyncWire,
+        clock: Clock,
+        table: AttemptTable,
+        endings: Endings,
+        shutdown: Shutdown,
+        tasks: TaskSet,
+        ask_to_be_replaced: Callable[[str], None] | None,
+    ) -> None:
+        self._wire, self._clock, self._table, self._endings = wire, clock, table, endings
+        self._shutdown, self._tasks, self._ask_to_be_replaced = shutdown, tasks, ask_to_be_replaced
+
+    # -- a cancel request
+
+    def cancel(self, id: str) -> None:
+        """Stop a run because it was cancelled. A second later its task is cancelled too."""
+        attempt = self._table.by_id(id)
+        if attempt is not None and attempt.stopping is None and not attempt.decided:
+            attempt.request_stop("cancel")
+            self._tasks.spawn(self.cancel_until_ended(attempt, CANCEL_AFTER))
+
+    async def cancel_until_ended(self, attempt: Attempt, after: float, most: float = CLEAN_UP_SECONDS) -> None:
+        """Cancel the task of a handler again and again.
+
+        Python 3.11 can swallow a cancellation, so it is repeated, but not so often that it interrupts the handler's clean-up.
+        A plain handler cannot be cancelled; it gets the same time to reach a cut.
+
+        Args:
+            attempt: The attempt.
+            after: Seconds to wait before the first cancellation.
+            most: Seconds after which to stop trying.
+        """
+        task = attempt.task
+        assert task is not None
+        if after:
+            await asyncio.wait({task}, timeout=after)
+        until = self._clock.monotonic() + most
+        while not task.done() and attempt.performing and self._clock.monotonic() < until:
+            attempt.cancel()
+            await asyncio.wait({task}, timeout=CANCEL_EVERY)
+
+    # -- a deadline
+
+    def kill(self, attempt: Attempt, error: DeadlineExceeded) -> None:
+        """Stop an attempt because its time is over. A second later its task is cancelled too."""
+        logger.warning("run %s is killed: %s", attempt.id, error)
+        attempt.request_kill(error)
+        self._tasks.spawn(self._mark_killed(attempt, error))
+        self._tasks.spawn(self._fail_if_it_does_not_stop(attempt))
+
+    async def _mark_killed(self, attempt: Attempt, error: DeadlineExceeded) -> None:
+        """Write the kill on the run.
+
+        If this process dies before the handler has ended, the run then still ends as failed. The outcome of the attempt writes
+        the same error again.
+        """
+        plan = attempt_plans.kill(attempt.lease.keys, attempt.id, attempt.token, failure(error))
+        with contextlib.suppress(CoordinatorError):
+            await drive_async(self._wire, plan, give_up=lambda: attempt.decided)
+
+    async def _fail_if_it_does_not_stop(self, attempt: Attempt) -> None:
+        await self.cancel_until_ended(attempt, CANCEL_AFTER)
+        if attempt.decided or not attempt.performing:
+            return
+        logger.error("run %s is failed at its deadline, but %r does not stop", attempt.id, attempt.handler)
+        await self._endings.end_without_handler(attempt, Fail(attempt.killed or TimeoutError()))
+        if self._ask_to_be_replaced is None:
+            logger.error("no supervisor replaces this process: the handler keeps its slot until it stops")
+        elif not self._shutdown.is_requested():
+            logger.error("draining: only the end of this process ends that handler, and the supervisor replaces it")
+            self._shutdown.request()
+
+    # -- leases
+
+    def lease_lost(self, lease: Lease) -> None:
+        """Stop all attempts whose runs were claimed under a lease that is gone."""
+        for attempt in self._table.of(lease):
+            self._tasks.spawn(self._release_lost(attempt))
+
+    async def _release_lost(self, attempt: Attempt) -> None:
+        """Stop the handler, and try once to release the run with its newest state. The token decides whether that counts."""
+        if not attempt.decided:
+            attempt.lose()
+            await self._endings.end_without_handler(attempt, Release(stopping=True))
+
+    def run_lost(self, attempt: Attempt) -> None:
+        """Stop an attempt whose run belongs to another owner, for as long as its handler runs."""
+        self._tasks.spawn(self.cancel_until_ended(attempt, CANCEL_EVERY, math.inf))
+
+    async def watch_doubt(self, interval: float) -> None:
+        """Stop attempts whose lease is in doubt, if their kind has on_lost_lease="stop". Run until cancelled.
+
+        An attempt whose handler has ended is not stopped: its token decides whether its outcome counts, and if the attempt were
+        stopped, the work would be repeated.
+
+        Args:
+            interval: Seconds between two checks.
+        """
+        while True:
+            await self._clock.asleep(interval)
+            for attempt in self._table.all():
+                stops = attempt.handler.on_lost_lease == "stop" and not attempt.decided
+                if stops and attempt.lease.in_doubt and not attempt.lost:  # only once: each loss cancels the handler
+                    attempt.lose()
