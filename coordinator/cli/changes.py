@@ -1,6 +1,6 @@
-"""cancel, revive, discard: for the runs that are named, or for all that filters find, after a look at them.
+"""The commands cancel, revive and discard: change the runs that are named by id, or all runs that match filters.
 
-However many they are: ids are walked through, and what is done to them shares its trips. What a look prints is bounded.
+The number of runs is not limited. The commands walk through the ids and change the runs in batches that share round trips.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from coordinator.cli.filters import Filters, Kind, Queue, Since, StatusIs
-from coordinator.cli.options import DONE, REFUSED, Here, command, complain
+from coordinator.cli.context import CommandContext
+from coordinator.cli.exits import DONE, REFUSED, print_error
+from coordinator.cli.filters import Filters, KindFilter, QueueFilter, SinceFilter, StatusFilter
+from coordinator.cli.options import command
 from coordinator.client.client import Client
 from coordinator.client.handles import CANCEL_GRACE
 from coordinator.client.operations import lists as list_operations
@@ -29,202 +31,228 @@ from coordinator.views.formatting import format_count
 from coordinator.views.run_display import runs_table
 
 RUNS_PER_BATCH = 500  # runs that are changed, or read, together
-SHOWN = 100  # rows of a dry run; as JSON it has them all
+MAX_ROWS = 100  # rows that a dry run prints; with --json it prints all
 _clock = SystemClock()
 
 RunIds = Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Ids of runs.", show_default=False)]
-Yes = Annotated[bool, typer.Option("--yes", help="Do it for all that the filters find.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show which runs are meant.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Change all runs that match the filters.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the runs that would be changed.")]
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
-    """One way to change a run: the plan for one, and what came of it as a status and in words."""
+class Change:
+    """A way to change a run.
+
+    Attributes:
+        plan: Returns the plan that changes the run with this id.
+        describe: Returns the run's new status and a text for people, from the run's id and the plan's result.
+    """
 
     plan: Callable[[OpenNamespace, str], Plan[Any]]
-    came_of: Callable[[str, Any], tuple[Status, str]]
+    describe: Callable[[str, Any], tuple[Status, str]]
 
 
 # ---- the commands ------------------------------------------------------------------------------------------------------
 
 
-def cancel(tree: Annotated[bool, typer.Option("--tree", help="And every run below them, however deep.")]) -> Deed:
-    """Cancel runs: those named, or with --yes all that the filters find."""
+def cancel(
+    tree: Annotated[bool, typer.Option("--tree", help="Also cancel their children, and the children of those.")],
+) -> Change:
+    """Cancel the runs with these ids, or with --yes all runs that match the filters."""
 
-    def came_of(id: str, became: Status | dict[str, Status]) -> tuple[Status, str]:
-        below = dict(became) if isinstance(became, dict) else {id: became}
-        now = below.pop(id)
-        if now is Status.RUNNING:
-            said = "running; its worker is asked to stop it"
+    def describe(id: str, result: Status | dict[str, Status]) -> tuple[Status, str]:
+        descendants = dict(result) if isinstance(result, dict) else {id: result}
+        status = descendants.pop(id)
+        if status is Status.RUNNING:
+            text = "cancel requested; its worker stops it"
         else:
-            said = "cancelled" if now is Status.CANCELLED else f"had ended before as {now}"
-        return now, said + _describe_descendants(below.values())
+            text = "cancelled" if status is Status.CANCELLED else f"already ended as {status}"
+        return status, text + _describe_descendants(descendants.values())
 
     if tree:
-        return Deed(lambda namespace, id: run_operations.cancel_tree(namespace, id, CANCEL_GRACE), came_of)
-    return Deed(lambda namespace, id: run_operations.cancel(namespace, id, CANCEL_GRACE), came_of)
+        return Change(lambda namespace, id: run_operations.cancel_tree(namespace, id, CANCEL_GRACE), describe)
+    return Change(lambda namespace, id: run_operations.cancel(namespace, id, CANCEL_GRACE), describe)
 
 
-def revive(from_start: Annotated[bool, typer.Option("--from-start", help="Without what was saved of it.")]) -> Deed:
-    """Bring back failed, dead or cancelled runs: those named, or with --yes all that the filters find."""
-    said = "queued again" + (" from the start" if from_start else "")
-    return Deed(
-        lambda namespace, id: run_operations.revive(namespace, id, from_start), lambda id, _: (Status.QUEUED, said)
+def revive(
+    from_start: Annotated[bool, typer.Option("--from-start", help="Start again without the saved checkpoint.")],
+) -> Change:
+    """Requeue failed, dead or cancelled runs with these ids, or with --yes all failed and dead runs that match the filters."""
+    text = "requeued" + (" from the start" if from_start else "")
+    return Change(
+        lambda namespace, id: run_operations.revive(namespace, id, from_start), lambda id, _: (Status.QUEUED, text)
     )
 
 
-def discard() -> Deed:
-    """Remove ended runs before their retention is over: those named, or with --yes all that the filters find."""
-    return Deed(
-        run_operations.discard,
-        lambda id, had: (had, f"discarded; it had ended as {had}"),
-    )
+def discard() -> Change:
+    """Delete ended runs before their retention is over: the runs with these ids, or with --yes all that match the filters."""
+    return Change(run_operations.discard, lambda id, status: (status, f"discarded; it had ended as {status}"))
 
 
-# the command -> what it applies to where no status is given
-_APPLIES_TO: dict[Callable[..., Deed], Sequence[Status]] = {
+# the statuses to which a command applies if --status is not given
+_DEFAULT_STATUSES: dict[Callable[..., Change], Sequence[Status]] = {
     cancel: (Status.QUEUED, Status.DELAYED, Status.WAITING, Status.RUNNING),
     revive: (Status.FAILED, Status.DEAD),
     discard: tuple(sorted(ENDED)),
 }
 
-# the command -> which statuses can be asked for
-_MAY_BE: dict[str, Sequence[Status]] = {
-    cancel.__name__: _APPLIES_TO[cancel],
+# the statuses that --status may have
+_ALLOWED_STATUSES: dict[str, Sequence[Status]] = {
+    cancel.__name__: _DEFAULT_STATUSES[cancel],
     revive.__name__: (Status.FAILED, Status.DEAD, Status.CANCELLED),
-    discard.__name__: _APPLIES_TO[discard],
+    discard.__name__: _DEFAULT_STATUSES[discard],
 }
 
 
 def add_to(app: typer.Typer) -> None:
-    """The three commands. Each has its own options, and those that say which runs are meant."""
-    for deed, statuses in _APPLIES_TO.items():
-        command(app, name=deed.__name__)(_signed(deed, statuses))
+    """Add the three commands to the app."""
+    for make_change, statuses in _DEFAULT_STATUSES.items():
+        command(app, name=make_change.__name__)(_as_command(make_change, statuses))
 
 
-def _signed(deed: Callable[..., Deed], statuses: Sequence[Status]) -> Callable[..., int]:
-    """The function that typer calls: its signature is put together here, since typer knows no groups of options."""
+def _as_command(make_change: Callable[..., Change], statuses: Sequence[Status]) -> Callable[..., int]:
+    """Return the function that typer calls.
+
+    Its signature has the command's own options and those that select runs. It is built here because typer has no way to
+    share a group of options.
+    """
 
     def run(
-        here: Here, run_ids: RunIds = None, status: StatusIs = None, kind: Kind = None, queue: Queue = None,
-        since: Since = None, yes: Yes = False, dry_run: DryRun = False, **options: bool,
+        context: CommandContext, run_ids: RunIds = None, status: StatusFilter = None, kind: KindFilter = None,
+        queue: QueueFilter = None, since: SinceFilter = None, yes: Yes = False, dry_run: DryRun = False, **options: bool,
     ) -> int:  # fmt: skip
         filters = Filters(status, kind, queue, since)
-        changing = Changing(here, deed.__name__, statuses, deed(**options))
+        changing = ChangeCommand(context, make_change.__name__, statuses, make_change(**options))
         return changing.run(run_ids or (), filters, yes=yes, dry_run=dry_run)
 
     shared = inspect.signature(run, eval_str=True)
     first, *rest = [p for p in shared.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     flags = [
         parameter.replace(default=False, kind=inspect.Parameter.KEYWORD_ONLY)
-        for parameter in inspect.signature(deed, eval_str=True).parameters.values()
+        for parameter in inspect.signature(make_change, eval_str=True).parameters.values()
     ]
     keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in rest]
     run.__signature__ = shared.replace(parameters=[first, *keyword[:1], *flags, *keyword[1:]])  # type: ignore[attr-defined]  # functions have no such slot
-    run.__name__, run.__doc__ = deed.__name__, deed.__doc__
+    run.__name__, run.__doc__ = make_change.__name__, make_change.__doc__
     return run
 
 
-# ---- how they go on ----------------------------------------------------------------------------------------------------
+# ---- what the three commands share ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Changing:
-    """One such command, as it was called."""
+class ChangeCommand:
+    """One call of cancel, revive or discard."""
 
-    here: Here
+    context: CommandContext
     verb: str
     statuses: Sequence[Status]
-    deed: Deed
+    change: Change
 
     def run(self, ids: Sequence[str], filters: Filters, *, yes: bool, dry_run: bool) -> int:
-        if ids and filters.given:
-            raise BadOption("name runs or give filters, not both")
-        if not ids and not filters.given:
-            raise BadOption(f"say which runs to {self.verb}: their ids, or --kind, --queue, --status, --since")
-        if filters.status and filters.status not in _MAY_BE[self.verb]:
-            *others, last = _MAY_BE[self.verb]
-            raise BadOption(f"{self.verb} is for runs that are {', '.join(others)} or {last}, not {filters.status}")
-        settings = self.here.settings
-        with Client(settings.url, settings.namespace, settings.timeout) as client:
+        """Change the runs, or list them, and return the exit code.
+
+        Raises:
+            BadOption: The options contradict each other, or filters were given without --yes and --dry-run.
+        """
+        self._check(ids, filters)
+        with self.context.connect() as client:
             if ids:
                 named = [client.handle(id).id for id in ids]
-                return self._show(client, named, named=True) if dry_run else self._carry_out(client, iter([named]))
+                return self._list(client, named, named=True) if dry_run else self._apply(client, iter([named]))
             if dry_run or not yes:
-                return self._look(client, filters, dry_run=dry_run)
-            return self._carry_out(client, self._rounds(client, filters))
+                return self._preview(client, filters, dry_run=dry_run)
+            return self._apply(client, self._rounds(client, filters))
 
-    def _look(self, client: Client, filters: Filters, *, dry_run: bool) -> int:
-        ids = [id for status in self._meant(filters) for id in self._ids(client, filters, status)]
+    def _check(self, ids: Sequence[str], filters: Filters) -> None:
+        if ids and filters.given:
+            raise BadOption("give run ids or filters, not both")
+        if not ids and not filters.given:
+            raise BadOption(f"{self.verb} needs run ids, or a filter: --kind, --queue, --status or --since")
+        if filters.status and filters.status not in _ALLOWED_STATUSES[self.verb]:
+            *others, last = _ALLOWED_STATUSES[self.verb]
+            raise BadOption(
+                f"can't {self.verb} runs that are {filters.status}: --status must be {', '.join(others)} or {last}"
+            )
+
+    def _preview(self, client: Client, filters: Filters, *, dry_run: bool) -> int:
+        ids = [id for status in self._selected(filters) for id in self._ids(client, filters, status)]
         if not dry_run:
             match, them = ("run matches", "it") if len(ids) == 1 else ("runs match", "them")
-            raise BadOption(f"{len(ids):,} {match}: --yes to {self.verb} {them}, --dry-run to see {them}")
-        return self._show(client, ids)
+            raise BadOption(f"{len(ids):,} {match}: use --yes to {self.verb} {them}, or --dry-run to list {them}")
+        return self._list(client, ids)
 
-    def _show(self, client: Client, ids: Sequence[str], *, named: bool = False) -> int:
-        """What a dry run prints. A run that was named and is not there is said; one that a walk found may have gone since."""
-        shown = ids if self.here.as_json else ids[:SHOWN]
-        found = [outcome for part in _parts(shown) for outcome in _views(client, part)]
+    def _list(self, client: Client, ids: Sequence[str], *, named: bool = False) -> int:
+        """Print the runs of a dry run.
+
+        A run that the user named and that does not exist is an error. A run that a walk found may have ended and been
+        deleted since.
+        """
+        shown = ids if self.context.as_json else ids[:MAX_ROWS]
+        found = [outcome for part in _batches(shown) for outcome in _views(client, part)]
         views = [view for view in found if isinstance(view, RunView)]
         missing = [error for error in found if not isinstance(error, RunView)] if named else []
         for error in missing:
-            complain(error)
-        self.here.answer(views, runs_table(views, _clock.now()) if views else Text("no runs match"))
+            print_error(error)
+        self.context.answer(views, runs_table(views, _clock.now()) if views else Text("no runs match"))
         if len(shown) < len(ids):
-            more = f"and {format_count(len(ids) - len(shown), 'run')} more, {len(ids):,} in all; --json has them all"
-            self.here.console.print(Text(more, "dim"))
+            more = f"and {len(ids) - len(shown):,} more, {format_count(len(ids), 'run')} in total; --json lists all of them"
+            self.context.console.print(Text(more, "dim"))
         return REFUSED if missing else DONE
 
-    def _meant(self, filters: Filters) -> Sequence[Status]:
+    def _selected(self, filters: Filters) -> Sequence[Status]:
         return [filters.status] if filters.status else self.statuses
 
     def _ids(self, client: Client, filters: Filters, status: Status) -> list[str]:
         return client._do(list_operations.list_ids, filters.walk(status))
 
     def _rounds(self, client: Client, filters: Filters) -> Iterator[list[str]]:
-        """Walk after walk, until one finds nothing new: what was changed is no longer found, or was seen."""
+        """Yield the ids that each walk finds, and walk again until a walk finds no new id.
+
+        A run that was changed does not match any more, or its id was seen before.
+        """
         seen: set[str] = set()
-        for status in self._meant(filters):
+        for status in self._selected(filters):
             while fresh := [id for id in self._ids(client, filters, status) if id not in seen]:
                 seen.update(fresh)
                 yield fresh
 
-    def _carry_out(self, client: Client, rounds: Iterator[list[str]]) -> int:
-        """A run that is refused does not keep the others from being changed; a server that is away does."""
+    def _apply(self, client: Client, rounds: Iterator[list[str]]) -> int:
+        """Change the runs. If one is refused, the others are still changed. If the server is away, the command stops."""
         rows: list[dict[str, str]] = []
-        away: CoordinatorError | None = None
-        for part in (part for ids in rounds for part in _parts(ids)):
-            outcomes = client._do(run_operations.for_each, part, self.deed.plan)
+        outage: CoordinatorError | None = None
+        for part in (part for ids in rounds for part in _batches(ids)):
+            outcomes = client._do(run_operations.for_each, part, self.change.plan)
             lines: list[str] = []
             for id, outcome in zip(part, outcomes, strict=True):
                 if isinstance(outcome, (Unreachable, Unconfirmed)):
-                    away = away or outcome
+                    outage = outage or outcome
                 elif isinstance(outcome, CoordinatorError):
                     rows.append({"id": id, "error": str(outcome)})
-                    complain(outcome)
+                    print_error(outcome)
                 else:
-                    status, said = self.deed.came_of(id, outcome)
+                    status, text = self.change.describe(id, outcome)
                     rows.append({"id": id, "status": status})
-                    lines.append(f"{id}  {said}")
-            if lines and not self.here.as_json:
-                self.here.console.out("\n".join(lines))
-            if away is not None:
+                    lines.append(f"{id}  {text}")
+            if lines and not self.context.as_json:
+                self.context.console.out("\n".join(lines))
+            if outage is not None:
                 break
-        if self.here.as_json and (rows or away is None):
-            self.here.answer({"runs": rows})
-        elif not rows and away is None:
-            self.here.console.print(Text("no runs match"))
-        if away is not None:
-            raise away
+        if self.context.as_json and (rows or outage is None):
+            self.context.answer({"runs": rows})
+        elif not rows and outage is None:
+            self.context.console.print(Text("no runs match"))
+        if outage is not None:
+            raise outage
         return REFUSED if any("error" in row for row in rows) else DONE
 
 
-def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:
     return (ids[start : start + RUNS_PER_BATCH] for start in range(0, len(ids), RUNS_PER_BATCH))
 
 
 def _views(client: Client, ids: Sequence[str]) -> list[RunView | CoordinatorError]:
-    """Each run, or why it can't be shown; a server that is away is raised."""
+    """Return for each id its run, or the error that says why it can't be shown. Raise if the server is away."""
     found: list[RunView | CoordinatorError] = client._do(run_operations.for_each, ids, run_operations.view)
     for outcome in found:
         if isinstance(outcome, (Unreachable, Unconfirmed)):

@@ -1,4 +1,4 @@
-"""The commands of who looks after a namespace: doctor, pause, unpause."""
+"""The command doctor: verify the stored structure of a namespace, and repair it."""
 
 from __future__ import annotations
 
@@ -8,38 +8,35 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from coordinator.cli.options import BADLY, DONE, Here
-from coordinator.client.client import Client
-from coordinator.doctor import examiner as doctor
-from coordinator.doctor.examiner import Report
+from coordinator.cli.context import CommandContext
+from coordinator.cli.exits import DONE, PROBLEM
+from coordinator.doctor.examiner import examine
 from coordinator.doctor.findings import Finding
+from coordinator.doctor.report import DoctorReport
 from coordinator.store import server_checks as checks
 from coordinator.store.transport.wire import Wire, drive
 from coordinator.views.formatting import clean, format_count
 
-OneQueue = Annotated[str | None, typer.Option("--queue", help="The queue.")]
-OneKind = Annotated[str | None, typer.Option("--kind", help="The kind.")]
 
-
-# ---- doctor ------------------------------------------------------------------------------------------------------------
-
-
-def examine(
-    here: Here,
-    repair: Annotated[bool, typer.Option("--repair", help="Mend what is wrong.")] = False,
+def doctor(
+    context: CommandContext,
+    repair: Annotated[bool, typer.Option("--repair", help="Repair what is wrong.")] = False,
 ) -> int:
-    """Prove that every run is in exactly one place and that nothing is left over; exit code 1 where something is wrong."""
-    settings = here.settings
+    """Verify that each run is stored in exactly one place, and that no data is left over.
+
+    Exits with 1 if something is wrong, or was not repaired.
+    """
+    settings = context.settings
     wire = Wire(settings.address, settings.timeout)
     try:
-        report = drive(wire, doctor.examine(drive(wire, checks.enter(settings)), repair=repair))
+        report = drive(wire, examine(drive(wire, checks.enter(settings)), repair=repair))
     finally:
         wire.close()
-    here.answer(_plain(report), *_shown(report, repair))
-    return DONE if report.healthy else BADLY
+    context.answer(_to_json(report), *_lines(report, repair))
+    return DONE if report.healthy else PROBLEM
 
 
-def _plain(report: Report) -> dict[str, Any]:
+def _to_json(report: DoctorReport) -> dict[str, Any]:
     rows = [
         {
             "subject": finding.subject,
@@ -48,65 +45,46 @@ def _plain(report: Report) -> dict[str, Any]:
             "where": clean(f"{finding.where}:{finding.name}".strip(":")),
             "fault": finding.fault,
             "sentence": clean(finding.sentence),
-            "mended": finding.mended,
+            "mended": finding.repaired,
         }
         for finding in report.findings
     ]
-    facts = ("namespace", "partitions", "runs", "keys", "healthy", "found", "mended", "counts")
-    return {**{fact: getattr(report, fact) for fact in facts}, "findings": rows}
+    return {
+        "namespace": report.namespace,
+        "partitions": report.partitions,
+        "runs": report.runs,
+        "keys": report.keys,
+        "healthy": report.healthy,
+        "found": report.found,
+        "mended": report.repaired,
+        "counts": report.counts,
+        "findings": rows,
+    }
 
 
-def _shown(report: Report, repair: bool) -> Iterator[Text]:
+def _lines(report: DoctorReport, repair: bool) -> Iterator[Text]:
     for finding in report.findings:
         yield _line(finding)
     if report.found > len(report.findings):
         yield Text(f"and {report.found - len(report.findings):,} more", "dim")
-    where = f"{format_count(report.runs, 'run')} in {format_count(report.partitions, 'partition')}"
+    yield _summary(report, repair)
+
+
+def _summary(report: DoctorReport, repair: bool) -> Text:
+    examined = (
+        f"namespace {report.namespace}: examined {format_count(report.runs, 'run')} "
+        f"in {format_count(report.partitions, 'partition')}"
+    )
+    problems = format_count(report.found, "problem")
     if not report.found:
-        yield Text(f"namespace {report.namespace}, {where}: nothing is wrong", "green")
-    elif not repair:
-        found = f"{format_count(report.found, 'thing')} {'is' if report.found == 1 else 'are'} wrong"
-        yield Text(f"{where}, {found}: 'coordinator doctor --repair' mends what it can", "yellow")
-    elif report.healthy:
-        were = "was" if report.found == 1 else "were"
-        yield Text(f"{where}, {format_count(report.found, 'thing')} {were} wrong: nothing is any more", "green")
-    else:
-        found = f"{format_count(report.found, 'thing')} wrong"
-        yield Text(f"{where}, {found}, {report.mended:,} mended: run it again", "red")
+        return Text(f"{examined}, no problems", "green")
+    if not repair:
+        return Text(f"{examined}, {problems}: 'coordinator doctor --repair' repairs them", "yellow")
+    if report.healthy:
+        return Text(f"{examined}, {problems}, all repaired", "green")
+    return Text(f"{examined}, {problems}, {report.repaired:,} repaired: run 'coordinator doctor --repair' again", "red")
 
 
 def _line(finding: Finding) -> Text:
-    said = Text(clean(finding.sentence), "red" if not finding.mended else "")
-    return said.append(f"  ({clean(finding.remedy)})", "dim") if finding.remedy else said
-
-
-# ---- pause and unpause ---------------------------------------------------------------------------------------------------
-
-
-def pause(here: Here, queue: OneQueue = None, kind: OneKind = None) -> None:
-    """Let no worker take runs of a queue or a kind; what runs goes on."""
-    with _client(here) as client:
-        new = client.pause(queue=queue, kind=kind)
-    _say(here, queue, kind, paused=True, new=new)
-
-
-def unpause(here: Here, queue: OneQueue = None, kind: OneKind = None) -> None:
-    """Let workers take runs of a queue or a kind again."""
-    with _client(here) as client:
-        new = client.unpause(queue=queue, kind=kind)
-    _say(here, queue, kind, paused=False, new=new)
-
-
-def _client(here: Here) -> Client:
-    settings = here.settings
-    return Client(settings.url, settings.namespace, settings.timeout)
-
-
-def _say(here: Here, queue: str | None, kind: str | None, *, paused: bool, new: bool) -> None:
-    what = f"queue {queue}" if queue is not None else f"kind {kind}"
-    if paused:
-        said = f"{what} is paused" if new else f"{what} was paused already"
-    else:
-        said = f"{what} goes on" if new else f"{what} was not paused"
-    facts = {"queue": queue} if queue is not None else {"kind": kind}
-    here.answer({**facts, "paused": paused, "changed": new}, Text(said))
+    text = Text(clean(finding.sentence), "" if finding.repaired else "red")
+    return text.append(f"  ({clean(finding.remedy)})", "dim") if finding.remedy else text

@@ -1,4 +1,4 @@
-"""Which runs a command is about: the filters that `runs` and the commands that change many have in common."""
+"""The filters with which `runs`, `cancel`, `revive` and `discard` select runs."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from coordinator.client.client import Client
 from coordinator.client.scan import Walk
 from coordinator.clock import SystemClock
 from coordinator.model.run import RunView, Status, ids_from
-from coordinator.model.run import name as checked
+from coordinator.model.run import name as check_name
 from coordinator.views.stuck_runs import find_blocked_routes, find_stuck_runs
 
-LIST_MOST = 10_000
+MAX_LISTED = 10_000
 _clock = SystemClock()
 
-Kind = Annotated[str | None, typer.Option("--kind", help="Only of this kind.")]
-Queue = Annotated[str | None, typer.Option("--queue", help="Only of this queue.")]
-StatusIs = Annotated[Status | None, typer.Option("--status", help="Only with this status.")]
-Since = Annotated[str | None, typer.Option("--since", metavar="AGE", help="Only enqueued within 30s, 10m, 2h, 1d.")]
+KindFilter = Annotated[str | None, typer.Option("--kind", help="Only runs of this kind.")]
+QueueFilter = Annotated[str | None, typer.Option("--queue", help="Only runs of this queue.")]
+StatusFilter = Annotated[Status | None, typer.Option("--status", help="Only runs with this status.")]
+SinceFilter = Annotated[
+    str | None, typer.Option("--since", metavar="AGE", help="Only runs enqueued within this time: 30s, 10m, 2h, 1d.")
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Which runs are meant."""
+    """Which runs a command is about."""
 
     status: Status | None = None
     kind: str | None = None
@@ -35,26 +37,27 @@ class Filters:
 
     @property
     def given(self) -> bool:
+        """Whether the user gave any filter."""
         return any((self.status, self.kind, self.queue, self.since))
 
     def find(self, client: Client, limit: int, status: Status | None = None) -> list[RunView]:
-        """The runs that are meant. An age is looked at here: the server has no index for it."""
+        """Return the runs that match. `--since` is applied here, since the server has no index by age."""
         status = status or self.status
         if self.since is None:
             return client.list(status=status, kind=self.kind, queue=self.queue, limit=limit)
         seconds, now = parse_age(self.since), _clock.now()
-        views = client.list(status=status, kind=self.kind, queue=self.queue, limit=LIST_MOST)
+        views = client.list(status=status, kind=self.kind, queue=self.queue, limit=MAX_LISTED)
         return [view for view in views if view.created.timestamp() >= now - seconds][:limit]
 
     def walk(self, status: Status) -> Walk:
-        """All of them, however many."""
+        """Return a walk through the ids of all matching runs with this status. It has no limit."""
         since = "" if self.since is None else ids_from(_clock.now() - parse_age(self.since))
         return Walk(
-            status, self.kind and checked(self.kind, "kind"), self.queue and checked(self.queue, "queue"), since
+            status, self.kind and check_name(self.kind, "kind"), self.queue and check_name(self.queue, "queue"), since
         )
 
     def find_stuck(self, client: Client, limit: int) -> list[RunView]:
-        """Those of the runs that are meant that wait for somebody who is not there. Lines that are served are not read."""
+        """Return the matching runs that are stuck. Ready queues from which a live worker takes runs are not read."""
         overview = client.status()
         views: list[RunView] = []
         for queue, kind in find_blocked_routes(overview):
@@ -62,5 +65,5 @@ class Filters:
                 views += replace(self, queue=queue, kind=kind).find(client, limit, Status.QUEUED)
         for status in (Status.DELAYED, Status.RUNNING):
             if self.status in (None, status):
-                views += self.find(client, LIST_MOST, status)
+                views += self.find(client, MAX_LISTED, status)
         return find_stuck_runs(views, overview, _clock.now())[:limit]

@@ -1,4 +1,7 @@
-"""One thing that is wrong in a namespace, and how it is said: the words of the scripts as sentences. Pure, no I/O."""
+"""One fault in a namespace, and the sentence that describes it. Pure, no I/O.
+
+The scripts answer with one word for each fault; this module turns the words into sentences.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,18 @@ Subject = Literal["run", "entry", "key", "type"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong. `what` is a run's id, a member or a key's name; `where` the set, list or family it is in."""
+    """One fault.
+
+    Attributes:
+        subject: What is damaged: a run, an entry of a collection, a key, or the type of a key.
+        partition: The number of the partition.
+        what: The id of the run, the member of the collection, or the name of the key.
+        fault: The script's word for the fault.
+        detail: What the script says about the fault.
+        where: The collection that has the entry, or the family of the key.
+        name: The rest of the collection's name, if it has one.
+        outcome: The script's word for the result of a repair; empty without a repair.
+    """
 
     subject: Subject
     partition: int
@@ -22,34 +36,37 @@ class Finding:
     outcome: str = ""
 
     @property
-    def mended(self) -> bool:
+    def repaired(self) -> bool:
+        """Whether the fault was repaired."""
         return self.outcome in ("repaired", "kept")
 
     @property
     def sentence(self) -> str:
-        """What is wrong, in words."""
+        """What is wrong."""
         match self.subject:
             case "run":
-                return f"run {self.what} {_of_run(self.fault, self.detail)}"
+                return f"run {self.what} {_describe_run(self.fault, self.detail)}"
             case "entry":
-                return _of_entry(self)
+                return _describe_entry(self)
             case "key":
-                return _of_key(self)
+                return _describe_key(self)
             case "type":
-                return f"key {self._key!r} is a {self.detail}, and should be a {self.fault}: whoever needs it fails"
+                return (
+                    f"key {self._key!r} is a {self.detail} and should be a {self.fault}: every call that needs it fails"
+                )
 
     @property
     def remedy(self) -> str:
-        """What was done about it."""
+        """What the repair did; empty without a repair."""
         match self.outcome:
             case "repaired":
-                return "mended"
+                return "repaired"
             case "kept":
-                return f"moved to 'set-aside:{self._key}' for a week"
+                return f"moved to 'set-aside:{self._key}', where it is kept for a week"
             case "blocked":
-                return "not mended: something else has to be mended first; run it again"
+                return "not repaired: another fault must be repaired first; run the command again"
             case "changed":
-                return "has changed meanwhile; looked at again"
+                return "changed while it was examined; will be examined again"
             case _:
                 return ""
 
@@ -64,44 +81,47 @@ class Finding:
                 return self.what
 
 
-_LINES = {"ready": "its line", "suspect": "the line of suspects", "delayed": "the list of delayed runs"}
+_COLLECTION_NAMES = {
+    "ready": "its ready queue",
+    "suspect": "the queue of suspects",
+    "delayed": "the list of delayed runs",
+}
 
 
-def _of_run(fault: str, detail: str) -> str:
+def _describe_run(fault: str, detail: str) -> str:
     match fault:
         case "unreadable":
-            what, _, is_there = detail.partition(" ")
-            said = f" ({is_there[:80]!r})" if is_there else ""
-            senseless = "make no sense" if what == "counters" else "makes no sense"
-            return f"can't be read: its {what} {senseless if is_there else 'is missing'}{said}"
+            what, _, value = detail.partition(" ")
+            verb = "are" if what == "counters" else "is"
+            return f"can't be read: its {what} {verb} " + (f"not valid ({value[:80]!r})" if value else "missing")
         case "lineless":
-            waits = "delayed" if detail == "delayed" else "queued"
-            return f"is {waits} and not in {_LINES[detail]}: it would wait for ever"
+            status = "delayed" if detail == "delayed" else "queued"
+            return f"is {status}, but not in {_COLLECTION_NAMES[detail]}: it would wait forever"
         case "twice":
-            return f"is also in {_LINES.get(detail, detail)}, where it does not belong"
+            return f"is also in {_COLLECTION_NAMES.get(detail, detail)}, where it does not belong"
         case "unrouted":
-            return f"waits in line {detail!r}, which nobody rings"
+            return f"waits in the ready queue of route {detail!r}, whose bell no coordinator rings"
         case "tokenless":
-            return "is running and has no owner that can be read"
+            return "is running, but its owner can't be read"
         case "ownerless":
-            return f"is running on worker {detail}, which has no lease: nobody would recover it"
+            return f"is running on worker {detail}, which has no lease: no coordinator would recover it"
         case "unowned":
-            return f"is running on worker {detail}, and not among the runs that this worker owns"
+            return f"is running on worker {detail}, but is not among the runs that this worker owns"
         case "unlive":
-            return "is running, and not in the set of live runs"
+            return "is running, but not in the set of live runs"
         case "held":
-            return f"is not running, and still held by worker {detail}"
+            return f"is not running, but is still among the runs that worker {detail} owns"
         case "timeless":
-            what = "the cancel that was asked for" if detail == "cancel" else "its expiry"
+            what = "its requested cancel" if detail == "cancel" else "its expiry"
             return f"has no deadline for {what}"
         case "mortal":
-            return f"has not ended, and its {_part(detail)} would vanish by a TTL"
+            return f"has not ended, but its {_part(detail)} has a TTL and would vanish"
         case "endless":
-            return f"has ended, and its {_part(detail)} has no TTL: it would stay for ever"
+            return f"has ended, but its {_part(detail)} has no TTL and would stay forever"
         case "live":
-            return "has ended, and is still in the set of live runs"
+            return "has ended, but is still in the set of live runs"
         case "unlisted":
-            return f"has ended, and is not in the list of {detail} runs"
+            return f"has ended, but is not in the list of {detail} runs"
         case _:
             return f"is damaged: {fault} {detail}"
 
@@ -110,35 +130,43 @@ def _part(detail: str) -> str:
     return "hash" if detail == "run" else detail
 
 
-def _of_entry(finding: Finding) -> str:
+def _describe_entry(finding: Finding) -> str:
     place = f"{finding.where}:{finding.name}" if finding.name else finding.where
     match finding.fault:
         case "runless":
-            return f"{place!r} has an entry {finding.what!r}, and there is no such run"
+            return f"{place!r} has an entry {finding.what!r}, but this run does not exist"
         case "elsewhere":
-            return f"{place!r} has an entry {finding.what!r}, and that run belongs elsewhere ({finding.detail})"
+            return f"{place!r} has an entry {finding.what!r}, but this run belongs elsewhere ({finding.detail})"
         case "absent":
-            return f"{place!r} has an entry {finding.what!r}, and there is no such schedule"
+            return f"{place!r} has an entry {finding.what!r}, but this schedule does not exist"
         case "stranger":
-            return f"worker {finding.what} has a lease, and nothing is known of it"
+            return f"worker {finding.what} has a lease, but no record"
         case _:
-            return f"entry {finding.what!r} could not be read by a worker or a coordinator, and was set aside"
+            return f"entry {finding.what!r} was set aside because a worker or a coordinator could not read it"
 
 
-def _of_key(finding: Finding) -> str:
-    what = {"ckpt": "the checkpoint", "messages": "the messages", "once": "the idempotency key", "worker": "the record"}
-    what["schedule"] = "the schedule"
-    key = f"{what[finding.where]} {finding.what!r}"
+_KEY_NAMES = {
+    "ckpt": "the checkpoint",
+    "messages": "the messages",
+    "once": "the idempotency key",
+    "schedule": "the schedule",
+    "worker": "the record",
+}
+
+
+def _describe_key(finding: Finding) -> str:
+    key = f"{_KEY_NAMES[finding.where]} {finding.what!r}"
+    plural = finding.where == "messages"
     match finding.fault:
         case "unwatched":
-            return f"{key} is in no list that a coordinator looks at: it would never fire"
+            return f"{key} is not in the list of schedules that coordinators read: it would never fire"
         case "leaked" if finding.where == "worker":
             return f"{key} of a worker that is gone has no TTL"
         case "leaked" if finding.where == "once":
-            return f"{key} names a run that is gone, and is in the way of a new one"
+            return f"{key} belongs to a run that does not exist any more, and prevents a new one"
         case "leaked":
-            return f"{key} belong{'' if finding.where == 'messages' else 's'} to no run: left over"
+            return f"{key} {'are' if plural else 'is'} left over: no run uses {'them' if plural else 'it'}"
         case "endless":
-            return f"{key} of an ended run ha{'ve' if finding.where == 'messages' else 's'} no TTL"
+            return f"{key} of an ended run ha{'ve' if plural else 's'} no TTL"
         case _:
-            return f"{key} of a run that has not ended would vanish by a TTL"
+            return f"{key} of a run that has not ended ha{'ve' if plural else 's'} a TTL and would vanish"

@@ -16,7 +16,7 @@ import redis
 
 from coordinator import Client
 from coordinator.config import Settings
-from coordinator.doctor import examiner as doctor
+from coordinator.doctor.examiner import examine
 from coordinator.store import scripts
 from coordinator.store import server_checks as checks
 from coordinator.store.transport.connections.embedded_server import attach
@@ -30,7 +30,7 @@ def examined(admin: redis.Redis, url: str, *, repair: bool) -> dict[str, object]
     settings = Settings(url, NAMESPACE)
     wire = Wire(settings.address)
     began, spent = time.monotonic(), cpu_of(admin)
-    report = drive(wire, doctor.examine(drive(wire, checks.enter(settings)), repair=repair))
+    report = drive(wire, examine(drive(wire, checks.enter(settings)), repair=repair))
     took = time.monotonic() - began
     wire.close()
     slow = sorted(

@@ -165,7 +165,7 @@ def test_enqueue_prints_the_id_and_hands_the_inputs_over(shell: Shell, client: C
 def test_who_enqueues_is_told_that_the_queue_is_paused(shell: Shell, client: Client) -> None:
     client.pause(queue="default")
     said = shell("enqueue", "greet")
-    assert said.err == "queue 'default' is paused: it waits until that is over\n"
+    assert said.err == "queue 'default' is paused; the run waits until it is unpaused\n"
     assert client.handle(said.out.strip()).view().status == "queued"
 
 
@@ -186,14 +186,14 @@ def test_inputs_come_from_an_option_a_file_or_standard_input(shell: Shell, clien
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["tides"], "'tides' is no input: write name=text"),
-        (["a:=tides"], "the value of a:= is no JSON"),
+        (["tides"], "'tides' is not an input: write name=text"),
+        (["a:=tides"], "the value of a:= is not valid JSON"),
         (["--inputs", "[1]"], "must be a JSON object"),
-        (["--inputs", "{"], "--inputs is no JSON"),
+        (["--inputs", "{"], "--inputs is not valid JSON"),
         (["--inputs", "@absent.json"], "absent.json: No such file"),
         (["--priority", "101"], "priority 101"),
         (["--count", "0"], "--count"),
-        (["--count", "2", "--key", "k"], "--key finds one run"),
+        (["--count", "2", "--key", "k"], "--key stands for one run"),
         (["--delay", "soon"], "--delay"),
         (["--queue", "a b"], "queue 'a b' is not a valid name"),
     ],
@@ -219,7 +219,7 @@ def test_a_key_finds_the_run_that_is_there(shell: Shell) -> None:
     first = shell("enqueue", "greet", "--key", "k", "--json").json()["runs"][0]
     again = shell("enqueue", "greet", "--key", "k", "--json").json()["runs"][0]
     assert (first["created"], again) == (True, {"id": first["id"], "created": False})
-    assert "the key found this run" in shell("enqueue", "greet", "--key", "k").err
+    assert "a run with this key exists" in shell("enqueue", "greet", "--key", "k").err
     assert "has other inputs" in shell("enqueue", "greet", "name=other", "--key", "k").failed_with(3)
 
 
@@ -250,7 +250,7 @@ def test_status_counts_and_says_what_is_missing(shell: Shell) -> None:
     shell("enqueue", "greet", "--count", "3")
     said = shell("status")
     assert said.code == 0
-    assert re.search(r"default +greet +any +3 +none knows it", said.out)
+    assert re.search(r"default +greet +any +3 +no worker", said.out)
     assert "no coordinator is running" in said.out
     assert shell("status", "--json").json()["counts"]["queued"] == 3
 
@@ -319,8 +319,8 @@ def test_what_users_wrote_is_neither_markup_nor_an_escape_sequence(shell: Shell)
 def test_cancel_and_revive_named_runs(shell: Shell, client: Client) -> None:
     ids = shell("enqueue", "greet", "--count", "2").out.split()
     assert shell("cancel", *ids, "--json").json() == {"runs": [{"id": id, "status": "cancelled"} for id in ids]}
-    assert "had ended before" not in shell("cancel", ids[0]).out
-    assert "queued again from the start" in shell("revive", ids[0], "--from-start").out
+    assert "already ended" not in shell("cancel", ids[0]).out
+    assert "requeued from the start" in shell("revive", ids[0], "--from-start").out
     assert client.handle(ids[0]).view().status == "queued"
     assert "has not ended" in shell("revive", ids[0]).failed_with(3)
 
@@ -338,7 +338,7 @@ def test_one_that_is_refused_does_not_stop_the_others(shell: Shell, client: Clie
 def test_a_whole_kind_is_changed_only_with_yes(shell: Shell, client: Client) -> None:
     shell("enqueue", "greet", "--count", "30")
     other = shell("enqueue", "other").out.strip()
-    assert "30 runs match: --yes to cancel them" in shell("cancel", "--kind", "greet").failed_with(2)
+    assert "30 runs match: use --yes to cancel them" in shell("cancel", "--kind", "greet").failed_with(2)
     assert len(shell("cancel", "--kind", "greet", "--dry-run", "--json").json()) == 30
     assert len(client.list(status="queued")) == 31
     assert len(shell("cancel", "--kind", "greet", "--yes").out.splitlines()) == 30
@@ -365,15 +365,21 @@ def test_a_dry_run_changes_nothing_also_of_runs_that_are_named(shell: Shell, cli
 def test_a_status_that_a_change_is_not_for_is_wrong_use(shell: Shell) -> None:
     shell("enqueue", "greet")
     said = shell("discard", "--status", "queued", "--dry-run").failed_with(2)
-    assert "discard is for runs that are cancelled, completed, dead or failed, not queued" in said
-    assert "cancel is for runs that are" in shell("cancel", "--status", "dead", "--yes").failed_with(2)
-    assert "revive is for runs that are" in shell("revive", "--status", "running", "--yes").failed_with(2)
-    assert "1 run matches: --yes to cancel it, --dry-run to see it" in shell("cancel", "--kind", "greet").failed_with(2)
+    assert "can't discard runs that are queued: --status must be cancelled, completed, dead or failed" in said
+    assert "can't cancel runs that are dead: --status must be" in shell(
+        "cancel", "--status", "dead", "--yes"
+    ).failed_with(2)
+    assert "can't revive runs that are running: --status must be" in shell(
+        "revive", "--status", "running", "--yes"
+    ).failed_with(2)
+    assert "1 run matches: use --yes to cancel it, or --dry-run to list it" in shell(
+        "cancel", "--kind", "greet"
+    ).failed_with(2)
 
 
 @pytest.mark.matrix("commands, case by case")
 def test_which_runs_must_be_said(shell: Shell) -> None:
-    assert "say which runs to cancel" in shell("cancel", "--yes").failed_with(2)
+    assert "cancel needs run ids, or a filter" in shell("cancel", "--yes").failed_with(2)
     assert "not both" in shell("revive", "0123456789abcdefghjk-00", "--kind", "greet").failed_with(2)
 
 
@@ -453,7 +459,7 @@ def test_no_server_is_exit_4(shell: Shell, nobody: int, program: str, words: lis
 @pytest.mark.matrix("commands, case by case")
 @every_command
 def test_memory_is_refused_in_one_sentence(shell: Shell, program: str, words: list[str]) -> None:
-    assert "memory:// lives in one process" in shell(*words, "--url", "memory://x", program=program).failed_with(2)
+    assert "can't use memory://" in shell(*words, "--url", "memory://x", program=program).failed_with(2)
 
 
 @pytest.mark.matrix("commands, case by case")
@@ -564,7 +570,9 @@ def test_a_module_in_the_way_is_noticed(shell: Shell, name: str) -> None:
 
 def test_a_mistake_of_ours_shows_no_values(shell: Shell) -> None:
     """typer's tracebacks would print local variables, and the server's password among them."""
-    broken = "import coordinator.cli.app as cli; cli.Client.status = lambda self: 1 / 0; cli.main()"
+    broken = (
+        "import coordinator, coordinator.cli.app as cli; coordinator.Client.status = lambda self: 1 / 0; cli.main()"
+    )
     command = [sys.executable, "-c", broken, "status", "--url", "redis://:s3cret@127.0.0.1:1/0"]
     done = subprocess.run(command, env=shell.environment, capture_output=True, text=True)
     assert "ZeroDivisionError" in done.stderr

@@ -26,11 +26,11 @@ def test_thousands_are_cancelled_revived_and_discarded_by_a_filter(stage: Stage,
     client.enqueue_many([("many", {})] * MANY)
     other = client.enqueue("other")
     assert said(stage, "cancel", "--kind", "many", code=2) == [
-        f"error: {MANY:,} runs match: --yes to cancel them, --dry-run to see them"
+        f"error: {MANY:,} runs match: use --yes to cancel them, or --dry-run to list them"
     ]
     looked = said(stage, "cancel", "--kind", "many", "--dry-run")
     assert len(looked) == 1 + 100 + 1
-    assert looked[-1] == f"and {MANY - 100:,} runs more, {MANY:,} in all; --json has them all"
+    assert looked[-1] == f"and {MANY - 100:,} more, {MANY:,} runs in total; --json lists all of them"
     lines = said(stage, "cancel", "--kind", "many", "--yes")
     assert (len(lines), {line.split("  ")[1] for line in lines}) == (MANY, {"cancelled"})
     assert client.status().counts[Status.CANCELLED] == MANY
@@ -53,7 +53,7 @@ def test_a_run_is_cancelled_with_all_that_is_below_it(stage: Stage, client: Clie
     grandchild = client.enqueue("child", parent=child.id)
     bystander = client.enqueue("child")
     assert said(stage, "cancel", "--tree", root.id) == [
-        f"{root.id}  running; its worker is asked to stop it; runs below it: 2 cancelled"
+        f"{root.id}  cancel requested; its worker stops it; runs below it: 2 cancelled"
     ]
     assert root.wait(60) is Status.CANCELLED
     assert {child.wait(10), grandchild.wait(10)} == {Status.CANCELLED}

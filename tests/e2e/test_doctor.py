@@ -16,8 +16,8 @@ import pytest
 
 from coordinator import Client, Handle
 from coordinator.config import address
-from coordinator.doctor import examiner as doctor
-from coordinator.doctor.examiner import Report
+from coordinator.doctor.examiner import examine
+from coordinator.doctor.report import DoctorReport
 from coordinator.store.keys import Namespace
 from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.transport.wire import Wire, drive
@@ -38,8 +38,8 @@ class Clinic:
         self.wire = Wire(address(url), timeout=30)
         self.space: Namespace = drive(self.wire, namespace_plans.create(namespace, birth="b1", durability=None))
 
-    def look(self, repair: bool = False) -> Report:
-        return drive(self.wire, doctor.examine(self.space, repair=repair))
+    def look(self, repair: bool = False) -> DoctorReport:
+        return drive(self.wire, examine(self.space, repair=repair))
 
 
 @pytest.fixture
@@ -143,13 +143,13 @@ def test_the_command_says_what_is_wrong_mends_it_and_tells_it_by_its_exit_code(
     keys, many = clinic.space.keys_of(handle.id), clinic.space.partitions
     partitions = f"{many} partition{'s' if many > 1 else ''}"
     code, said = coordinator(stage, "doctor")
-    assert (code, said) == (0, f"namespace {stage.namespace}, 1 run in {partitions}: nothing is wrong\n")
+    assert (code, said) == (0, f"namespace {stage.namespace}: examined 1 run in {partitions}, no problems\n")
 
     stage.place.admin.delete(keys.ready("default:k@0"))
     stage.place.admin.sadd(keys.live(), b"\xff")
     code, said = coordinator(stage, "doctor")
     assert code == 1
-    assert f"run {handle.id} is queued and not in its line: it would wait for ever\n" in said
+    assert f"run {handle.id} is queued, but not in its ready queue: it would wait forever\n" in said
     assert "2 things are wrong: 'coordinator doctor --repair' mends what it can" in said
     code, said = coordinator(stage, "doctor", "--json")
     report: dict[str, Any] = json.loads(said)
@@ -158,15 +158,15 @@ def test_the_command_says_what_is_wrong_mends_it_and_tells_it_by_its_exit_code(
 
     code, said = coordinator(stage, "doctor", "--repair")
     assert code == 0, said
-    assert "it would wait for ever  (mended)" in said
-    assert said.endswith(f"1 run in {partitions}, 2 things were wrong: nothing is any more\n")
+    assert "it would wait forever  (repaired)" in said
+    assert said.endswith(f"examined 1 run in {partitions}, 2 problems, all repaired\n")
     assert coordinator(stage, "doctor")[0] == 0
 
 
 def test_a_queue_is_paused_shown_and_unpaused(stage: Stage, client: Client) -> None:
     handle = client.enqueue("add", {"left": 1, "right": 2}, queue="nightly")
     assert coordinator(stage, "pause", "--queue", "nightly") == (0, "queue nightly is paused\n")
-    assert coordinator(stage, "pause", "--queue", "nightly") == (0, "queue nightly was paused already\n")
+    assert coordinator(stage, "pause", "--queue", "nightly") == (0, "queue nightly was already paused\n")
     assert "paused: queue nightly" in coordinator(stage, "status")[1]
     assert "queue 'nightly' is paused" in coordinator(stage, "show", handle.id)[1]
     code, said = coordinator(stage, "unpause", "--queue", "nightly", "--json")
@@ -229,10 +229,10 @@ def test_a_large_namespace_is_looked_at_and_mended_without_blocking_the_server(
             client.enqueue_many(("k", {}) for _ in range(RUNS))
         keys, admin = space.keys(0), server.admin
         admin.execute_command("SLOWLOG", "RESET")
-        assert drive(wire, doctor.examine(space)).found == 0
+        assert drive(wire, examine(space)).found == 0
         admin.unlink(keys.ready("default:k@0"))
-        report = drive(wire, doctor.examine(space, repair=True))
-        assert (report.runs, report.found, report.mended, report.healthy) == (RUNS, RUNS, RUNS, True)
+        report = drive(wire, examine(space, repair=True))
+        assert (report.runs, report.found, report.repaired, report.healthy) == (RUNS, RUNS, RUNS, True)
         assert admin.zcard(keys.ready("default:k@0")) == RUNS
         durations = sorted(entry["duration"] for entry in admin.slowlog_get(100_000))
         # a busy machine stops a server for longer than that now and then, whatever it does
@@ -256,7 +256,7 @@ def test_what_runs_were_given_is_not_read_only_to_see_that_it_is_there(
                 client.enqueue("k", {"large": "x" * 1_000_000})
         server.admin.execute_command("SCRIPT", "FLUSH", "SYNC")  # another Lua, without what enqueue has copied
         before = server.admin.info("memory")["used_memory_vm_eval"]
-        assert drive(wire, doctor.examine(space)).found == 0
+        assert drive(wire, examine(space)).found == 0
         assert server.admin.info("memory")["used_memory_vm_eval"] - before < 1_000_000
     finally:
         wire.close()

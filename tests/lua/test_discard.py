@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.doctor import examiner as doctor
+from coordinator.doctor.examiner import examine
 from coordinator.encoding.spec import SPEC_FIELDS
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans.clients import NewRun
@@ -41,7 +41,7 @@ def test_nothing_but_a_bare_tombstone_is_left(store: Store, ending: str) -> None
     assert left == {store.keys.run(run.id)}
     assert 0 < store.client.pttl(store.keys.run(run.id)) <= 60_000
     assert not store.run(run.id).keys() & set(SPEC_FIELDS)
-    assert store.do(doctor.examine(store.ns, now=store.at)).found == 0
+    assert store.do(examine(store.ns, now=store.at)).found == 0
 
 
 @pytest.mark.parametrize("status", ["queued", "delayed", "running"])

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from coordinator import Status
-from coordinator.doctor import examiner as doctor
-from coordinator.doctor.examiner import Report
+from coordinator.doctor.examiner import examine
 from coordinator.doctor.findings import Finding
+from coordinator.doctor.report import DoctorReport
 from coordinator.store import scripts
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import doctor as doctor_plans
@@ -23,11 +23,11 @@ LINE = ROUTES[0]
 DAY = 86_400_000
 
 
-def look(store: Store, repair: bool = False) -> Report:
-    return store.do(doctor.examine(store.ns, repair=repair, now=store.at))
+def look(store: Store, repair: bool = False) -> DoctorReport:
+    return store.do(examine(store.ns, repair=repair, now=store.at))
 
 
-def words(report: Report) -> list[str]:
+def words(report: DoctorReport) -> list[str]:
     return sorted(f"{finding.subject} {finding.fault}" for finding in report.findings)
 
 
@@ -111,15 +111,15 @@ DAMAGE: dict[str, Damage] = {
     "orphan in live": Damage(
         lambda s, at: s.client.sadd(s.keys.live(), "00000000000000000001-00"),
         ("entry runless",),
-        "'live' has an entry '00000000000000000001-00', and there is no such run",
+        "'live' has an entry '00000000000000000001-00', but this run does not exist",
     ),
     "missing hash of a running run": Damage(
         lambda s, at: s.client.delete(s.keys.run(at["running"])),
         ("entry runless",) * 3 + ("key leaked",) * 3,
-        "and there is no such run",
+        "but this run does not exist",
     ),
     "missing hash of a queued run": Damage(
-        lambda s, at: s.client.delete(s.keys.run(at["queued"])), ("entry runless",) * 2, "there is no such run"
+        lambda s, at: s.client.delete(s.keys.run(at["queued"])), ("entry runless",) * 2, "this run does not exist"
     ),
     "missing hash of a delayed run": Damage(
         lambda s, at: s.client.delete(s.keys.run(at["later"])), ("entry runless",) * 2, "'delayed' has an entry"
@@ -130,15 +130,15 @@ DAMAGE: dict[str, Damage] = {
     "queue entry without a run": Damage(
         lambda s, at: s.client.zadd(s.keys.ready(LINE), {"00000000000000000001-00": 1}),
         ("entry runless",),
-        f"'ready:{LINE}' has an entry '00000000000000000001-00', and there is no such run",
+        f"'ready:{LINE}' has an entry '00000000000000000001-00', but this run does not exist",
     ),
     "entry that is no id": Damage(
-        lambda s, at: s.client.zadd(s.keys.ready(LINE), {"no id": 1}), ("entry runless",), "'no id', and there is no such run"
+        lambda s, at: s.client.zadd(s.keys.ready(LINE), {"no id": 1}), ("entry runless",), "'no id', but this run does not exist"
     ),
     "queued run in another line": Damage(
         lambda s, at: s.client.zadd(s.keys.suspect("other:k@0"), {at["queued"]: 1}),
         ("entry elsewhere",),
-        f"that run belongs elsewhere ({LINE})",
+        f"this run belongs elsewhere ({LINE})",
         "queued",
         [f"ready:{LINE}"],
         "queued",
@@ -146,7 +146,7 @@ DAMAGE: dict[str, Damage] = {
     "queued run missing from its queue": Damage(
         lambda s, at: s.client.zrem(s.keys.ready(LINE), at["queued"]),
         ("run lineless",),
-        "is queued and not in its line: it would wait for ever",
+        "is queued, but not in its ready queue: it would wait forever",
         "queued",
         [f"ready:{LINE}"],
         "queued",
@@ -154,7 +154,7 @@ DAMAGE: dict[str, Damage] = {
     "suspect missing from its queue": Damage(
         lambda s, at: s.client.zrem(s.keys.suspect(LINE), at["suspect"]),
         ("run lineless",),
-        "is queued and not in the line of suspects",
+        "is queued, but not in the queue of suspects",
         "suspect",
         [f"suspect:{LINE}"],
         "queued",
@@ -162,13 +162,13 @@ DAMAGE: dict[str, Damage] = {
     "suspect in the ordinary line": Damage(
         lambda s, at: s.client.zadd(s.keys.ready(LINE), {at["suspect"]: 1}),
         ("run twice",),
-        "is also in its line, where it does not belong",
+        "is also in its ready queue, where it does not belong",
         "suspect",
         [f"suspect:{LINE}"],
         "queued",
     ),
     "line that nobody rings": Damage(
-        lambda s, at: s.client.srem(s.keys.routes(), LINE), ("run unrouted",) * 2, "which nobody rings", "queued"
+        lambda s, at: s.client.srem(s.keys.routes(), LINE), ("run unrouted",) * 2, "whose bell no coordinator rings", "queued"
     ),
     "owner without a lease": Damage(
         lambda s, at: s.client.zrem(s.keys.workers(), "w3"),
@@ -179,12 +179,12 @@ DAMAGE: dict[str, Damage] = {
         "cancelled",
     ),
     "owner of which nothing is known": Damage(
-        lambda s, at: s.client.delete(s.keys.worker("w3")), ("entry stranger",), "worker w3 has a lease, and nothing is known"
+        lambda s, at: s.client.delete(s.keys.worker("w3")), ("entry stranger",), "worker w3 has a lease, but no record"
     ),
     "running and not owned": Damage(
         lambda s, at: s.client.srem(s.keys.owned("w3"), at["running"]),
         ("run unowned",),
-        "is running on worker w3, and not among the runs that this worker owns",
+        "is running on worker w3, but is not among the runs that this worker owns",
         "running",
         ["owned:w3"],
         "running",
@@ -195,7 +195,7 @@ DAMAGE: dict[str, Damage] = {
     "running without a token": Damage(
         lambda s, at: s.client.hdel(s.keys.run(at["running"]), "token"),
         ("entry elsewhere", "run tokenless"),
-        "is running and has no owner that can be read",
+        "is running, but its owner can't be read",
         "running",
         ["ended:cancelled"],
         "cancelled",
@@ -211,7 +211,7 @@ DAMAGE: dict[str, Damage] = {
     "running and queued": Damage(
         lambda s, at: s.client.zadd(s.keys.ready("default:k@1"), {at["running"]: 1}),
         ("run twice",),
-        "is also in its line, where it does not belong",
+        "is also in its ready queue, where it does not belong",
         "running",
         ["owned:w3"],
         "running",
@@ -222,7 +222,7 @@ DAMAGE: dict[str, Damage] = {
             s.client.sadd(s.keys.owned("w3"), at["queued"]),
         ),
         ("run held",),
-        "is not running, and still held by worker w3",
+        "is not running, but is still among the runs that worker w3 owns",
         "queued",
         [f"ready:{LINE}"],
         "queued",
@@ -230,7 +230,7 @@ DAMAGE: dict[str, Damage] = {
     "delayed run missing from delayed": Damage(
         lambda s, at: s.client.zrem(s.keys.delayed(), at["later"]),
         ("run lineless",),
-        "is delayed and not in the list of delayed runs",
+        "is delayed, but not in the list of delayed runs",
         "later",
         ["delayed"],
         "delayed",
@@ -238,7 +238,7 @@ DAMAGE: dict[str, Damage] = {
     "delayed and queued": Damage(
         lambda s, at: s.client.zadd(s.keys.ready(LINE), {at["later"]: 1}),
         ("run twice",),
-        "is also in its line",
+        "is also in its ready queue",
         "later",
         ["delayed"],
         "delayed",
@@ -252,7 +252,7 @@ DAMAGE: dict[str, Damage] = {
             s.client.sadd(s.keys.owned("w3"), at["failed"]),
         ),
         ("run held",),
-        "still held by worker w3",
+        "still among the runs that worker w3 owns",
         "failed",
         ["ended:failed"],
         "failed",
@@ -263,7 +263,7 @@ DAMAGE: dict[str, Damage] = {
     "ended without a TTL": Damage(
         lambda s, at: s.client.persist(s.keys.run(at["dead"])),
         ("run endless",),
-        "has ended, and its hash has no TTL",
+        "has ended, but its hash has no TTL",
         "dead",
         ["ended:dead"],
         "dead",
@@ -271,7 +271,7 @@ DAMAGE: dict[str, Damage] = {
     "ended without a TTL of its checkpoint": Damage(
         lambda s, at: s.client.persist(s.keys.ckpt(at["failed"])),
         ("run endless",),
-        "has ended, and its checkpoint has no TTL",
+        "has ended, but its checkpoint has no TTL",
         "failed",
     ),
     "messages of an ended run without a TTL": Damage(
@@ -293,23 +293,23 @@ DAMAGE: dict[str, Damage] = {
         ["ended:failed"],
     ),
     "open run with a TTL": Damage(
-        lambda s, at: s.client.expire(s.keys.run(at["queued"]), 1000), ("run mortal",), "would vanish by a TTL", "queued"
+        lambda s, at: s.client.expire(s.keys.run(at["queued"]), 1000), ("run mortal",), "a TTL and would vanish", "queued"
     ),
     "checkpoint of an open run with a TTL": Damage(
-        lambda s, at: s.client.expire(s.keys.ckpt(at["running"]), 1000), ("run mortal",), "its checkpoint would vanish"
+        lambda s, at: s.client.expire(s.keys.ckpt(at["running"]), 1000), ("run mortal",), "its checkpoint has a TTL"
     ),
     "messages of an open run with a TTL": Damage(
-        lambda s, at: s.client.expire(s.keys.messages(at["running"], "1"), 1000), ("key mortal",), "would vanish by a TTL"
+        lambda s, at: s.client.expire(s.keys.messages(at["running"], "1"), 1000), ("key mortal",), "a TTL and would vanish"
     ),
     "leaked checkpoint": Damage(
         lambda s, at: s.client.hset(s.keys.ckpt("00000000000000000001-00"), "head", "x"),
         ("key leaked",),
-        "the checkpoint '00000000000000000001-00' belongs to no run: left over",
+        "the checkpoint '00000000000000000001-00' is left over: no run uses it",
     ),
     "leaked messages": Damage(
         lambda s, at: s.client.hset(s.keys.messages("00000000000000000001-00", "1"), "0", "x"),
         ("key leaked",),
-        "the messages '00000000000000000001-00:1' belong to no run: left over",
+        "the messages '00000000000000000001-00:1' are left over: no run uses them",
     ),
     "leaked generation": Damage(
         lambda s, at: s.client.hset(s.keys.messages(at["running"], "7"), "0", "x"), ("key leaked",), "left over"
@@ -317,10 +317,10 @@ DAMAGE: dict[str, Damage] = {
     "leaked record of a worker": Damage(
         lambda s, at: s.client.hset(s.keys.worker("w77"), "host", "h"), ("key leaked",), "of a worker that is gone has no TTL"
     ),
-    "key that names a run that is gone": Damage(
+    "key that belongs to a run that does not exist any more": Damage(
         lambda s, at: s.client.set(s.keys.once("k", "a:b"), "00000000000000000001-00 d"),
         ("key leaked",),
-        "the idempotency key 'k:a:b' names a run that is gone",
+        "the idempotency key 'k:a:b' belongs to a run that does not exist any more",
     ),
     "key of an ended run without a TTL": Damage(
         lambda s, at: s.client.persist(s.keys.once("k", "key-failed")), ("key endless",), "of an ended run has no TTL"
@@ -331,13 +331,13 @@ DAMAGE: dict[str, Damage] = {
     "cancel without a deadline": Damage(
         lambda s, at: s.client.zrem(s.keys.deadlines(), f"cancel:{at['running']}"),
         ("run timeless",),
-        "no deadline for the cancel that was asked for",
+        "no deadline for its requested cancel",
     ),
     "deadline without a run": Damage(
         lambda s, at: s.client.zadd(s.keys.deadlines(), {"expire:00000000000000000001-00": 1}), ("entry runless",), "'deadlines'"
     ),
     "counters of a queued run": Damage(
-        spoil_counters("queued"), ("run unreadable",), "can't be read: its counters make no sense", "queued", ["ended:dead"], "dead"
+        spoil_counters("queued"), ("run unreadable",), "can't be read: its counters are not valid", "queued", ["ended:dead"], "dead"
     ),
     "counters of a delayed run": Damage(
         spoil_counters("later"), ("run unreadable",), "can't be read", "later", ["ended:dead"], "dead"
@@ -351,7 +351,7 @@ DAMAGE: dict[str, Damage] = {
     "status that nobody knows": Damage(
         lambda s, at: s.client.hset(s.keys.run(at["queued"]), "status", "lost"),
         ("run unreadable",),
-        "its status makes no sense ('lost')",
+        "its status is not valid ('lost')",
         "queued",
         ["ended:dead"],
         "dead",
@@ -367,7 +367,7 @@ DAMAGE: dict[str, Damage] = {
     "running run without a route": Damage(
         lambda s, at: s.client.hset(s.keys.run(at["running"]), "route", "nowhere"),
         ("key leaked",) * 3 + ("run unreadable",),
-        "its route makes no sense ('nowhere')",
+        "its route is not valid ('nowhere')",
         "running",
         [],
         "missing",
@@ -375,7 +375,7 @@ DAMAGE: dict[str, Damage] = {
     "set aside by a claim": Damage(
         lambda s, at: s.client.zadd(s.keys.aside(), {"queued:00000000000000000001-00": NOW}),
         ("entry aside",),
-        "entry 'queued:00000000000000000001-00' could not be read by a worker or a coordinator, and was set aside",
+        "entry 'queued:00000000000000000001-00' was set aside because a worker or a coordinator could not read it",
     ),
     "set aside, and still damaged": Damage(
         lambda s, at: (
@@ -410,7 +410,7 @@ def test_damage_is_found_said_and_mended(store: Store, name: str) -> None:
     repaired = look(store, repair=True)
     assert repaired.healthy, [(finding.sentence, finding.outcome) for finding in repaired.findings]
     assert sorted({*words(repaired)}) == sorted({*damage.said})
-    assert all(finding.mended and finding.remedy for finding in repaired.findings)
+    assert all(finding.repaired and finding.remedy for finding in repaired.findings)
     with store.unchanged():
         assert look(store).found == 0
     if damage.run:
@@ -449,11 +449,13 @@ def test_a_key_of_another_type_is_set_aside_and_what_it_held_is_put_back(store: 
     store.spoil(key)
     short = key.split("}:", 1)[1]
     report = look(store)
-    assert any(f"key {short!r} is a string, and should be a" in finding.sentence for finding in report.findings)
+    assert any(f"key {short!r} is a string and should be a" in finding.sentence for finding in report.findings)
 
     repaired = look(store, repair=True)
     assert repaired.healthy, [(finding.sentence, finding.outcome) for finding in repaired.findings]
-    assert any(f"moved to 'set-aside:{short}' for a week" in finding.remedy for finding in repaired.findings)
+    assert any(
+        f"moved to 'set-aside:{short}', where it is kept for a week" in finding.remedy for finding in repaired.findings
+    )
     assert store.client.get(store.keys.set_aside(short)) == b"spoilt"
     assert store.client.pttl(store.keys.set_aside(short)) > 0
     assert look(store).found == 0
@@ -676,14 +678,14 @@ def test_what_was_seen_once_and_is_gone_at_the_second_look_is_not_said(store: St
     store.client.zrem(store.keys.ready(LINE), id)
     looks = 0
 
-    def meddled(plan: Generator[Any, Any, Report]) -> Generator[Any, Any, Report]:
+    def meddled(plan: Generator[Any, Any, DoctorReport]) -> Generator[Any, Any, DoctorReport]:
         nonlocal looks
         answer = None
         while True:
             try:
                 request = plan.send(answer)
             except StopIteration as done:
-                report: Report = done.value
+                report: DoctorReport = done.value
                 return report
             answer = yield request
             if isinstance(request, list) and any(
@@ -692,7 +694,7 @@ def test_what_was_seen_once_and_is_gone_at_the_second_look_is_not_said(store: St
                 looks += 1
                 store.client.zadd(store.keys.ready(LINE), {id: NOW})  # it comes back after the first look
 
-    report = store.do(meddled(doctor.examine(store.ns, now=store.at)))
+    report = store.do(meddled(examine(store.ns, now=store.at)))
     assert (report.found, looks) == (0, 2)
 
 
@@ -733,10 +735,10 @@ def test_every_word_that_a_script_may_answer_is_said_in_a_sentence() -> None:
 
 
 def test_many_findings_are_all_mended_and_the_first_are_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "MOST_TOLD", 5)
+    monkeypatch.setattr("coordinator.doctor.report.MAX_FINDINGS", 5)
     ids = {store.enqueue() for _ in range(40)}
     store.client.delete(store.keys.ready(LINE))
     report = look(store, repair=True)
-    assert (report.found, report.mended, len(report.findings)) == (40, 40, 5)
+    assert (report.found, report.repaired, len(report.findings)) == (40, 40, 5)
     assert report.counts == {"run: lineless": 40}
     assert set(store.line(store.keys.ready(LINE))) == ids

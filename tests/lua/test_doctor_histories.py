@@ -8,8 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from coordinator.doctor import examiner as doctor
-from coordinator.doctor.examiner import Report
+from coordinator.doctor.examiner import examine
+from coordinator.doctor.report import DoctorReport
 from tests.lua.calls import PREPARE
 from tests.lua.history import History
 from tests.lua.store import Store
@@ -18,11 +18,11 @@ from tests.servers import Server
 DEEPER = int(os.environ.get("RUNS_TEST_DEPTH", "1"))
 
 
-def look(history: History, repair: bool = False) -> Report:
-    return history.store.do(doctor.examine(history.store.ns, repair=repair, now=history.store.at))
+def look(history: History, repair: bool = False) -> DoctorReport:
+    return history.store.do(examine(history.store.ns, repair=repair, now=history.store.at))
 
 
-def said(report: Report) -> list[str]:
+def said(report: DoctorReport) -> list[str]:
     """A test clock that jumps by days trims lists of runs whose TTL is counted by the real one: that is no damage."""
     return [finding.sentence for finding in report.findings if finding.fault != "unlisted"]
 
@@ -42,7 +42,7 @@ def going_on(history: History, choose: random.Random, steps: int) -> None:
 def test_nothing_is_said_of_what_one_script_leaves(valkey_server: Server, namespace: str, name: str) -> None:
     with closing(Store(valkey_server.url, namespace)) as store:
         store.do(PREPARE[name](store))
-        assert said(store.do(doctor.examine(store.ns, now=store.at))) == []
+        assert said(store.do(examine(store.ns, now=store.at))) == []
 
 
 @pytest.mark.parametrize("seed", range(8 * DEEPER))

@@ -31,19 +31,19 @@ def test_nothing_is_said_of_sound_ones(store: Store) -> None:
 
 DAMAGE: dict[str, tuple[Callable[[Store], Any], str, str]] = {
     "lost from the list": (
-        lambda s: s.client.zrem(s.keys.schedules(), "active"), "key unwatched", "'active' is in no list",
+        lambda s: s.client.zrem(s.keys.schedules(), "active"), "key unwatched", "'active' is not in the list",
     ),
     "active and never looked at": (
         lambda s: s.client.zadd(s.keys.schedules(), {"active": NEVER}), "key unwatched", "it would never fire",
     ),
     "a paused one lost from the list": (
-        lambda s: s.client.zrem(s.keys.schedules(), "paused"), "key unwatched", "'paused' is in no list",
+        lambda s: s.client.zrem(s.keys.schedules(), "paused"), "key unwatched", "'paused' is not in the list",
     ),
     "a removed one that would stay for ever": (
-        lambda s: s.client.zrem(s.keys.schedules(), "removed"), "key unwatched", "'removed' is in no list",
+        lambda s: s.client.zrem(s.keys.schedules(), "removed"), "key unwatched", "'removed' is not in the list",
     ),
     "an entry without a schedule": (
-        lambda s: s.client.zadd(s.keys.schedules(), {"ghost": NEVER}), "entry absent", "'ghost', and there is no such schedule",
+        lambda s: s.client.zadd(s.keys.schedules(), {"ghost": NEVER}), "entry absent", "'ghost', but this schedule does not exist",
     ),
     "all of the list": (lambda s: s.client.delete(s.keys.schedules()), "key unwatched", "it would never fire"),
 }  # fmt: skip
@@ -60,7 +60,7 @@ def test_damage_is_found_said_and_mended(store: Store, name: str) -> None:
     assert any(sentence in finding.sentence for finding in report.findings), [f.sentence for f in report.findings]
     repaired = look(store, repair=True)
     assert repaired.healthy
-    assert all(finding.mended for finding in repaired.findings)
+    assert all(finding.repaired for finding in repaired.findings)
     with store.unchanged():
         assert look(store).found == 0
     upcoming = store.do(schedule_plans.upcoming(store.keys, batch=10, now=store.at))

@@ -9,9 +9,9 @@ from typing import Annotated, NoReturn
 import typer
 from rich.text import Text
 
-from coordinator.cli.options import Here, command, level_named, new_app
-from coordinator.cli.options import main as run_app
-from coordinator.client.client import Client
+from coordinator.cli.context import CommandContext
+from coordinator.cli.exits import run_app
+from coordinator.cli.options import command, new_app, parse_log_level
 from coordinator.views.namespace_display import workers_table
 from workers.cli import dev as cli_dev
 from workers.cli import fleet as cli_fleet
@@ -28,7 +28,7 @@ def main() -> NoReturn:
 
 @command(app)
 def start(
-    here: Here,
+    context: CommandContext,
     registries: cli_options.Registries,
     processes: Annotated[
         int, typer.Option(min=1, max=1000, envvar="RUNS_PROCESSES", help="Number of worker processes.")
@@ -83,11 +83,11 @@ def start(
     from workers.supervisor.sidecars import SidecarOptions
     from workers.supervisor.signals import serve
 
-    here.log_from(level_named(log_level))
+    context.configure_logs(parse_log_level(log_level))
     refuse_name_clash(Path.cwd())
-    settings = here.settings
+    settings = context.settings
     options = WorkerOptions(
-        settings=settings if here.timeout is not None else replace(settings, timeout=30.0),
+        settings=settings if context.timeout is not None else replace(settings, timeout=30.0),
         concurrency=concurrency,
         queues=cli_options.split_queues(queues),
         grace=grace,
@@ -105,12 +105,11 @@ command(app)(cli_dev.dev)
 
 
 @command(app, name="list")
-def list_workers(here: Here) -> None:
+def list_workers(context: CommandContext) -> None:
     """List the workers that have a lease, or whose runs were not recovered yet."""
-    settings = here.settings
-    with Client(settings.url, settings.namespace, settings.timeout) as client:
+    with context.connect() as client:
         found = client.workers()
-    here.answer(found, workers_table(found) if found else Text("no workers"))
+    context.answer(found, workers_table(found) if found else Text("no workers"))
 
 
 command(app)(cli_fleet.roll)

@@ -14,7 +14,8 @@ from typing import Annotated
 import typer
 
 from coordinator import logs
-from coordinator.cli.options import Here, level_named
+from coordinator.cli.context import CommandContext
+from coordinator.cli.options import parse_log_level
 from coordinator.config import Settings, local_settings
 from coordinator.errors import BadOption
 from workers.cli import options as cli_options
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 def dev(
-    here: Here,
+    context: CommandContext,
     registries: cli_options.Registries,
     processes: Annotated[
         int, typer.Option(min=1, max=100, envvar="RUNS_PROCESSES", help="Number of worker processes.")
@@ -44,10 +45,10 @@ def dev(
     from workers.process.options import WorkerOptions
     from workers.program.registries import exit_process, fast_runner
 
-    settings = _dev_settings(here)
+    settings = _dev_settings(context)
     refuse_name_clash(Path.cwd())
-    merged = MergedLog(sys.stderr, as_json=here.log_json)
-    logs.install(merged, level_named(log_level))
+    merged = MergedLog(sys.stderr, as_json=context.log_json)
+    logs.install(merged, parse_log_level(log_level))
     # Python takes the bytecode of a file for current if its size and the second of its change are the same. Two versions that
     # are saved within one second may have the same size.
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -80,8 +81,8 @@ def dev(
     return exit_code
 
 
-def _dev_settings(here: Here) -> Settings:
-    settings = local_settings(here.url, here.namespace, 30.0 if here.timeout is None else here.timeout)
+def _dev_settings(context: CommandContext) -> Settings:
+    settings = local_settings(context.url, context.namespace, 30.0 if context.timeout is None else context.timeout)
     if settings.address.scheme == "memory":
         raise BadOption(
             "memory:// exists in one process only, and this command starts several: leave out --url, or use another URL"

@@ -15,7 +15,8 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from coordinator.cli.options import BADLY, DONE, Here, complain
+from coordinator.cli.context import CommandContext
+from coordinator.cli.exits import DONE, PROBLEM, print_error
 from coordinator.client.overview import workers
 from coordinator.clock import SystemClock
 from coordinator.errors import NotFound, Refused
@@ -31,8 +32,8 @@ PROGRESS_POLL_SECONDS = 0.2
 
 
 @contextmanager
-def _connect(here: Here) -> Iterator[tuple[Wire, Namespace]]:
-    settings = here.settings
+def _connect(context: CommandContext) -> Iterator[tuple[Wire, Namespace]]:
+    settings = context.settings
     wire = Wire(settings.address, settings.timeout)
     try:
         yield wire, drive(wire, checks.enter(settings))
@@ -44,7 +45,7 @@ def _connect(here: Here) -> Iterator[tuple[Wire, Namespace]]:
 
 
 def roll(
-    here: Here,
+    context: CommandContext,
     fleet: Annotated[str, typer.Option(envvar="RUNS_FLEET", metavar="NAME", help="Name of the fleet.")] = "default",
     at_once: Annotated[
         int, typer.Option(min=1, max=1000, metavar="N", help="Processes that a supervisor replaces at the same time.")
@@ -56,7 +57,7 @@ def roll(
     If a new process can't start, the roll stops, and the other processes continue with the old code.
     The roll continues if this command is interrupted.
     """
-    with _connect(here) as (wire, space):
+    with _connect(context) as (wire, space):
         keys, number = space.keys(0), os.urandom(8).hex()
         by = f"{socket.gethostname()}:{os.getpid()}"
         asked = drive(wire, fleet_plans.request_roll(keys, fleet, number, at_once=at_once, by=by))
@@ -71,14 +72,14 @@ def roll(
                 "try again when that roll has finished"
             )
         try:
-            view = _follow(here, lambda: drive(wire, fleet_plans.read_roll(keys, fleet)), number)
+            view = _follow(context, lambda: drive(wire, fleet_plans.read_roll(keys, fleet)), number)
         except KeyboardInterrupt:
-            complain("the roll continues without this command: 'workers list' shows the code of each process")
+            print_error("the roll continues without this command: 'workers list' shows the code of each process")
             raise
-    return _show_result(here, fleet, view)
+    return _show_result(context, fleet, view)
 
 
-def _follow(here: Here, look: Callable[[], RollView], number: str) -> RollView:
+def _follow(context: CommandContext, look: Callable[[], RollView], number: str) -> RollView:
     """Show a progress bar until the roll has ended, and return its end."""
     columns = (
         TextColumn("{task.description}"),
@@ -87,7 +88,7 @@ def _follow(here: Here, look: Callable[[], RollView], number: str) -> RollView:
         TimeElapsedColumn(),
     )
     clock = SystemClock()
-    with Progress(*columns, console=here.aside, transient=True, disable=not here.aside.is_terminal) as progress:
+    with Progress(*columns, console=context.stderr, transient=True, disable=not context.stderr.is_terminal) as progress:
         bars = {}
         while True:
             view = look()
@@ -107,7 +108,7 @@ def _host_and_pid(supervisor: str) -> str:
     return supervisor.rpartition(":")[0]
 
 
-def _show_result(here: Here, fleet: str, view: RollView) -> int:
+def _show_result(context: CommandContext, fleet: str, view: RollView) -> int:
     parts = {
         name: RollPart("lost", part.replaced, part.total) if name in view.lost else part
         for name, part in view.parts.items()
@@ -121,11 +122,11 @@ def _show_result(here: Here, fleet: str, view: RollView) -> int:
     problems = [problem for name, part in parts.items() if (problem := _describe_problem(_host_and_pid(name), part))]
     shown = f"fleet {fleet} rolled: {replaced} {'process' if replaced == 1 else 'processes'} replaced"
     answer = {"fleet": fleet, "rolled": not problems, "replaced": replaced, "parts": rows}
-    here.answer(answer, *([] if problems else [Text(shown, "green")]))
+    context.answer(answer, *([] if problems else [Text(shown, "green")]))
     if not problems:
         return DONE
-    complain(f"the roll of fleet {fleet!r} is not complete: {'; '.join(problems)}")
-    return BADLY
+    print_error(f"the roll of fleet {fleet!r} is not complete: {'; '.join(problems)}")
+    return PROBLEM
 
 
 def _describe_problem(supervisor: str, part: RollPart) -> str:
@@ -148,7 +149,7 @@ def _describe_problem(supervisor: str, part: RollPart) -> str:
 
 
 def drain(
-    here: Here,
+    context: CommandContext,
     worker: Annotated[
         str,
         typer.Argument(
@@ -158,7 +159,7 @@ def drain(
     ],
 ) -> None:
     """Let one worker process release its runs and end. Its supervisor starts a new process in its place."""
-    with _connect(here) as (wire, space):
+    with _connect(context) as (wire, space):
         known = drive(wire, workers(space))
         chosen = choose_process(worker, known)
         ids = {one.id for one in chosen}
@@ -167,7 +168,7 @@ def drain(
     if not any(asked):
         raise NotFound(f"worker {one.id} ({one.host}:{one.pid}) has ended already")
     said = f"worker process {one.host}:{one.pid} is draining; its supervisor will start a new process in its place"
-    here.answer({"host": one.host, "pid": one.pid, "workers": sorted(ids)}, Text(said))
+    context.answer({"host": one.host, "pid": one.pid, "workers": sorted(ids)}, Text(said))
 
 
 def choose_process(name: str, known: list[WorkerView]) -> list[WorkerView]:

@@ -26,8 +26,9 @@ import redis
 from coordinator import Client, CoordinatorError, RunView, Status
 from coordinator.client.schedules import build_schedule
 from coordinator.config import settings
-from coordinator.doctor.examiner import Report, examine
+from coordinator.doctor.examiner import examine
 from coordinator.doctor.findings import Finding
+from coordinator.doctor.report import DoctorReport
 from coordinator.encoding.codec import encode
 from coordinator.model.run import id_from
 from coordinator.store.keys import Keys
@@ -240,7 +241,7 @@ def unexpected(directory: Path, findings: Sequence[Finding]) -> list[str]:
     return [one.sentence for one in findings if not any(name in f"{one.what} {one.name}" for name in known)]
 
 
-def _report_unexpected(by: Operator, report: Report) -> None:
+def _report_unexpected(by: Operator, report: DoctorReport) -> None:
     if sentences := unexpected(by.directory, report.findings):
         with (by.directory / "findings").open("a") as lines:
             lines.writelines(f"{sentence}\n" for sentence in sentences)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from coordinator.doctor import examiner as doctor
+from coordinator.doctor.examiner import examine
 from coordinator.encoding.codec import decode
 from coordinator.model.run import ENDED, Status
 from coordinator.store.plans import coordinators as coordinator_plans
@@ -88,7 +88,7 @@ class FinalChecks:
     def structure(self) -> None:
         for keys in self._environment.namespace.everywhere():
             self._environment.ask(coordinator_plans.ring(keys))
-        report = self._environment.ask(doctor.examine(self._environment.namespace))
+        report = self._environment.ask(examine(self._environment.namespace))
         if not report.healthy:
             raise Broken(f"the structure is inconsistent: {[str(finding) for finding in report.findings]}")
 

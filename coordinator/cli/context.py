@@ -1,0 +1,77 @@
+"""What every command gets: the server and namespace to work on, and where to print its answer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from rich.console import Console
+
+from coordinator import logs
+from coordinator.client.client import Client
+from coordinator.config import Settings, settings
+from coordinator.errors import BadOption
+from coordinator.views.json_data import to_json_data
+
+DEFAULT_TIMEOUT = 5.0
+_WIDTH_OF_A_FILE = 1000  # a table that is written to a file or a pipe is not squeezed into 80 columns
+
+
+@dataclass(frozen=True)
+class CommandContext:
+    """The values of the common options, and what a command does with them."""
+
+    url: str | None = None
+    namespace: str | None = None
+    as_json: bool = False
+    log_json: bool = False
+    timeout: float | None = None
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The server and the namespace.
+
+        Raises:
+            BadOption: The URL is memory://, where everything that a command writes is lost when the command exits.
+        """
+        found = settings(self.url, self.namespace, DEFAULT_TIMEOUT if self.timeout is None else self.timeout)
+        if found.address.scheme == "memory":
+            raise BadOption(
+                "a command can't use memory://, which exists only inside one process: "
+                "use --url redis://host:6379/0 or --url embedded://./dir"
+            )
+        return found
+
+    @cached_property
+    def console(self) -> Console:
+        """The console for answers: stdout."""
+        return _console(stderr=False)
+
+    @cached_property
+    def stderr(self) -> Console:
+        """The console for progress bars and remarks that are not part of the answer."""
+        return _console(stderr=True)
+
+    def connect(self) -> Client:
+        """Return a client for the server and the namespace."""
+        return Client(self.settings.url, self.settings.namespace, self.settings.timeout)
+
+    def answer(self, value: Any, *shown: Any) -> None:
+        """Print the answer of the command: `value` as JSON with --json, otherwise `shown`."""
+        if self.as_json:
+            sys.stdout.write(json.dumps(to_json_data(value), indent=2, ensure_ascii=False) + "\n")
+            return
+        for part in shown:
+            self.console.print(part)
+
+    def configure_logs(self, level: int) -> None:
+        """Write log lines from this level on to stderr."""
+        logs.configure(as_json=self.log_json, level=level)
+
+
+def _console(*, stderr: bool) -> Console:
+    console = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=_WIDTH_OF_A_FILE)

@@ -1,0 +1,85 @@
+"""How a command ends: exit codes, error messages on stderr, and the entry point that both programs share."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import NoReturn
+
+import typer
+
+from coordinator.errors import (
+    BadName,
+    BadOption,
+    CoordinatorError,
+    NotPlain,
+    ResultTimeout,
+    RunCancelled,
+    RunFailed,
+    Unconfirmed,
+    Unreachable,
+)
+
+DONE, PROBLEM, WRONG_USAGE, REFUSED, NO_ANSWER, INTERRUPTED = 0, 1, 2, 3, 4, 130
+
+# Newer versions of typer contain a copy of click, older ones import it. So the base class of usage errors has no import
+# path that works with both.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+_PASSWORD = re.compile(r"://[^\s/]*@")
+
+
+def exit_code(error: CoordinatorError) -> int:
+    """Return the exit code that stands for an error."""
+    if isinstance(error, (BadName, BadOption, NotPlain)):
+        return WRONG_USAGE
+    if isinstance(error, (Unreachable, Unconfirmed)):
+        return NO_ANSWER
+    if isinstance(error, (RunFailed, RunCancelled, ResultTimeout)):
+        return PROBLEM
+    return REFUSED
+
+
+def print_error(message: object) -> None:
+    """Write an error to stderr as one line. A password in a URL is masked."""
+    text = _PASSWORD.sub("://***@", " ".join(str(message).split()))
+    sys.stderr.write(f"error: {text}\n")
+
+
+def run_app(app: typer.Typer, program: str) -> NoReturn:
+    """Run the command line and exit the process with the command's exit code.
+
+    Errors of the library are printed as one line. Unexpected errors are raised, so that Python prints a traceback.
+    """
+    try:
+        code = app(prog_name=program, standalone_mode=False)
+    except CoordinatorError as error:
+        hint = "; start the server, or set another one with --url or RUNS_URL" if isinstance(error, Unreachable) else ""
+        print_error(str(error).rstrip(".") + hint)
+        code = exit_code(error)
+    except _UsageError as error:
+        print_error(_usage_message(error, program))
+        code = WRONG_USAGE
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    except RuntimeError as error:
+        if not _was_interrupted(error):
+            raise
+        code = INTERRUPTED  # the interrupt came while a thread was starting, and the cleanup of that thread failed
+    except BrokenPipeError:  # the reader of the output has closed the pipe, as `head` does
+        sys.stdout = None  # otherwise Python flushes stdout into the closed pipe at exit
+        code = DONE
+    sys.exit(code if isinstance(code, int) else DONE)
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Return whether the error was raised while a KeyboardInterrupt was being handled."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
+def _usage_message(error: Exception, program: str) -> str:
+    message = str(getattr(error, "format_message", lambda: error)()).strip().rstrip(".").replace("Value error, ", "")
+    context = getattr(error, "ctx", None)
+    return f"{message[:1].lower()}{message[1:]}: see '{context.command_path if context else program} --help'"

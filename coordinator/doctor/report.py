@@ -1,0 +1,82 @@
+"""The report of a doctor, and the findings that it collects on the way. Pure, no I/O."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from coordinator.doctor.findings import Finding
+
+MAX_FINDINGS = 1000  # findings that a report lists; all of them are counted, and repaired
+
+
+@dataclass(slots=True)
+class WalkResult:
+    """What one walk through all keys of a namespace has found."""
+
+    runs: int = 0
+    keys: int = 0
+    total: int = 0
+    repaired: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, finding: Finding) -> None:
+        """Count a finding, and keep it if there is room."""
+        self.total += 1
+        self.repaired += finding.repaired
+        self.counts[f"{finding.subject}: {finding.fault}"] += 1
+        if len(self.findings) < MAX_FINDINGS:
+            self.findings.append(finding)
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorReport:
+    """What a doctor found in a namespace, and what it repaired.
+
+    Attributes:
+        runs: Number of runs that the last walk examined.
+        keys: Number of keys that the last walk examined.
+        healthy: Whether the last walk found nothing wrong.
+        found: Number of findings in all walks.
+        repaired: Number of repairs in all walks.
+        counts: Number of findings by subject and fault.
+        findings: The first findings, each with the outcome of its last repair.
+    """
+
+    namespace: str
+    partitions: int
+    runs: int
+    keys: int
+    healthy: bool
+    found: int
+    repaired: int
+    counts: Mapping[str, int]
+    findings: tuple[Finding, ...]
+
+
+def make_report(namespace: str, partitions: int, walks: Sequence[WalkResult]) -> DoctorReport:
+    """Combine the walks of one examination. The last walk says how the namespace is now."""
+    last = walks[-1]
+    counts = sum((walk.counts for walk in walks), Counter[str]())
+    findings = [finding for walk in walks for finding in walk.findings]
+    return DoctorReport(
+        namespace=namespace,
+        partitions=partitions,
+        runs=last.runs,
+        keys=last.keys,
+        healthy=not last.total,
+        found=counts.total(),
+        repaired=sum(walk.repaired for walk in walks),
+        counts=dict(counts),
+        findings=tuple(_last_outcomes(findings))[:MAX_FINDINGS],
+    )
+
+
+def _last_outcomes(findings: Iterable[Finding]) -> Iterable[Finding]:
+    """Return each finding once, with its last outcome: several walks may find the same."""
+    last: dict[Finding, Finding] = {}
+    for finding in findings:
+        last[replace(finding, outcome="", detail="")] = finding
+    return last.values()
