@@ -1,4 +1,4 @@
-"""Time is given. This is the only module that asks the machine for it."""
+"""Clocks. This is the only module that reads the machine's time; everything else is given a clock."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What tells the time and waits."""
+    """Tells the time and sleeps. Tests replace it."""
 
     def now(self) -> float:
-        """Unix time in seconds."""
+        """Return the Unix time in seconds."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return seconds of a clock that never goes back."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Wait, in a thread."""
+        """Sleep in a thread."""
         ...
 
     async def asleep(self, seconds: float) -> None:
-        """Wait, in an event loop."""
+        """Sleep in an event loop."""
         ...
 
 
@@ -31,13 +31,17 @@ class SystemClock:
     """The machine's clock."""
 
     def now(self) -> float:
+        """Return the Unix time in seconds."""
         return time.time()
 
     def monotonic(self) -> float:
+        """Return seconds of a clock that never goes back."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
+        """Sleep in a thread."""
         time.sleep(seconds)
 
     async def asleep(self, seconds: float) -> None:
+        """Sleep in an event loop."""
         await asyncio.sleep(seconds)

@@ -1,6 +1,7 @@
-"""What can go wrong, named by what it means for the caller. One root, few leaves.
+"""The errors that the library raises, named by what they mean for the caller.
 
-Refused and Unreachable wrote nothing; Unconfirmed may have written, and the same call may be made again.
+After `Refused` and `Unreachable` nothing was written. After `Unconfirmed` the call may have been carried out, and it is safe to
+make the same call again.
 """
 
 from __future__ import annotations
@@ -9,35 +10,49 @@ from collections.abc import Sequence
 
 
 class CoordinatorError(Exception):
-    """The root of everything that the library raises."""
+    """The base class of all errors of the library."""
 
 
 class Refused(CoordinatorError):
-    """The call was refused; nothing was written."""
+    """The call was refused, and nothing was written. Its subclasses say why."""
 
 
 class BadName(Refused):
-    """A namespace, queue, kind or fleet is not a name: 1 to 100 of A-Z a-z 0-9 _ . -"""
+    """A namespace, queue, kind or fleet has a name that is not valid.
+
+    A name has 1 to 100 characters of `A-Z a-z 0-9 _ . -`.
+    """
 
 
 class BadOption(Refused):
-    """An option has a value that makes no sense."""
+    """An option has a value that is not valid, or contradicts another option. The message says which values are."""
 
 
 class NotPlain(Refused):
-    """A value is not plain data (None, bool, int, float, str, bytes, datetime, list, tuple, dict)."""
+    """A value is not plain data, so it can't be stored.
+
+    Plain data is None, bool, int (64 bit), float, str, bytes, datetime, and list, tuple and dict of plain data. The message
+    names the first part of the value that is not plain. Convert it before the call.
+    """
 
 
 class TooLarge(Refused):
-    """A value is larger than its limit."""
+    """A value is larger than its limit. Store it elsewhere, and put a reference to it into the run."""
 
 
 class KeyConflict(Refused):
-    """The idempotency key belongs to a run with other inputs."""
+    """The idempotency key belongs to a run with another kind or other inputs.
+
+    Use the same inputs to get the existing run, or another key for a new run.
+    """
 
 
 class TreeCancelled(Refused):
-    """The parent was cancelled with all that is below it: nothing more is enqueued there."""
+    """The parent run was cancelled together with its tree, so no child can be enqueued below it.
+
+    Attributes:
+        parent: The id of the cancelled run.
+    """
 
     def __init__(self, message: str, *, parent: str = "") -> None:
         super().__init__(message)
@@ -45,27 +60,39 @@ class TreeCancelled(Refused):
 
 
 class Changed(Refused):
-    """The run has changed since it was looked at (another life, or no longer ended)."""
+    """The run has changed since the call began: it was revived, or it has not ended any more. Read it again, and decide anew."""
 
 
 class NotConfigured(Refused):
-    """The server or the namespace can't be used like this; the message says which command mends it."""
+    """The server or the namespace has settings that do not fit. The message names the command that fixes them."""
 
 
 class ServerFull(Refused):
-    """The server's memory is full; what drains, ends or keeps alive goes on."""
+    """The server's memory is full, so it accepts no new runs and checkpoints.
+
+    Heartbeats, endings and other calls that free memory or keep runs alive still work. Give the server more memory, or delete
+    ended runs with `coordinator discard`.
+    """
 
 
 class NotFound(CoordinatorError):
-    """There is no such run, or its retention is over."""
+    """The run, schedule, fleet or worker does not exist, or the run's retention is over."""
 
 
 class Unreachable(CoordinatorError):
-    """The server could not be reached; nothing was written."""
+    """The server could not be reached within the timeout, and nothing was written. Try again later."""
 
 
 class Unconfirmed(CoordinatorError):
-    """The call was sent and no answer came: it may have been carried out. Call again with the same ids or key."""
+    """The call was sent, but no answer came: it may or may not have been carried out.
+
+    Make the same call again. A call of the library is carried out once, however often it is repeated, if it has the same run id
+    or idempotency key.
+
+    Attributes:
+        ids: The ids of the runs that the call would create.
+        acknowledged: Those of the ids that the server has confirmed.
+    """
 
     def __init__(self, message: str, ids: Sequence[str] = (), acknowledged: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -74,7 +101,16 @@ class Unconfirmed(CoordinatorError):
 
 
 class RunFailed(CoordinatorError):
-    """The run ended as failed."""
+    """The run failed: its handler raised and was not retried again, or its critic killed it.
+
+    `revive` requeues the run, from its checkpoint or from the start.
+
+    Attributes:
+        run: The id of the run.
+        type: The name of the exception's class.
+        message: The exception's message.
+        traceback: The handler's traceback as text.
+    """
 
     def __init__(self, message: str, *, run: str = "", type: str = "", traceback: str = "") -> None:
         super().__init__(message)
@@ -82,20 +118,26 @@ class RunFailed(CoordinatorError):
 
 
 class RunDead(RunFailed):
-    """The run was set aside after too many strikes."""
+    """The run is dead: it was set aside after three strikes, because each of its attempts ended with the loss of its worker.
+
+    Find out what kills the worker (memory, a crash in native code), then requeue the run with `revive`.
+    """
 
 
 class RunCancelled(CoordinatorError):
-    """The run ended as cancelled."""
+    """The run was cancelled."""
 
 
 class ResultTimeout(CoordinatorError, TimeoutError):
-    """The result was not there in time. The run goes on."""
+    """The run did not end within the timeout. The run continues; wait again with the same handle."""
 
 
 class BadCall(CoordinatorError):
-    """The server answered something that this version does not understand: a mistake of ours."""
+    """The server gave a reply that this version does not understand. This is a bug, or another program uses the same keys."""
 
 
 class Unreadable(CoordinatorError):
-    """Bytes that are not what was written: corrupt, too deep, or of an unknown type."""
+    """Stored bytes can't be decoded: they are damaged, nested too deeply, or written by an unknown codec or a newer version.
+
+    The message names the run or key. `coordinator doctor` shows all damaged runs of a namespace.
+    """
