@@ -9,8 +9,8 @@ cores. It is the whole suite without these tests, which are deselected:
 - Tests with the mark `matrix(reason)`: campaigns of the fault lab, fuzzing, simulation, and long or repeated tests whose subject
   another test of the quick suite already proves in a shorter form.
 
-docs/explanation/testing-the-product.md explains the choice. tests/unit/test_quick.py checks that every promise has a test in the
-quick suite.
+docs/explanation/testing-the-product.md explains the choice. tests/unit/project/test_quick.py checks that every promise has a test
+in the quick suite.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
     work_for       take some time, as the work of a real handler does; no test waits for it
     block_for      the same in a thread
 
-tests/unit/test_waiting.py checks that every other sleep in the suite has a comment that says why it is needed.
+tests/unit/project/test_waiting.py checks that every other sleep in the suite has a comment that says why it is needed.
 """
 
 from __future__ import annotations

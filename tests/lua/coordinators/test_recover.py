@@ -1,0 +1,248 @@
+"""recover: nothing is taken from a worker whose lease holds, or during a hold; what is taken can't be written by its old owner."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.store.plans.coordinators import Recovered
+from tests.lua.coordinators.test_judge import settled
+from tests.lua.store import LEASE, NOW, ROUTES, Store, delta, messages
+
+
+def expire(store: Store, *alive: str) -> None:
+    """The lease of whoever is not named runs out, while a coordinator ticks."""
+    for _ in range(LEASE // 1000):
+        store.tick_for(1000)
+        for worker in alive:
+            store.beat(worker)
+
+
+def test_an_interrupted_run_goes_back_to_its_place(store: Store) -> None:
+    settled(store)
+    run = store.running()
+    store.save(run, delta(1, count=2))
+    score = store.counters(run.id).score
+    expire(store)
+    assert store.recover() == Recovered("ok", queued=1)
+    assert (store.status(run.id), store.places(run.id)) == ("queued", [f"ready:{ROUTES[1]}"])
+    counters = store.counters(run.id)
+    assert (counters.recoveries, counters.strikes, counters.releases, counters.score) == (1, 0, 0, score), (
+        "it had progressed"
+    )
+    assert counters.epoch == store.now
+    fields = store.run(run.id)
+    assert (fields["cause"], fields["prev"], "token" in fields, "last" in fields) == ("recover", "w1 c1", False, False)
+    assert store.client.llen(store.keys.bell(ROUTES[1])) == 1
+    assert store.line(store.keys.workers()) == []
+    assert 50_000 < store.client.pttl(store.keys.worker("w1")) <= 60_000
+    assert store.transcript(run.id) == messages(2)
+
+
+def test_what_was_taken_cannot_be_written_by_its_old_owner(store: Store) -> None:
+    settled(store)
+    run = store.running()
+    expire(store)
+    store.recover()
+    with store.unchanged():
+        assert store.save(run, delta(1, count=1)) == "fenced"
+        assert store.complete(run) == "fenced"
+        assert store.fail(run) == "fenced"
+        assert store.retry(run) == "fenced"
+        assert store.release(run) == "fenced"
+        assert store.reject(run) == "fenced"
+        assert store.load(run) == "fenced"
+        assert store.beat() is None
+
+
+def test_the_epoch_grows_although_the_clock_went_back(store: Store) -> None:
+    run = store.running()
+    before = store.counters(run.id).epoch
+    store.later(-3_600_000)
+    store.crash(run)
+    assert store.counters(run.id).epoch == before + 1
+
+
+def test_without_the_lock_nothing_is_taken(store: Store) -> None:
+    settled(store)
+    store.running()
+    expire(store)
+    with store.unchanged():
+        assert store.recover(locked=False) == Recovered("unlocked")
+    store.lock("recovery", "somebody else")
+    with store.unchanged():
+        assert store.recover(locked=False) == Recovered("unlocked")
+
+
+def test_a_worker_whose_lease_holds_is_left_alone(store: Store) -> None:
+    settled(store)
+    run = store.running()
+    expire(store, "w1")
+    assert store.recover() == Recovered("alive")
+    assert store.complete(run) == "ok"
+    assert store.recover("unknown") == Recovered("gone")
+
+
+def test_during_a_hold_nobody_expired_is_taken_and_afterwards_without_a_strike(store: Store) -> None:
+    store.lock("recovery", "t1")
+    run = store.running()
+    store.later(10 * LEASE)
+    assert store.recover() == Recovered("held"), "the judgement is part of it"
+    store.tick_for(LEASE)
+    assert store.recover() == Recovered("ok", queued=1)
+    assert (store.counters(run.id).strikes, store.counters(run.id).recoveries) == (0, 1)
+
+
+def test_a_beat_that_was_on_its_way_when_the_server_stood_still_does_not_turn_into_a_strike(store: Store) -> None:
+    """It is carried out just after the hold began, and so ends just after it."""
+    store.lock("recovery", "t1")
+    run = store.running()
+    store.later(10 * LEASE)
+    assert store.recover() == Recovered("held")
+    store.later(500)
+    store.beat()
+    store.tick_for(LEASE + 1000)
+    assert store.recover() == Recovered("ok", queued=1)
+    assert store.counters(run.id).strikes == 0
+
+
+def test_who_expires_after_a_hold_is_struck(store: Store) -> None:
+    store.judge()
+    store.tick_for(1000)
+    run = store.running()
+    store.beat()
+    store.tick_for(5000)
+    store.beat()
+    expire(store)
+    assert store.recover() == Recovered("ok", queued=1)
+    assert store.counters(run.id).strikes == 1
+
+
+def test_a_condemned_worker_is_taken_during_a_hold_with_a_strike(store: Store) -> None:
+    store.judge()
+    first, second = store.running(), store.running()
+    store.do_abandon_batch(1)
+    assert store.recover().taken == 1
+    assert [store.counters(run.id).strikes for run in (first, second)] == [1, 1]
+
+
+def test_the_excuse_holds_over_batches(store: Store) -> None:
+    runs = [store.running() for _ in range(5)]
+    store.later(10 * LEASE)
+    store.judge()
+    store.tick_for(LEASE)
+    store.lock("recovery", "t1")
+    assert store.recover(batch=2).left == 3
+    store.tick_for(2 * LEASE)
+    assert store.beat() is None, "the first batch condemns"
+    assert store.recover(batch=2).left == 1
+    assert store.recover(batch=2).left == 0
+    assert {store.counters(run.id).strikes for run in runs} == {0}
+    assert store.recover() == Recovered("gone")
+
+
+def test_sent_twice_it_takes_once(store: Store) -> None:
+    settled(store)
+    store.running()
+    expire(store)
+    store.recover()
+    with store.unchanged():
+        assert store.recover() == Recovered("gone")
+
+
+def test_from_the_second_strike_on_it_waits_with_jitter_among_the_suspects(store: Store) -> None:
+    run = store.running("w1")
+    store.crash(run)
+    run = store.take("w2")
+    store.abandon("w2", jitter=0.25)
+    assert (store.status(run.id), store.counters(run.id).strikes) == ("delayed", 2)
+    assert store.score(store.keys.delayed(), run.id) == NOW + 1250
+    store.later(1250)
+    store.due()
+    assert store.places(run.id) == [f"suspect:{ROUTES[0]}"]
+    run = store.take("w3", alone=True)
+    assert run.suspect
+    assert store.abandon("w3").dead == 1
+    assert (store.status(run.id), store.places(run.id)) == ("dead", ["ended:dead"])
+    assert store.run(run.id)["reason"] == "3 strikes without progress; the last: its process died"
+
+
+def test_progress_sets_strikes_to_0(store: Store) -> None:
+    store.enqueue()
+    seen = []
+    for number, saved in enumerate([0, 0, 1, 0, 0, 2], 1):
+        run = store.take(f"w{number}", alone=True)
+        if saved:
+            store.save(run, delta(saved, base=saved - 1, count=1))
+        store.crash(run)
+        store.later(5000)
+        store.due()
+        seen.append(store.counters(run.id).strikes)
+    assert seen == [1, 2, 0, 1, 2, 0]
+
+
+def test_the_backstop_of_100(store: Store) -> None:
+    id = store.enqueue()
+    for number in range(1, 101):
+        run = store.take(f"w{number}")
+        store.save(run, delta(number, base=number - 1, count=1))
+        store.crash(run)
+        store.client.delete(store.keys.worker(f"w{number}"))
+    assert (store.status(id), store.counters(id).recoveries) == ("dead", 100)
+    assert store.run(id)["reason"] == "100 recoveries; the last: its process died"
+
+
+@pytest.mark.parametrize("how", ["missing", "wrong type", "counters", "no counters", "no token"])
+def test_an_entry_that_cannot_be_read_is_set_aside_and_its_neighbours_are_served(store: Store, how: str) -> None:
+    settled(store)
+    bad, good = store.running(), store.running()
+    key = store.keys.run(bad.id)
+    match how:
+        case "missing":
+            store.client.delete(key)
+        case "wrong type":
+            store.spoil(key)
+        case "counters":
+            store.client.hset(key, "counters", "1 2 3")
+        case "no counters":
+            store.client.hdel(key, "counters")
+        case _:
+            store.client.hdel(key, "token")
+    expire(store)
+    assert store.recover() == Recovered("ok", queued=1, aside=1)
+    assert store.line(store.keys.aside()) == [f"owned:{bad.id}"]
+    assert store.status(good.id) == "queued"
+    assert store.line(store.keys.workers()) == []
+
+
+def test_what_another_worker_owns_by_now_is_not_taken(store: Store) -> None:
+    settled(store)
+    store.join()
+    other = store.running("w2")
+    store.client.sadd(store.keys.owned("w1"), other.id)
+    expire(store, "w2")
+    assert store.recover("w1") == Recovered("ok")
+    assert store.complete(other) == "ok"
+
+
+def test_an_entry_without_a_readable_hash_is_swept(store: Store) -> None:
+    settled(store)
+    run = store.running()
+    store.client.delete(store.keys.worker("w1"))
+    expire(store)
+    assert store.recover() == Recovered("ok", queued=1)
+    assert store.complete(run) == "fenced"
+
+
+def test_a_line_that_cannot_be_written_to_keeps_no_other_run_from_coming_back(store: Store) -> None:
+    settled(store)
+    held = [store.running() for _ in range(3)]
+    saved = store.running()
+    store.save(saved, delta(1, count=1))
+    store.spoil(store.keys.ready(ROUTES[1]))  # the line of those with a checkpoint
+    expire(store)
+    with pytest.raises(Exception, match="WRONGTYPE"):
+        store.recover()
+    assert store.recover().word == "ok", "the rest is found again"
+    assert [store.status(run.id) for run in held] == ["queued"] * 3
+    assert all(store.places(run.id) == [f"ready:{ROUTES[0]}"] for run in held)
+    assert store.line(store.keys.workers()) == []

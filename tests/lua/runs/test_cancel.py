@@ -1,0 +1,177 @@
+"""cancel: ends a run that waits, at once; asks the owner of a running one to stop; does nothing to another life."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.store.plans.workers import Claimed
+from tests.lua.attempts.test_claim import suspect
+from tests.lua.store import LEASE, NOW, ROUTES, Store, delta
+
+
+@pytest.mark.parametrize("where", ["ready", "suspect", "delayed", "expiring"])
+def test_a_run_that_waits_ends_at_once(store: Store, where: str) -> None:
+    match where:
+        case "suspect":
+            id = suspect(store)
+        case "delayed":
+            id = store.enqueue(due="+1000")
+        case _:
+            id = store.enqueue(expires="9000" if where == "expiring" else "")
+    store.later(5)
+    assert store.cancel(id) == ["cancelled"]
+    assert (store.status(id), store.places(id)) == ("cancelled", ["ended:cancelled"])
+    assert (store.run(id)["reason"], store.run(id)["ended"]) == ("cancelled", str(NOW + 5))
+    assert store.line(store.keys.deadlines()) == []
+    store.join()
+    store.later(2000)
+    store.due()
+    assert store.claim(alone=True) == ("ok", [])
+
+
+def test_a_released_run_with_a_checkpoint_keeps_it_for_the_retention(store: Store) -> None:
+    run = store.running()
+    store.release(run, last=delta(1, count=1).wire())
+    store.cancel(run.id)
+    assert store.client.pttl(store.keys.ckpt(run.id)) > 0
+    assert store.client.pttl(store.keys.messages(run.id, "1")) > 0
+    assert store.members(store.keys.live()) == set()
+
+
+def test_the_owner_of_a_running_one_is_asked(store: Store) -> None:
+    run = store.running()
+    assert store.cancel(run.id, grace=7) == ["cancelling"]
+    assert (store.status(run.id), store.run(run.id)["cancel"]) == ("running", str(NOW))
+    assert store.score(store.keys.deadlines(), f"cancel:{run.id}") == NOW + 7000
+    assert store.client.lrange(store.keys.inbox("w1"), 0, -1) == [b"cancel " + run.id.encode()]
+    assert store.client.pttl(store.keys.inbox("w1")) > 0
+    assert store.client.llen(store.keys.coordinator_bell()) == 1
+    beat = store.beat()
+    assert beat is not None
+    assert beat.cancels == (run.id,)
+    assert store.save(run, delta(1, count=1)) == "ok", "the owner still owns it"
+
+
+def test_sent_twice_it_is_one_cancel(store: Store) -> None:
+    run, waiting = store.running(), store.enqueue()
+    store.cancel(run.id)
+    store.cancel(waiting)
+    store.later(5)
+    with store.unchanged():
+        assert store.cancel(run.id) == ["cancelling"]
+        assert store.cancel(waiting) == ["cancelled"]
+
+
+def test_asking_again_gives_no_more_time(store: Store) -> None:
+    run = store.running()
+    store.cancel(run.id, "o1", grace=10)
+    store.later(5000)
+    assert store.cancel(run.id, "o2", grace=10) == ["cancelling"]
+    assert store.score(store.keys.deadlines(), f"cancel:{run.id}") == NOW + 10_000
+    assert store.cancel(run.id, "o3", grace=1) == ["cancelling"]
+    assert store.score(store.keys.deadlines(), f"cancel:{run.id}") == NOW + 6000
+
+
+@pytest.mark.parametrize("ending", ["complete", "fail"])
+def test_repeated_after_the_run_ended_otherwise_it_says_how(store: Store, ending: str) -> None:
+    run = store.running()
+    store.cancel(run.id)
+    getattr(store, ending)(run)
+    with store.unchanged():
+        assert store.cancel(run.id) == ["ended", store.status(run.id)]
+
+
+def test_an_ended_run_stays_as_it_is(store: Store) -> None:
+    run = store.running()
+    store.complete(run)
+    with store.unchanged():
+        assert store.cancel(run.id) == ["ended", "completed"]
+
+
+@pytest.mark.parametrize("life", [1, None])
+def test_sent_late_it_does_nothing_to_another_life(store: Store, life: int | None) -> None:
+    id = store.enqueue()
+    store.cancel(id, "o1", life=life)
+    store.revive(id)
+    with store.unchanged():
+        assert store.cancel(id, "o1", life=life) == ["changed"]
+    store.take()
+    with store.unchanged():
+        assert store.cancel(id, "o1", life=life) == ["changed"]
+    if life:
+        with store.unchanged():
+            assert store.cancel(id, "o2", life=life) == ["changed"]
+
+
+@pytest.mark.parametrize("what", ["missing", "wrong type", "counters", "no token"])
+def test_what_cannot_be_read_is_missing(store: Store, what: str) -> None:
+    run = store.running()
+    id = run.id
+    match what:
+        case "missing":
+            id = store.id()
+        case "wrong type":
+            store.spoil(store.keys.run(id))
+        case "counters":
+            store.client.hset(store.keys.run(id), "counters", "1 2 3")
+        case _:
+            store.client.hdel(store.keys.run(id), "token")
+    with store.unchanged():
+        assert store.cancel(id) == ["missing"]
+
+
+@pytest.mark.parametrize("then", ["release", "retry", "reject", "crash", "expired lease", "force"])
+def test_a_request_is_honoured_on_every_way_out(store: Store, then: str) -> None:
+    run = store.running()
+    store.tick_for(1000)
+    store.cancel(run.id)
+    match then:
+        case "crash":
+            store.crash(run)
+        case "expired lease":
+            store.tick_for(2 * LEASE)
+            assert store.recover().cancelled == 1
+        case "force":
+            store.later(10_000)
+            store.due()
+        case _:
+            assert getattr(store, then)(run) == "cancelled"
+    assert (store.status(run.id), store.places(run.id)) == ("cancelled", ["ended:cancelled"])
+    assert store.line(store.keys.deadlines()) == []
+    assert not store.client.hexists(store.keys.worker("w1"), f"cancel:{run.id}")
+    with store.unchanged():
+        assert store.complete(run) == "fenced"
+
+
+@pytest.mark.parametrize("before", ["release", "retry", "reject", "crash", "unasked"])
+def test_after_the_run_came_back_it_ends_at_once(store: Store, before: str) -> None:
+    run = store.running()
+    match before:
+        case "crash":
+            store.crash(run)
+        case "unasked":
+            store.release(run, mode="unasked")
+        case _:
+            getattr(store, before)(run)
+    assert store.cancel(run.id) == ["cancelled"]
+    assert store.places(run.id) == ["ended:cancelled"]
+
+
+def test_the_next_attempt_is_not_cancelled_by_what_was_asked_of_another_run(store: Store) -> None:
+    run, other = store.running(), store.running()
+    store.cancel(run.id)
+    store.release(run)
+    store.release(other)
+    beat = store.beat()
+    assert beat is not None
+    assert beat.cancels == ()
+    assert store.take().id == other.id
+
+
+def test_it_is_found_in_its_line_after_the_schema_changed(store: Store) -> None:
+    run: Claimed = store.running()
+    store.save(run, delta(1, schema=2))
+    store.release(run)
+    assert store.places(run.id) == [f"ready:{ROUTES[2]}"]
+    store.cancel(run.id)
+    assert store.places(run.id) == ["ended:cancelled"]

@@ -1,0 +1,79 @@
+"""The examples come to the same end wherever they are killed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples import cursor, deadlines, report, research_agent
+from workers import Extend, Kill, Watched, testing
+from workers.testing import AsyncRun
+
+
+def effects(model: research_agent.ScriptedModel) -> tuple[list[int], list[str]]:
+    return model.asked, model.looked_up
+
+
+def test_the_agent_comes_to_the_same_answer_wherever_it_is_killed() -> None:
+    matrix = testing.crash_matrix(
+        research_agent.research.inputs("tides"), resources=research_agent.ScriptedModel, effects=effects
+    )
+    assert matrix.result == 'From 2 pages: what {"page": 2} says'
+    assert matrix.effects == ([1, 3, 5], ["call-1", "call-2"])
+    assert matrix.cuts >= 6
+
+
+async def test_the_model_is_not_asked_again_for_a_reply_that_was_saved() -> None:
+    """Killed between the model's answer and the tool."""
+    model = research_agent.ScriptedModel()
+    first = AsyncRun(model, backing=testing.MemoryBacking(crash_at=1))
+    with pytest.raises(testing.Crash):
+        await research_agent.research(first, "tides")
+    assert (model.asked, model.looked_up) == ([1], [])
+    again = first.after_crash()
+    assert [call.id for call in again.messages.open_calls()] == ["call-1"]
+    assert await research_agent.research(again, "tides") == 'From 2 pages: what {"page": 2} says'
+    assert model.asked == [1, 3, 5]
+
+
+def test_the_report_runs_each_phase_once_wherever_it_is_killed() -> None:
+    matrix = testing.crash_matrix(report.report.inputs("tides"))
+    assert matrix.cuts == 3
+    assert matrix.result == "What tides are: a paragraph.\nWhy tides matter: a paragraph."
+
+
+def test_the_cursor_goes_on_where_it_was() -> None:
+    matrix = testing.crash_matrix(cursor.copy_rows.inputs(450))
+    assert (matrix.cuts, matrix.result) == (5, 450)
+
+
+def watched(**more: Any) -> Watched:
+    facts = {"id": "id", "kind": "crawl", "inputs": {"pages": 3}, "meta": {}, "attempt": 1, "age": 600.0, "idle": 0.0}
+    seen = {"iteration": 7, "phases": (), "messages": (), "note": None, "extensions": 0, "extended": 0.0}
+    return Watched(**{**facts, **seen, "deadline": deadlines.crawl.deadline, **more})
+
+
+def test_the_escalator_that_is_shown_decides() -> None:
+    assert deadlines.patience(watched()) == Extend(300)
+    assert deadlines.patience(watched(idle=150.0)) == Kill("nothing new for 150 s, after page 7")
+    assert deadlines.patience(watched(extensions=3)) == Kill("it was extended three times")
+
+
+def test_the_crawl_comes_to_the_same_end_wherever_it_is_killed() -> None:
+    assert testing.crash_matrix(deadlines.crawl.inputs(3)).result == 3
+
+
+def test_the_page_about_deadlines_shows_the_example() -> None:
+    root = Path(__file__).parents[3]
+    (shown,) = re.findall(
+        r"^```python\n(.*?)^```$", (root / "docs/guides/deadlines.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    assert shown == (root / "examples/deadlines.py").read_text()
+
+
+def test_the_examples_run_in_the_whole_product() -> None:
+    with testing.worker(report.runs) as client:
+        assert client.enqueue(report.report.inputs("tides")).result(30).startswith("What tides are")

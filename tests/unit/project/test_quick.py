@@ -1,0 +1,45 @@
+"""The quick suite (tests/quick.py) contains a test of every promise of the README."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+MARKED = re.compile(r"^(@|pytestmark = )pytest\.mark\.promise\(", re.MULTILINE)
+
+
+def promises() -> set[int]:
+    """Return the numbers of the README's promises."""
+    section = re.findall(
+        r"^## [^\n]*promise[^\n]*\n(.*?)^## ", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
+    )[0]
+    return {int(number) for number in re.findall(r"^(\d+)\. ", section, re.MULTILINE)}
+
+
+@pytest.fixture(scope="module")
+def collected() -> str:
+    """What pytest prints when it collects, for the quick suite, the files that have marks of promises."""
+    files = [str(file) for file in (ROOT / "tests").rglob("test_*.py") if MARKED.search(file.read_text())]
+    options = ["--collect-only", "--quick", "--promises", "--quiet", "-p", "no:cacheprovider"]
+    done = subprocess.run([sys.executable, "-m", "pytest", *options, *files], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_each_promise_of_the_readme_has_a_test_in_the_quick_suite(collected: str) -> None:
+    assert promises() == set(range(1, 9))
+    counted = re.findall(r"^promise (\d+): \d+ tests$", collected, re.MULTILINE)
+    assert {int(number) for number in counted} == promises()
+
+
+def test_the_quick_suite_says_how_many_tests_it_leaves_out_and_how_to_run_them(collected: str) -> None:
+    said = re.search(
+        r"^quick suite: (\d+) tests deselected \(.+\); scripts/test --all runs them too$", collected, re.MULTILINE
+    )
+    assert said, "no line says what was deselected"
+    assert f"({said[1]} deselected)" in collected, "pytest counts as many"

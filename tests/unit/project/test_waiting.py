@@ -1,0 +1,62 @@
+"""Waiting returns what was waited for, and says what it waited for in vain."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import eventually, wait_until
+
+
+def test_the_first_true_answer_is_returned() -> None:
+    answers = iter([0, None, 7, 8])
+    assert wait_until(lambda: next(answers), "an answer") == 7
+
+
+def test_waiting_in_vain_names_what_was_waited_for() -> None:
+    with pytest.raises(AssertionError, match="for the moon; the last answer was 0"):
+        wait_until(lambda: 0, "the moon", timeout=0)
+
+
+async def test_a_coroutine_may_be_asked() -> None:
+    answers = iter([0, 7])
+
+    async def ask() -> int:
+        return next(answers)
+
+    assert await eventually(ask, "an answer") == 7
+
+
+async def test_waiting_in_vain_in_a_loop_names_it_too() -> None:
+    with pytest.raises(AssertionError, match="for the moon"):
+        await eventually(lambda: 0, "the moon", timeout=0)
+
+
+# ---- no other sleeps -------------------------------------------------------------------------------------------------
+
+TESTS = Path(__file__).parents[2]
+SLEEP = re.compile(r"\b(?:time|asyncio)\.sleep\(")
+COMMENT = re.compile(r"#(?! noqa:[^#]*$)")
+ALLOWED = {
+    "waiting.py",  # the helpers themselves
+    "faults/simulation",  # a virtual clock: no time passes
+    "integration/worker/test_worker_process.py",  # the text of a program that has no access to the helpers
+    "integration/test_trial.py",
+    "e2e/test_dev.py",
+    "e2e/test_critic.py",  # a line that a log must contain
+    "unit/project/test_waiting.py",
+}
+
+
+def test_each_sleep_outside_the_helpers_has_a_comment_that_says_why() -> None:
+    unexplained = []
+    for file in sorted(TESTS.rglob("*.py")):
+        name = file.relative_to(TESTS).as_posix()
+        if any(name.startswith(allowed) for allowed in ALLOWED):
+            continue
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            if SLEEP.search(line) and not COMMENT.search(line):
+                unexplained.append(f"tests/{name}:{number}: {line.strip()}")
+    assert not unexplained, "use tests/waiting.py, or say why not in a comment on the line"
