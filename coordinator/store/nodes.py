@@ -1,4 +1,4 @@
-"""On which nodes a namespace is, as one partition for each: for what is asked of servers and not of partitions."""
+"""Find the nodes of a namespace. Some questions are for servers and not for partitions: each node is asked by one partition."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from coordinator.store.keys import Keys, Namespace
 from coordinator.store.script import Request, read
 from coordinator.store.transport.topology.hash_slots import SLOTS, masters_from_reply, slot_of
 
-MOST_TAGS = 8 * SLOTS  # after so many nearly every slot has come up
+MOST_TAGS = 8 * SLOTS  # tags to try: with this many, nearly every hash slot has come up
 
 
 def every_master(space: Namespace) -> Generator[list[Request], Any, dict[str, str]]:
-    """For each master of a Cluster, what to call it, and a tag by which it is asked: a partition's where it serves one, else one
-    that is in a slot of it. Empty for a server that stands alone."""
+    """Return a name and a tag for each master of a Cluster. Empty for a server that is not in a Cluster.
+
+    A request with the tag goes to the master. The tag is that of a partition if the master serves one, else any tag in one of its
+    hash slots.
+    """
     (reply,) = yield [read(space.keys(0).at, "CLUSTER", "SLOTS")]
     if isinstance(reply, (Unreachable, Unconfirmed)):
         raise reply
@@ -37,7 +40,7 @@ def every_master(space: Namespace) -> Generator[list[Request], Any, dict[str, st
 
 
 def one_for_each_node(space: Namespace) -> Generator[list[Request], Any, list[Keys]]:
-    """For each node that serves partitions of the namespace, the first of them. A server that stands alone serves all."""
+    """Return the keys of one partition for each node that serves partitions. A server that is not in a Cluster serves all."""
     first = space.keys(0)
     (reply,) = yield [read(first.at, "CLUSTER", "SLOTS")]
     if isinstance(reply, (Unreachable, Unconfirmed)):

@@ -1,6 +1,7 @@
-"""What is looked at before a server is trusted with runs: version, role, eviction, memory, and whether it keeps what it is given.
+"""Check a server before it is trusted with runs: version, role, eviction, memory, persistence, replicas and clock.
 
-`findings` is pure and says it in sentences; a refusal names the command that mends it. Each master of a Cluster is looked at.
+`findings` is pure and returns sentences. A sentence that refuses the server names the command that fixes it. Each master of a
+Cluster is checked.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _QUESTIONS = (("INFO",), ("CONFIG", "GET", "appendfsync"), ("TIME",))
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something about the server; `refused`: it can't be used like this."""
+    """A sentence about the server. If `refused` is True, the server can't be used as it is."""
 
     sentence: str
     refused: bool = False
@@ -41,12 +42,19 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a server is held against. To found a namespace asks for more than to go on with it."""
+    """What the server must fulfil.
+
+    Attributes:
+        durability: The durability level of the namespace.
+        creating: The namespace does not exist yet. Creating it asks for more than using it.
+        followed: The server is a Sentinel group or a Cluster, so the transport follows its master.
+        between: This machine's time before the question and after the answer; None to skip the check of the clock.
+    """
 
     durability: str = "local"
-    founding: bool = False
-    followed: bool = False  # a Sentinel group or a Cluster: where the master is now is found out anew
-    between: tuple[float, float] | None = None  # this machine's time before it was asked and after the answer
+    creating: bool = False
+    followed: bool = False
+    between: tuple[float, float] | None = None
 
 
 def examine(
@@ -56,7 +64,18 @@ def examine(
     now: Callable[[], float] | None = None,
     partitions: int | None = None,
 ) -> Generator[Request | list[Request], Any, list[Finding]]:
-    """What is found; nothing is written. The namespace's own facts count, else those that it would be founded with."""
+    """Check the server, and return what was found. Nothing is written.
+
+    Args:
+        address: The server.
+        namespace: The namespace. If it exists, its own durability and partitions count.
+        durability: The durability with which the namespace would be created.
+        now: This machine's clock, to compare the server's with; None to skip that.
+        partitions: The number of partitions with which the namespace would be created.
+
+    Raises:
+        Unreachable: The server can't be reached.
+    """
     keys = Keys(namespace, 0)
     (info, fsync, clock, facts), between = yield from _timed(
         [*_look(keys.at), read(keys.at, "HGETALL", keys.namespace())], now
@@ -69,11 +88,10 @@ def examine(
     known = {field: text(value) for field, value in pairs(facts).items()}
     level = known.get("durability") or durability or "local"
     followed = address.kind != "one"
-    wanted = Wanted(level, founding=not known, followed=followed, between=between)
+    wanted = Wanted(level, creating=not known, followed=followed, between=between)
     lines = _lines(info)
-    if followed and _is_replica(
-        lines
-    ):  # the answer about the facts came from the new master: by now it is known where it is
+    if followed and _is_replica(lines):
+        # There was a failover. The answer about the facts came from the new master, so the next questions go there.
         (info, fsync, clock), between = yield from _timed(_look(keys.at), now)
         lines, wanted = _lines(info), replace(wanted, between=between)
     found = findings(lines, _setting(fsync), wanted, _time(clock))
@@ -86,7 +104,10 @@ def examine(
 def _timed(
     requests: list[Request], now: Callable[[], float] | None
 ) -> Generator[list[Request], Any, tuple[list[Any], tuple[float, float] | None]]:
-    """The replies, and the times between which they were given: an answer may take seconds, and is no wrong clock then."""
+    """Return the replies, and this machine's time before and after them.
+
+    An answer may take seconds, which must not count as a wrong clock.
+    """
     before = 0.0 if now is None else now()
     replies = yield requests
     return replies, None if now is None else (before, now())
@@ -99,8 +120,10 @@ def _look(at: str, *, fail_fast: bool = False) -> list[Request]:
 def _other_nodes(
     space: Namespace, wanted: Wanted, now: Callable[[], float] | None
 ) -> Generator[list[Request], Any, list[Finding]]:
-    """The other masters of a Cluster, whether or not they have partitions: a slot may be moved to any. One that can't be reached
-    keeps nobody from the others."""
+    """Check the other masters of a Cluster, with partitions or without: a hash slot may move to any of them.
+
+    A master that can't be reached is a finding, and the others are still checked.
+    """
     others = yield from every_master(space)
     others.pop("the node of partition 0", None)
     replies, between = yield from _timed(
@@ -112,7 +135,7 @@ def _other_nodes(
         info, fsync, clock = replies[number * len(_QUESTIONS) :][: len(_QUESTIONS)]
         if isinstance(info, (Unreachable, Unconfirmed)):
             reason = str(info).partition(";")[0]
-            found.append(Finding(f"{name} can't be reached, and the runs that it has wait: {reason}"))
+            found.append(Finding(f"{name} can't be reached; its runs wait until it is back: {reason}"))
             continue
         its = findings(_lines(info), _setting(fsync), wanted, _time(clock))
         found += [replace(finding, sentence=f"on {name}: {finding.sentence}") for finding in its]
@@ -120,14 +143,14 @@ def _other_nodes(
 
 
 def refuse(found: list[Finding]) -> None:
-    """Raises the first refusal."""
+    """Raise NotConfigured for the first finding that refuses the server, if there is one."""
     for finding in found:
         if finding.refused:
             raise NotConfigured(finding.sentence)
 
 
 def _lines(info: Any) -> dict[str, str] | None:
-    """The fields of INFO; None where the server does not tell."""
+    """Return the fields of INFO; None if the user may not run it."""
     if isinstance(info, Exception):
         return None
     return dict(line.split(":", 1) for line in text(info).splitlines() if ":" in line)
@@ -153,7 +176,14 @@ def _time(reply: Any) -> float | None:
 def findings(
     info: Mapping[str, str] | None, appendfsync: str | None, wanted: Wanted, clock: float | None = None
 ) -> list[Finding]:
-    """What is wrong or worth a warning."""
+    """Return what is wrong with a server, or worth a warning.
+
+    Args:
+        info: The fields of INFO; None if the user may not run it.
+        appendfsync: The setting of that name; None if it is not known.
+        wanted: What the server must fulfil.
+        clock: The server's time; None if it is not known.
+    """
     found = _skew(clock, wanted.between)
     if info is None:
         return [
@@ -161,7 +191,7 @@ def findings(
             *found,
         ]
     if wanted.followed and _is_replica(info):
-        # a failover: what is sent to this node is sent on, and its settings are those of one who is just filling up again
+        # During a failover the other settings of this node do not count: the transport finds the new master.
         return [*_role(info, wanted), *found]
     return [
         *_version(info), *_role(info, wanted), *_lonely(info, wanted), *_eviction(info), *_memory(info),
@@ -184,15 +214,18 @@ def _version(info: Mapping[str, str]) -> list[Finding]:
 
 
 def _role(info: Mapping[str, str], wanted: Wanted) -> list[Finding]:
-    """In a failover the node that is asked may have been made a replica a moment ago: what is sent to it then is sent on."""
     if not _is_replica(info):
         return []
     master = f"{info.get('master_host', '?')}:{info.get('master_port', '?')}"
     if wanted.followed:
-        return [Finding(f"the node that was asked is a replica of {master} by now: a failover is followed")]
+        return [
+            Finding(
+                f"the node that was asked is now a replica of {master}: there was a failover, and the client follows it"
+            )
+        ]
     return [
         Finding(
-            f"the server is a replica of {master} and takes no writes: use "
+            f"the server is a replica of {master} and accepts no writes: use "
             "the address of its primary, or promote it with REPLICAOF NO ONE",
             refused=True,
         )
@@ -204,8 +237,8 @@ def _lonely(info: Mapping[str, str], wanted: Wanted) -> list[Finding]:
         return []
     return [
         Finding(
-            "the server is a node of a Cluster, and the URL is one of a server that stands alone: neither a failover nor a slot "
-            "that moves is followed; use redis+cluster://"
+            "the server is a node of a Cluster, but the URL is that of a single server: the client follows neither a failover nor "
+            "a hash slot that moves; use redis+cluster://"
         )
     ]
 
@@ -229,15 +262,15 @@ def _memory(info: Mapping[str, str]) -> list[Finding]:
     if limit and used > LITTLE_MEMORY * limit:
         return [
             Finding(
-                f"{used / limit:.0%} of the server's memory are in use, and full it takes no more runs: "
+                f"{used / limit:.0%} of the server's memory is in use; when it is full, the server accepts no more runs: "
                 "CONFIG SET maxmemory to more, or let runs end"
             )
         ]
     if not limit and system and used > LITTLE_MEMORY * system:
         return [
             Finding(
-                f"the server uses {used / system:.0%} of its machine's memory and has no limit, so that it may be killed: "
-                "CONFIG SET maxmemory, or give it more"
+                f"the server uses {used / system:.0%} of its machine's memory and has no limit, so the system may kill it: "
+                "CONFIG SET maxmemory, or add memory"
             )
         ]
     return []
@@ -252,8 +285,8 @@ def _skew(clock: float | None, between: tuple[float, float] | None) -> list[Find
     ahead = "ahead of" if skew > 0 else "behind"
     return [
         Finding(
-            f"the server's clock is {abs(skew):.0f} s {ahead} this machine's: times that are given as such (at=, schedules) "
-            "follow the server; let both follow NTP"
+            f"the server's clock is {abs(skew):.0f} s {ahead} this machine's: absolute times (at=, schedules) follow the "
+            "server's clock; synchronize both with NTP"
         )
     ]
 
@@ -264,22 +297,24 @@ def _persistence(info: Mapping[str, str], appendfsync: str | None, durability: s
     if info.get("aof_enabled", "1") != "1":
         return [
             Finding(
-                f"the namespace promises durability {durability!r}, and the server's append-only file is off: "
-                "CONFIG SET appendonly yes, or found the namespace with 'coordinator init --durability none'",
+                f"the namespace promises durability {durability!r}, but the server's append-only file is off: "
+                "CONFIG SET appendonly yes, or create the namespace with 'coordinator init --durability none'",
                 refused=True,
             )
         ]
     found = []
     if info.get("aof_last_write_status", "ok") != "ok":
-        found.append(Finding("the server's last write to its append-only file failed: look at its disk"))
+        found.append(Finding("the server's last write to its append-only file failed: check its disk"))
     if durability == "synced" and appendfsync is None:
         found.append(
-            Finding("the server hides its settings (CONFIG): whether appendfsync is always, as promised, is unknown")
+            Finding(
+                "the server does not let this user run CONFIG GET: whether appendfsync is always, as promised, was not checked"
+            )
         )
     elif durability == "synced" and appendfsync != "always":
         found.append(
             Finding(
-                f"the namespace promises durability 'synced', and the server has appendfsync {appendfsync}: "
+                f"the namespace promises durability 'synced', but the server has appendfsync {appendfsync}: "
                 "CONFIG SET appendfsync always",
                 refused=True,
             )
@@ -288,14 +323,15 @@ def _persistence(info: Mapping[str, str], appendfsync: str | None, durability: s
 
 
 def _replicas(info: Mapping[str, str], wanted: Wanted) -> list[Finding]:
-    """Too few replicas are a reason not to found, and not one to stay away: they may be coming back."""
+    """Refuse to create a namespace with too few replicas. An existing one may be used: the replicas may come back."""
     needed, there = replicas_of(wanted.durability), int(info.get("connected_slaves", "0"))
-    if wanted.founding and 0 < needed < there:
+    if wanted.creating and 0 < needed < there:
         return [
             Finding(
-                f"the server has {there} replicas, and {wanted.durability} waits for {needed} of them: what is confirmed "
-                "survives the loss of the master, and not a failover while it lives (SENTINEL FAILOVER, or hasty sentinels), nor "
-                f"its being cut off with some of its replicas; replicated({there}) survives those, too, and waits for all"
+                f"the server has {there} replicas, and {wanted.durability} waits for {needed} of them: confirmed writes survive "
+                "the loss of the master, but not a failover while the master lives (SENTINEL FAILOVER, or a short "
+                "down-after-milliseconds), nor a partition that cuts off the master with some of its replicas; "
+                f"replicated({there}) waits for all replicas and survives those too"
             )
         ]
     if there >= needed:
@@ -303,21 +339,22 @@ def _replicas(info: Mapping[str, str], wanted: Wanted) -> list[Finding]:
     start = "CLUSTER REPLICATE" if info.get("cluster_enabled") == "1" else "REPLICAOF"
     return [
         Finding(
-            f"the namespace promises {needed} replicas ({wanted.durability}), and {there} are connected: until they are, "
-            f"nothing is confirmed; start them with {start}",
-            refused=wanted.founding,
+            f"the namespace promises {needed} replicas ({wanted.durability}), but {there} are connected: no write is confirmed "
+            f"until they are; start them with {start}",
+            refused=wanted.creating,
         )
     ]
 
 
 def of_address(address: Address) -> list[Finding]:
-    """What the address alone tells."""
+    """Return what the address alone shows: whether the connection is encrypted."""
     open_hosts = [node.host for node in address.nodes if not _is_local(node.host)]
     if address.tls or not open_hosts:
         return []
     return [
         Finding(
-            f"what goes to {open_hosts[0]} can be read on its way, the password too: use {address.scheme.replace('redis', 'rediss', 1)}://"
+            f"the connection to {open_hosts[0]} is not encrypted, so others can read runs and the password: "
+            f"use {address.scheme.replace('redis', 'rediss', 1)}://"
         )
     ]
 
@@ -329,11 +366,15 @@ def _is_local(host: str) -> bool:
         return host == "localhost"
 
 
-# ---- entering ------------------------------------------------------------------------------------------------------------
+# ---- opening a namespace -------------------------------------------------------------------------------------------------------
 
 
 def enter(settings: Settings) -> Generator[Request | list[Request], Any, Namespace]:
-    """The namespace, on a server that can be trusted with it. What is worth a warning is logged."""
+    """Check the server, log the warnings, create the namespace if it does not exist, and return it.
+
+    Raises:
+        NotConfigured: The server can't be used as it is.
+    """
     if settings.address.scheme != "memory":
         found = yield from examine(settings.address, settings.namespace, now=SystemClock().now)
         refuse(found)

@@ -16,7 +16,7 @@ from coordinator.store.scripts import CHECKPOINT, COMPLETE, EXTEND, FAIL, KILL, 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What is new of a checkpoint since the last acknowledged save (see lua/shared/checkpoint.lua)."""
+    """The changes of a checkpoint since the last acknowledged save (see lua/shared/checkpoint.lua)."""
 
     seq: int
     acked: int
@@ -33,6 +33,7 @@ class Delta:
     unfinished: bytes = b""
 
     def wire(self) -> bytes:
+        """Return the delta as the scripts read it."""
         phases = netstrings(part for name, output in self.phases for part in (name.encode(), sealed(output)))
         numbers = (self.seq, self.acked, self.generation, self.base, self.count)
         return netstrings(
@@ -45,23 +46,26 @@ class Delta:
 
 
 def netstrings(parts: Iterable[bytes]) -> bytes:
+    """Return the parts one after the other, each as `<length>:<bytes>`."""
     return b"".join(b"%d:%b" % (len(part), part) for part in parts)
 
 
 def checkpoint(
     keys: Keys, id: str, token: str, delta: Delta, now: str = ""
 ) -> Generator[Request, Any, tuple[str, int]]:
-    """(word, progress)."""
+    """Save a checkpoint. Return the answer word, and the number of saves so far that were progress."""
     reply = yield CHECKPOINT.each(keys.at, id, {"now": now}, id=id, token=token, delta=delta.wire())
     return word(reply), int(reply[1]) if len(reply) > 1 else 0
 
 
 def note(keys: Keys, id: str, token: str, note: bytes) -> Generator[Request, Any, str]:
+    """Store a progress note of the run, and return the answer word."""
     reply = yield NOTE.each(keys.at, id, {}, id=id, token=token, note=sealed(note))
     return word(reply)
 
 
 def complete(keys: Keys, id: str, token: str, result: bytes, now: str = "") -> Generator[Request, Any, str]:
+    """Complete the run with a result, and return the answer word."""
     reply = yield COMPLETE.each(keys.at, id, {"now": now}, id=id, token=token, result=sealed(result))
     return word(reply)
 
@@ -69,6 +73,7 @@ def complete(keys: Keys, id: str, token: str, result: bytes, now: str = "") -> G
 def fail(
     keys: Keys, id: str, token: str, error: bytes, delta: bytes = b"", now: str = ""
 ) -> Generator[Request, Any, str]:
+    """End the run as failed, with a last checkpoint if `delta` is given. Return the answer word."""
     reply = yield FAIL.call(
         keys.at, now=now, id=id, token=token, error=sealed(error), brief=sealed(brief(error)), delta=delta
     )
@@ -86,6 +91,7 @@ def retry(
     delta: bytes = b"",
     now: str = "",
 ) -> Generator[Request, Any, str]:
+    """Delay the run after a failure, so that it is tried again. Return the answer word."""
     reply = yield RETRY.call(
         keys.at,
         now=now,
@@ -103,6 +109,11 @@ def retry(
 def release(
     keys: Keys, id: str, token: str, *, mode: str, jitter: float = 0.5, delta: bytes = b"", now: str = ""
 ) -> Generator[Request, Any, str]:
+    """Release the run, with a last checkpoint if `delta` is given. Return the answer word.
+
+    `mode` is `stopping` if the worker shuts down. Any other release is `unasked`: the run is delayed, and gets a strike if it
+    made no progress.
+    """
     reply = yield RELEASE.call(keys.at, now=now, id=id, token=token, mode=mode, jitter=jitter, delta=delta)
     return word(reply)
 
@@ -110,6 +121,10 @@ def release(
 def reject(
     keys: Keys, id: str, token: str, *, proven: bool, error: bytes, jitter: float = 0.5, now: str = ""
 ) -> Generator[Request, Any, str]:
+    """Give back a run that failed before the first line of its handler. Return the answer word.
+
+    `proven` says that a handler of the kind has started before. Only then the attempt counts as a strike.
+    """
     reply = yield REJECT.call(
         keys.at,
         now=now,
@@ -124,12 +139,12 @@ def reject(
 
 
 def extend(keys: Keys, id: str, token: str, *, number: int, seconds: float) -> Generator[Request, Any, str]:
-    """`number` counts the run's extensions, with this one."""
+    """Extend the deadline of a run. `number` is the number of this extension, counted from 1. Return the answer word."""
     reply = yield EXTEND.call(keys.at, id=id, token=token, number=number, ms=round(seconds * 1000))
     return word(reply)
 
 
 def kill(keys: Keys, id: str, token: str, error: bytes) -> Generator[Request, Any, str]:
-    """Makes sure that the run fails, whatever becomes of its owner from now on."""
+    """Mark a run as killed: it will fail, whatever happens to its worker. Return the answer word."""
     reply = yield KILL.call(keys.at, id=id, token=token, error=sealed(error))
     return word(reply)

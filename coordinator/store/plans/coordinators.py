@@ -14,7 +14,18 @@ from coordinator.store.scripts import ABANDON, CAP, DUE, JUDGE, LOCK, RECOVER, R
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a batch of a recovery did; `left` are still to be taken. `word` says why nothing was done."""
+    """What happened to the runs of a worker that is gone.
+
+    Attributes:
+        word: `ok`, or the answer word that says why nothing was done.
+        queued: Runs that were requeued.
+        delayed: Runs that were delayed.
+        dead: Runs that were set aside after their last strike.
+        cancelled: Runs that had been asked to stop, and are cancelled now.
+        aside: Damaged entries that were set aside.
+        left: Runs that the next batch has to take.
+        failed: Runs that their critic had killed, and are failed now.
+    """
 
     word: str
     queued: int = 0
@@ -27,19 +38,24 @@ class Recovered:
 
     @property
     def taken(self) -> int:
+        """The number of runs that were taken from the worker."""
         return self.queued + self.delayed + self.dead + self.cancelled + self.failed + self.aside
 
 
 def judge(
     keys: Keys, coordinator: str, *, tick: float, most: int = 100, now: str = ""
 ) -> Generator[Request, Any, tuple[list[str], int]]:
-    """The workers to recover now, and for how many ms more everybody else is held."""
+    """Check the leases of a partition.
+
+    Returns:
+        The workers to recover now, and for how many ms the recovery of all others is paused.
+    """
     reply = yield JUDGE.call(keys.at, now=now, coordinator=coordinator, tick=round(tick * 1000), most=most)
     return [text(worker) for worker in reply[1]], max(0, int(reply[2]) - int(reply[3]))
 
 
 def read_host_and_pid(keys: Keys, worker: str) -> Generator[Request, Any, tuple[str, str]]:
-    """Host and pid of a worker; empty where nothing is known of it."""
+    """Return host and pid of a worker; empty if they are not known."""
     reply = yield read(keys.at, "HMGET", keys.worker(worker), "host", "pid")
     return text(reply[0] or ""), text(reply[1] or "")
 
@@ -47,6 +63,7 @@ def read_host_and_pid(keys: Keys, worker: str) -> Generator[Request, Any, tuple[
 def recover(
     keys: Keys, worker: str, *, lock: str, token: str, tick: float, batch: int, jitter: float, now: str = ""
 ) -> Generator[Request, Any, Recovered]:
+    """Take a batch of runs from a worker whose lease expired. The caller holds the lock with the token."""
     reply = yield RECOVER.call(
         keys.at, now=now, lock=lock, token=token, worker=worker, tick=round(tick * 1000), batch=batch, jitter=jitter
     )
@@ -56,7 +73,7 @@ def recover(
 def abandon(
     keys: Keys, worker: str, *, batch: int = 200, blame: str = "", jitter: float = 0.5, now: str = ""
 ) -> Generator[Request, Any, Recovered]:
-    """Gives up a worker and takes all its runs, batch by batch."""
+    """Declare a worker gone, and take all its runs, batch by batch."""
     total = Recovered("ok")
     while True:
         reply = yield ABANDON.call(keys.at, now=now, worker=worker, batch=batch, blame=blame, jitter=jitter)
@@ -77,7 +94,13 @@ def _recovered(reply: Any) -> Recovered:
 
 @dataclass(frozen=True, slots=True)
 class DueResult:
-    """What due did; `next_ms` is how long until the next one, None where nothing is waiting."""
+    """What a call of `due` did.
+
+    Attributes:
+        moved: Delayed runs that were queued.
+        passed: Deadlines that passed: of runs that expired, or did not honour a cancel in time.
+        next_ms: Milliseconds until the next run is due; None if no run waits for its time.
+    """
 
     moved: int
     passed: int
@@ -85,41 +108,47 @@ class DueResult:
 
 
 def due(keys: Keys, *, batch: int = 500, now: str = "") -> Generator[Request, Any, DueResult]:
+    """Queue delayed runs that are due, and carry out the deadlines that have passed."""
     reply = yield DUE.call(keys.at, now=now, batch=batch)
     upcoming = text(reply[3])
     return DueResult(int(reply[1]), int(reply[2]), int(upcoming) - int(reply[4]) if upcoming else None)
 
 
 def ring(keys: Keys, most: int = 200) -> Generator[Request, Any, int]:
+    """Ring the bells of routes in which runs wait. Return the number of such routes."""
     reply = yield RING.call(keys.at, most=most)
     return int(reply[1])
 
 
 def lock(keys: Keys, name: str, token: str, ttl: float) -> Generator[Request, Any, bool]:
-    """Whether the lock is held by the token now."""
+    """Take a lock, or keep it, for `ttl` seconds. Return whether the token holds it now."""
     reply = yield LOCK.call(keys.at, lock=name, token=token, ttl=round(ttl * 1000))
     return word(reply) == "ok"
 
 
 def trim(keys: Keys, *, cap: int = 10_000, now: str = "") -> Generator[Request, Any, int]:
+    """Remove ended runs whose retention is over from their indexes. Return how many were removed."""
     reply = yield TRIM.call(keys.at, now=now, cap=cap)
     return int(reply[1])
 
 
 def cap(keys: Keys, status: str, *, keep: int, batch: int) -> Generator[Request, Any, int]:
-    """How many ended runs were forgotten because more of their status are there than are kept: up to the batch."""
+    """Remove ended runs of a status that exceed the number to keep, up to a batch. Return how many were removed.
+
+    Runs whose retention ends first are removed first.
+    """
     reply = yield CAP.call(keys.at, status=status, keep=keep, batch=batch)
     return int(reply[1])
 
 
 def count_coordinators(keys: Keys) -> Generator[Request, Any, int]:
-    """How many coordinators were there in the last minute."""
+    """Return how many coordinators were seen in the last minute."""
     count = yield read(keys.at, "ZCARD", keys.coordinators())
     return int(count)
 
 
 def count_suspects(keys: Keys) -> Generator[Request | list[Request], Any, int]:
-    """How many runs wait for a worker that holds nothing."""
+    """Return how many suspects wait for a worker that holds no other run."""
     routes = yield read(keys.at, "SMEMBERS", keys.routes())
     counts = yield [read(keys.at, "ZCARD", keys.suspect(text(route))) for route in routes]
     return sum(count for count in counts if isinstance(count, int))

@@ -1,6 +1,6 @@
-"""What a doctor asks of one partition, as plans: a page of keys or members, what is wrong with them, and one repair.
+"""Plans of the doctor: read a page of keys or members of a partition, find what is wrong with them, and repair it.
 
-Every look and every repair is bounded: a page of a SCAN, some dozens of runs in a script.
+Every plan is bounded: it reads one page of a SCAN, or sends scripts of some dozens of runs.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any
 
 from coordinator.store import scripts
 from coordinator.store.keys import Keys
-from coordinator.store.replies import text, word
+from coordinator.store.replies import require_all, text, word
 from coordinator.store.script import Call, Request, read
 
-RUNS_PER_SCRIPT = 25  # runs or members that one script looks at: less than a millisecond
-PAGE = 500  # of the keyspace, or of a large set
+RUNS_PER_SCRIPT = 25  # runs or members that one script examines, in less than a millisecond
+PAGE = 500  # entries of one page of the keyspace or of a large set
 
 Faults = list[tuple[str, str]]  # word, detail
 
 
 @cache
 def key_types() -> dict[str, str]:
-    """What type a key is to have, by its name or by the first part of it; as keys.py says beside each."""
+    """Return the type that each key must have, by its name or the first part of its name. The docstrings of keys.py tell it."""
     keys, found = Keys("-", 0), {}
     for method, function in inspect.getmembers(Keys, inspect.isfunction):
         if method.startswith("_") or method == "set_aside":
@@ -38,73 +38,73 @@ def key_types() -> dict[str, str]:
 
 
 def scan_keys(at: str, namespace: str, cursor: int) -> Generator[Request, Any, tuple[int, list[str]]]:
-    """The next cursor, and some keys of the namespace: of all its partitions that are on the node of this one."""
+    """Return the next cursor and some keys of the namespace, of all partitions on the node of this one."""
     reply = yield read(at, "SCAN", cursor, "MATCH", f"{{{namespace}:*}}:*", "COUNT", PAGE)
     return int(reply[0]), [key.decode(errors="surrogateescape") for key in reply[1]]
 
 
 def read_members(keys: Keys, key: str, kind: str, cursor: int) -> Generator[Request, Any, tuple[int, list[str]]]:
-    """The next cursor, and some members of a set or a zset."""
+    """Return the next cursor and some members of a set or a zset."""
     scanning, step = ("SSCAN", 1) if kind == "set" else ("ZSCAN", 2)
     reply = yield read(keys.at, scanning, raw(key), cursor, "COUNT", PAGE)
     return int(reply[0]), [member.decode(errors="surrogateescape") for member in reply[1][::step]]
 
 
 def read_types(keys: Keys, names: Sequence[str]) -> Generator[list[Request], Any, list[str]]:
-    """The type of each key."""
+    """Return the type of each key."""
     replies = yield [read(keys.at, "TYPE", raw(name)) for name in names]
-    return [text(reply) for reply in _all(replies)]
+    return [text(reply) for reply in require_all(replies)]
 
 
-# ---- looking -----------------------------------------------------------------------------------------------------------
+# ---- examining ---------------------------------------------------------------------------------------------------------
 
 
 def examine(keys: Keys, ids: Sequence[str]) -> Generator[list[Request], Any, list[Faults]]:
-    """For each run what is wrong with it."""
+    """Return, for each run, what is wrong with it."""
     calls = [scripts.EXAMINE.call(keys.at, [(id,) for id in part]) for part in _parts(ids)]
-    return (yield from _asked(calls))
+    return (yield from _send_examinations(calls))
 
 
 def examine_entries(
     keys: Keys, place: str, name: str, members: Sequence[str], now: str = ""
 ) -> Generator[list[Request], Any, list[Faults]]:
-    """For each member of a set or zset what is wrong with it."""
+    """Return, for each member of a set or a zset, what is wrong with it."""
     calls = [
         scripts.EXAMINE_ENTRIES.call(keys.at, [(raw(member),) for member in part], now=now, place=place, name=raw(name))
         for part in _parts(members)
     ]
-    return (yield from _asked(calls))
+    return (yield from _send_examinations(calls))
 
 
 def examine_keys(
     keys: Keys, family: str, expected: str, names: Sequence[str]
 ) -> Generator[list[Request], Any, list[Faults]]:
-    """For each key of a family what is wrong with it."""
+    """Return, for each key of a family, what is wrong with it."""
     calls = [
         scripts.EXAMINE_KEYS.call(keys.at, [(raw(name),) for name in part], family=family, expected=expected)
         for part in _parts(names)
     ]
-    return (yield from _asked(calls))
+    return (yield from _send_examinations(calls))
 
 
-def _asked(calls: list[Call]) -> Generator[list[Request], Any, list[Faults]]:
-    """One call at a time: who else uses the server gets its turn between two."""
+def _send_examinations(calls: list[Call]) -> Generator[list[Request], Any, list[Faults]]:
+    """Send one call at a time, so that other users of the server are served between two calls."""
     found: list[Faults] = []
     for call in calls:
-        (reply,) = _all((yield [call]))
+        (reply,) = require_all((yield [call]))
         found += [[(text(row[i]), _shown(row[i + 1])) for i in range(0, len(row), 2)] for row in reply]
     return found
 
 
-# ---- mending -----------------------------------------------------------------------------------------------------------
+# ---- repairing ---------------------------------------------------------------------------------------------------------
 
 
 def repair_runs(
     keys: Keys, seen: Sequence[tuple[str, str]], jitter: float = 0.5, now: str = ""
 ) -> Generator[list[Request], Any, list[str]]:
-    """What became of each (run, fault)."""
+    """Repair runs. Return the outcome for each (run, fault)."""
     return (
-        yield from _mended(
+        yield from _send_repairs(
             [scripts.REPAIR_RUN.call(keys.at, now=now, id=id, fault=fault, jitter=jitter) for id, fault in seen]
         )
     )
@@ -113,36 +113,37 @@ def repair_runs(
 def repair_entries(
     keys: Keys, place: str, name: str, seen: Sequence[tuple[str, str]], now: str = ""
 ) -> Generator[list[Request], Any, list[str]]:
-    """What became of each (member, fault)."""
+    """Repair members of a set or a zset. Return the outcome for each (member, fault)."""
     calls = [
         scripts.REPAIR_ENTRY.call(keys.at, now=now, place=place, name=raw(name), member=raw(member), fault=fault)
         for member, fault in seen
     ]
-    return (yield from _mended(calls))
+    return (yield from _send_repairs(calls))
 
 
 def repair_keys(
     keys: Keys, family: str, expected: str, seen: Sequence[tuple[str, str]]
 ) -> Generator[list[Request], Any, list[str]]:
-    """What became of each (name, fault)."""
+    """Repair keys of a family. Return the outcome for each (name, fault)."""
     calls = [
         scripts.REPAIR_KEY.call(keys.at, family=family, name=raw(name), expected=expected, fault=fault)
         for name, fault in seen
     ]
-    return (yield from _mended(calls))
+    return (yield from _send_repairs(calls))
 
 
 def repair_type(keys: Keys, key: str, name: str, expected: str) -> Generator[Request, Any, str]:
+    """Set aside a key that has another type than it must have. Return the outcome."""
     reply = yield scripts.REPAIR_TYPE.call(keys.at, key=raw(key), name=raw(name), expected=expected)
     return word(reply)
 
 
-def _mended(calls: Sequence[Call]) -> Generator[list[Request], Any, list[str]]:
-    """Each repair is a command of its own, and some of them share a trip."""
+def _send_repairs(calls: Sequence[Call]) -> Generator[list[Request], Any, list[str]]:
+    """Send each repair as a command of its own, several in one trip."""
     outcomes: list[str] = []
     for start in range(0, len(calls), RUNS_PER_SCRIPT):
         replies = yield [*calls[start : start + RUNS_PER_SCRIPT]]
-        outcomes += [word(reply) for reply in _all(replies)]
+        outcomes += [word(reply) for reply in require_all(replies)]
     return outcomes
 
 
@@ -150,7 +151,7 @@ def _mended(calls: Sequence[Call]) -> Generator[list[Request], Any, list[str]]:
 
 
 def raw(name: str) -> bytes:
-    """The bytes of a name that may be anything: what is damaged need not be text."""
+    """Return the bytes of a name. A damaged name need not be text."""
     return name.encode(errors="surrogateescape")
 
 
@@ -160,10 +161,3 @@ def _shown(value: Any) -> str:
 
 def _parts(names: Sequence[str]) -> list[Sequence[str]]:
     return [names[start : start + RUNS_PER_SCRIPT] for start in range(0, len(names), RUNS_PER_SCRIPT)]
-
-
-def _all(replies: Sequence[Any]) -> Sequence[Any]:
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-    return replies

@@ -1,8 +1,8 @@
-"""What supervisors and those who ask them for something say to each other, as plans: rolls, drains, and who is there.
+"""Plans of supervisors and of the commands that ask them to roll or to drain.
 
-A roll is a fact in partition 0: who asked, and a part for each supervisor of the fleet. A part is `waiting`, `going`, `done`,
-`failed` (a sentence says why), `stopped` (another one failed) or `left` (its supervisor was stopped), and how many processes were
-replaced of how many.
+A roll is stored in partition 0: the process that asked for it, and a part for each supervisor of the fleet. A part has a state,
+and how many of how many processes were replaced. Its state is `waiting`, `going`, `done`, `failed` (with a reason), `stopped`
+(another part failed) or `left` (its supervisor was stopped).
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from coordinator.store.keys import Keys
-from coordinator.store.replies import pairs, text, word
+from coordinator.store.replies import pairs, require_all, text, word
 from coordinator.store.script import Request, read
 from coordinator.store.scripts import DRAIN, ROLL, ROLL_PART, SUPERVISE, UNLOCK
 
-SILENCE = 15.0  # a supervisor that was not seen for so long is taken for lost
-MOST = 1000  # workers that are looked at
+SILENCE = 15.0  # seconds without a call after which a supervisor counts as lost
+MOST = 1000  # workers of a partition that are read at most
 
 UNFINISHED = ("waiting", "going")
 
 
 @dataclass(frozen=True, slots=True)
 class RollPart:
-    """What one supervisor does in a roll."""
+    """The part of one supervisor in a roll."""
 
     state: str
     replaced: int = 0
@@ -35,8 +35,9 @@ class RollPart:
         return f"{self.state} {self.replaced} {self.total} {self.reason}".strip()
 
     @classmethod
-    def read(cls, told: str) -> RollPart:
-        state, replaced, total, reason = [*told.split(" ", 3), "", "", ""][:4]
+    def read(cls, stored: str) -> RollPart:
+        """Return a part from its stored form."""
+        state, replaced, total, reason = [*stored.split(" ", 3), "", "", ""][:4]
         return cls(state, int(replaced or 0), int(total or 0), reason)
 
 
@@ -45,7 +46,7 @@ class RollPart:
 
 @dataclass(frozen=True, slots=True)
 class RollOrder:
-    """A roll as one supervisor is told of it."""
+    """A roll in which a supervisor has a part: how many processes it may replace at once, and its part so far."""
 
     roll: str
     at_once: int
@@ -55,7 +56,7 @@ class RollOrder:
 def supervise(
     keys: Keys, fleet: str, supervisor: str, *, leaves: bool = False, now: str = ""
 ) -> Generator[Request, Any, RollOrder | None]:
-    """Says that a supervisor is there, or leaves. The roll in which it has a part, if there is one."""
+    """Tell that a supervisor is alive, or that it leaves. Return the roll in which it has a part, if there is one."""
     reply = yield SUPERVISE.call(keys.at, now=now, fleet=fleet, supervisor=supervisor, leaves=int(leaves))
     if len(reply) == 1:
         return None
@@ -63,7 +64,7 @@ def supervise(
 
 
 def report_part(keys: Keys, fleet: str, roll: str, supervisor: str, part: RollPart) -> Generator[Request, Any, bool]:
-    """Tells how far a supervisor has come; whether the roll still counts on it."""
+    """Report the progress of a supervisor in a roll. Return False if the roll no longer has a part for it."""
     reply = yield ROLL_PART.call(
         keys.at, fleet=fleet, roll=roll, supervisor=supervisor, part=str(part), state=part.state
     )
@@ -71,25 +72,31 @@ def report_part(keys: Keys, fleet: str, roll: str, supervisor: str, part: RollPa
 
 
 def unlock(keys: Keys, name: str, token: str) -> Generator[Request, Any, bool]:
-    """Gives a lock back; False where another holds it."""
+    """Release a lock. Return False if another token holds it."""
     reply = yield UNLOCK.call(keys.at, lock=name, token=token)
     return word(reply) == "ok"
 
 
 def read_process_marks(keys: Keys) -> Generator[Request | list[Request], Any, list[tuple[str, str]]]:
-    """Each worker of a partition with the mark of its process; empty where it has none."""
+    """Return each worker of a partition that has a process mark, with the mark."""
     listed = yield read(keys.at, "ZRANGE", keys.workers(), 0, MOST - 1)
     workers = [text(worker) for worker in listed]
     found = yield [read(keys.at, "HGET", keys.worker(worker), "mark") for worker in workers]
     return [(worker, text(mark)) for worker, mark in zip(workers, found, strict=True) if isinstance(mark, bytes)]
 
 
-# ---- those who ask -----------------------------------------------------------------------------------------------------
+# ---- asking for a roll or a drain -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class RollAnswer:
-    """The answer to who asked for a roll: ok; nobody (the fleet has no supervisor); busy, with who asked before, and when."""
+    """The answer to a request for a roll.
+
+    Attributes:
+        word: `ok`; `nobody` (the fleet has no supervisor); or `busy` (a roll is under way).
+        by: Who asked for the roll that is under way.
+        ago: Seconds since that roll was asked for.
+    """
 
     word: str
     by: str = ""
@@ -99,6 +106,7 @@ class RollAnswer:
 def request_roll(
     keys: Keys, fleet: str, roll: str, *, at_once: int, by: str, now: str = ""
 ) -> Generator[Request, Any, RollAnswer]:
+    """Ask the supervisors of a fleet to replace their processes, `at_once` at a time."""
     reply = yield ROLL.call(
         keys.at, now=now, fleet=fleet, roll=roll, at_once=at_once, by=by, silence=round(SILENCE * 1000)
     )
@@ -109,7 +117,7 @@ def request_roll(
 
 @dataclass(frozen=True, slots=True)
 class RollView:
-    """How far a roll has come. `lost` are supervisors with an unfinished part that were not seen for a while."""
+    """The progress of a roll. `lost` has the supervisors with an unfinished part that have not called for a while."""
 
     roll: str
     parts: dict[str, RollPart]
@@ -117,20 +125,18 @@ class RollView:
 
     @property
     def under_way(self) -> bool:
+        """Whether a supervisor that is alive has not finished its part."""
         return any(part.state in UNFINISHED for name, part in self.parts.items() if name not in self.lost)
 
 
 def read_roll(keys: Keys, fleet: str) -> Generator[list[Request], Any, RollView]:
-    """The last roll of a fleet."""
+    """Return the last roll of a fleet."""
     found = yield [
         read(keys.at, "HGETALL", keys.roll(fleet)),
         read(keys.at, "ZRANGE", keys.supervisors(fleet), 0, -1, "WITHSCORES"),
         read(keys.at, "TIME"),
     ]
-    for reply in found:
-        if isinstance(reply, Exception):
-            raise reply
-    facts, seen, now = found
+    facts, seen, now = require_all(found)
     of = {field: text(value) for field, value in pairs(facts).items()}
     alive = _seen_since(seen, int(now[0]) - SILENCE)
     parts = {name[5:]: RollPart.read(told) for name, told in of.items() if name.startswith("part:")}
@@ -143,6 +149,6 @@ def _seen_since(seen: Sequence[Any], since: float) -> set[str]:
 
 
 def drain(keys: Keys, worker: str, now: str = "") -> Generator[Request, Any, bool]:
-    """Asks a worker to drain, or says that it does; whether it is there."""
+    """Mark a worker as draining: it is asked to drain, or tells that it does. Return False if the worker is not registered."""
     reply = yield DRAIN.call(keys.at, now=now, worker=worker)
     return word(reply) == "ok"

@@ -15,46 +15,77 @@ FORMAT = "1"
 
 
 def read_facts(name: str) -> Generator[Request, Any, Namespace | None]:
-    """The facts of a namespace, if it was founded. Nothing is written: whoever may only read comes this way, too."""
+    """Return the facts of a namespace, or None if it was not created yet.
+
+    Nothing is written, so that a user with read-only rights may use this plan.
+
+    Raises:
+        NotConfigured: The namespace has a stored format that this version can't read.
+    """
     reply = yield read(Keys(name, 0).at, "HGETALL", Keys(name, 0).namespace())
     return _namespace(name, pairs(reply)) if reply else None
 
 
 def _namespace(name: str, facts: Mapping[str, Any]) -> Namespace:
     if text(facts["format"]) != FORMAT:
-        raise NotConfigured(f"namespace {name!r} has format {text(facts['format'])}, and this version reads {FORMAT}")
+        raise NotConfigured(
+            f"namespace {name!r} has format {text(facts['format'])}, but this version reads format {FORMAT}"
+        )
     return Namespace(name, int(facts["partitions"]), text(facts["durability"]), text(facts["birth"]))
 
 
 def create(
     name: str, *, birth: str, partitions: int | None = None, durability: str | None = None, clock: str = "server"
 ) -> Generator[Request | list[Request], Any, Namespace]:
-    """The facts of a namespace; the first user fixes them. Asking for others than it has is refused. A partition that can't be
-    reached is left to who comes there first: it answers that it does not know the namespace."""
+    """Create a namespace if it does not exist, and return its facts. The first user fixes them.
+
+    A partition that can't be reached gets its copy of the facts later: until then it answers that it does not know the namespace,
+    and the caller uses `create_missing_copies`.
+
+    Args:
+        name: The name of the namespace.
+        birth: A random mark that tells this namespace from an earlier one of the same name.
+        partitions: The number of partitions; None accepts any, and creates one.
+        durability: The durability level; None accepts any, and creates 'local'.
+        clock: 'server', or 'test' for a namespace whose time is given by the caller.
+
+    Raises:
+        NotConfigured: The namespace exists with another number of partitions or another durability.
+    """
     asked = durability or "local"
     if durability is not None and (there := (yield from read_facts(name))) is not None:
-        _same(there, partitions, durability)  # before it is written, and waited for replicas that it does not promise
-    first = yield _found(Keys(name, 0, asked), birth, partitions or 1, asked, clock)
+        # Before the write: it would wait for replicas that the namespace does not promise.
+        _check_same(there, partitions, durability)
+    first = yield _creation(Keys(name, 0, asked), birth, partitions or 1, asked, clock)
     facts = pairs(first[1])
     have = _namespace(name, facts)
-    if have.keys(0).at.replicas > Keys(name, 0, asked).at.replicas:  # what was read is to be as sure as what is written
-        yield _found(have.keys(0), have.birth, have.partitions, have.durability, text(facts["clock"]))
-    _same(have, partitions, durability)
+    if have.keys(0).at.replicas > Keys(name, 0, asked).at.replicas:
+        # The facts must be confirmed by as many replicas as later writes.
+        yield _creation(have.keys(0), have.birth, have.partitions, have.durability, text(facts["clock"]))
+    _check_same(have, partitions, durability)
     yield from _copy(have, text(facts["clock"]))
     return have
 
 
-def _same(have: Namespace, partitions: int | None, durability: str | None) -> None:
+def _check_same(have: Namespace, partitions: int | None, durability: str | None) -> None:
     if partitions is not None and partitions != have.partitions:
         raise NotConfigured(
-            f"namespace {have.name!r} has {have.partitions} partitions for good, not {partitions}: use another namespace"
+            f"namespace {have.name!r} has {have.partitions} partitions for good, not {partitions}: their number can't be changed; "
+            "use another namespace"
         )
     if durability is not None and durability != have.durability:
-        raise NotConfigured(f"namespace {have.name!r} has durability {have.durability!r}, not {durability!r}")
+        raise NotConfigured(
+            f"namespace {have.name!r} has durability {have.durability!r}, not {durability!r}: it can't be changed; "
+            "use another namespace"
+        )
 
 
 def create_missing_copies(name: str, birth: str) -> Generator[Request | list[Request], Any, bool]:
-    """Where a partition does not know the namespace: whether it was only not there when others were founded, and knows it now."""
+    """Write the facts to every partition, after one of them answered that it does not know the namespace.
+
+    Returns:
+        False if the namespace is not the one with this birth mark any more: it was flushed, or created again.
+    """
     facts = pairs((yield read(Keys(name, 0).at, "HGETALL", Keys(name, 0).namespace())))
     if not facts or text(facts["birth"]) != birth:
         return False
@@ -63,9 +94,10 @@ def create_missing_copies(name: str, birth: str) -> Generator[Request | list[Req
 
 
 def _copy(have: Namespace, clock: str) -> Generator[list[Request], Any, None]:
-    """The facts in each partition. Those that can't be reached are left out."""
+    """Write the facts to every partition but the first. Skip a partition that can't be reached."""
     copies: list[Request] = [
-        fail_fast(_found(keys, have.birth, have.partitions, have.durability, clock)) for keys in have.everywhere()[1:]
+        fail_fast(_creation(keys, have.birth, have.partitions, have.durability, clock))
+        for keys in have.everywhere()[1:]
     ]
     replies = (yield copies) if copies else []
     for reply in replies:
@@ -74,12 +106,12 @@ def _copy(have: Namespace, clock: str) -> Generator[list[Request], Any, None]:
 
 
 def read_birth(keys: Keys) -> Generator[Request, Any, str]:
-    """The mark that the namespace was founded with; empty where it was not."""
+    """Return the birth mark of the namespace; empty if it was not created."""
     reply = yield read(keys.at, "HGET", keys.namespace(), "birth")
     return text(reply or "")
 
 
-def _found(keys: Keys, birth: str, partitions: int, durability: str, clock: str) -> Call:
+def _creation(keys: Keys, birth: str, partitions: int, durability: str, clock: str) -> Call:
     return CREATE_NAMESPACE.call(
         keys.at, format=FORMAT, partitions=partitions, durability=durability, birth=birth, clock=clock
     )

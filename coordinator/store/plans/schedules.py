@@ -1,4 +1,8 @@
-"""Schedules as plans. A change by a user is a compare-and-set on the generation that was seen; its own generation names it."""
+"""Plans of schedules.
+
+A change by a user is a compare-and-set: it names the generation that it replaces, and has a random generation of its own. So a
+call that is sent twice changes nothing the second time.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,12 @@ from coordinator.store.replies import pairs, text, word
 from coordinator.store.script import Call, Request, read
 from coordinator.store.scripts import FIRE, PAUSE_SCHEDULE, POSTPONE, SCHEDULE, UNSCHEDULE, UPCOMING
 
-TRIES = 20
+TRIES = 20  # of one change, while other users change the same schedule
 PAGE = 500
 
 
 class NewSchedule(NamedTuple):
-    """A schedule on its way to the server. Times in ms, as text."""
+    """A schedule on its way to the server. Times are in ms, as text."""
 
     name: str
     rules: bytes
@@ -30,7 +34,11 @@ class NewSchedule(NamedTuple):
 
 
 def replace(keys: Keys, birth: str, new: NewSchedule, generation: str, now: str = "") -> Generator[Request, Any, str]:
-    """ok, mismatch or unreadable."""
+    """Create or replace a schedule.
+
+    Returns:
+        `ok`; `mismatch` (the namespace has another birth mark); or `unreadable` (a key has the wrong type).
+    """
     seen = ""
     for _ in range(TRIES):
         reply = yield SCHEDULE.call(keys.at, now=now, birth=birth, seen=seen, generation=generation, **new._asdict())
@@ -41,7 +49,7 @@ def replace(keys: Keys, birth: str, new: NewSchedule, generation: str, now: str 
 
 
 def pause(keys: Keys, name: str, generation: str, *, paused: bool, now: str = "") -> Generator[Request, Any, str]:
-    """ok or missing."""
+    """Pause or unpause a schedule. Return `ok` or `missing`."""
     seen = ""
     for _ in range(TRIES):
         reply = yield PAUSE_SCHEDULE.call(
@@ -54,7 +62,7 @@ def pause(keys: Keys, name: str, generation: str, *, paused: bool, now: str = ""
 
 
 def remove(keys: Keys, name: str, generation: str, now: str = "") -> Generator[Request, Any, str]:
-    """ok or missing."""
+    """Remove a schedule. Return `ok` or `missing`."""
     seen = ""
     for _ in range(TRIES):
         reply = yield UNSCHEDULE.call(keys.at, now=now, name=name, seen=seen, generation=generation)
@@ -65,11 +73,11 @@ def remove(keys: Keys, name: str, generation: str, now: str = "") -> Generator[R
 
 
 def _busy(name: str) -> Changed:
-    return Changed(f"schedule {name} is being changed by others all the time; call again")
+    return Changed(f"schedule {name} was not changed: other clients keep changing it; call again")
 
 
 def list_schedules(keys: Keys) -> Generator[Request | list[Request], Any, list[tuple[str, dict[str, Any] | None]]]:
-    """Name and fields of each schedule of the partition; None where they can't be read."""
+    """Return name and fields of each schedule of the partition; None for fields that can't be read."""
     found: list[tuple[str, dict[str, Any] | None]] = []
     start = 0
     while True:
@@ -93,8 +101,16 @@ def _fields(reply: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class DueSchedule:
-    """A schedule that is to be looked at. `next` is None where its next fire time was not computed yet; `offset` (s) is that of its
-    zone then, as whoever computed it knows the zone."""
+    """A schedule that a coordinator has to handle.
+
+    Attributes:
+        name: Its name.
+        generation: The generation that the change must name.
+        after: The fire time before, in ms.
+        next: The next fire time, in ms; None if it was not computed yet.
+        offset: The offset of the time zone at that time, in seconds, as the coordinator knew it that computed the fire time.
+        rules: The packed rules.
+    """
 
     name: str
     generation: str
@@ -105,12 +121,19 @@ class DueSchedule:
 
     @property
     def expected(self) -> str:
+        """The next fire time, as the scripts compare it."""
         return "" if self.next is None else str(self.next)
 
 
 @dataclass(frozen=True, slots=True)
 class Upcoming:
-    """What is to be looked at now; `next_ms` is how long until the next one, None where there is none. `now` is the server's."""
+    """The schedules to handle now.
+
+    Attributes:
+        entries: The schedules.
+        next_ms: Milliseconds until the next schedule is due; None if there is none.
+        now: The server's time, in ms.
+    """
 
     entries: tuple[DueSchedule, ...]
     next_ms: int | None
@@ -118,6 +141,7 @@ class Upcoming:
 
 
 def upcoming(keys: Keys, *, batch: int, now: str = "") -> Generator[Request, Any, Upcoming]:
+    """Return the schedules that are due, or whose next fire time must be computed."""
     reply = yield UPCOMING.call(keys.at, now=now, batch=batch)
     _, rows, first, clock = reply
     entries = tuple(_entry(*row) for row in rows)
@@ -129,7 +153,10 @@ def _entry(name: bytes, generation: bytes, after: bytes, next: bytes, offset: by
 
 
 class Fire(NamedTuple):
-    """One step of a schedule, in the order of fire.lua; times in ms, as text. Without `at` and `id` nothing is enqueued."""
+    """One step of a schedule, in the order of fire.lua. Times are in ms, as text.
+
+    Without `at` and `id` the step enqueues nothing and only sets the next fire time.
+    """
 
     name: str
     generation: str
@@ -144,13 +171,13 @@ class Fire(NamedTuple):
 def fire(
     keys: Keys, steps: Iterable[Fire], *, grace: float, now: str = ""
 ) -> Generator[Request, Any, Sequence[tuple[str, str]]]:
-    """For each step its word, and the id of the run that it is about."""
+    """Carry out steps. Return, for each step, the answer word and the id of the run that it concerns."""
     replies = yield Call(FIRE, keys.at, (now, round(grace * 1000)), tuple(steps))
     return [(text(reply[0]), text(reply[1])) for reply in replies]
 
 
 def postpone(keys: Keys, entry: DueSchedule, why: str, wait: float, now: str = "") -> Generator[Request, Any, str]:
-    """ok or changed."""
+    """Store why a schedule does not fire, and try again after `wait` seconds. Return `ok` or `changed`."""
     reply = yield POSTPONE.call(
         keys.at, now=now, name=entry.name, generation=entry.generation, expected=entry.expected, why=why,
         wait=round(wait * 1000),
@@ -159,5 +186,5 @@ def postpone(keys: Keys, entry: DueSchedule, why: str, wait: float, now: str = "
 
 
 def shorten_error(error: CoordinatorError) -> str:
-    """Why a schedule does not fire, short enough to be kept with it."""
+    """Return why a schedule does not fire, short enough to be stored with it."""
     return " ".join(str(error).split())[:500]

@@ -1,6 +1,6 @@
-"""Many plans side by side: what they ask for in the same step shares its trips. A thousand runs cost few trips, not thousands.
+"""Carry out many plans side by side: requests of the same step share a trip, so that a thousand runs cost a few trips.
 
-Each plan sees what it would see alone: its own replies, its own errors. One that fails does not keep the others from going on.
+Each plan sees what it would see alone: its own replies and its own errors. A plan that fails does not stop the others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Plan = Generator[Request | list[Request], Any, T]
 
 
 def together(plans: Iterable[Plan[T]]) -> Generator[list[Request], Any, list[T | CoordinatorError]]:
-    """For each plan what it came to, or the error that it ended with, in order."""
+    """Return, for each plan in order, its result or the error with which it ended."""
     outcomes: dict[int, T | CoordinatorError] = {}
     under_way: list[tuple[int, Plan[T], Request | list[Request]]] = []
 

@@ -11,12 +11,12 @@ from coordinator.store.replies import text, word
 from coordinator.store.script import Request, fail_fast
 from coordinator.store.scripts import CLAIM, HEARTBEAT, JOIN, LEAVE, LOAD
 
-MOST_CHUNKS = 500  # of a checkpoint in one page
+MOST_CHUNKS = 500  # chunks of messages that one page of a checkpoint asks for
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What a worker says of itself when it joins."""
+    """What a worker tells the server about itself when it joins."""
 
     worker: str
     lease_ms: int
@@ -27,10 +27,11 @@ class Membership:
     code: str
     slots: int
     routes: tuple[str, ...]
-    mark: str = ""  # of its process, among all that ever were on a machine
+    mark: str = ""  # tells its process from every other process that ever ran on the machine
 
 
 def join(keys: Keys, birth: str, member: Membership, now: str = "") -> Generator[Request, Any, str]:
+    """Register a worker in a partition, and return the answer word of join.lua."""
     reply = yield JOIN.call(
         keys.at, now=now, birth=birth, worker=member.worker, lease=member.lease_ms, host=member.host, pid=member.pid,
         started=member.started, fleet=member.fleet, code=member.code, slots=member.slots, routes=" ".join(member.routes),
@@ -40,7 +41,11 @@ def join(keys: Keys, birth: str, member: Membership, now: str = "") -> Generator
 
 
 def leave(keys: Keys, worker: str) -> Generator[Request, Any, list[tuple[str, str]]]:
-    """What is still owned, as (id, token); nothing where the worker has left."""
+    """Remove a worker from a partition.
+
+    Returns:
+        The runs that the worker still owns, as (id, token): it must release them first. Empty if the worker has left.
+    """
     while True:
         reply = yield LEAVE.call(keys.at, worker=worker)
         if word(reply) == "ok":
@@ -55,7 +60,14 @@ def _id_tokens(flat: Sequence[Any]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
-    """What a heartbeat tells: runs to cancel, held ones that are lost, runs that are owned and were not held, a wish to drain."""
+    """The answer to a heartbeat.
+
+    Attributes:
+        cancels: Runs that the worker must cancel.
+        lost: Runs, as (id, token), that the worker holds and no longer owns.
+        strays: Runs, as (id, token), that the worker owns and does not hold.
+        drain: Not empty if the worker was asked to drain.
+    """
 
     cancels: tuple[str, ...] = ()
     lost: tuple[tuple[str, str], ...] = ()
@@ -67,7 +79,20 @@ def heartbeat(
     keys: Keys, worker: str, *, lease_ms: int, floor: int, held: Sequence[tuple[str, str]] | None = None,
     memory: int = 0, now: str = "",
 ) -> Generator[Request, Any, HeartbeatReply | None]:  # fmt: skip
-    """None: the worker is gone. `held` compares what it holds with what it owns; `memory` is what its process takes, in bytes."""
+    """Renew the lease of a worker.
+
+    Args:
+        keys: The keys of the partition.
+        worker: The worker.
+        lease_ms: How long the lease lasts from now.
+        floor: Claims up to this number take nothing: the worker does not wait for them any more.
+        held: The runs that the worker holds, as (id, token), to be compared with those it owns; None to compare nothing.
+        memory: The memory of the worker's process, in bytes.
+        now: The time in ms, for namespaces with the test clock.
+
+    Returns:
+        The answer, or None if the worker is gone.
+    """
     reply = yield HEARTBEAT.call(
         keys.at, held or (), now=now, worker=worker, lease=lease_ms, floor=floor, memory=memory, compare=int(held is not None)
     )  # fmt: skip
@@ -78,8 +103,15 @@ def heartbeat(
 
 
 class Claimed(NamedTuple):
-    """A run as it was claimed. `checkpoint` is None, its parts (ckpt fields, message chunks), or 'paged'; `spent` is
-    what it has used up of its deadlines, `killed` the failure that a critic ended its life before with."""
+    """A run as it was claimed.
+
+    Attributes:
+        checkpoint: None, the parts of the checkpoint (ckpt fields and message chunks), or 'paged' if it is too large for the
+            answer and must be loaded.
+        suspect: The run must be alone in its process.
+        spent: What the run has used up of its deadlines.
+        killed: The failure with which a critic ended the run's life before, if it did.
+    """
 
     id: str
     token: str
@@ -98,13 +130,29 @@ def claim(
     keys: Keys, worker: str, *, number: int, want: int, routes: Sequence[str], alone: bool, outdated: bool = False,
     inline: int = 64 * 1024, budget: int = 1024 * 1024, now: str = "",
 ) -> Generator[Request, Any, tuple[str, list[Claimed]]]:  # fmt: skip
-    """(word, runs): ok, suspect, left, old, expired, gone. An outdated worker leaves what was released in the last second to
-    others; `left` says that it did, and took nothing."""
+    """Claim runs for a worker.
+
+    Args:
+        keys: The keys of the partition.
+        worker: The worker.
+        number: The number of the claim. A repeated number gets the same answer.
+        want: How many runs the worker has slots for.
+        routes: The routes that the worker listens to.
+        alone: The worker holds nothing, so it may take a suspect.
+        outdated: Newer code is being rolled out: the worker leaves runs that were released in the last second to others.
+        inline: The largest checkpoint, in bytes, that the answer may contain.
+        budget: The bytes of all checkpoints in the answer.
+        now: The time in ms, for namespaces with the test clock.
+
+    Returns:
+        The answer word and the runs. The words are ok, suspect (one run, which must be alone), left (an outdated worker left
+        runs to others and took none), old (a later claim was made, or the worker gave this one up), expired and gone.
+    """
     call = CLAIM.call(
         keys.at, [(route,) for route in routes], now=now, worker=worker, number=number, want=want, alone=int(alone),
         outdated=int(outdated), inline=inline, budget=budget,
     )  # fmt: skip
-    reply = yield fail_fast(call)  # its places are of use in other partitions
+    reply = yield fail_fast(call)  # the worker can use its slots in other partitions meanwhile
     answer = word(reply)
     if answer not in ("ok", "suspect"):
         return answer, []
@@ -131,7 +179,11 @@ def _claimed(row: Sequence[Any], suspect: bool) -> Claimed:
 
 
 def load(keys: Keys, id: str, token: str, page_bytes: int = 1024 * 1024) -> Generator[Request, Any, Any]:
-    """The parts of a checkpoint, page by page: (ckpt fields, chunks), flat as HGETALL does; or why not."""
+    """Load a checkpoint, page by page.
+
+    Returns:
+        Its parts, `[ckpt fields, message chunks]`, each a flat list as HGETALL returns it; or the word that says why not.
+    """
     reply = yield LOAD.call(keys.at, id=id, token=token, page="head", room=page_bytes)
     if word(reply) != "ok":
         return word(reply)
@@ -142,7 +194,7 @@ def load(keys: Keys, id: str, token: str, page_bytes: int = 1024 * 1024) -> Gene
         part = yield LOAD.call(keys.at, page, id=id, token=token, page="chunks", room=page_bytes)
         if word(part) != "ok":
             return word(part)
-        for field, chunk in zip(fields, part[1], strict=False):  # it answers fewer than asked for where they are large
+        for field, chunk in zip(fields, part[1], strict=False):  # a page of large chunks has fewer than were asked for
             chunks += [str(field).encode(), chunk]
         fields = fields[len(part[1]) :]
     return [reply[1], chunks]

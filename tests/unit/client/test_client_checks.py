@@ -47,7 +47,7 @@ def test_a_refusal_names_what_mends_it(changed, fsync, durability, mends):
 def test_nothing_but_its_role_is_held_against_a_node_that_a_failover_has_made_a_replica():
     """It fills up again, and has its append-only file off meanwhile. What was to be sent to it is sent to its master."""
     filling = GOOD | {"role": "slave", "master_host": "10.0.0.2", "master_port": "6379", "aof_enabled": "0"}
-    (found,) = findings(filling, None, Wanted("replicated(1)", founding=True, followed=True))
+    (found,) = findings(filling, None, Wanted("replicated(1)", creating=True, followed=True))
     assert (found.refused, "10.0.0.2:6379" in found.sentence) == (False, True)
 
 
@@ -58,7 +58,7 @@ def test_a_node_of_a_cluster_is_not_taken_for_a_server_that_stands_alone():
 
 
 def test_the_command_that_brings_replicas_is_one_of_a_cluster_in_a_cluster():
-    (found,) = findings(GOOD | {"cluster_enabled": "1"}, None, Wanted("replicated(1)", founding=True, followed=True))
+    (found,) = findings(GOOD | {"cluster_enabled": "1"}, None, Wanted("replicated(1)", creating=True, followed=True))
     assert (found.refused, "CLUSTER REPLICATE" in found.sentence) == (True, True)
 
 
@@ -95,7 +95,7 @@ def test_a_replica_is_refused_only_where_nobody_could_be_sent_on():
 
 
 def test_too_few_replicas_are_refused_only_when_a_namespace_is_founded():
-    (found,) = findings(GOOD, None, Wanted("replicated(1)", founding=True))
+    (found,) = findings(GOOD, None, Wanted("replicated(1)", creating=True))
     assert found.refused
     assert "REPLICAOF" in found.sentence
     (later,) = findings(GOOD, None, Wanted("replicated(1)"))
