@@ -102,7 +102,7 @@ def test_a_suspect_is_judged_although_no_process_is_empty(stage: Stage, client: 
     # once, where the other partition was quicker to give the poison to the new process
     wait_until(lambda: holder.view().status == Status.RUNNING, "the run that holds the process is at work again")
     assert holder.view().counters.recoveries in ((2,) if TOPOLOGY == "one" else (1, 2))
-    assert "one more is started for it" in stage.logs()
+    assert "starting an extra worker process: a suspect run waits" in stage.logs()
 
 
 @pytest.mark.matrix("more cases of a promise")

@@ -19,6 +19,8 @@ from coordinator import Client
 from tests.e2e.processes import ROOT, Stage, wait_for_start
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.matrix("the previous release")
+
 PREVIOUS_RELEASE = "ca07f564153f6375cfafbab444fbbcf0475d5800"
 RUNS, STEPS = 6, 12
 LEASE = 2.0
