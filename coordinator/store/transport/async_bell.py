@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from coordinator.errors import BadCall
+from coordinator.errors import BadCall, Unreachable
 from coordinator.model.address import HERE, Address, Node
 from coordinator.store.script import Argument, Call
 from coordinator.store.transport.connections.async_pool import close_pools, make_async_pool
@@ -142,7 +142,9 @@ class AsyncBell:
                     break
                 node = found
                 return await self._block(node, keys, seconds, call)
-            except Exception as error:  # noqa: BLE001  # after any error there is no token
+            except Exception as error:  # after any error there is no token
+                if self._closed:  # redis-py raises odd errors when a connection is closed while it is in use
+                    raise Unreachable("the bell was closed") from error
                 failure = as_transient(map_error(error, self.address, sent=call is not None, node=node))
             if isinstance(failure, SlotMoved):
                 self._topology.moved(failure.slot, failure.node)

@@ -52,7 +52,9 @@ class Bell:
                 discover(self.address, self._topology)
             node = self._topology.where(keys[0]) or HERE
             return self._block(node, keys, seconds)
-        except Exception as error:  # noqa: BLE001  # after any error there is no token
+        except Exception as error:  # after any error there is no token
+            if self._closed:  # redis-py raises odd errors when another thread closes a connection that is in use
+                raise Unreachable("the bell was closed") from error
             failure = as_transient(map_error(error, self.address, sent=False, node=node))
         self._topology.doubt(node)
         raise final_error(failure)

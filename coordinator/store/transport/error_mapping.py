@@ -67,11 +67,37 @@ def map_error(
     if isinstance(error, foreign.RedisError):
         return BadCall(f"{where} answered with an error: {text}")
     if isinstance(error, (TypeError, ValueError)):
-        return BadCall(f"a request to {where} can't be encoded: {text}")
-    # For example, uvloop raises a RuntimeError if a connection was closed under it.
-    return TransientError(
-        f"the connection to {where} broke: {text or type(error).__name__}", sent=sent, rediscover=True
+        return _caused_by(error, BadCall(f"a request to {where} can't be encoded: {text}"))
+    if _is_broken_connection(error, text):
+        reason = text or type(error).__name__
+        return TransientError(f"the connection to {where} broke: {reason}", sent=sent, rediscover=True)
+    return _unexpected(error, text, where)
+
+
+def _is_broken_connection(error: Exception, text: str) -> bool:
+    """Return True if an error that is neither an OSError nor one of redis-py's says that a connection broke.
+
+    uvloop raises a RuntimeError if a connection was closed while it was being written to. An allocation that failed may succeed
+    later.
+    """
+    return isinstance(error, (EOFError, MemoryError)) or (
+        isinstance(error, RuntimeError) and "the handler is closed" in text
     )
+
+
+def _unexpected(error: Exception, text: str, where: str) -> CoordinatorError:
+    """Map an error that no outage causes. It is raised at once: repeating the request would only delay the message."""
+    if isinstance(error, ImportError):
+        return _caused_by(error, NotConfigured(f"a package that {where} needs can't be imported: {text}"))
+    return _caused_by(
+        error, BadCall(f"a request to {where} failed with an unexpected error, {type(error).__name__}: {text}")
+    )
+
+
+def _caused_by(error: Exception, mapped: CoordinatorError) -> CoordinatorError:
+    """Return a mapped error whose traceback shows the original one."""
+    mapped.__cause__ = error
+    return mapped
 
 
 def _hint(reason: str, address: Address) -> str:

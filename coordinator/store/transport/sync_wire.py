@@ -52,6 +52,7 @@ class Wire:
         self._discovering = threading.Lock()
         self._pools: dict[Node, Any] = {}
         self._executor: ThreadPoolExecutor | None = None
+        self._closings = 0
 
     def ask(self, requests: Sequence[Request], timeout: float | None = None) -> list[Any]:
         """Send requests, and repeat those with transient errors.
@@ -80,6 +81,7 @@ class Wire:
     def close(self) -> None:
         """Close all connections."""
         if self._pid == os.getpid():
+            self._closings += 1
             executor, self._executor = self._executor, None
             if executor is not None:
                 executor.shutdown(wait=False)
@@ -158,7 +160,7 @@ class Wire:
     def _trip(self, lane: Lane, requests: Sequence[Request]) -> list[Any]:
         """Make one trip, and return a reply or an error for each request."""
         trip = Trip(self.address, lane, requests, min(TRIP_SECONDS, self.timeout))
-        sent = False
+        sent, closings = False, self._closings
         try:
             pool = self._pool(lane.node)
             connection = pool.get_connection()
@@ -171,6 +173,8 @@ class Wire:
             finally:
                 pool.release(connection)
         except Exception as error:  # noqa: BLE001  # any error is the answer to all requests of the trip
+            if self._closings != closings:  # redis-py raises odd errors when another thread closes a connection in use
+                error = ConnectionError(f"another thread closed the connection: {error}")
             answers = [trip.map_error(error, sent=sent)] * len(requests)
         self._lanes.learn(lane, answers)
         return answers

@@ -103,3 +103,33 @@ def test_the_caller_learns_whether_the_call_may_have_been_carried_out() -> None:
     assert isinstance(sent, Unconfirmed)
     assert "may have been carried out: repeat it with the same ids or key" in str(sent)
     assert type(final_error(TransientError("no server", sent=False))) is Unreachable
+
+
+def test_a_missing_package_is_named_at_once_and_is_no_outage() -> None:
+    error = map_error(ModuleNotFoundError("No module named 'fakeredis'"), PLAIN, sent=False)
+    assert isinstance(error, NotConfigured)
+    assert "can't be imported: No module named 'fakeredis'" in str(error)
+    assert isinstance(error.__cause__, ModuleNotFoundError)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AttributeError("'Connection' object has no attribute 'can_read'"),
+        KeyError("host"),
+        AssertionError("one answer for each"),
+        RuntimeError("Event loop is closed"),
+    ],
+)
+def test_a_programming_error_is_reported_at_once_with_its_type_and_its_traceback(error: Exception) -> None:
+    mapped = map_error(error, PLAIN, sent=True)
+    assert isinstance(mapped, BadCall)
+    assert f"unexpected error, {type(error).__name__}: " in str(mapped)
+    assert mapped.__cause__ is error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("the handler is closed"), EOFError(), MemoryError()])
+def test_a_connection_that_broke_in_an_odd_way_is_tried_again(error: Exception) -> None:
+    mapped = map_error(error, PLAIN, sent=True)
+    assert isinstance(mapped, TransientError)
+    assert (mapped.sent, mapped.rediscover) == (True, True)

@@ -10,7 +10,7 @@ from typing import Any
 import redis
 import redis.asyncio
 
-from coordinator.errors import CoordinatorError
+from coordinator.errors import Unreachable
 from coordinator.store.transport.connections.embedded_server import Attachment, attach
 
 _attached: dict[str, Attachment] = {}
@@ -46,7 +46,7 @@ def _revive_server(directory: str) -> str:
         raise ConnectionError(f"this process has detached from embedded://{directory}")
     try:
         attachment.ensure()
-    except CoordinatorError as error:
+    except Unreachable as error:  # a refusal, such as a missing package, is raised as it is: no retry changes it
         raise ConnectionError(str(error)) from error
     return str(attachment.socket)
 

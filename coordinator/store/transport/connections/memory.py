@@ -9,23 +9,36 @@ from coordinator.errors import NotConfigured
 _servers: dict[str, Any] = {}
 
 
-def _server(name: str) -> Any:
+def _import_fakeredis() -> Any:
+    """Import fakeredis and the Lua interpreter that it needs for scripts. Only users of memory:// need them."""
     try:
-        import fakeredis  # an optional extra: only users of memory:// need it
-    except ImportError:
-        raise NotConfigured("memory:// needs the extra: pip install 'run-coordinator[memory]'") from None
-    return _servers.setdefault(name, fakeredis.FakeServer())
+        import lupa  # noqa: F401  # first: a fakeredis that is imported without it never knows EVAL
+
+        import fakeredis  # isort: skip
+    except ImportError as error:
+        raise NotConfigured(
+            f"memory:// needs an optional package ({error}): pip install 'run-coordinator[memory]'"
+        ) from error
+    return fakeredis
 
 
 def sync_client(name: str) -> Any:
-    """Return a client of the named store, for threads."""
-    import fakeredis
+    """Return a client of the named store, for threads.
 
-    return fakeredis.FakeRedis(server=_server(name), decode_responses=False, protocol=2)
+    Raises:
+        NotConfigured: The extra `memory` is not installed.
+    """
+    fakeredis = _import_fakeredis()
+    server = _servers.setdefault(name, fakeredis.FakeServer())
+    return fakeredis.FakeRedis(server=server, decode_responses=False, protocol=2)
 
 
 def async_client(name: str) -> Any:
-    """Return a client of the named store, for an event loop."""
-    import fakeredis
+    """Return a client of the named store, for an event loop.
 
-    return fakeredis.FakeAsyncRedis(server=_server(name), decode_responses=False, protocol=2)
+    Raises:
+        NotConfigured: The extra `memory` is not installed.
+    """
+    fakeredis = _import_fakeredis()
+    server = _servers.setdefault(name, fakeredis.FakeServer())
+    return fakeredis.FakeAsyncRedis(server=server, decode_responses=False, protocol=2)
