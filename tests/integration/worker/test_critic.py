@@ -179,7 +179,7 @@ async def test_a_plain_handler_that_ignores_everything_fails_without_it_and_its_
 async def test_the_default_extends_once_per_run_and_then_kills(here):
     here.worker(standing_still(Deadline(soft=0.3)))
     id = await here.enqueue("still")
-    assert "soft deadline of 0.3 s has passed, and so has" in await killed(here, id)
+    assert "soft deadline of 0.3 s has passed, and its extension is used up" in await killed(here, id)
     found = spent(here, id)
     assert (found["extensions"], found["extended"] >= 300, found["used"] >= 600) == (1, True, True)
 

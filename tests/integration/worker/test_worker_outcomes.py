@@ -406,7 +406,7 @@ async def test_what_comes_out_after_the_stop_is_a_release_with_a_warning(here, c
         await here.end(worker, task)
     assert here.status(id) == "queued"
     assert here.counters(id).failures == 0
-    assert "after the stop ConnectionError" in caplog.text
+    assert "after the stop, the handler raised ConnectionError" in caplog.text
 
 
 async def test_a_group_whose_children_fail_while_cleaning_up_is_released(here):
