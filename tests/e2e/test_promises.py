@@ -46,7 +46,7 @@ def one_with_saved_runs(stage: Stage, fleet_pid: int, count: int, total: int) ->
 def has_noticed(stage: Stage) -> int:
     """How often a worker has said that runs are not its own any more."""
     logs = stage.logs()
-    return logs.count("not this worker's any more") + logs.count("its lease was taken")
+    return logs.count("belongs to another owner") + logs.count("the server has taken its lease")
 
 
 @pytest.mark.promise(1)
