@@ -66,7 +66,7 @@ class FaultSchedule:
     def _run_all(self) -> Scenario:
         for part, title, scenario in (
             (0.08, "SIGKILL to a worker", self._kill_worker),
-            (0.20, "SIGTERM to a worker", self._stop_worker),
+            (0.20, "the drain of a worker", self._drain_worker),
             (0.32, "the loss of a host", self._kill_host),
             (0.58, "kill -9 of the coordinator", self._kill_coordinator),
             (0.70, "kill -9 of the server", self._kill_server),
@@ -107,18 +107,18 @@ class FaultSchedule:
         worker.fate = "killed"
         yield from self._wait_for_replacement(worker)
 
-    def _stop_worker(self) -> Scenario:
+    def _drain_worker(self) -> Scenario:
         worker = min(
             (one for one in self.board.workers.values() if one.supervisor == self.near.pid and not one.fate),
             key=lambda one: one.number,
         )
         self._record_fault(
-            f"SIGTERM worker {worker.number}",
+            f"drain worker {worker.number}",
             lambda cost: f"released {_runs(cost)}, resumed after {span(cost.median)}",
             worker.pid,
             graceful=True,
         )
-        os.kill(worker.pid, signal.SIGTERM)
+        self.processes.drain(worker.pid)
         worker.fate = "stopped"
         yield from self._wait_for_replacement(worker)
 

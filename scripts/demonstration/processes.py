@@ -80,6 +80,10 @@ class DemoProcesses:
 
     # -- faults
 
+    def drain(self, worker: int) -> None:
+        """Drain one worker process, as an operator does."""
+        self._start("workers", "drain", str(worker))
+
     def kill_host(self, supervisor: Process) -> None:
         """Kill a supervisor and its worker processes at the same moment, as when a host is lost."""
         for pid in self._pause_family(supervisor):

@@ -193,6 +193,6 @@ def summary(counted: Tally) -> Text:
 EXPLANATION = """\
 The numbers are counted from a file that the handlers and the producer append
 to, not from Redis. Time to resume: from the kill until the handler is called
-elsewhere; for SIGTERM, from the release until then; for the coordinator and
+elsewhere; for a drain, from the release until then; for the coordinator and
 the server, until the next step of a run is saved (a step takes 0.3 to 0.9 s,
 and the server was down for a second)."""

@@ -188,7 +188,7 @@ def test_a_graceful_hand_over_costs_nothing(stage: Stage, client: Client) -> Non
     wait_for_start(stage, RUNS + len(idle))
     for _ in range(3):
         old = children(fleet.pid)[0]
-        os.kill(old, signal.SIGTERM)
+        stage.run("workers", "drain", str(old))
         wait_until(lambda old=old: old not in children(fleet.pid) and len(children(fleet.pid)) == 2, "it is replaced")  # type: ignore[misc]
     stage.open_gate("all")
     assert finished(client, [*handles, *idle]) == {Status.COMPLETED: RUNS + len(idle)}

@@ -99,6 +99,11 @@ class Worker:
         if self._intake is not None:
             self._intake.set_outdated(outdated)
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker was asked to stop, or has failed."""
+        return self._shutdown.is_requested()
+
     # -- start and stop
 
     def stop(self) -> None:

@@ -24,6 +24,7 @@ from workers.process.worker import Worker
 from workers.program.code_version import code_version
 from workers.program.registries import exit_process, fast_runner, freeze_garbage_collector, load_all
 from workers.program.safe_stdout import install_safe_output
+from workers.program.stray_signals import StraySignals, restore_signals_in_forked_processes
 
 HEARTBEAT_REPORT_SECONDS = 1.0
 
@@ -49,7 +50,9 @@ def main() -> None:
         if not worker_options.code:
             worker_options = replace(worker_options, code=code_version(order["registries"], registry))
         freeze_garbage_collector()
-        code = fast_runner()(_work(registry, worker_options, supervisor))
+        restore_signals_in_forked_processes()
+        work = _work(registry, worker_options, supervisor, takes_orders=order.get("sends_drain", False))
+        code = fast_runner()(work)
     except CoordinatorError as error:
         supervisor.report(f"fails {error}")
         sys.stderr.write(f"workers: {error}\n")
@@ -104,7 +107,9 @@ class SupervisorPipes:
     def _process_commands(self, worker: Worker) -> None:
         *lines, self._unread = self._unread.split(b"\n")
         for line in lines:
-            if line == b"hurry":
+            if line == b"drain":
+                worker.drain()
+            elif line == b"hurry":
                 worker.hurry()
             elif line in (b"outdated", b"current"):
                 worker.outdated = line == b"outdated"
@@ -134,7 +139,18 @@ def _read_order(lifeline: int) -> tuple[bytes, bytes]:
     return first, rest
 
 
-async def _work(registry: Registry[Any], options: WorkerOptions, supervisor: SupervisorPipes) -> int:
+async def _work(
+    registry: Registry[Any], options: WorkerOptions, supervisor: SupervisorPipes, *, takes_orders: bool
+) -> int:
+    """Run a worker until it has drained, and return the exit code.
+
+    Args:
+        registry: The handlers.
+        options: The settings of the worker.
+        supervisor: The pipes to the supervisor.
+        takes_orders: Whether the supervisor orders drains on the lifeline. A supervisor of an older release, which started
+            this process during an upgrade, sends SIGTERM alone.
+    """
     report = supervisor.report
     worker = Worker(
         registry,
@@ -146,7 +162,10 @@ async def _work(registry: Registry[Any], options: WorkerOptions, supervisor: Sup
     loop = asyncio.get_running_loop()
     # A second SIGTERM does not skip the grace: the first may have come from another request to drain, and of two signals that
     # arrive together one is lost. The supervisor sends `hurry` on the lifeline instead.
-    loop.add_signal_handler(signal.SIGTERM, worker.drain)
+    if takes_orders:
+        StraySignals(worker).install(loop)
+    else:
+        loop.add_signal_handler(signal.SIGTERM, worker.drain)
     loop.add_signal_handler(signal.SIGINT, lambda: None)  # Ctrl-C in a terminal: the supervisor decides what to do
     supervisor.follow_commands(worker)
 

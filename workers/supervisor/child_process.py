@@ -110,8 +110,13 @@ class ChildProcess:
     # -- what the supervisor asks it
 
     def drain(self) -> None:
-        """Ask the process to end. A second call does nothing."""
+        """Ask the process to end. A second call does nothing.
+
+        The order is a line on the lifeline, because a signal may come from anywhere. The signal ends a process that is still
+        starting and does not read the lifeline yet; a process that works ignores it.
+        """
         if self.lifecycle.request_drain():
+            self._send_command("drain")
             self.send_signal(signal.SIGTERM)
 
     def hurry(self) -> None:
@@ -224,6 +229,7 @@ async def spawn(registries: Sequence[str], options: WorkerOptions, now: float) -
         "reports": its_reports,
         "options": asdict(options),
         "logs": _logging_options(),
+        "sends_drain": True,  # so that the process ignores a SIGTERM that this supervisor did not send
     }
     with contextlib.suppress(BrokenPipeError):  # it has ended already; its supervision sees that
         os.write(lifeline, json.dumps(order).encode() + b"\n")

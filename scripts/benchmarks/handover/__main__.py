@@ -61,10 +61,10 @@ def milliseconds(ns: int) -> float:
 
 
 def stopped(stage: Stage, runs: int) -> dict[str, Any]:
-    """SIGTERM: from the signal, and from the moment at which the handler was stopped, to its next first line elsewhere."""
+    """A drain: from the request, and from the moment at which the handler was stopped, to its next first line elsewhere."""
     pid, hit = hit_one(stage, runs)
     sent = time.monotonic_ns()
-    os.kill(pid, signal.SIGTERM)
+    stage.ask_to_stop(pid)
     began = moved(stage, hit, sent, PATIENCE)
     ends = {mark.job: mark.at for mark in stage.marks("stop") if mark.pid == pid}
     newest = stage.holders()

@@ -15,6 +15,11 @@ from pathlib import Path
 import venvs
 
 from coordinator import Client
+from coordinator.client.overview import workers
+from coordinator.config import settings as make_settings
+from coordinator.store.plans import fleets as fleet_plans
+from coordinator.store.server_checks import enter
+from coordinator.store.transport.wire import Wire, drive
 
 HERE = Path(__file__).parent
 COMMANDS = Path(sys.executable).parent
@@ -52,6 +57,10 @@ class Stage:
 
     def enqueue(self, count: int) -> None:
         raise NotImplementedError
+
+    def ask_to_stop(self, pid: int) -> None:
+        """Ask a worker process to end in order."""
+        os.kill(pid, signal.SIGTERM)
 
     # -- what all share
 
@@ -114,6 +123,17 @@ class Ours(Stage):
     def enqueue(self, count: int) -> None:
         with Client(self.url, self.namespace) as client:
             client.enqueue_many([("long", {})] * count)
+
+    def ask_to_stop(self, pid: int) -> None:
+        """Send what `workers drain` sends: a worker ignores a signal that its supervisor did not send."""
+        settings = make_settings(self.url, self.namespace)
+        wire = Wire(settings.address, settings.timeout)
+        try:
+            space = drive(wire, enter(settings))
+            (worker,) = [one for one in drive(wire, workers(space)) if one.pid == pid]
+            drive(wire, fleet_plans.drain(space.keys(0), worker.id))
+        finally:
+            wire.close()
 
     def used_up(self) -> int:
         """Strikes and failures, of all runs."""

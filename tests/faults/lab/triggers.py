@@ -97,8 +97,8 @@ def trigger(lab: Lab, script: Script) -> None:
     workers = lab.workers(at_work=True)
     if script in ASKED:
         lab.ask(ASKED[script])
-    elif script in DRAINED and workers:
-        _signal(lab.choose.choice(workers), signal.SIGTERM)
+    elif script in DRAINED:
+        lab.ask("drain")
     elif script in KILLED and workers:
         _signal(lab.choose.choice(workers), signal.SIGKILL)
     elif script in LOST and not lab.lost and (busy := [f for f in lab.fleets if set(workers) & set(children(f.pid))]):

@@ -34,6 +34,28 @@ class Mutant:
 
 
 MUTANTS = [
+    # -- signals
+    Mutant(
+        "a forked process keeps the signal handlers of the worker",
+        "workers/program/stray_signals.py",
+        "after_in_child=restore)",
+        "after_in_child=unblock)",
+        "tests/e2e/test_forking.py::test_a_handler_that_ends_its_own_child_does_not_drain_its_worker",
+    ),
+    Mutant(
+        "a signal that the supervisor did not order drains the worker",
+        "workers/program/child.py",
+        "    if takes_orders:\n",
+        "    if not takes_orders:\n",
+        "tests/e2e/test_forking.py::test_a_handler_that_ends_its_own_child_does_not_drain_its_worker",
+    ),
+    Mutant(
+        "a worker says nothing about a signal that it ignores",
+        "workers/program/stray_signals.py",
+        "        if not self._worker.stopping:\n",
+        "        if False:\n",
+        "tests/e2e/test_forking.py::test_a_worker_names_the_likely_cause_of_a_signal_that_its_supervisor_did_not_order",
+    ),
     # -- the token
     Mutant(
         "a save needs no token",
