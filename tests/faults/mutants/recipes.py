@@ -120,28 +120,28 @@ MUTANTS = [
         "        self._newest = cut\n        self._offered += 1\n",
         "        if self._throttle.wait(self._clock.monotonic()) > 0:\n            return\n"
         "        self._newest = cut\n        self._offered += 1\n",
-        "tests/unit/attempt/test_saver.py::test_the_first_goes_at_once_and_inside_the_window_only_the_newest",
+        "tests/unit/attempt/test_saver.py::test_first_save_is_immediate_and_only_the_newest_follows_in_the_window",
     ),
     Mutant(
         "a failed save advances the throttle's clock",
         "workers/attempt/saver.py",
         "            word = await self._save(number, cut)\n",
         "            word = await self._save(number, cut)\n            self._saved = number\n",
-        "tests/unit/attempt/test_saver.py::test_a_failed_save_is_tried_again_by_itself_with_the_newest_and_a_new_seq",
+        "tests/unit/attempt/test_saver.py::test_failed_save_is_retried_with_the_newest_cut_and_a_new_seq",
     ),
     Mutant(
         "after an unconfirmed save, the state counts as saved",
         "workers/attempt/saver.py",
         "whole or self._unsure or cut.state",
         "whole or cut.state",
-        "tests/unit/attempt/test_saver.py::test_after_an_unconfirmed_save_the_state_is_sent_again_though_it_is_as_before",
+        "tests/unit/attempt/test_saver.py::test_unchanged_state_is_sent_again_after_an_unconfirmed_save",
     ),
     Mutant(
         "a phase belongs to its attempt instead of its turn",
         "workers/handlers/draft.py",
         "f\"phase:{'-' if self.turn is None else self.turn}:{name}\"",
         'f"phase:-:{name}"',
-        "tests/unit/handlers/test_draft.py::test_inside_a_turn_they_belong_to_the_turn",
+        "tests/unit/handlers/test_draft.py::test_phases_inside_a_turn_belong_to_the_turn",
     ),
     # -- endings and releases
     Mutant(
@@ -205,14 +205,14 @@ MUTANTS = [
         "coordinator/model/outcome.py",
         "(stop.delivered or (isinstance(ending, Raised) and ending.stop))",
         "(isinstance(ending, Raised) and ending.stop)",
-        "tests/unit/attempt/test_outcome.py::test_whatever_comes_out_after_the_stop_was_delivered_is_that_stop",
+        "tests/unit/attempt/test_outcome.py::test_any_result_after_the_stop_was_delivered_counts_as_that_stop",
     ),
     Mutant(
         "a swallowed stop is a success",
         "coordinator/model/outcome.py",
         "    if isinstance(ending, Returned):\n        return Release(\n",
         "    if isinstance(ending, Returned):\n        return Complete(ending.value)\n        return Release(\n",
-        "tests/unit/attempt/test_outcome.py::test_a_swallowed_stop_is_never_a_success",
+        "tests/unit/attempt/test_outcome.py::test_swallowed_stop_is_never_a_success",
     ),
     # -- claims
     Mutant(
@@ -333,7 +333,7 @@ MUTANTS = [
         "workers/liveness/lease.py",
         "self._beat_at = max(self._beat_at, sent_at)",
         "self._beat_at = self._clock.monotonic()",
-        "tests/unit/process/test_lease.py::test_its_time_counts_from_the_sending_of_the_last_good_beat",
+        "tests/unit/process/test_lease.py::test_lease_counts_from_when_the_last_successful_heartbeat_was_sent",
     ),
     Mutant(
         "a handler starts while the lease is in doubt",

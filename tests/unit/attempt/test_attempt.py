@@ -85,7 +85,7 @@ async def ended(waiting: asyncio.Future[None]) -> BaseException | None:
     return waiting.exception()
 
 
-async def test_a_stop_is_raised_where_a_flush_waits_and_its_cut_goes_with_the_ending(bench):
+async def test_stop_is_raised_in_a_waiting_flush_and_its_cut_is_saved_with_the_ending(bench):
     bench.draft.state["x"] = 1
     waiting = bench.flush()
     await settled()
@@ -96,14 +96,14 @@ async def test_a_stop_is_raised_where_a_flush_waits_and_its_cut_goes_with_the_en
     assert bench.draft.cut().state in bench.saver.last_delta()
 
 
-async def test_a_flush_after_the_stop_was_asked_for_still_offers_its_cut(bench):
+async def test_flush_after_a_stop_request_still_offers_its_cut(bench):
     bench.attempt.request_stop("drain")
     bench.draft.state["x"] = 1
     assert isinstance(await ended(bench.flush()), Stopped)
     assert bench.draft.cut().state in bench.saver.last_delta()
 
 
-async def test_once_delivered_a_flush_waits_until_it_is_saved(bench):
+async def test_after_the_stop_was_delivered_flush_waits_for_the_save(bench):
     bench.attempt.request_stop("drain")
     bench.attempt.deliver_stop()
     waiting = bench.flush()
@@ -113,7 +113,7 @@ async def test_once_delivered_a_flush_waits_until_it_is_saved(bench):
     assert await ended(waiting) is None
 
 
-async def test_a_flush_that_is_fenced_raises_lost_and_stops_the_handler(bench):
+async def test_fenced_flush_raises_lost_and_stops_the_handler(bench):
     bench.words[0] = "fenced"
     bench.open.set()
     error = await ended(bench.flush())
@@ -124,7 +124,7 @@ async def test_a_flush_that_is_fenced_raises_lost_and_stops_the_handler(bench):
         assert isinstance(await ended(bench.flush()), Stopped)
 
 
-async def test_a_flush_while_the_ending_is_recorded_does_not_take_the_token_for_lost(bench):
+async def test_flush_while_the_ending_is_recorded_does_not_report_a_lost_token(bench):
     bench.attempt.request_stop("drain")
     bench.attempt.deliver_stop()
     waiting = bench.flush()
@@ -135,7 +135,7 @@ async def test_a_flush_while_the_ending_is_recorded_does_not_take_the_token_for_
     assert not bench.attempt.lost, "the release that is under way may be repeated"
 
 
-async def test_a_wait_for_the_lease_ends_with_a_stop(bench):
+async def test_wait_for_the_lease_ends_with_a_stop(bench):
     bench.lease._doubted = True
     bench.lease._confirmed.clear()
     waiting = asyncio.ensure_future(bench.attempt.wait_until_confirmed())
@@ -147,7 +147,7 @@ async def test_a_wait_for_the_lease_ends_with_a_stop(bench):
     assert error.why == "cancel"
 
 
-async def test_the_first_stop_counts_and_a_lost_token_overrides_it(bench):
+async def test_first_stop_reason_counts_and_a_lost_token_overrides_it(bench):
     bench.attempt.request_stop("drain")
     first = bench.attempt.stopping
     bench.attempt.request_stop("cancel")
@@ -156,7 +156,7 @@ async def test_the_first_stop_counts_and_a_lost_token_overrides_it(bench):
     assert bench.attempt.lost
 
 
-async def test_a_cancel_reaches_only_a_handler_that_performs(bench):
+async def test_cancel_reaches_only_a_handler_that_is_running(bench):
     async def handler() -> None:
         await asyncio.Event().wait()
 
@@ -173,7 +173,7 @@ async def test_a_cancel_reaches_only_a_handler_that_performs(bench):
     assert bench.attempt.task.cancelled()
 
 
-async def test_what_ended_offers_nothing_any_more(bench):
+async def test_ended_attempt_offers_no_more_cuts(bench):
     bench.attempt.decide()
     bench.draft.state["x"] = 1
     bench.attempt.offer(bench.draft.cut())
@@ -182,7 +182,7 @@ async def test_what_ended_offers_nothing_any_more(bench):
     assert bench.saver.last_delta() == b""
 
 
-async def test_a_cancellation_without_a_request_is_a_bug(bench):
+async def test_cancellation_without_a_request_is_an_internal_error(bench):
     bench.attempt.task = asyncio.get_running_loop().create_task(asyncio.Event().wait())
     bench.attempt.start()
     with pytest.raises(IllegalTransition):
@@ -191,13 +191,13 @@ async def test_a_cancellation_without_a_request_is_a_bug(bench):
         await bench.attempt.task
 
 
-async def test_a_lost_attempt_tells_its_observer_and_closes_its_saver(bench):
+async def test_lost_attempt_notifies_its_observer_and_closes_its_saver(bench):
     bench.attempt.lose()
     assert bench.observer.seen == ["lost"]
     assert bench.saver.closed
 
 
-async def test_a_flush_after_the_outcome_was_decided_raises_lost_and_requests_nothing(bench):
+async def test_flush_after_the_outcome_raises_lost_and_requests_nothing(bench):
     bench.attempt.decide()
     bench.saver.close()
     error = await ended(bench.flush())

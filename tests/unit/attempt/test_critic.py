@@ -28,14 +28,14 @@ def reason(found: object) -> str:
     return found.reason
 
 
-def test_the_nearest_of_the_three_is_waited_for():
+def test_critic_waits_for_the_nearest_of_three_deadlines():
     assert watch().due(1000) == 10
     assert watch(Deadline(hard=100, progress=30)).due(1000) == 30
     assert watch(Deadline(hard=100)).due(1001) == 99
     assert watch(Deadline(soft=10)).due(1009.5) == 0.5
 
 
-def test_at_the_soft_deadline_the_escalator_is_asked_once_at_a_time():
+def test_soft_deadline_asks_the_escalator_one_question_at_a_time():
     found = watch()
     assert found.due(1010) == "ask"
     found.asked()
@@ -44,14 +44,14 @@ def test_at_the_soft_deadline_the_escalator_is_asked_once_at_a_time():
     assert "progress" in reason(found.due(1030))
 
 
-def test_the_hard_deadline_kills_even_while_the_escalator_thinks():
+def test_hard_deadline_kills_even_while_the_escalator_is_deciding():
     found = watch(Deadline(soft=10, hard=100))
     found.asked()
     assert found.due(1099) == 1
     assert reason(found.due(1100)) == "its hard deadline of 100 s has passed"
 
 
-def test_an_extension_counts_from_now_and_does_not_move_the_hard_one():
+def test_extension_counts_from_now_and_does_not_move_the_hard_deadline():
     found = watch(Deadline(soft=10, hard=100))
     found.asked()
     found.answered(Extend(60), 1015)
@@ -62,7 +62,7 @@ def test_an_extension_counts_from_now_and_does_not_move_the_hard_one():
     assert found.due(1075) == 25
 
 
-def test_what_is_kept_of_an_extension_gives_the_next_attempt_the_same_moment():
+def test_stored_extension_gives_the_next_attempt_the_same_deadline():
     found = watch(Deadline(soft=10))
     more = found.extension(60, 1015)
     assert more == 65
@@ -70,7 +70,7 @@ def test_what_is_kept_of_an_extension_gives_the_next_attempt_the_same_moment():
     assert resumed.due(5000) == 55
 
 
-def test_leave_is_not_asked_again():
+def test_escalator_that_answers_leave_is_not_asked_again():
     found = watch(Deadline(soft=10, hard=100))
     found.asked()
     found.answered(Leave(), 1010)
@@ -81,7 +81,7 @@ def test_leave_is_not_asked_again():
     assert found.due(99_999) == CHECK_SECONDS
 
 
-def test_without_a_verdict_it_is_asked_again_later():
+def test_without_a_verdict_the_escalator_is_asked_again_later():
     found = watch(Deadline(soft=10))
     found.asked()
     found.answered(None, 1010)
@@ -92,14 +92,14 @@ def test_without_a_verdict_it_is_asked_again_later():
     assert found.due(3000) == ASK_AGAIN_SECONDS
 
 
-def test_progress_begins_its_time_anew():
+def test_progress_restarts_the_progress_deadline():
     found = watch(Deadline(progress=30))
     found.progressed(1025)
     assert found.due(1030) == 25
     assert "no progress for 30 s" in reason(found.due(1055))
 
 
-def test_the_time_of_earlier_attempts_counts():
+def test_time_of_earlier_attempts_counts():
     spent = Spent(used=95, idle=29)
     assert watch(spent=spent).due(1000) == "ask"
     assert watch(Deadline(hard=100), spent).due(1000) == 5
@@ -117,17 +117,17 @@ def test_the_time_of_earlier_attempts_counts():
         ("spoilt", Spent()),
     ],
 )
-def test_what_was_spent_is_read_or_nothing_yet(text: str, spent: Spent):
+def test_spent_time_is_parsed_and_damaged_text_counts_as_zero(text: str, spent: Spent):
     assert Spent.parse(text) == spent
 
 
-def test_the_default_extends_once_and_then_kills():
+def test_default_escalator_extends_once_and_then_kills():
     assert extend_once(SHOWN) == Extend(10)
     assert "soft deadline of 10 s" in reason(extend_once(replace(SHOWN, extensions=1, extended=10.0)))
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), "60", None])
-def test_an_extension_is_a_time(seconds: Any):
+def test_extension_must_be_a_duration(seconds: Any):
     with pytest.raises(BadOption, match="more than 0"):
         Extend(seconds)
 
@@ -140,7 +140,7 @@ async def asked(escalator: Any) -> Verdict | BaseException:
         return await ask_escalator(escalator, SHOWN)
 
 
-async def test_plain_and_async_escalators_are_asked():
+async def test_sync_and_async_escalators_are_called():
     async def soon(run: Watched) -> Verdict:
         return Kill(run.id)
 
@@ -154,7 +154,7 @@ async def test_plain_and_async_escalators_are_asked():
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt, asyncio.CancelledError, StopIteration])
-async def test_whatever_an_escalator_raises_is_caught(error: type[BaseException]):
+async def test_exceptions_of_an_escalator_are_caught(error: type[BaseException]):
     def plain(run: Watched) -> Verdict:
         raise error
 
@@ -166,13 +166,13 @@ async def test_whatever_an_escalator_raises_is_caught(error: type[BaseException]
 
 
 @pytest.mark.parametrize("answer", [None, 60, "kill", Extend])
-async def test_an_answer_that_is_no_verdict_is_none(answer: Any):
+async def test_answer_that_is_not_a_verdict_counts_as_none(answer: Any):
     found = await asked(lambda run: answer)
     assert isinstance(found, TypeError)
     assert "Extend(seconds)" in str(found)
 
 
-async def test_cancelling_who_asks_is_not_taken_for_an_answer():
+async def test_cancelling_the_caller_is_not_taken_for_an_answer():
     async def never(run: Watched) -> Verdict:
         await asyncio.Event().wait()
         return Leave()

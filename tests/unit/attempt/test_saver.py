@@ -113,7 +113,7 @@ def no_wait(monkeypatch: pytest.MonkeyPatch) -> Callable[[Bench], None]:
     return over
 
 
-async def test_the_first_goes_at_once_and_inside_the_window_only_the_newest(no_wait):
+async def test_first_save_is_immediate_and_only_the_newest_follows_in_the_window(no_wait):
     bench = made()
     bench.save(n=1)
     await settled()
@@ -129,7 +129,7 @@ async def test_the_first_goes_at_once_and_inside_the_window_only_the_newest(no_w
     assert [delta.seq for delta in bench.sent] == [1, 2]
 
 
-async def test_the_end_of_the_window_is_the_clocks(monkeypatch):
+async def test_save_waits_for_the_clock_to_reach_the_end_of_the_window(monkeypatch):
     bench, waits = made(), []
 
     async def pause(seconds: float) -> None:
@@ -144,7 +144,7 @@ async def test_the_end_of_the_window_is_the_clocks(monkeypatch):
     assert waits == [0.0, 6.0]
 
 
-async def test_a_window_of_zero_saves_each():
+async def test_window_of_zero_saves_every_cut():
     bench = made(window=0.0)
     for n in range(4):
         bench.save(n=n)
@@ -152,7 +152,7 @@ async def test_a_window_of_zero_saves_each():
     assert len(bench.sent) == 4
 
 
-async def test_one_is_in_flight_and_what_comes_meanwhile_goes_as_one():
+async def test_one_save_is_in_flight_and_later_cuts_are_merged_into_one():
     bench = made(window=0.0)
     bench.server.open.clear()
     for n in range(5):
@@ -166,7 +166,7 @@ async def test_one_is_in_flight_and_what_comes_meanwhile_goes_as_one():
     assert bench.sent[1].state == bench.draft.cut().state
 
 
-async def test_a_failed_save_is_tried_again_by_itself_with_the_newest_and_a_new_seq():
+async def test_failed_save_is_retried_with_the_newest_cut_and_a_new_seq():
     bench = made()
     bench.server.words = [Unconfirmed("no answer"), Unconfirmed("no answer")]
     bench.server.open.clear()
@@ -184,7 +184,7 @@ async def test_a_failed_save_is_tried_again_by_itself_with_the_newest_and_a_new_
     assert bench.clock.slept == [0.2, 0.4], "with back-off, and not only when the window ends"
 
 
-async def test_an_outage_of_hours_ends_neither_the_saving_nor_a_flush():
+async def test_saving_and_flushing_survive_an_outage_of_hours():
     bench = made()
     bench.server.words = [Unconfirmed("no answer")] * 2000
     logging.getLogger("workers.attempt.saver").setLevel(logging.CRITICAL)
@@ -197,7 +197,7 @@ async def test_an_outage_of_hours_ends_neither_the_saving_nor_a_flush():
     assert max(bench.clock.slept) == 5.0
 
 
-async def test_only_what_is_new_is_sent(no_wait):
+async def test_only_new_content_is_sent(no_wait):
     bench = made(window=0.0)
     bench.draft.messages.extend([{"n": 0}, {"n": 1}])
     bench.draft.phases["phase:-:a#0"] = b"\x01"
@@ -214,7 +214,7 @@ async def test_only_what_is_new_is_sent(no_wait):
     assert second.phases == (("phase:-:b#0", b"\x02"),)
 
 
-async def test_after_an_unconfirmed_save_the_state_is_sent_again_though_it_is_as_before():
+async def test_unchanged_state_is_sent_again_after_an_unconfirmed_save():
     bench = made(window=0.0)
     bench.save(x=1)
     await settled()
@@ -226,7 +226,7 @@ async def test_after_an_unconfirmed_save_the_state_is_sent_again_though_it_is_as
     assert bench.sent[-1].state == bench.draft.cut().state
 
 
-async def test_a_gap_sends_everything_in_a_generation_of_its_own():
+async def test_after_a_gap_everything_is_sent_in_a_new_generation():
     bench = made(window=0.0)
     bench.draft.messages.append({"n": 0})
     bench.draft.phases["phase:-:a#0"] = b"\x01"
@@ -247,7 +247,7 @@ async def test_a_gap_sends_everything_in_a_generation_of_its_own():
     assert (bench.sent[-1].base, bench.sent[-1].generation) == (2, again.generation)
 
 
-async def test_a_replaced_transcript_starts_a_generation():
+async def test_replaced_transcript_starts_a_new_generation():
     bench = made(window=0.0)
     bench.draft.messages.extend([{"n": 0}, {"n": 1}])
     bench.saver.offer(bench.draft.cut())
@@ -259,7 +259,7 @@ async def test_a_replaced_transcript_starts_a_generation():
     assert messages(bench.sent[1]) == [{"sum": 1}]
 
 
-async def test_the_phases_of_a_turn_are_dropped_with_it():
+async def test_phases_of_a_turn_are_dropped_after_it():
     bench = made(window=0.0)
     bench.draft.turn = 0
     bench.draft.phases["phase:0:tool#0"] = b"\x01"
@@ -274,7 +274,7 @@ async def test_the_phases_of_a_turn_are_dropped_with_it():
     assert bench.sent[2].drop == ()
 
 
-async def test_a_phase_of_an_unconfirmed_save_is_dropped_too():
+async def test_phase_of_an_unconfirmed_save_is_dropped_too():
     bench = made(window=0.0)
     bench.server.words = [Unconfirmed("lost")]
     bench.server.open.clear()
@@ -289,7 +289,7 @@ async def test_a_phase_of_an_unconfirmed_save_is_dropped_too():
     assert bench.sent[-1].drop == ("phase:0:tool#0",), "it may be there"
 
 
-async def test_a_flush_does_not_wait_for_the_window_and_returns_when_it_is_saved():
+async def test_flush_skips_the_window_and_returns_when_saved():
     bench = made()
     bench.save(n=1)
     await settled()
@@ -303,7 +303,7 @@ async def test_a_flush_does_not_wait_for_the_window_and_returns_when_it_is_saved
     await flush
 
 
-async def test_a_flush_waits_for_a_save_that_has_its_own_content():
+async def test_flush_waits_for_a_save_that_contains_its_cut():
     bench = made(window=0.0)
     bench.server.open.clear()
     bench.save(n=1)
@@ -317,7 +317,7 @@ async def test_a_flush_waits_for_a_save_that_has_its_own_content():
     assert bench.sent[1].state == bench.draft.cut().state
 
 
-async def test_a_flush_that_nobody_waits_for_any_more_is_still_saved():
+async def test_abandoned_flush_is_still_saved():
     bench = made(window=0.0)
     bench.server.open.clear()
     flush = asyncio.ensure_future(bench.saver.flush(bench.draft.cut()))
@@ -329,7 +329,7 @@ async def test_a_flush_that_nobody_waits_for_any_more_is_still_saved():
     assert bench.saver.last_delta() == b""
 
 
-async def test_a_fenced_save_ends_all_saving_and_tells():
+async def test_fenced_save_ends_all_saving_and_notifies_the_attempt():
     bench, told = made(window=0.0), []
     bench.saver.on_fenced = lambda: told.append(True)
     bench.server.words = ["fenced"]
@@ -343,7 +343,7 @@ async def test_a_fenced_save_ends_all_saving_and_tells():
         await bench.saver.flush(bench.draft.cut())
 
 
-async def test_what_is_in_flight_when_it_is_closed_goes_along_with_the_ending():
+async def test_save_in_flight_at_close_is_repeated_with_the_ending():
     bench = made(window=0.0)
     bench.save(n=1)
     await settled()
@@ -363,7 +363,7 @@ async def test_what_is_in_flight_when_it_is_closed_goes_along_with_the_ending():
     assert len(bench.sent) == 2, "nothing is sent after it"
 
 
-async def test_the_ending_carries_nothing_where_all_is_saved():
+async def test_ending_carries_nothing_when_everything_is_saved():
     bench = made(window=0.0)
     assert bench.saver.last_delta() == b""
     bench.save(n=1)
@@ -371,7 +371,7 @@ async def test_the_ending_carries_nothing_where_all_is_saved():
     assert bench.saver.last_delta() == b""
 
 
-async def test_what_was_appended_after_the_last_cut_is_unfinished_and_not_in_the_transcript():
+async def test_messages_after_the_last_cut_are_unfinished_and_not_in_the_transcript():
     bench = made(window=0.0)
     bench.draft.messages.append({"n": 0})
     bench.saver.offer(bench.draft.cut())
@@ -386,7 +386,7 @@ async def test_what_was_appended_after_the_last_cut_is_unfinished_and_not_in_the
     assert bench.saver.unfinished(bench.draft.messages) == b"", "those of another transcript belong to no saved one"
 
 
-async def test_after_a_gap_the_ending_carries_everything():
+async def test_ending_after_a_gap_carries_everything():
     bench = made(window=0.0)
     bench.draft.messages.append({"n": 0})
     bench.save(n=1)
@@ -397,7 +397,7 @@ async def test_after_a_gap_the_ending_carries_everything():
     assert whole.startswith(b"1:21:01:21:01:1"), "seq 2, nothing acknowledged, generation 2, base 0, one message"
 
 
-async def test_the_count_goes_on_over_attempts():
+async def test_sequence_number_continues_across_attempts():
     draft = Draft()
     draft.messages.append({"n": 0})
     draft.state = {"x": 1}
@@ -412,7 +412,7 @@ async def test_the_count_goes_on_over_attempts():
     assert delta.state is None
 
 
-async def test_a_note_travels_once():
+async def test_note_is_sent_once():
     bench = made(window=0.0)
     bench.saver.note = Note("half way", 1, 2)
     bench.save(n=1)
@@ -424,7 +424,7 @@ async def test_a_note_travels_once():
 
 
 @pytest.mark.parametrize("what", ["turn", "phase", "state", "message"])
-async def test_progress_counts_though_no_save_has_taken_it_along(what):
+async def test_progress_counts_before_a_save_has_carried_it(what):
     bench = made()
     bench.save(n=1)
     await settled()
@@ -444,7 +444,7 @@ async def test_progress_counts_though_no_save_has_taken_it_along(what):
     assert bench.saver.progress_since(mark)
 
 
-async def test_a_replaced_transcript_is_no_progress():
+async def test_replaced_transcript_is_not_progress():
     bench = made()
     bench.draft.messages.append({"n": 1})
     bench.save(n=1)
@@ -454,7 +454,7 @@ async def test_a_replaced_transcript_is_no_progress():
     assert not bench.saver.progress_since(bench.saver.progress)
 
 
-async def test_a_saver_that_is_closed_in_the_middle_of_a_save_is_freed_at_once():
+async def test_saver_closed_during_a_save_is_garbage_collected_at_once():
     """Not by the garbage collector: it has the whole transcript."""
     bench = made()
     bench.server.open.clear()
@@ -472,7 +472,7 @@ async def test_a_saver_that_is_closed_in_the_middle_of_a_save_is_freed_at_once()
         gc.enable()
 
 
-def test_a_cut_keeps_what_it_had():
+def test_cut_keeps_the_content_it_was_created_with():
     draft = Draft()
     draft.messages.append({"n": 0})
     cut = draft.cut()

@@ -32,7 +32,7 @@ class Turns:
             step()
 
 
-def test_python_files_are_looked_at_and_what_is_installed_or_hidden_is_not(tmp_path: Path) -> None:
+def test_python_files_are_watched_except_installed_and_hidden_ones(tmp_path: Path) -> None:
     seen = ("app.py", "deep/er/more.py")
     unseen = ("notes.txt", ".hidden/a.py", "__pycache__/a.py", "node_modules/a.py", "env/lib/a.py", ".a.py")
     for name in (*seen, *unseen, "env/pyvenv.cfg"):
@@ -41,7 +41,7 @@ def test_python_files_are_looked_at_and_what_is_installed_or_hidden_is_not(tmp_p
     assert sorted(take_snapshot(tmp_path)) == sorted(str(tmp_path / name) for name in seen)
 
 
-def test_a_file_of_the_same_size_and_second_has_changed(tmp_path: Path) -> None:
+def test_changed_file_of_the_same_size_and_second_is_detected(tmp_path: Path) -> None:
     file = tmp_path / "app.py"
     file.write_text("1")
     before = take_snapshot(tmp_path)
@@ -51,7 +51,7 @@ def test_a_file_of_the_same_size_and_second_has_changed(tmp_path: Path) -> None:
     assert changed_files(before, take_snapshot(tmp_path)) == [str(file)]
 
 
-def test_a_file_that_was_replaced_with_its_times_has_changed(tmp_path: Path) -> None:
+def test_replaced_file_with_the_same_times_is_detected(tmp_path: Path) -> None:
     file, new = tmp_path / "app.py", tmp_path / "new"
     file.write_text("1")
     facts, before = file.stat(), take_snapshot(tmp_path)
@@ -61,13 +61,13 @@ def test_a_file_that_was_replaced_with_its_times_has_changed(tmp_path: Path) -> 
     assert changed_files(before, take_snapshot(tmp_path)) == [str(file)]
 
 
-def test_a_link_that_leads_round_in_a_circle_is_not_followed(tmp_path: Path) -> None:
+def test_circular_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "round").symlink_to(tmp_path)
     (tmp_path / "app.py").touch()
     assert list(take_snapshot(tmp_path)) == [str(tmp_path / "app.py")]
 
 
-async def test_a_change_is_told_when_it_has_come_to_rest(tmp_path: Path) -> None:
+async def test_change_is_reported_after_the_files_stop_changing(tmp_path: Path) -> None:
     app, more = tmp_path / "app.py", tmp_path / "more.py"
     app.write_text("one")
     clock = Turns(lambda: app.write_text("two and"), lambda: more.write_text("three"), None)
@@ -76,7 +76,7 @@ async def test_a_change_is_told_when_it_has_come_to_rest(tmp_path: Path) -> None
     assert clock.waits == [watching.FILE_POLL_SECONDS, watching.SETTLE_SECONDS, watching.SETTLE_SECONDS]
 
 
-async def test_what_changes_while_nobody_waits_is_told_too(tmp_path: Path) -> None:
+async def test_change_is_reported_even_if_it_happened_before_the_wait(tmp_path: Path) -> None:
     app = tmp_path / "app.py"
     watch = FileWatcher(tmp_path, Turns(None, None))
     app.write_text("one")
@@ -85,7 +85,7 @@ async def test_what_changes_while_nobody_waits_is_told_too(tmp_path: Path) -> No
     assert await watch.wait_for_change() == [str(app)]
 
 
-async def test_handlers_that_lie_elsewhere_are_watched(tmp_path: Path) -> None:
+async def test_handlers_outside_the_directory_are_watched(tmp_path: Path) -> None:
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere.py"
     here.mkdir()
     elsewhere.write_text("one")

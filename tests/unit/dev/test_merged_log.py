@@ -23,7 +23,7 @@ def record(name: str, message: str) -> logging.LogRecord:
     return logging.LogRecord(name, logging.INFO, "", 0, message, (), None)
 
 
-async def test_a_line_that_comes_in_pieces_is_shown_whole() -> None:
+async def test_line_that_arrives_in_pieces_is_shown_whole() -> None:
     shown = io.StringIO()
     log = MergedLog(shown)
     first, second = log.open_pipe(), log.open_pipe()
@@ -42,7 +42,7 @@ async def test_a_line_that_comes_in_pieces_is_shown_whole() -> None:
     os.close(second)
 
 
-async def test_at_the_end_nothing_is_kept_back() -> None:
+async def test_unfinished_line_is_shown_at_the_end() -> None:
     shown = io.StringIO()
     log = MergedLog(shown)
     outlet = log.open_pipe()
@@ -53,7 +53,7 @@ async def test_at_the_end_nothing_is_kept_back() -> None:
     await next_turn()
 
 
-async def test_a_line_without_end_is_bounded() -> None:
+async def test_endless_line_is_shown_in_pieces() -> None:
     shown = io.StringIO()
     log = MergedLog(shown)
     outlet = log.open_pipe()
@@ -63,7 +63,7 @@ async def test_a_line_without_end_is_bounded() -> None:
     os.close(outlet)
 
 
-def test_who_said_it_is_known_by_the_logger() -> None:
+def test_source_of_a_line_is_named_by_its_logger() -> None:
     shown = io.StringIO()
     log = MergedLog(shown)
     log.emit(record("coordinator.services.daemon", "here"))
@@ -72,12 +72,12 @@ def test_who_said_it_is_known_by_the_logger() -> None:
 
 
 @pytest.mark.parametrize(("stream", "coloured"), [(Terminal(), True), (io.StringIO(), False)])
-def test_colours_are_for_terminals(stream: io.StringIO, coloured: bool) -> None:
+def test_colours_are_only_for_terminals(stream: io.StringIO, coloured: bool) -> None:
     MergedLog(stream).emit(record("workers.supervisor.supervisor", "hello"))
     assert ("\x1b" in stream.getvalue()) == coloured
 
 
-def test_a_line_of_json_stays_one() -> None:
+def test_json_line_stays_a_json_line() -> None:
     shown = Terminal()
     log = MergedLog(shown, as_json=True)
     log.emit(record("workers.supervisor.supervisor", "hello"))

@@ -88,7 +88,7 @@ async def bench(request: pytest.FixtureRequest) -> Bench:
 # ---- turns
 
 
-async def test_a_loop_goes_on_at_the_saved_turn_and_ends_at_its_limit(bench):
+async def test_loop_continues_at_the_saved_turn_and_ends_at_its_limit(bench):
     turns: list[int] = []
 
     def plain(run: Run[Any]) -> None:
@@ -117,7 +117,7 @@ async def test_a_loop_goes_on_at_the_saved_turn_and_ends_at_its_limit(bench):
     assert len(turns) == 6
 
 
-async def test_a_run_has_one_loop_and_not_within_a_phase(bench):
+async def test_run_has_one_loop_and_none_inside_a_phase(bench):
     def twice(run: Run[Any]) -> None:
         for _ in run.loop(1):
             pass
@@ -156,7 +156,7 @@ VALUES = [None, (1, (2, "x")), [1, (2,)], {"k": b"\x00", 3: 1.5}, datetime(2020,
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
-async def test_an_output_is_the_same_on_the_first_attempt_and_on_a_resume(bench, value):
+async def test_output_is_the_same_on_the_first_attempt_and_after_a_resume(bench, value):
     ran: list[int] = []
 
     def work() -> Any:
@@ -176,7 +176,7 @@ async def test_an_output_is_the_same_on_the_first_attempt_and_on_a_resume(bench,
     assert ran == [1]
 
 
-async def test_equal_names_are_told_apart_by_order(bench):
+async def test_phases_of_equal_names_are_identified_by_order(bench):
     def plain(run: Run[Any]) -> list[int]:
         return [run.phase("p", int, n) for n in range(3)]
 
@@ -195,7 +195,7 @@ async def _gathered(calls: list[Callable[[], Any]]) -> list[Any]:
     return [await call() for call in calls]
 
 
-async def test_equal_names_at_once_are_refused():
+async def test_concurrent_phases_of_one_name_are_refused():
     bench = Bench(plain=False)
     run: AsyncRun[Any] = AsyncRun(FACTS, None, bench.draft, bench.backing)
     first, second = await asyncio.gather(
@@ -206,7 +206,7 @@ async def test_equal_names_at_once_are_refused():
     assert list(await asyncio.gather(run.phase("a", int, 1), run.phase("b", int, 2))) == [1, 2]
 
 
-async def test_the_phases_of_a_turn_go_with_its_cut_and_are_never_taken_for_another_turns(bench):
+async def test_phases_of_a_turn_are_saved_with_its_cut_and_never_used_for_another_turn(bench):
     ran: list[int] = []
 
     def work(n: int) -> int:
@@ -238,7 +238,7 @@ async def test_the_phases_of_a_turn_go_with_its_cut_and_are_never_taken_for_anot
     assert bench.draft.phases == {}
 
 
-async def test_an_output_that_can_not_be_kept_is_refused_at_once_with_its_place(bench):
+async def test_output_that_cannot_be_stored_is_refused_at_once_with_its_path(bench):
     def outline() -> Any:
         return [1, 2, {"url": {3}}]
 
@@ -248,7 +248,7 @@ async def test_an_output_that_can_not_be_kept_is_refused_at_once_with_its_place(
     assert await bench.attempt(lambda run: run.phase("outline", int), lambda run: run.phase("outline", int)) == 0
 
 
-async def test_a_plain_function_of_an_async_handler_runs_in_a_thread_and_what_it_raises_comes_out():
+async def test_sync_function_of_an_async_handler_runs_in_a_thread_and_its_errors_propagate():
 
     bench = Bench(plain=False)
     run: AsyncRun[Any] = AsyncRun(FACTS, None, bench.draft, bench.backing)
@@ -292,7 +292,7 @@ CUTS: dict[str, tuple[Handler, Handler]] = {
 
 
 @pytest.mark.parametrize("cut", CUTS)
-async def test_a_stop_is_raised_at_every_kind_of_cut_once(bench, cut):
+async def test_stop_is_raised_once_at_every_kind_of_cut(bench, cut):
     plain, in_async = CUTS[cut]
     bench.stop()
     with pytest.raises(Stopped) as caught:
@@ -304,7 +304,7 @@ async def test_a_stop_is_raised_at_every_kind_of_cut_once(bench, cut):
     await bench.attempt(plain, in_async)  # whoever cleans up may still save
 
 
-async def test_a_stop_that_comes_during_a_phase_keeps_its_output(bench):
+async def test_stop_during_a_phase_keeps_the_phase_output(bench):
     def work() -> int:
         bench.stop()
         return 7
@@ -316,7 +316,7 @@ async def test_a_stop_that_comes_during_a_phase_keeps_its_output(bench):
     assert await bench.attempt(lambda run: run.phase("p", int), lambda run: run.phase("p", int)) == 7
 
 
-async def test_a_stop_that_comes_during_a_turn_is_raised_after_its_cut(bench):
+async def test_stop_during_a_turn_is_raised_after_the_turns_cut(bench):
     def plain(run: Run[Any]) -> None:
         for _ in run.loop(3):
             bench.stop()
@@ -330,7 +330,7 @@ async def test_a_stop_that_comes_during_a_turn_is_raised_after_its_cut(bench):
     assert bench.backing.cuts[-1].iteration == 1
 
 
-async def test_a_stop_in_a_wait_for_the_lease_takes_the_finished_phase_along(bench):
+async def test_stop_while_waiting_for_the_lease_keeps_the_finished_phase(bench):
     """The doubt begins during the phase; the stop is raised where its end waits for the lease."""
 
     async def wait_until_confirmed() -> None:
@@ -343,7 +343,7 @@ async def test_a_stop_in_a_wait_for_the_lease_takes_the_finished_phase_along(ben
     assert list(bench.backing.flushed[-1].phases) == ["phase:-:p#0"]
 
 
-async def test_code_without_cuts_sees_the_stop(bench):
+async def test_code_without_cuts_can_check_for_a_stop(bench):
     bench.stop("cancel")
 
     def plain(run: Run[Any]) -> None:
@@ -357,14 +357,14 @@ async def test_code_without_cuts_sees_the_stop(bench):
         await bench.attempt(plain, in_async)
 
 
-def test_a_stop_is_neither_an_exception_nor_a_cancelled_error():
+def test_stop_is_neither_an_exception_nor_a_cancelled_error():
     assert not issubclass(Stopped, (Exception, asyncio.CancelledError))
 
 
 # ---- state, facts, notes
 
 
-async def test_the_state_is_a_dict(bench):
+async def test_state_must_be_a_dict(bench):
     run: Run[Any] = Run(FACTS, None, bench.draft, bench.backing)
     for value in ([1], None, "x"):
         with pytest.raises(Refused, match="must be a dict"):
@@ -378,7 +378,7 @@ async def test_the_state_is_a_dict(bench):
         run.checkpoint()
 
 
-async def test_facts(bench):
+async def test_run_exposes_its_facts(bench):
     run: Run[Any] = Run(FACTS, "r", bench.draft, bench.backing)
     assert (run.id, run.kind, run.inputs, run.meta, run.attempt) == ("id", "kind", {"a": 1}, {"m": 2}, 1)
     assert (run.token, run.epoch, run.resources, run.resumed) == ("17-3-w1", 17, "r", None)
@@ -387,14 +387,14 @@ async def test_facts(bench):
 @pytest.mark.parametrize(
     ("given", "kept"), [((1, 2), (1, 2)), ((0.5, None), (0.5, None)), ((True, 2**80), (1.0, float(2**80)))]
 )
-async def test_a_note_is_bounded_text_and_numbers(bench, given, kept):
+async def test_note_is_limited_text_with_two_numbers(bench, given, kept):
     run: Run[Any] = Run(FACTS, None, bench.draft, bench.backing)
     run.note("x" * 5000 + "\n", *given)
     note = bench.backing.notes[-1]
     assert (len(note.text), note.done, note.total) == (1000, *kept)
 
 
-async def test_a_note_that_can_not_be_kept_is_refused_at_its_line(bench):
+async def test_note_that_cannot_be_stored_is_refused_at_the_call(bench):
     run: Run[Any] = Run(FACTS, None, bench.draft, bench.backing)
     with pytest.raises(Refused, match="done"):
         run.note("x", done=[1])  # type: ignore[arg-type]

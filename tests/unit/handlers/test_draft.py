@@ -28,7 +28,7 @@ def stored(**changes: Any) -> list[list[bytes]]:
     return [flat, [part for pair in chunks.items() for part in pair]]
 
 
-def test_a_stored_checkpoint_is_loaded_in_order():
+def test_stored_checkpoint_is_loaded_in_order():
     draft, head, unfinished = loaded(stored())
     assert list(draft.messages) == [{"n": 0}, {"n": 1}]
     assert (draft.state, draft.iteration, list(draft.phases)) == ({"x": 1}, 1, ["phase:-:a#0"])
@@ -52,12 +52,12 @@ def test_a_stored_checkpoint_is_loaded_in_order():
         {"chunks": {}},
     ],
 )
-def test_a_checkpoint_that_is_not_what_was_written_is_unreadable(broken):
+def test_damaged_checkpoint_is_unreadable(broken):
     with pytest.raises(Unreadable):
         loaded(stored(**broken))
 
 
-def test_phases_are_told_apart_by_name_and_equal_names_by_order():
+def test_phases_are_identified_by_name_and_equal_names_by_order():
     draft = Draft()
     names = []
     for name in ("a", "b", "a"):
@@ -66,7 +66,7 @@ def test_phases_are_told_apart_by_name_and_equal_names_by_order():
     assert names == ["phase:-:a#0", "phase:-:b#0", "phase:-:a#1"]
 
 
-def test_inside_a_turn_they_belong_to_the_turn():
+def test_phases_inside_a_turn_belong_to_the_turn():
     draft = Draft()
     draft.turn = 3
     field = draft.begin_phase("tool")
@@ -78,7 +78,7 @@ def test_inside_a_turn_they_belong_to_the_turn():
     assert (outer.iteration, outer.turn) == (4, None)
 
 
-def test_a_phase_that_outlives_its_turn_goes_with_the_next_one():
+def test_phase_that_outlives_its_turn_is_saved_with_the_next_turn():
     draft = Draft(turn=0)
     field = draft.begin_phase("late")
     draft.end_turn(0)
@@ -93,7 +93,7 @@ def test_a_phase_that_outlives_its_turn_goes_with_the_next_one():
     assert not draft._seen
 
 
-def test_equal_names_at_once_are_refused():
+def test_concurrent_phases_of_one_name_are_refused():
     draft = Draft()
     draft.begin_phase("a")
     draft.begin_phase("b")
@@ -101,7 +101,7 @@ def test_equal_names_at_once_are_refused():
         draft.begin_phase("a")
 
 
-def test_equal_names_with_the_state_changed_in_between_are_refused():
+def test_equal_names_with_a_state_change_in_between_are_refused():
     draft = Draft()
     draft.end_phase(draft.begin_phase("a"), b"\x01")
     draft.end_phase(draft.begin_phase("a"), b"\x01")
@@ -111,7 +111,7 @@ def test_equal_names_with_the_state_changed_in_between_are_refused():
         draft.begin_phase("a")
 
 
-def test_a_phase_that_failed_may_be_called_again():
+def test_failed_phase_may_be_called_again():
     draft = Draft()
     field = draft.begin_phase("a")
     draft.end_phase(field, None)
@@ -120,25 +120,25 @@ def test_a_phase_that_failed_may_be_called_again():
 
 
 @pytest.mark.parametrize("name", ["", "x" * 201, "a\nb", "\udc80", 3, None, b"bytes"])
-def test_a_phase_has_a_name_that_can_be_kept(name):
+def test_phase_name_must_be_storable(name):
     with pytest.raises(Refused, match="1 to 200"):
         Draft().begin_phase(name)
 
 
-def test_a_cut_refuses_what_can_not_be_kept_with_its_place():
+def test_cut_refuses_values_that_cannot_be_stored_and_names_their_path():
     draft = Draft(state={"a": [{1, 2}]})
     with pytest.raises(NotPlain, match=r"state.*a.*\[0\] is a set"):
         draft.cut()
 
 
-def test_messages_may_stand_in_the_state():
+def test_messages_may_be_part_of_the_state():
     draft = Draft()
     draft.messages.append({"n": [1]})
     draft.state["last"] = draft.messages[0]
     assert draft.cut().state == encode({"last": {"n": [1]}}, "s")
 
 
-def test_a_checkpoint_that_is_too_large_is_refused_at_its_cut_and_a_shorter_transcript_mends_it(monkeypatch):
+def test_checkpoint_that_is_too_large_is_refused_at_its_cut_until_the_transcript_is_shortened(monkeypatch):
     monkeypatch.setattr("workers.handlers.draft.CHECKPOINT_LIMIT", 1000)
     draft = Draft()
     for _ in range(4):

@@ -26,7 +26,7 @@ def filled(*items: Any) -> Messages:
 # ---- a list
 
 
-def test_it_is_a_list_that_json_takes():
+def test_messages_are_a_list_that_json_accepts():
     messages = filled(MESSAGE, "text", 3)
     assert isinstance(messages, list)
     assert json.loads(json.dumps(messages)) == [MESSAGE, "text", 3]
@@ -36,7 +36,7 @@ def test_it_is_a_list_that_json_takes():
     assert isinstance(messages[0], dict)
 
 
-def test_what_is_appended_is_copied_in():
+def test_appended_message_is_copied():
     item = copy.deepcopy(MESSAGE)
     messages = filled(item)
     item["role"] = "changed"
@@ -70,7 +70,7 @@ def test_what_is_appended_is_copied_in():
         lambda m: m.__imul__(2),
     ],
 )
-def test_an_edit_raises_and_names_replace(edit):
+def test_editing_a_message_raises_and_names_replace(edit):
     messages = filled(MESSAGE)
     with pytest.raises(ReadOnly, match="replace"):
         edit(messages)
@@ -79,7 +79,7 @@ def test_an_edit_raises_and_names_replace(edit):
         edit(messages)
 
 
-def test_a_copy_may_be_edited_and_does_not_reach_back():
+def test_copy_may_be_edited_without_changing_the_original():
     messages = filled(MESSAGE)
     plain = messages.copy()
     plain[0]["content"][0]["tags"][1]["b"] = 2
@@ -93,7 +93,7 @@ def pickled(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, pickled])
-def test_what_copies_a_message_gets_a_plain_one(copied):
+def test_copying_a_message_gives_a_plain_value(copied):
     messages = filled(MESSAGE)
     for value in (copied(messages), [copied(messages[0])]):
         assert value == [MESSAGE]
@@ -102,7 +102,7 @@ def test_what_copies_a_message_gets_a_plain_one(copied):
     assert messages == [MESSAGE]
 
 
-def test_messages_can_be_appended_again_and_kept_elsewhere():
+def test_messages_can_be_appended_again_and_stored_elsewhere():
     messages = filled(MESSAGE)
     messages.append(messages[0])
     messages.append({"quoted": messages[0]["content"]})
@@ -112,7 +112,7 @@ def test_messages_can_be_appended_again_and_kept_elsewhere():
     assert kept({"last": messages[-1], "all": messages[:2]}, "state", 1 << 20)
 
 
-def test_an_own_compaction_replaces_with_some_of_its_own():
+def test_compaction_may_reuse_existing_messages_in_replace():
     messages = filled({"n": 0}, {"n": 1}, {"n": 2})
     messages.replace([{"summary": "0, 1"}, *messages[-1:]])
     assert messages == [{"summary": "0, 1"}, {"n": 2}]
@@ -122,7 +122,7 @@ def test_an_own_compaction_replaces_with_some_of_its_own():
     assert [value for _, value in unchunk(chunk(messages.packed), "c")] == messages
 
 
-def test_a_replacement_that_is_refused_changes_nothing():
+def test_refused_replacement_changes_nothing():
     messages = filled({"n": 0})
     with pytest.raises(NotPlain):
         messages.replace([{"n": 1}, object()])
@@ -133,7 +133,7 @@ def test_a_replacement_that_is_refused_changes_nothing():
 # ---- plain data
 
 
-def test_what_is_kept_comes_back_equal_and_of_its_type():
+def test_stored_message_round_trips_with_its_type():
     item = {"t": (1, (2,)), "b": b"\x00", "when": datetime(2020, 1, 1, tzinfo=UTC), "none": None, "f": 1.5}
     messages = filled(item)
     assert messages == [item]
@@ -151,7 +151,7 @@ def test_what_is_kept_comes_back_equal_and_of_its_type():
         ({"n": 2**70}, r"messages\[1\].*n"),
     ],
 )
-def test_what_can_not_be_kept_is_refused_with_its_place(item, place):
+def test_message_that_cannot_be_stored_is_refused_with_its_path(item, place):
     messages = filled({"n": 0})
     with pytest.raises(NotPlain, match=place):
         messages.append(item)
@@ -175,7 +175,7 @@ def endless() -> list[Any]:
 @pytest.mark.parametrize(
     "item", [nested(NESTED + 1), nested(600), nested(5000), endless()], ids=["one level", "600", "5000", "endless"]
 )
-def test_what_is_nested_too_deep_or_without_end_is_refused_and_not_an_error_of_the_stack(item):
+def test_deep_or_cyclic_message_is_refused_without_a_recursion_error(item):
     messages = filled({"n": 0})
     with pytest.raises(NotPlain, match=r"messages\[1\].* nested deeper than"):
         messages.append(item)
@@ -183,18 +183,18 @@ def test_what_is_nested_too_deep_or_without_end_is_refused_and_not_an_error_of_t
     assert len(messages.packed) == 1
 
 
-def test_what_is_nested_as_deep_as_may_be_is_kept_and_loaded():
+def test_message_at_the_depth_limit_is_stored_and_loaded():
     messages = filled(nested(NESTED - 1))
     assert list(Messages(unchunk(chunk(messages.packed), "c"))) == [nested(NESTED - 1)]
 
 
 @pytest.mark.parametrize("value", [nested(5000), endless(), {"with a message": filled({"n": 0}), "and": endless()}])
-def test_a_state_or_an_output_without_end_is_refused_by_its_name(value):
+def test_cyclic_state_or_output_is_refused_by_name(value):
     with pytest.raises(NotPlain, match=r"^the output.*(nested deeper than|is a Messages)"):
         kept(value, "the output", 1000)
 
 
-def test_a_message_has_a_limit(monkeypatch):
+def test_message_has_a_size_limit(monkeypatch):
     monkeypatch.setattr("workers.handlers.messages.MESSAGE_LIMIT", 100)
     with pytest.raises(TooLarge, match=r"messages\[0\]"):
         filled({"text": "x" * 200})
@@ -219,7 +219,7 @@ class Reply(pydantic.BaseModel):
     refusal: str | None = None
 
 
-def test_a_pydantic_object_is_kept_as_its_sdk_sends_it():
+def test_pydantic_object_is_stored_as_its_sdk_sends_it():
     reply = Reply(role="assistant", tool_calls=[Call(id="c1", function=Function(name="f", arguments="{}"))], extra=1)  # type: ignore[call-arg]
     messages = filled(reply)
     assert messages == [
@@ -229,7 +229,7 @@ def test_a_pydantic_object_is_kept_as_its_sdk_sends_it():
     assert [call.id for call in messages.open_calls()] == ["c1"]
 
 
-def test_pydantic_objects_within_a_message_are_kept_too():
+def test_pydantic_objects_inside_a_message_are_stored_too():
     class Block(pydantic.BaseModel):
         type: str
         text: str | None = None
@@ -238,7 +238,7 @@ def test_pydantic_objects_within_a_message_are_kept_too():
     assert messages == [{"role": "assistant", "content": [{"type": "text", "text": "hi"}, {"type": "x"}]}]
 
 
-def test_a_class_is_not_taken_for_an_object():
+def test_class_is_not_mistaken_for_an_object():
     with pytest.raises(NotPlain):
         filled(Reply)
 
@@ -279,7 +279,7 @@ ANTHROPIC = [
     ],
     ids=["chat", "responses", "anthropic"],
 )  # fmt: skip
-def test_open_calls_are_those_without_a_result_and_close_calls_answers_them(items, style, answer):
+def test_open_calls_lack_a_result_and_close_calls_answers_them(items, style, answer):
     messages = filled(*items)
     assert [(call.id, call.name, call.style) for call in messages.open_calls()] == [("c2", "go", style)]
     assert filled(items[0]).open_calls()[0].id == "c1"
@@ -291,7 +291,7 @@ def test_open_calls_are_those_without_a_result_and_close_calls_answers_them(item
     assert len(messages) == length
 
 
-def test_the_arguments_are_as_the_model_gave_them():
+def test_arguments_are_returned_as_the_model_gave_them():
     assert filled(*CHAT[:1]).open_calls()[0].arguments == '{"at": 1}'
     assert filled(*ANTHROPIC[:1]).open_calls()[0].arguments == {"at": 1}
 
@@ -301,11 +301,11 @@ def test_the_arguments_are_as_the_model_gave_them():
     ["text", 3, None, {"tool_calls": "?"}, {"tool_calls": [1, None]}, {"role": "assistant", "content": [1, "x"]},
      {"role": "assistant", "content": None, "tool_calls": None}],
 )  # fmt: skip
-def test_messages_of_any_shape_have_no_open_calls(odd):
+def test_messages_of_unknown_shape_have_no_open_calls(odd):
     assert filled(odd).open_calls() == []
 
 
-def test_a_loaded_transcript_is_read_only_too():
+def test_loaded_transcript_is_read_only_too():
     messages = filled(MESSAGE)
     loaded = Messages(unchunk(chunk(messages.packed), "c"), 3)
     assert loaded == messages

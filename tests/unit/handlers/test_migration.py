@@ -20,11 +20,11 @@ from workers.handlers.migration import field_of, migrated, shown
         "phase:-:phase:x#0", "phase:4:tool#0", "phase:-:#0", "phase:-:##0",
     ],
 )  # fmt: skip
-def test_what_a_migration_leaves_alone_stays_the_same_phase(field: str) -> None:
+def test_phase_that_a_migration_leaves_alone_stays_the_same_phase(field: str) -> None:
     assert field_of(shown(field)) == field
 
 
-def test_phases_of_any_name_come_through_a_migration() -> None:
+def test_phases_of_any_name_survive_a_migration() -> None:
     runs = Registry()
 
     @runs.handler(schema=2)
@@ -44,7 +44,7 @@ def test_phases_of_any_name_come_through_a_migration() -> None:
 @pytest.mark.parametrize(
     ("part", "value"), [("state", None), ("messages", {}), ("inputs", []), ("phases", []), ("iteration", "1"), ("iteration", -1)]
 )  # fmt: skip
-def test_a_migration_that_leaves_nonsense_is_refused_and_named(part: str, value: Any) -> None:
+def test_migration_with_an_invalid_result_is_refused_and_named(part: str, value: Any) -> None:
     runs = Registry()
 
     @runs.handler(schema=2)

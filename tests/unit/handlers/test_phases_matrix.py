@@ -76,7 +76,7 @@ def plain_twins(run: Run[World]) -> list[Any]:
 
 
 @pytest.mark.parametrize("handler", [turns, plain_turns, thread_turns], ids=lambda h: h.kind)
-def test_a_phase_of_one_name_in_each_turn_has_one_effect_each_wherever_it_is_killed(handler: Any) -> None:
+def test_one_phase_per_turn_has_one_effect_per_turn_for_every_kill_point(handler: Any) -> None:
     matrix = testing.crash_matrix(handler.inputs(), resources=World, effects=effects)
     assert matrix.effects == list(range(TURNS))
     assert matrix.result == [{"of": turn, "number": turn + 1} for turn in range(TURNS)]
@@ -84,7 +84,7 @@ def test_a_phase_of_one_name_in_each_turn_has_one_effect_each_wherever_it_is_kil
 
 
 @pytest.mark.parametrize("handler", [twins, plain_twins], ids=lambda h: h.kind)
-def test_equal_names_in_a_turn_and_around_the_loop_are_told_apart_wherever_it_is_killed(handler: Any) -> None:
+def test_equal_names_inside_a_turn_and_around_the_loop_stay_distinct_for_every_kill_point(handler: Any) -> None:
     matrix = testing.crash_matrix(handler.inputs(), resources=World, effects=effects)
     acts = ["before", *([turn, number] for turn in range(TURNS) for number in range(3)), "after"]
     assert matrix.effects == acts
@@ -103,7 +103,7 @@ async def killed(handler: Any, run: testing.AsyncRun | testing.Run) -> None:
 
 @pytest.mark.parametrize("every", [1, 2, 3, 5])
 @pytest.mark.parametrize("handler", [turns, plain_turns, thread_turns, twins, plain_twins], ids=lambda h: h.kind)
-async def test_a_run_that_is_killed_again_and_again_does_each_thing_once(handler: Any, every: int) -> None:
+async def test_run_that_is_killed_repeatedly_does_each_step_once(handler: Any, every: int) -> None:
     """In each attempt, at that many cuts after its begin."""
     whole = testing.crash_matrix(handler.inputs(), resources=World, effects=effects)
     world = World()

@@ -31,7 +31,7 @@ RUN: Any = FakeRun()
 # ---- decoration
 
 
-async def test_a_handler_called_directly_is_its_function(runs):
+async def test_handler_called_directly_is_a_plain_function_call(runs):
     @runs.handler
     async def research(run: AsyncRun, topic: str) -> str:
         return f"on {topic}"
@@ -84,7 +84,7 @@ def test_options_are_kept_and_have_defaults(runs):
         {"on_lost_lease": "panic"},
     ],
 )
-def test_an_option_that_makes_no_sense_is_refused(runs, options):
+def test_invalid_option_is_refused(runs, options):
     with pytest.raises(BadOption, match=next(iter(options))):
         runs.handler(**options)
 
@@ -94,7 +94,7 @@ def test_an_unknown_option_is_refused(runs):
         runs.handler(colour="blue")
 
 
-def test_a_kind_is_a_name(runs):
+def test_kind_must_be_a_valid_name(runs):
     with pytest.raises(BadName, match="two words"):
         runs.handler(kind="two words")(lambda run: None)
     with pytest.raises(BadName, match="lambda"):
@@ -139,13 +139,13 @@ def positional_only(run, topic, /): ...
 @pytest.mark.parametrize(
     "function", [agen, gen, no_run, only_rest, only_keyword, with_rest, positional_only, Run, 3, FakeRun()]
 )
-def test_what_could_never_be_called_is_refused_at_decoration(runs, function):
+def test_function_that_can_never_be_called_is_refused_at_decoration(runs, function):
     with pytest.raises(Refused):
         runs.handler(kind="it")(function)
     assert not runs.handlers
 
 
-def test_a_partial_needs_a_kind(runs):
+def test_partial_requires_an_explicit_kind(runs):
     def add(run, a, b): ...
 
     with pytest.raises(Refused, match="kind="):
@@ -169,18 +169,18 @@ def plain_with_quoted(run: "AsyncRun[Model]"): ...  # noqa: UP037
 @pytest.mark.parametrize(
     "function", [async_with_run, async_with_bare_run, async_with_dotted_run, async_with_run_of_unknown]
 )
-def test_an_async_handler_with_a_run_is_refused(runs, function):
+def test_async_handler_annotated_with_a_sync_run_is_refused(runs, function):
     with pytest.raises(Refused, match="is async: annotate `run: AsyncRun`, not Run"):
         runs.handler(function)
 
 
 @pytest.mark.parametrize("function", [plain_with_async_run, plain_with_renamed, plain_with_quoted])
-def test_a_plain_handler_with_an_async_run_is_refused(runs, function):
+def test_sync_handler_annotated_with_an_async_run_is_refused(runs, function):
     with pytest.raises(Refused, match="is plain: annotate `run: Run`, not AsyncRun"):
         runs.handler(function)
 
 
-def test_annotations_that_are_objects_count_too(runs):
+def test_annotations_that_are_objects_are_checked_too(runs):
     async def wrong(run): ...
 
     wrong.__annotations__["run"] = Run[int]
@@ -199,7 +199,7 @@ def test_a_sync_wrapper_around_an_async_handler_is_refused(runs):
         runs.handler(outer)
 
 
-def test_any_other_annotation_is_left_alone(runs):
+def test_other_annotations_are_ignored(runs):
     async def strange(run: list[int]): ...
     async def unknown(run: Model): ...
     async def right(run: AsyncRun[Model]): ...
@@ -220,7 +220,7 @@ def research(runs):
     return research
 
 
-def test_inputs_are_kept_by_name_and_defaults_are_left_out(research):
+def test_inputs_are_stored_by_name_without_defaults(research):
     assert research.inputs("tides") == Inputs("research", {"topic": "tides"})
     assert research.inputs("tides", 4, tone="wry").values == {"topic": "tides", "depth": 4, "tone": "wry"}
     assert research.inputs(depth=4, topic="tides").values == {"topic": "tides", "depth": 4}
@@ -236,19 +236,19 @@ def test_inputs_are_kept_by_name_and_defaults_are_left_out(research):
         (("tides", 1, "dry"), {}, "research takes 2 inputs by position, and 3 were given"),
     ],
 )
-def test_inputs_that_do_not_fit_are_refused(research, args, kwargs, sentence):
+def test_inputs_that_do_not_match_the_signature_are_refused(research, args, kwargs, sentence):
     with pytest.raises(Refused) as caught:
         research.inputs(*args, **kwargs)
     assert str(caught.value) == sentence
 
 
-def test_fits_judges_the_inputs_of_a_run(research):
+def test_fits_checks_the_inputs_of_a_run(research):
     assert research.fits({"topic": "tides", "tone": "wry"}) is None
     assert research.fits({}) is not None
     assert research.fits({"topic": 1, 3: 4}) == "research does not know 3; it takes 'depth', 'tone', 'topic'"
 
 
-def test_a_handler_with_keywords_takes_any_name_that_can_be_passed(runs):
+def test_handler_with_keyword_arguments_accepts_any_name_that_can_be_passed(runs):
     def free(run, topic, **rest): ...
     def positional(run, /, **rest): ...
 
@@ -268,7 +268,7 @@ def lambda_with_none(run): ...
 # ---- schemas
 
 
-def test_a_handler_listens_to_what_its_migrations_reach(runs):
+def test_handler_listens_to_every_schema_that_its_migrations_accept(runs):
     @runs.handler(schema=5)
     def report(run): ...
 
@@ -286,13 +286,13 @@ def test_a_handler_listens_to_what_its_migrations_reach(runs):
 
 
 @pytest.mark.parametrize("schema", [0, 2, 3, -1])
-def test_a_migration_is_below_the_schema(runs, schema):
+def test_migration_must_start_below_the_current_schema(runs, schema):
     report = runs.handler(schema=2)(lambda_with_none)
     with pytest.raises(BadOption, match=f"migration\\({schema}\\)"):
         report.migration(schema)
 
 
-def test_a_schema_is_migrated_in_one_way(runs):
+def test_schema_has_at_most_one_migration(runs):
     report = runs.handler(schema=2)(lambda_with_none)
     report.migration(1)(print)
     with pytest.raises(BadOption, match="exists already"):
@@ -312,7 +312,7 @@ def lifespan_of(name: str, events: list[str]) -> Any:
     return lifespan
 
 
-async def test_a_merged_registry_opens_each_lifespan_once_for_its_own_handlers():
+async def test_merged_registry_opens_each_lifespan_once_for_its_own_handlers():
     events: list[str] = []
     one, two, bare = Registry(lifespan_of("one", events)), Registry(lifespan_of("two", events)), Registry()
     for registry, kinds in ((one, "ab"), (two, "c"), (bare, "d")):
@@ -327,14 +327,14 @@ async def test_a_merged_registry_opens_each_lifespan_once_for_its_own_handlers()
     assert events[2:] == ["close two", "close one"]
 
 
-async def test_a_registry_alone_opens_its_lifespan():
+async def test_single_registry_opens_its_lifespan():
     runs = Registry(lifespan_of("one", []))
     runs.handler(kind="a")(lambda run: None)
     async with runs.resources() as resources:
         assert resources == {"a": "one"}
 
 
-def test_registries_with_the_same_kind_are_not_merged():
+def test_registries_with_the_same_kind_cannot_be_merged():
     one, two = Registry(), Registry()
     for registry in (one, two):
         registry.handler(kind="a")(lambda run: None)
@@ -343,6 +343,6 @@ def test_registries_with_the_same_kind_are_not_merged():
     assert list(one.handlers) == list(two.handlers) == ["a"]
 
 
-def test_handlers_can_only_be_looked_at(runs):
+def test_handlers_are_read_only(runs):
     with pytest.raises(TypeError):
         runs.handlers["x"] = None

@@ -39,7 +39,7 @@ def test_a_cluster_with_tls(tmp_path):
 
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss+cluster", "redis+sentinel"])
-def test_its_text_shows_no_password(scheme):
+def test_printed_address_hides_the_password(scheme):
     found = address(f"{scheme}://user:{SECRET}@host/{'m' if 'sentinel' in scheme else ''}")
     assert SECRET not in str(found) + repr(found)
 
@@ -64,12 +64,12 @@ def test_its_text_shows_no_password(scheme):
         ("embedded://", "directory"),
     ],
 )
-def test_what_is_wrong_is_said(url, said):
+def test_wrong_url_is_explained(url, said):
     with pytest.raises(BadOption, match=said):
         address(url)
 
 
-def test_a_wrong_url_shows_no_password():
+def test_error_for_a_wrong_url_hides_the_password():
     with pytest.raises(BadOption) as caught:
         address(f"http://user:{SECRET}@host")
     assert SECRET not in str(caught.value)

@@ -9,23 +9,23 @@ from coordinator.model.deadline import Deadline, extend_once
 from coordinator.model.retry import LONGEST, Retry, RetryLater
 
 
-def test_by_default_nothing_is_tried_again():
+def test_by_default_nothing_is_retried():
     assert Retry().next_delay(1, ValueError()) is None
 
 
-def test_a_failure_is_tried_again_up_to_the_limit():
+def test_failure_is_retried_up_to_the_limit():
     policy = Retry(limit=2, wait=3)
     assert [policy.next_delay(failures, ValueError()) for failures in (1, 2, 3)] == [3.0, 3.0, None]
 
 
-def test_only_the_errors_named_are_tried_again():
+def test_only_the_named_errors_are_retried():
     policy = Retry(limit=2, wait=3, on=(OSError,))
     assert policy.next_delay(1, ConnectionError()) == 3.0
     assert policy.next_delay(1, ValueError()) is None
     assert Retry(limit=2).next_delay(1, KeyboardInterrupt()) is None
 
 
-def test_the_default_wait_grows_with_jitter_and_is_bounded():
+def test_default_wait_grows_with_jitter_up_to_a_limit():
     policy = Retry(limit=100)
     for failures, least in [(1, 1), (2, 2), (5, 16)]:
         delay = policy.next_delay(failures, ValueError())
@@ -45,7 +45,7 @@ def test_the_default_wait_grows_with_jitter_and_is_bounded():
         (wait_fixed(1e300), LONGEST),
     ],
 )
-def test_a_wait_of_tenacity_is_asked_with_the_count_and_the_error(wait, delay):
+def test_tenacity_wait_receives_the_failure_count_and_the_error(wait, delay):
     assert Retry(limit=5, wait=wait).next_delay(3, ValueError("four")) == delay
 
 
@@ -60,19 +60,19 @@ def test_a_wait_of_tenacity_is_asked_with_the_count_and_the_error(wait, delay):
         (stop_never, 9),
     ],
 )
-def test_a_stop_of_tenacity_is_a_limit_by_the_count_the_age_and_the_wait(stop, last):
+def test_tenacity_stop_limits_retries_by_count_age_and_wait(stop, last):
     """An attempt fails every 10 s, at 10, 20, …"""
     policy = Retry(limit=stop, wait=15)
     delays = [policy.next_delay(failures, ValueError(), age=failures * 10.0) for failures in range(1, 10)]
     assert delays == [15.0] * last + [None] * (9 - last)
 
 
-def test_retry_later_asks_whatever_the_policy_is():
+def test_retry_later_retries_under_every_policy():
     assert Retry().next_delay(50, RetryLater(after=30)) == 30.0
     assert Retry(limit=9, wait=1, on=()).next_delay(1, RetryLater("quota", after=0)) == 0.0
 
 
-def test_out_of_a_task_group_an_error_counts_as_what_is_in_it():
+def test_error_from_a_task_group_is_judged_by_the_errors_inside():
     later = BaseExceptionGroup("", [RetryLater(after=5), ExceptionGroup("", [RetryLater(after=9)])])
     assert Retry().next_delay(1, later) == 9.0
     mixed = ExceptionGroup("", [RetryLater(after=5), ValueError()])
@@ -95,18 +95,18 @@ def test_out_of_a_task_group_an_error_counts_as_what_is_in_it():
         {"from_start": "yes"},
     ],
 )
-def test_a_policy_that_makes_no_sense_is_refused_when_built(options):
+def test_invalid_policy_is_refused_when_built(options):
     with pytest.raises(BadOption, match=f"Retry\\({next(iter(options))}="):
         Retry(**options)
 
 
 @pytest.mark.parametrize("after", [-1, float("inf"), float("nan"), "soon"])
-def test_retry_later_needs_a_time(after):
+def test_retry_later_requires_a_delay(after):
     with pytest.raises(BadOption, match="after"):
         RetryLater(after=after)
 
 
-def test_a_deadline_has_its_times_in_order():
+def test_deadline_times_must_be_in_order():
     assert Deadline(soft=600, hard=900, progress=60, escalator=extend_once).soft == 600
     assert Deadline() == Deadline(None, None, None, None)
 
@@ -123,6 +123,6 @@ def test_a_deadline_has_its_times_in_order():
         ({"hard": 9, "escalator": print}, "needs soft"),
     ],
 )
-def test_a_deadline_that_makes_no_sense_is_refused_when_built(options, word):
+def test_invalid_deadline_is_refused_when_built(options, word):
     with pytest.raises(BadOption, match=word):
         Deadline(**options)

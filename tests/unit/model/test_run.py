@@ -28,27 +28,27 @@ NAMES = st.from_regex(r"[A-Za-z0-9_.-]{1,20}", fullmatch=True)
 # ---- the law
 
 
-def test_every_status_can_be_reached_but_for_what_is_to_come() -> None:
+def test_every_status_is_reachable_except_the_reserved_ones() -> None:
     reached = {after for _, after in MOVES}
     assert set(Status) - reached == {Status.WAITING}, "suspending is later work"
 
 
-def test_an_ended_run_only_begins_a_new_life() -> None:
+def test_ended_run_can_only_start_a_new_life() -> None:
     assert {(after, *by) for (before, after), by in MOVES.items() if before in ENDED} == {(Status.QUEUED, "revive")}
     assert not any(before is Status.COMPLETED for before, _ in MOVES)
 
 
-def test_every_open_run_can_come_to_an_end() -> None:
+def test_every_open_run_can_end() -> None:
     for status in set(Status) - ENDED:
         assert any(before is status and after in ENDED for before, after in MOVES), status
 
 
-def test_only_claim_makes_a_run_running_and_only_enqueue_and_fire_a_run() -> None:
+def test_only_claim_starts_a_run_and_only_enqueue_and_fire_create_one() -> None:
     assert {by for (_, after), by in MOVES.items() if after is Status.RUNNING} == {frozenset({"claim"})}
     assert set().union(*(by for (before, _), by in MOVES.items() if before is None)) == {"enqueue", "fire"}
 
 
-def test_status_knows_whether_it_is_an_end() -> None:
+def test_status_knows_whether_it_is_final() -> None:
     assert [status for status in Status if status.ended] == [
         Status.COMPLETED,
         Status.FAILED,
@@ -60,14 +60,14 @@ def test_status_knows_whether_it_is_an_end() -> None:
 # ---- ids
 
 
-def test_ids_sort_by_time_and_by_order_of_making() -> None:
+def test_ids_sort_by_time_and_then_by_creation_order() -> None:
     ids = RunIds()
     made = [ids.make(now, 0) for now in (5.0, 5.0, 5.001, 4.0, 6.0) for _ in range(100)]
     assert made == sorted(set(made)), "also where the clock went back"
 
 
 @given(now=st.floats(0, 2**43 / 1000), partition=st.integers(0, 9999))
-def test_an_id_ends_in_its_partition(now: float, partition: int) -> None:
+def test_id_ends_with_its_partition(now: float, partition: int) -> None:
     id = RunIds().make(now, partition)
     assert is_run_id(id)
     assert partition_of(id, 10_000) == partition
@@ -76,14 +76,14 @@ def test_an_id_ends_in_its_partition(now: float, partition: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "x", "0" * 20, "0" * 20 + "-0", "0" * 19 + "-00", "0" * 20 + "-00 ", "i" * 20 + "-00"]
 )
-def test_what_is_no_id_is_refused(text: str) -> None:
+def test_invalid_id_is_refused(text: str) -> None:
     assert not is_run_id(text)
     with pytest.raises(BadName, match="is not a run id"):
         partition_of(text, 4)
 
 
 @given(st.text(max_size=50), st.integers(1, 64))
-def test_a_key_has_one_partition(key: str, partitions: int) -> None:
+def test_key_always_maps_to_the_same_partition(key: str, partitions: int) -> None:
     assert 0 <= partition_for(key, partitions) == partition_for(key, partitions) < partitions
 
 
@@ -91,12 +91,12 @@ def test_a_key_has_one_partition(key: str, partitions: int) -> None:
 
 
 @given(queue=NAMES, kind=NAMES, schema=st.integers(0, 99))
-def test_a_route_is_taken_apart_again(queue: str, kind: str, schema: int) -> None:
+def test_route_round_trips(queue: str, kind: str, schema: int) -> None:
     assert parse_route(route(queue, kind, schema)) == (queue, kind, schema)
 
 
 @pytest.mark.parametrize("text", ["", "a:b", "a@b", "a b", "a\n", "é", "x" * 101])
-def test_what_is_no_name_is_refused(text: str) -> None:
+def test_invalid_name_is_refused(text: str) -> None:
     with pytest.raises(BadName, match="is not a valid name"):
         name(text, "kind")
 
@@ -113,7 +113,7 @@ def test_what_is_no_name_is_refused(text: str) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_an_option_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
+def test_invalid_option_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises((BadOption, BadName)):
         Options(**wrong)  # type: ignore[arg-type]
 

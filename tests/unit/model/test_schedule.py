@@ -40,19 +40,19 @@ def first(rules: Rules, after: int, count: int = 3) -> list[str]:
 # ---- fire times ------------------------------------------------------------------------------------------------------
 
 
-def test_cron_is_read_in_its_time_zone() -> None:
+def test_cron_is_evaluated_in_its_time_zone() -> None:
     rules = rules_for("0 2 * * *", tz="Europe/Berlin")
     assert first(rules, ms(2026, 1, 10)) == ["01-10 01:00", "01-11 01:00", "01-12 01:00"]
     assert first(rules_for("0 2 * * *"), ms(2026, 1, 10), 1) == ["01-10 02:00"]
 
 
-def test_a_time_that_a_clock_put_forward_leaves_out_comes_right_after_the_gap_and_once() -> None:
+def test_time_skipped_by_daylight_saving_fires_once_right_after_the_gap() -> None:
     rules = rules_for("30 2 * * *", tz="Europe/Berlin")
     assert first(rules, ms(2026, 3, 28, 12)) == ["03-29 01:00", "03-30 00:30", "03-31 00:30"]
     assert first(rules, ms(2026, 3, 29, 1), 1) == ["03-30 00:30"], "and not again for who looks after it"
 
 
-def test_a_time_that_a_clock_put_back_repeats_comes_once() -> None:
+def test_time_repeated_by_daylight_saving_fires_once() -> None:
     rules = rules_for("30 2 * * *", tz="Europe/Berlin")
     assert first(rules, ms(2026, 10, 24, 12)) == ["10-25 00:30", "10-26 01:30", "10-27 01:30"]
     within_the_second_hour = ms(2026, 10, 25, 2, 0, zone=BERLIN, fold=1)
@@ -60,7 +60,7 @@ def test_a_time_that_a_clock_put_back_repeats_comes_once() -> None:
 
 
 @pytest.mark.parametrize(("change", "hours"), [(ms(2026, 3, 29), 24), (ms(2026, 10, 25), 24)])
-def test_an_hourly_schedule_fires_every_hour_through_both_changes(change: int, hours: int) -> None:
+def test_hourly_schedule_fires_every_hour_through_both_clock_changes(change: int, hours: int) -> None:
     rules = rules_for("0 * * * *", tz="Europe/Berlin")
     times = list(islice(rules.times(change - 12 * HOUR), hours))
     assert [later - earlier for earlier, later in pairwise(times)] == [HOUR] * (hours - 1)
@@ -68,7 +68,7 @@ def test_an_hourly_schedule_fires_every_hour_through_both_changes(change: int, h
 
 @pytest.mark.parametrize("tz", ["America/New_York", "Australia/Lord_Howe", "Africa/Casablanca", "Pacific/Apia"])
 @pytest.mark.parametrize("cron", ["30 2 * * *", "*/20 * * * *", "15 0,1,2,3 * * *", "0 0 1 * *"])
-def test_fire_times_grow_and_do_not_depend_on_where_one_begins(cron: str, tz: str) -> None:
+def test_fire_times_increase_and_do_not_depend_on_the_starting_point(cron: str, tz: str) -> None:
     rules = rules_for(cron, tz=tz)
     start, end = ms(2026, 1, 1), ms(2026, 12, 31)
     times = []
@@ -82,14 +82,14 @@ def test_fire_times_grow_and_do_not_depend_on_where_one_begins(cron: str, tz: st
         assert rules.after((earlier + later) // 2) == later, "a moment between them"
 
 
-def test_an_interval_is_counted_from_1970_so_that_everybody_agrees() -> None:
+def test_interval_is_counted_from_1970_so_that_all_coordinators_agree() -> None:
     rules = rules_for(30)
     assert rules == rules_for("every 30s") == rules_for(timedelta(seconds=30)) == rules_for("Every 0.5 m")
     assert rules.after(ms(2026, 1, 1)) == ms(2026, 1, 1, 0, 0, 30)
     assert rules.after(ms(2026, 1, 1, 0, 0, 29)) == ms(2026, 1, 1, 0, 0, 30)
 
 
-def test_six_fields_have_seconds() -> None:
+def test_cron_with_six_fields_has_seconds() -> None:
     rules = rules_for("*/20 * * * * *")
     assert [time % MINUTE for time in islice(rules.times(ms(2026, 1, 1)), 3)] == [20_000, 40_000, 0]
 
@@ -121,7 +121,7 @@ def test_six_fields_have_seconds() -> None:
         (None, {}, "not a cron expression"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_a_sentence(when, options, says) -> None:
+def test_invalid_rules_are_refused_with_an_explanation(when, options, says) -> None:
     if says is None:
         rules_for(when, **options)
         return
@@ -129,7 +129,7 @@ def test_what_makes_no_sense_is_refused_with_a_sentence(when, options, says) -> 
         rules_for(when, **options)
 
 
-def test_rules_come_back_as_they_were_packed() -> None:
+def test_rules_round_trip() -> None:
     rules = rules_for("0 2 * * 1-5", tz="Europe/Berlin", jitter=20.5, overlap="cancel", catch_up="all")
     assert rules_from(rules.packed()) == rules
     assert str(rules) == "0 2 * * 1-5"
@@ -137,7 +137,7 @@ def test_rules_come_back_as_they_were_packed() -> None:
 
 
 @pytest.mark.parametrize("packed", [b"", b"\xc1", b"\x93\x01\x02\x03", rules_for(30).packed()[:-2]])
-def test_rules_that_cannot_be_read_are_unreadable(packed: bytes) -> None:
+def test_unreadable_rules_raise_unreadable(packed: bytes) -> None:
     with pytest.raises(Unreadable):
         rules_from(packed)
 
@@ -145,7 +145,7 @@ def test_rules_that_cannot_be_read_are_unreadable(packed: bytes) -> None:
 # ---- jitter and ids --------------------------------------------------------------------------------------------------
 
 
-def test_jitter_follows_from_name_and_time_and_stays_within_its_bounds() -> None:
+def test_jitter_depends_only_on_name_and_time_and_stays_within_its_limit() -> None:
     rules = rules_for("0 * * * *", jitter=600)
     times = list(islice(rules.times(ms(2026, 1, 1)), 200))
     late = [rules.due("a", time) - time for time in times]
@@ -155,7 +155,7 @@ def test_jitter_follows_from_name_and_time_and_stays_within_its_bounds() -> None
     assert late != [rules.due("b", time) - time for time in times]
 
 
-def test_a_runs_id_follows_from_name_and_fire_time() -> None:
+def test_run_id_depends_only_on_schedule_name_and_fire_time() -> None:
     time = ms(2026, 1, 1)
     id = run_id("nightly", time, 3)
     assert id == run_id("nightly", time, 3)
@@ -168,19 +168,19 @@ def test_a_runs_id_follows_from_name_and_fire_time() -> None:
 # ---- what to fire ----------------------------------------------------------------------------------------------------
 
 
-def test_a_new_schedule_gets_its_first_fire_time_and_fires_nothing() -> None:
+def test_new_schedule_gets_its_first_fire_time_and_fires_nothing() -> None:
     now = ms(2026, 1, 1, 12, 30)
     then = ms(2026, 1, 1, 13)
     assert firings("s", rules_for("0 * * * *"), ScheduleState(None, 0, now), now) == [Firing(None, None, then, then, 0)]
 
 
-def test_a_fire_time_fires_when_it_has_come_and_not_before() -> None:
+def test_schedule_fires_at_its_fire_time_and_not_earlier() -> None:
     rules, time = rules_for("0 * * * *"), ms(2026, 1, 1, 13)
     assert firings("s", rules, ScheduleState(time, 0, 0), time - 1) == []
     assert firings("s", rules, ScheduleState(time, 0, 0), time) == [Firing(time, time, time + HOUR, time + HOUR, 0)]
 
 
-def test_jitter_is_waited_for() -> None:
+def test_firing_waits_for_its_jitter() -> None:
     rules, time = rules_for("0 * * * *", jitter=600), ms(2026, 1, 1, 13)
     due = rules.due("s", time)
     assert firings("s", rules, ScheduleState(time, 0, 0), due - 1) == []
@@ -189,7 +189,7 @@ def test_jitter_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("catch_up", ["latest", "all", "none"])
-def test_up_to_a_minute_late_is_not_missed(catch_up: str) -> None:
+def test_fire_time_up_to_a_minute_late_is_not_missed(catch_up: str) -> None:
     """Coordinators are replaced, servers are started again: no policy loses a fire time over that."""
     rules, time = rules_for(1, catch_up=catch_up), ms(2026, 1, 1, 13)
     found = firings("s", rules, ScheduleState(time, 0, 0), time + 30 * SECOND)
@@ -201,7 +201,7 @@ def test_up_to_a_minute_late_is_not_missed(catch_up: str) -> None:
 
 
 @pytest.mark.parametrize(("catch_up", "fired"), [("latest", [3]), ("all", [0, 1, 2, 3]), ("none", [])])
-def test_after_downtime_the_policy_says_which_fire_times_are_made_up_for(catch_up: str, fired: list[int]) -> None:
+def test_catch_up_policy_decides_which_missed_times_fire_after_downtime(catch_up: str, fired: list[int]) -> None:
     rules, time = rules_for("0 * * * *", catch_up=catch_up), ms(2026, 1, 1, 13)
     found = firings("s", rules, ScheduleState(time, 0, 0), time + 3 * HOUR + 30 * MINUTE)
     assert [firing.at for firing in found if firing.at] == [time + n * HOUR for n in fired]
@@ -210,19 +210,19 @@ def test_after_downtime_the_policy_says_which_fire_times_are_made_up_for(catch_u
 
 
 @pytest.mark.parametrize("catch_up", ["latest", "none"])
-def test_where_one_is_punctual_the_missed_ones_are_over(catch_up: str) -> None:
+def test_on_time_firing_replaces_the_missed_ones(catch_up: str) -> None:
     rules, time = rules_for("0 * * * *", catch_up=catch_up), ms(2026, 1, 1, 13)
     found = firings("s", rules, ScheduleState(time, 0, 0), time + 3 * HOUR + 10 * SECOND)
     assert [firing.at for firing in found] == [time + 3 * HOUR]
 
 
-def test_the_times_between_the_setting_and_the_first_coordinator_count_as_missed() -> None:
+def test_fire_times_before_the_first_coordinator_started_count_as_missed() -> None:
     rules, since = rules_for("0 * * * *"), ms(2026, 1, 1, 12, 30)
     (firing,) = firings("s", rules, ScheduleState(None, 0, since), since + 5 * HOUR)
     assert firing == Firing(None, since + 4 * HOUR + 30 * MINUTE, since + 5 * HOUR + 30 * MINUTE, firing.due, 0)
 
 
-def test_catching_up_has_a_bound_and_keeps_the_newest() -> None:
+def test_catch_up_is_limited_and_keeps_the_newest_times() -> None:
     rules, time = rules_for("* * * * *", catch_up="all"), ms(2020, 1, 1)
     now = ms(2026, 1, 1, 0, 0, 30)
     found = firings("s", rules, ScheduleState(time, 0, 0), now)
@@ -233,7 +233,7 @@ def test_catching_up_has_a_bound_and_keeps_the_newest() -> None:
     assert [firing.at for firing in again] == [ms(2026, 1, 1)], "the punctual one is left for the next look"
 
 
-def test_many_at_once_are_taken_in_pieces() -> None:
+def test_many_due_times_are_fired_in_batches() -> None:
     rules = rules_for(1, jitter=1)
     time, now = ms(2026, 1, 1), ms(2026, 1, 1) + LATE_MS
     fired: list[int] = []
@@ -245,7 +245,7 @@ def test_many_at_once_are_taken_in_pieces() -> None:
     assert len(fired) in (60, 61)
 
 
-def test_a_coordinator_with_other_time_zone_data_fires_what_is_expected() -> None:
+def test_coordinator_with_other_time_zone_data_fires_the_stored_time() -> None:
     """What another one computed counts, even if this one would never have: it is fired once, and then these rules go on."""
     rules, odd = rules_for("0 2 * * *", tz="Europe/Berlin"), ms(2026, 1, 10, 0, 17)
     assert [(firing.at, firing.next) for firing in firings("s", rules, ScheduleState(odd, 3600), odd)] == [
@@ -254,7 +254,7 @@ def test_a_coordinator_with_other_time_zone_data_fires_what_is_expected() -> Non
 
 
 @pytest.mark.parametrize("cron", ["0 2 * * *", "30 2 * * *", "0 0 * * *", "15 5,17 * * *"])
-def test_the_same_time_of_a_day_is_not_found_again_by_who_knows_the_zone_otherwise(cron: str) -> None:
+def test_same_local_time_does_not_fire_twice_with_different_time_zone_data(cron: str) -> None:
     """Two that differ by an hour take turns: each time on the wall comes once, as if there were one."""
     berlin, helsinki = rules_for(cron, tz="Europe/Berlin"), rules_for(cron, tz="Europe/Helsinki")
     for start in (ms(2026, 1, 10), ms(2026, 3, 27), ms(2026, 10, 23)):
@@ -274,7 +274,7 @@ def test_the_same_time_of_a_day_is_not_found_again_by_who_knows_the_zone_otherwi
 # ---- what a user says ------------------------------------------------------------------------------------------------
 
 
-def test_a_schedule_of_a_user_becomes_what_the_server_keeps() -> None:
+def test_users_schedule_becomes_the_stored_record() -> None:
     new = build_schedule(
         "nightly", "0 2 * * *", "report", {"topic": "tides"}, {"queue": "slow", "priority": 5, "expires": 60}
     )
@@ -300,12 +300,12 @@ def test_a_schedule_of_a_user_becomes_what_the_server_keeps() -> None:
         ("s", {}, {"priority": 500}, BadOption),
     ],
 )
-def test_what_can_be_refused_is_refused_before_anything_is_sent(name, values, options, error) -> None:
+def test_invalid_schedule_is_refused_before_anything_is_sent(name, values, options, error) -> None:
     with pytest.raises(error):
         build_schedule(name, 30, "k", values, options)
 
 
 @pytest.mark.parametrize("fields", [None, {}, {"generation": b"g", "rules": b"\xc1", "state": b"active"}])
-def test_a_record_that_cannot_be_read_is_shown_as_such(fields) -> None:
+def test_unreadable_record_is_shown_as_unreadable(fields) -> None:
     shown = schedule_view("s", fields)
     assert (shown.name, shown.trouble, shown.when) == ("s", UNREADABLE, "?")

@@ -17,7 +17,7 @@ async def turns(count: int) -> None:
     await next_turn(count)
 
 
-async def test_it_opens_by_itself_after_some_turns():
+async def test_gate_opens_by_itself_after_some_loop_turns():
     opens = gate()
     await turns(TURNS_FOR_A_CLAIM - 2)
     assert not opens.done()
@@ -25,7 +25,7 @@ async def test_it_opens_by_itself_after_some_turns():
     assert opens.done()
 
 
-async def test_a_loop_that_ends_while_attempts_wait_there_has_nothing_to_complain_of():
+async def test_cancelled_waiters_cause_no_error_when_the_gate_opens():
     """Who cancels a task cancels what it waits for."""
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from workers.attempt.kind_health import SUSPENDED_SECONDS, KindHealth
 
 
-def test_five_different_runs_that_can_not_start_are_too_many():
+def test_kind_is_suspended_after_five_different_runs_fail_to_start():
     health = KindHealth()
     for n in range(4):
         assert not health.record_rejected("k", f"r{n}", 0.0)
@@ -16,7 +16,7 @@ def test_five_different_runs_that_can_not_start_are_too_many():
     assert not health.is_suspended("other", 10.0)
 
 
-def test_it_is_tried_again_each_minute_and_one_more_is_enough():
+def test_suspended_kind_is_retried_every_minute_and_one_more_failure_suspends_it_again():
     health = KindHealth()
     for n in range(5):
         health.record_rejected("k", f"r{n}", 0.0)
@@ -25,7 +25,7 @@ def test_it_is_tried_again_each_minute_and_one_more_is_enough():
     assert health.is_suspended("k", SUSPENDED_SECONDS + 1)
 
 
-def test_a_kind_that_reached_its_first_line_is_proven_and_its_runs_are_at_fault():
+def test_after_a_handler_has_reached_its_first_line_failing_runs_are_at_fault():
     health = KindHealth()
     assert not health.has_started("k")
     for n in range(5):

@@ -30,7 +30,7 @@ def made() -> tuple[Lease, Clock]:
     return Lease(Keys("n", 0), 15.0, clock), clock
 
 
-def test_its_time_counts_from_the_sending_of_the_last_good_beat():
+def test_lease_counts_from_when_the_last_successful_heartbeat_was_sent():
     lease, clock = made()
     clock.time += 10.0
     lease.renewed(105.0, compared=False)
@@ -40,7 +40,7 @@ def test_its_time_counts_from_the_sending_of_the_last_good_beat():
     assert lease.in_doubt
 
 
-def test_a_doubt_ends_only_with_a_beat_that_compared():
+def test_doubt_ends_only_after_a_heartbeat_that_compared_runs():
     lease, clock = made()
     clock.time += 20.0
     assert lease.in_doubt
@@ -50,7 +50,7 @@ def test_a_doubt_ends_only_with_a_beat_that_compared():
     assert not lease.in_doubt
 
 
-def test_a_good_beat_that_is_told_too_late_ends_no_doubt():
+def test_late_reply_to_a_heartbeat_does_not_end_the_doubt():
     lease, clock = made()
     clock.time += 40.0
     assert lease.in_doubt
@@ -58,7 +58,7 @@ def test_a_good_beat_that_is_told_too_late_ends_no_doubt():
     assert lease.in_doubt
 
 
-def test_a_beat_that_is_told_out_of_order_does_not_set_it_back():
+def test_reply_out_of_order_does_not_shorten_the_lease():
     lease, clock = made()
     lease.renewed(110.0, compared=False)
     lease.renewed(101.0, compared=False)
@@ -66,7 +66,7 @@ def test_a_beat_that_is_told_out_of_order_does_not_set_it_back():
     assert not lease.in_doubt
 
 
-async def test_who_waits_goes_on_when_the_doubt_is_over_or_the_lease_is_gone():
+async def test_waiter_continues_when_the_doubt_ends_or_the_lease_is_lost():
     for over in (lambda lease: lease.renewed(120.0, compared=True), lambda lease: lease.lose()):
         lease, clock = made()
         await lease.wait_until_confirmed()
@@ -78,6 +78,6 @@ async def test_who_waits_goes_on_when_the_doubt_is_over_or_the_lease_is_gone():
         await waiting
 
 
-def test_tokens_name_their_claim():
+def test_token_contains_its_claim_number():
     assert claim_number("1700000000000-17-w1-2") == 17
     assert new_worker_id() != new_worker_id()

@@ -20,7 +20,7 @@ def ticks(timer: BlockTimer, seconds: float, *, moved: bool = False) -> list[str
     return [mark for mark in marks if mark]
 
 
-def test_each_mark_is_passed_once():
+def test_each_threshold_is_reported_once():
     timer = BlockTimer(15)
     assert ticks(timer, 0.75) == []
     assert ticks(timer, 0.25) == ["log"]
@@ -28,7 +28,7 @@ def test_each_mark_is_passed_once():
     assert ticks(timer, 30) == ["limit"]
 
 
-def test_a_loop_that_moves_begins_anew():
+def test_loop_that_moves_resets_the_timer():
     timer = BlockTimer(15)
     for _ in range(100):
         assert ticks(timer, 0.75) == []
@@ -36,13 +36,13 @@ def test_a_loop_that_moves_begins_anew():
     assert ticks(timer, 1) == ["log"]
 
 
-def test_a_process_that_was_stopped_as_a_whole_did_not_block():
+def test_suspended_process_does_not_count_as_a_blocked_loop():
     timer = BlockTimer(15)
     assert timer.tick(3600, moved=False) is None
     assert timer.seconds <= 2 * TICK
 
 
-def test_a_busy_machine_is_not_taken_for_less_than_it_is():
+def test_late_ticks_on_a_busy_machine_count_in_full():
     """Ticks that come late by as much again still count in full."""
     timer = BlockTimer(15)
     assert [timer.tick(2 * TICK, moved=False) for _ in range(2)] == [None, "log"]
@@ -57,7 +57,7 @@ def seen_from_a_thread(loop: asyncio.AbstractEventLoop) -> str:
     return found[0]
 
 
-async def test_the_run_is_known_from_its_own_task_and_from_its_groups():
+async def test_run_is_identified_from_its_own_task_and_its_task_groups():
     loop = asyncio.get_running_loop()
 
     async def handler(run: str) -> list[str]:
@@ -74,7 +74,7 @@ async def test_the_run_is_known_from_its_own_task_and_from_its_groups():
     assert list(await asyncio.gather(handler("one"), handler("two"))) == [["one", "one"], ["two", "two"]]
 
 
-async def test_nobody_is_to_blame_for_what_no_run_does():
+async def test_no_run_is_blamed_for_work_outside_all_runs():
     loop = asyncio.get_running_loop()
     assert seen_from_a_thread(loop) == NO_RUN
     found: asyncio.Future[Any] = loop.create_future()
@@ -83,9 +83,7 @@ async def test_nobody_is_to_blame_for_what_no_run_does():
 
 
 @pytest.mark.parametrize("supervised", [True, False])
-async def test_a_blocked_loop_is_logged_with_its_stack_and_the_process_is_replaced(
-    monkeypatch, caplog, supervised: bool
-):
+async def test_blocked_loop_is_logged_with_its_stack_and_the_process_is_replaced(monkeypatch, caplog, supervised: bool):
     monkeypatch.setattr(blocked, "LEAST_LIMIT", 1.5)
     asked: list[str] = []
     watched = LoopWatchdog(SystemClock(), 1.0, asked.append if supervised else None)

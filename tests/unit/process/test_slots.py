@@ -12,7 +12,7 @@ async def settled() -> None:
     await next_turn(5)
 
 
-async def test_the_first_claim_of_an_empty_process_is_alone_and_others_wait_for_it():
+async def test_first_claim_of_an_empty_process_goes_alone_and_other_claims_wait():
     slots = SlotTable(4)
     assert await slots.reserve(10) == (2, True), (
         "half of the places: the other half is for the claim that comes meanwhile"
@@ -24,7 +24,7 @@ async def test_the_first_claim_of_an_empty_process_is_alone_and_others_wait_for_
     assert await other == (2, True)
 
 
-async def test_a_process_that_holds_something_asks_for_the_rest_and_never_for_a_suspect():
+async def test_process_that_holds_runs_claims_the_free_slots_and_never_a_suspect():
     slots = SlotTable(4)
     slots.take(suspect=False)
     assert await slots.reserve(2) == (2, False)
@@ -32,7 +32,7 @@ async def test_a_process_that_holds_something_asks_for_the_rest_and_never_for_a_
     assert slots.free == 0
 
 
-async def test_a_suspect_has_the_process_to_itself_until_it_progresses():
+async def test_suspect_is_alone_in_the_process_until_it_progresses():
     slots = SlotTable(4)
     count, alone = await slots.reserve(4)
     slots.take(suspect=True)
@@ -46,14 +46,14 @@ async def test_a_suspect_has_the_process_to_itself_until_it_progresses():
     assert slots.free == 1
 
 
-async def test_a_suspect_that_ends_frees_the_process():
+async def test_suspect_that_ends_frees_the_process():
     slots = SlotTable(2)
     slots.take(suspect=True)
     slots.free_one(suspect=True)
     assert slots.free == 2
 
 
-async def test_a_place_is_free_when_its_handler_has_ended_and_the_run_is_held_until_that_is_recorded():
+async def test_slot_is_free_when_its_handler_ends_and_the_run_is_held_until_the_ending_is_recorded():
     slots = SlotTable(2)
     slots.take(suspect=False)
     slots.take(suspect=False)
@@ -66,7 +66,7 @@ async def test_a_place_is_free_when_its_handler_has_ended_and_the_run_is_held_un
     assert (slots.free, slots.held, slots.empty.is_set()) == (2, 0, True)
 
 
-async def test_endings_that_can_not_be_recorded_pile_up_to_as_many_as_there_are_places():
+async def test_unrecorded_endings_are_limited_to_the_number_of_slots():
     slots = SlotTable(3)
     for _ in range(3):
         slots.take(suspect=False)
@@ -80,14 +80,14 @@ async def test_endings_that_can_not_be_recorded_pile_up_to_as_many_as_there_are_
     assert slots.free == 1
 
 
-async def test_who_holds_an_ending_that_is_not_recorded_asks_for_no_suspect():
+async def test_process_with_an_unrecorded_ending_does_not_ask_for_a_suspect():
     slots = SlotTable(2)
     slots.take(suspect=False)
     slots.handler_ended()
     assert await slots.reserve(2) == (1, False)
 
 
-async def test_a_suspect_whose_handler_has_ended_is_alone_until_that_is_recorded():
+async def test_ended_suspect_stays_alone_until_its_ending_is_recorded():
     slots = SlotTable(2)
     slots.take(suspect=True)
     slots.handler_ended()
@@ -96,7 +96,7 @@ async def test_a_suspect_whose_handler_has_ended_is_alone_until_that_is_recorded
     assert slots.free == 2
 
 
-async def test_all_who_wait_are_served_in_the_end():
+async def test_every_waiting_claimer_is_served_eventually():
     slots = SlotTable(1)
     slots.take(suspect=False)
     waiting = [asyncio.ensure_future(slots.reserve(1)) for _ in range(3)]

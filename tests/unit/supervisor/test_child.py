@@ -8,7 +8,7 @@ import threading
 from workers.program.child import SupervisorPipes
 
 
-def test_a_supervisor_that_hears_nothing_does_not_hold_up_a_process_that_says_that_it_moves() -> None:
+def test_child_is_not_blocked_by_a_supervisor_that_does_not_read_its_progress_reports() -> None:
     """One that was stopped (SIGSTOP, a debugger) reads nothing; its pipe is full after an hour of such words."""
     tells, its_tells = os.pipe()
     lifeline = os.open(os.devnull, os.O_RDONLY)

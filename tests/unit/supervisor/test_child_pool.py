@@ -18,5 +18,5 @@ from workers.supervisor.child_pool import describe_abandoned
         ([], 1, "the server did not answer, so its runs wait for its lease to expire"),
     ],
 )
-def test_what_became_of_abandoned_runs_is_described(results: list[Recovered], unknown: int, text: str) -> None:
+def test_result_of_abandoning_runs_is_described(results: list[Recovered], unknown: int, text: str) -> None:
     assert describe_abandoned(results, unknown=unknown) == text

@@ -11,7 +11,7 @@ RUNNING = {S.STARTING, S.READY, S.DRAINING, S.HURRYING}
 FINAL = [S.LEFT, S.UNFINISHED, S.KILLED, S.DIED]
 
 
-def test_the_whole_table() -> None:
+def test_transition_table_is_exactly_as_expected() -> None:
     table = {
         (state, event): after
         for event in ChildEvent
@@ -45,7 +45,7 @@ def test_no_request_changes_a_final_state(state: ChildState) -> None:
         assert next_state(state, event) is state
 
 
-def test_a_second_request_to_drain_is_not_the_first() -> None:
+def test_second_drain_request_is_not_reported_as_the_first() -> None:
     child = ChildLifecycle()
     assert (child.request_drain(), child.request_drain()) == (True, False)
     states = [child.state]
@@ -53,7 +53,7 @@ def test_a_second_request_to_drain_is_not_the_first() -> None:
     assert [*states, child.state] == [S.DRAINING, S.HURRYING]
 
 
-def test_a_process_that_becomes_ready_while_it_drains_was_ready() -> None:
+def test_child_that_becomes_ready_while_draining_counts_as_started() -> None:
     child = ChildLifecycle()
     child.request_drain()
     child.record_ready()
@@ -61,7 +61,7 @@ def test_a_process_that_becomes_ready_while_it_drains_was_ready() -> None:
     assert child.became_ready.is_set()
 
 
-def test_a_process_that_has_left_can_still_be_asked_to_drain() -> None:
+def test_child_that_has_left_can_still_be_asked_to_drain() -> None:
     """If it hangs after its last word, it becomes overdue only because it was asked."""
     child = ChildLifecycle()
     child.record_left()
@@ -70,21 +70,21 @@ def test_a_process_that_has_left_can_still_be_asked_to_drain() -> None:
     assert child.state is S.LEFT
 
 
-def test_every_run_of_a_process_that_died_is_to_blame() -> None:
+def test_all_runs_of_a_crashed_child_are_blamed() -> None:
     child = ChildLifecycle()
     child.record_ready()
     child.record_exit()
     assert (child.state, child.blame) == (S.DIED, "")
 
 
-def test_only_the_run_that_blocked_the_event_loop_is_to_blame() -> None:
+def test_only_the_run_that_blocked_the_event_loop_is_blamed() -> None:
     child = ChildLifecycle()
     child.record_blocked_kill("run-1")
     child.record_exit()
     assert (child.state, child.blame) == (S.KILLED, "run-1")
 
 
-def test_no_run_is_to_blame_for_a_process_that_did_not_end_in_time() -> None:
+def test_no_run_is_blamed_when_a_child_does_not_stop_in_time() -> None:
     child = ChildLifecycle()
     child.request_drain()
     child.record_overdue_kill()
@@ -92,7 +92,7 @@ def test_no_run_is_to_blame_for_a_process_that_did_not_end_in_time() -> None:
     assert (child.state, child.blame) == (S.KILLED, NOBODY)
 
 
-def test_the_last_word_of_a_killed_process_counts() -> None:
+def test_last_report_of_a_killed_child_counts() -> None:
     child = ChildLifecycle()
     child.record_blocked_kill("run-1")
     child.record_left()
@@ -100,7 +100,7 @@ def test_the_last_word_of_a_killed_process_counts() -> None:
     assert (child.state, child.blame) == (S.LEFT, NOBODY)
 
 
-def test_a_process_that_drained_and_holds_nothing_on_the_server_has_left() -> None:
+def test_drained_child_without_runs_on_the_server_has_left() -> None:
     child = ChildLifecycle()
     child.record_unfinished()
     child.record_exit()

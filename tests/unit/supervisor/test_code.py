@@ -56,16 +56,18 @@ def committed(version: Callable[[], str], tmp_path: Path) -> str:
     return git(tmp_path, "rev-parse", "HEAD")
 
 
-def test_it_is_the_commit(version: Callable[[], str], committed: str) -> None:
+def test_code_version_is_the_git_commit(version: Callable[[], str], committed: str) -> None:
     assert version() == committed[:12]
 
 
-def test_what_is_no_code_does_not_make_it_another(version: Callable[[], str], committed: str, tmp_path: Path) -> None:
+def test_file_that_is_not_code_does_not_change_the_version(
+    version: Callable[[], str], committed: str, tmp_path: Path
+) -> None:
     (tmp_path / "notes.txt").write_text("something")
     assert version() == committed[:12]
 
 
-def test_what_was_not_committed_makes_it_another(version: Callable[[], str], committed: str, tmp_path: Path) -> None:
+def test_uncommitted_code_changes_the_version(version: Callable[[], str], committed: str, tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("ONE = 11\n")
     first = version()
     assert re.fullmatch(rf"{committed[:12]}-dirty-[0-9a-f]{{12}}", first)
@@ -74,7 +76,7 @@ def test_what_was_not_committed_makes_it_another(version: Callable[[], str], com
     assert version() != first
 
 
-def test_without_git_it_is_a_hash_of_the_modules_beside_the_handlers(
+def test_without_git_the_version_is_a_hash_of_the_modules_beside_the_handlers(
     version: Callable[[], str], tmp_path: Path
 ) -> None:
     first = version()

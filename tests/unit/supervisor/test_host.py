@@ -31,18 +31,18 @@ def other() -> Iterator[tuple[subprocess.Popen[str], Mark]]:
     process.communicate()
 
 
-def test_a_mark_is_read_as_it_was_written() -> None:
+def test_process_mark_round_trips() -> None:
     assert HERE is not None
     assert Mark.read(str(HERE)) == HERE
     assert HERE.pid == os.getpid()
     assert [Mark.read(text) for text in ("", "a b c", "a b c d", "a b 1 2 3")] == [None] * 4
 
 
-def test_a_process_that_runs_is_not_gone(other: tuple[subprocess.Popen[str], Mark]) -> None:
+def test_running_process_is_not_gone(other: tuple[subprocess.Popen[str], Mark]) -> None:
     assert not provably_gone(other[1], HERE)
 
 
-def test_one_that_was_killed_is_gone_also_while_nobody_has_waited_for_it(
+def test_killed_process_is_gone_even_before_its_parent_reaps_it(
     other: tuple[subprocess.Popen[str], Mark],
 ) -> None:
     process, mark = other
@@ -52,12 +52,12 @@ def test_one_that_was_killed_is_gone_also_while_nobody_has_waited_for_it(
     assert provably_gone(mark, HERE)
 
 
-def test_another_process_with_its_pid_is_not_taken_for_it(other: tuple[subprocess.Popen[str], Mark]) -> None:
+def test_different_process_with_a_reused_pid_is_not_mistaken_for_it(other: tuple[subprocess.Popen[str], Mark]) -> None:
     assert provably_gone(replace(other[1], started="1"), HERE)
 
 
 @pytest.mark.parametrize("change", [{"boot": "another"}, {"namespace": "pid:[1]"}])
-def test_another_boot_and_another_pid_namespace_prove_nothing(
+def test_mark_of_another_boot_or_pid_namespace_proves_nothing(
     other: tuple[subprocess.Popen[str], Mark], change: dict[str, str]
 ) -> None:
     process, mark = other
@@ -66,14 +66,14 @@ def test_another_boot_and_another_pid_namespace_prove_nothing(
     assert not provably_gone(replace(mark, **change), HERE)  # type: ignore[arg-type]
 
 
-def test_who_has_no_mark_can_prove_nothing(other: tuple[subprocess.Popen[str], Mark]) -> None:
+def test_process_without_a_mark_proves_nothing(other: tuple[subprocess.Popen[str], Mark]) -> None:
     process, mark = other
     process.kill()
     process.wait()
     assert not provably_gone(mark, None)
 
 
-def test_a_process_of_somebody_else_is_there() -> None:
+def test_process_of_another_user_counts_as_running() -> None:
     """The first process of the machine: it can't be signalled by most, and it runs."""
     assert HERE is not None
     assert not provably_gone(replace(HERE, pid=1, started=_started(1)), HERE)
@@ -84,5 +84,5 @@ def _started(pid: int) -> str:
         return stat.read().rpartition(")")[2].split()[19]
 
 
-def test_memory_is_told() -> None:
+def test_memory_usage_is_reported() -> None:
     assert resident_bytes() > 2**20

@@ -7,13 +7,13 @@ import pytest
 from workers.supervisor.restart_backoff import LONGEST_WAIT, WORKED_SECONDS, RestartBackoff, failed_to_start
 
 
-def test_the_wait_doubles_from_the_third_failure_on_up_to_its_limit() -> None:
+def test_wait_doubles_from_the_third_failure_up_to_a_limit() -> None:
     backoff = RestartBackoff(jitter=lambda: 0.5)
     waits = [backoff.record_end(failed=True) for _ in range(10)]
     assert waits == [0, 0, 1, 2, 4, 8, 16, LONGEST_WAIT, LONGEST_WAIT, LONGEST_WAIT]
 
 
-def test_a_process_that_worked_starts_the_count_at_zero() -> None:
+def test_process_that_became_ready_resets_the_failure_count() -> None:
     backoff = RestartBackoff(jitter=lambda: 0.5)
     for _ in range(5):
         backoff.record_end(failed=True)
@@ -22,7 +22,7 @@ def test_a_process_that_worked_starts_the_count_at_zero() -> None:
 
 
 @pytest.mark.parametrize(("jitter", "wait"), [(0.0, 0.75), (1.0, 1.25)])
-def test_the_wait_is_a_quarter_shorter_or_longer(jitter: float, wait: float) -> None:
+def test_wait_varies_by_up_to_a_quarter(jitter: float, wait: float) -> None:
     backoff = RestartBackoff(jitter=lambda: jitter)
     assert [backoff.record_end(failed=True) for _ in range(3)][-1] == wait
 
@@ -37,7 +37,7 @@ def test_the_wait_is_a_quarter_shorter_or_longer(jitter: float, wait: float) -> 
         (False, True, 1, 0.0, False),  # the run that it held gets a strike for it
     ],
 )
-def test_which_ends_count_as_a_failed_start(
+def test_which_exits_count_as_a_failed_start(
     left: bool, ready: bool, held_runs: int, seconds: float, failed: bool
 ) -> None:
     assert failed_to_start(left=left, ready=ready, held_runs=held_runs, seconds=seconds) is failed
