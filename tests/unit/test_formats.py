@@ -12,7 +12,7 @@ from coordinator.store import formats
 from coordinator.store.generated_lua import CONSTANTS, expand
 
 
-def test_the_order_of_stored_numbers_never_changes() -> None:
+def test_order_of_stored_numbers_never_changes() -> None:
     assert formats.COUNTERS == (
         "life", "attempt", "epoch", "releases", "recoveries", "strikes", "failures", "backoffs", "struck", "failed",
         "score", "created",
@@ -24,7 +24,7 @@ def test_the_order_of_stored_numbers_never_changes() -> None:
     assert formats.ATTEMPT == ("life", "attempt", "started", "ended", "saved", "iteration", "messages", "phases")
 
 
-def test_the_order_of_a_delta_never_changes() -> None:
+def test_order_of_the_fields_of_a_delta_never_changes() -> None:
     assert formats.DELTA == (
         "seq", "acked", "generation", "base", "count", "chunk", "iteration", "schema", "state_mode", "state", "phases", "drop",
         "note", "unfinished",
@@ -39,6 +39,6 @@ def test_stored_words_never_change() -> None:
     assert set(limits.RETENTION_MS) == set(ENDED)
 
 
-def test_a_new_run_has_the_counters_that_it_always_had() -> None:
+def test_new_run_has_its_original_counters() -> None:
     assert expand("initial_counters(score, created)") == "('1 0 0 0 0 0 0 0 0 0 ' .. score .. ' ' .. created)"
     assert CONSTANTS["PRIORITY_STEP"] == "8796093022208"

@@ -87,7 +87,7 @@ def test_each_transition_of_a_stop_from_each_stage(transition: str, stage: StopS
         assert life._stop_stage is after
 
 
-def test_the_tables_contain_nothing_that_is_not_expected_here():
+def test_tables_contain_only_the_expected_transitions():
     listed = {(name, stage): after for name, row in TRANSITIONS.items() for stage, after in row.items()}
     assert listed == EXPECTED
     stops = {(f"{name}_stop", stage): after for name, row in STOP_TRANSITIONS.items() for stage, after in row.items()}
@@ -98,7 +98,7 @@ def test_the_tables_contain_nothing_that_is_not_expected_here():
     ("stage", "performing", "decided"),
     [(LOADING, False, False), (PERFORMING, True, False), (LEFT_BEHIND, True, True), (DECIDED, False, True)],
 )
-def test_what_a_stage_means(stage: Stage, performing: bool, decided: bool):
+def test_which_stages_perform_and_which_are_decided(stage: Stage, performing: bool, decided: bool):
     life = in_stage(stage)
     assert (life.performing, life.decided) == (performing, decided)
 
@@ -110,7 +110,7 @@ def test_only_the_first_decision_counts(stage: Stage, first: bool):
     assert in_stage(stage).decide() is first
 
 
-def test_the_first_reason_for_a_stop_counts_and_a_loss_overrides_it():
+def test_first_stop_reason_counts_and_a_loss_overrides_it():
     life = Lifecycle()
     assert life.request_stop("cancel")
     assert not life.request_stop("drain")
@@ -121,7 +121,7 @@ def test_the_first_reason_for_a_stop_counts_and_a_loss_overrides_it():
     assert not life.request_stop("lost")
 
 
-def test_a_stop_is_raised_once():
+def test_stop_is_raised_once():
     life = Lifecycle()
     life.raise_stop()
     life.request_stop("drain")
@@ -132,7 +132,7 @@ def test_a_stop_is_raised_once():
     life.raise_stop()
 
 
-def test_another_reason_does_not_raise_a_second_time():
+def test_second_reason_does_not_raise_again():
     life = in_stop_stage(DELIVERED)
     life.request_kill(ERROR)
     life.raise_stop()
@@ -140,14 +140,14 @@ def test_another_reason_does_not_raise_a_second_time():
 
 
 @pytest.mark.parametrize(("why", "may"), [(None, True), ("drain", True), ("cancel", False), ("lost", False)])
-def test_a_drain_may_be_followed_by_a_kill_and_a_cancel_may_not(why, may: bool):
+def test_drain_may_be_followed_by_a_kill_but_a_cancel_may_not(why, may: bool):
     life = Lifecycle()
     if why is not None:
         life.request_stop(why)
     assert life.may_be_killed is may
 
 
-def test_a_kill_happens_once_and_carries_its_error():
+def test_kill_happens_once_and_carries_its_error():
     life = Lifecycle()
     assert life.stop_request is None
     life.request_kill(ERROR)

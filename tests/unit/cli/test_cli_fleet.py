@@ -16,11 +16,11 @@ ELSEWHERE = replace(WORKER, id="w78ab", pid=7, host="other")
 
 
 @pytest.mark.parametrize("name", ["w12ab", "w12", "host:7", "7"])
-def test_a_process_is_named_by_an_id_its_beginning_its_pid_or_host_and_pid(name: str) -> None:
+def test_process_is_selected_by_id_id_prefix_pid_or_host_and_pid(name: str) -> None:
     assert choose_process(name, [*HERE, OTHER]) == HERE
 
 
-def test_what_may_mean_several_processes_is_refused_with_what_tells_them_apart() -> None:
+def test_ambiguous_selection_is_refused_and_lists_the_candidates() -> None:
     with pytest.raises(Refused, match=r"'7' may mean .*host:7.*other:7.*: write more of the id, or host:pid"):
         choose_process("7", [*HERE, OTHER, ELSEWHERE])
     with pytest.raises(Refused, match="'w' may mean"):
@@ -28,6 +28,6 @@ def test_what_may_mean_several_processes_is_refused_with_what_tells_them_apart()
 
 
 @pytest.mark.parametrize("name", ["w9", "9", "nobody:7"])
-def test_one_that_is_not_there_is_said(name: str) -> None:
+def test_unknown_process_is_reported(name: str) -> None:
     with pytest.raises(NotFound, match="'workers list' shows"):
         choose_process(name, [*HERE, OTHER])

@@ -28,7 +28,7 @@ def said(*, as_json: bool, level: int = logging.INFO) -> io.StringIO:
     return stream
 
 
-def test_a_line_has_time_level_message_and_what_is_known() -> None:
+def test_log_line_has_time_level_message_and_known_fields() -> None:
     stream = said(as_json=False)
     token = logs.about.set({"run": "r-1", "kind": "research", "attempt": 2})
     logging.getLogger("users.own").warning("slow %s", "tides", extra={"wait": "a b"})
@@ -37,13 +37,13 @@ def test_a_line_has_time_level_message_and_what_is_known() -> None:
     assert re.fullmatch(pattern, stream.getvalue())
 
 
-def test_an_id_that_the_message_names_is_not_repeated() -> None:
+def test_id_in_the_message_is_not_repeated() -> None:
     stream = said(as_json=False)
     logging.getLogger("x").info("worker w-12345678 is gone in 1 s", extra={"worker": "w-12345678", "attempt": 1})
     assert stream.getvalue().endswith("worker w-12345678 is gone in 1 s  attempt=1\n")
 
 
-def test_a_traceback_follows_its_line() -> None:
+def test_traceback_follows_its_line() -> None:
     stream = said(as_json=False)
     try:
         raise ValueError("no tides")
@@ -54,7 +54,7 @@ def test_a_traceback_follows_its_line() -> None:
     assert last == "ValueError: no tides"
 
 
-def test_machines_get_one_object_per_line() -> None:
+def test_json_format_prints_one_object_per_line() -> None:
     stream = said(as_json=True)
     token = logs.about.set({"run": "r-1", "message": "not this"})
     logging.getLogger("x").info("two\nlines", extra={"worker": object()})
@@ -64,7 +64,7 @@ def test_machines_get_one_object_per_line() -> None:
     assert (entry["message"], entry["run"], entry["level"], entry["logger"]) == ("two\nlines", "r-1", "INFO", "x")
 
 
-def test_what_is_below_the_level_is_not_said() -> None:
+def test_messages_below_the_level_are_not_printed() -> None:
     stream = said(as_json=False, level=logging.WARNING)
     logging.getLogger("x").info("hush")
     assert stream.getvalue() == ""

@@ -38,7 +38,7 @@ def shown(*parts: Any, width: int = 100) -> str:
 
 
 @pytest.mark.parametrize("width", [80, 60, 45])
-def test_ids_are_never_cut(width: int) -> None:
+def test_ids_are_never_truncated(width: int) -> None:
     long = replace(RUN, why="x" * 300, note=None)
     assert RUN.id in shown(runs_table([long, RUN], NOW.timestamp()), width=width)
 
@@ -58,11 +58,11 @@ def test_a_run_is_one_line_in_a_table() -> None:
          "due in 30 s, after ValueError: y"),
     ],
 )  # fmt: skip
-def test_a_table_says_in_short_what_a_run_is_about(changed: dict[str, Any], text: str) -> None:
+def test_table_summarises_what_a_run_is_about(changed: dict[str, Any], text: str) -> None:
     assert text in shown(runs_table([replace(RUN, **changed)], NOW.timestamp()), width=120)
 
 
-def test_an_error_is_shown_with_its_traceback_and_without_control_characters() -> None:
+def test_error_is_shown_with_its_traceback_and_without_control_characters() -> None:
     error = Failure("ValueError", "no \x1b[2J[red]tides[/red]", "Traceback:\n  line\x07")
     view = replace(RUN, status=Status.DEAD, error=error, why="struck out")
     text = shown(run_details(view, NOW.timestamp()))
@@ -70,21 +70,21 @@ def test_an_error_is_shown_with_its_traceback_and_without_control_characters() -
     assert text.endswith("Traceback:\n  line\\x07\n")
 
 
-def test_the_time_that_a_run_has_used_is_shown_with_its_extensions() -> None:
+def test_used_time_of_a_run_is_shown_with_its_extensions() -> None:
     view = replace(RUN, used=30.0, extensions=1, extended=12.0)
     text = shown(run_details(view, NOW.timestamp() + 20))
     assert "50 s in all attempts; deadline extended once, by 12 s" in text
     assert "time used" not in shown(run_details(RUN, NOW.timestamp()))
 
 
-def test_everything_becomes_json() -> None:
+def test_views_and_other_values_become_json() -> None:
     value = {"run": RUN, "worker": WORKER, "odd": (b"\xff", NOW, {Status.DEAD: 1}, None)}
     plain = json.loads(json.dumps(to_json_data(value)))
     assert plain["odd"] == ["/w==", "2026-01-01T00:00:00+00:00", {"dead": 1}, None]
     assert (plain["run"]["attempt"], plain["run"]["status"], "ended" in plain["run"]) == (1, "running", False)
 
 
-def test_a_process_is_one_row_whatever_its_partitions() -> None:
+def test_process_is_one_row_for_all_its_partitions() -> None:
     others = [replace(WORKER, id=f"w-{n}", running=1) for n in (2, 3)]
     lost = replace(WORKER, id="w-4", lease_age=20.0)
     _, first, second = shown(workers_table([WORKER, *others, lost])).splitlines()
@@ -96,7 +96,7 @@ def test_a_process_is_one_row_whatever_its_partitions() -> None:
 OVERVIEW = Overview("runs", 1, "local", {Status.QUEUED: 2}, {"default:research@0": 2}, (), 0, (WORKER,), ())
 
 
-def test_the_status_says_what_needs_somebody() -> None:
+def test_status_lists_what_needs_attention() -> None:
     assert "no coordinator is running" in shown(status_summary(OVERVIEW, "redis://h"))
     well = replace(OVERVIEW, coordinators=(CoordinatorView("c-1", 0.5),))
     assert shown(status_summary(well, "redis://h")).endswith("1 worker with 5 slots, 1 coordinator\n")
@@ -113,7 +113,7 @@ def test_the_status_says_what_needs_somebody() -> None:
         assert sentence in text
 
 
-def test_a_kind_that_nobody_knows_may_be_a_typo() -> None:
+def test_kind_without_any_worker_may_be_a_typo() -> None:
     typo = replace(RUN, status=Status.QUEUED, kind="reserch")
     assert suggest_kind(typo, [WORKER]).startswith("did you mean 'research'?")
     assert suggest_kind(replace(typo, kind="research"), [WORKER]) == ""
@@ -135,11 +135,11 @@ def test_a_kind_that_nobody_knows_may_be_a_typo() -> None:
         (172_800, "2 d"),
     ],
 )
-def test_a_length_of_time_has_few_digits(seconds: float, text: str) -> None:
+def test_duration_has_few_digits(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
-def test_the_time_of_a_completed_run_is_that_of_all_its_attempts() -> None:
+def test_time_of_a_completed_run_includes_all_its_attempts() -> None:
     ended = replace(RUN, status=Status.COMPLETED, used=20.0, ended=NOW + timedelta(seconds=5), note=None)
     assert "took 25 s" in shown(runs_table([ended], NOW.timestamp()), width=150)
     assert "25 s in all attempts" in shown(run_details(ended, NOW.timestamp() + 1000))
@@ -154,5 +154,5 @@ def test_the_time_of_a_completed_run_is_that_of_all_its_attempts() -> None:
         ("phase:-:a:b#c#0", "a:b#c"),
     ],
 )
-def test_a_phase_is_called_as_its_handler_does(field: str, name: str) -> None:
+def test_phase_is_named_as_in_its_handler(field: str, name: str) -> None:
     assert phase_label(field) == name

@@ -22,5 +22,5 @@ from workers.cli.fleet import _describe_problem
         (RollPart("left", 1, 2), "the supervisor was stopped during the roll (supervisor a:1: 1 of 2 replaced)"),
     ],
 )
-def test_it_says_who_works_now(part: RollPart, says: str) -> None:
+def test_problem_of_a_roll_says_which_code_runs_now(part: RollPart, says: str) -> None:
     assert _describe_problem("a:1", part) == says

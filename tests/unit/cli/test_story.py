@@ -37,11 +37,11 @@ def told_of(*entries: AttemptRecord, attempt: int = 4, **more: Any) -> list[str]
     return list(story.describe_story(view, format_duration))
 
 
-def test_a_first_attempt_has_no_story() -> None:
+def test_first_attempt_has_no_story() -> None:
     assert told_of(attempt=1) == []
 
 
-def test_it_says_who_had_the_run_how_each_attempt_ended_what_was_skipped_and_lost() -> None:
+def test_story_names_workers_endings_skipped_steps_and_lost_work() -> None:
     lines = [line[15:] for line in told_of(RELEASED, LOST, RETRIED)]
     assert lines[:7] == [
         "attempt 1 on worker w-1 (code v1)",
@@ -55,13 +55,13 @@ def test_it_says_who_had_the_run_how_each_attempt_ended_what_was_skipped_and_los
     assert told_of(RELEASED, LOST, RETRIED)[-1] == "in all at most 2.0 s of work lost, 10 s without an owner"
 
 
-def test_a_completed_one_ends_with_its_completion() -> None:
+def test_story_of_a_completed_run_ends_with_its_completion() -> None:
     lines = told_of(RELEASED, attempt=2, status=Status.COMPLETED, ended=after(35), ended_by="w-9")
     assert lines[-2].endswith("completed after 5.0 s")
 
 
 @pytest.mark.parametrize("from_start", ["", "from the start"])
-def test_a_revival_is_told_and_what_it_skips(from_start: str) -> None:
+def test_story_contains_a_revival_and_what_it_skips(from_start: str) -> None:
     revived = replace(REVIVED, why=from_start)
     lines = told_of(replace(RETRIED, how="failed"), revived)
     assert "revived by an operator" in lines[3]
@@ -69,7 +69,7 @@ def test_a_revival_is_told_and_what_it_skips(from_start: str) -> None:
     assert lines[4].endswith("from the start" if from_start else "continued after 5 turns, 1 phase, 9 messages")
 
 
-def test_a_state_that_was_saved_is_not_nothing() -> None:
+def test_saved_state_counts_as_saved_work() -> None:
     stated = replace(RETRIED, attempt=1, saved=after(22), iteration=0, messages=0, phases=0)
     lines = told_of(stated)
     assert lines[1].endswith("saved: its state")
@@ -77,21 +77,21 @@ def test_a_state_that_was_saved_is_not_nothing() -> None:
     assert told_of(replace(stated, saved=None))[2].endswith("from the start")
 
 
-def test_work_that_took_no_time_is_not_said_to_be_lost() -> None:
+def test_work_that_took_no_time_is_not_reported_as_lost() -> None:
     lines = told_of(replace(LOST, attempt=1, saved=after(19.97)))
     assert lines[1].endswith("lost: its process died, after 9.0 s; saved: 5 turns, 1 phase, 9 messages")
 
 
-def test_a_run_that_had_ended_did_not_wait_for_an_owner() -> None:
+def test_ended_run_did_not_wait_for_an_owner() -> None:
     lines = told_of(replace(RETRIED, how="failed"), replace(REVIVED, ended=after(29)))
     assert lines[-1] == "in all 1.0 s without an owner"
 
 
-def test_what_is_too_long_ago_is_said_to_be() -> None:
+def test_attempts_that_are_no_longer_recorded_are_reported_as_such() -> None:
     assert told_of(replace(RELEASED, attempt=31))[0] == "attempt 1 to 30: no longer recorded"
 
 
-def test_of_many_attempts_that_ended_alike_the_first_and_the_last_are_told() -> None:
+def test_of_many_equal_attempts_the_first_and_the_last_are_shown() -> None:
     many = [replace(LOST, attempt=number) for number in range(2, 9)]
     lines = [line[15:] for line in told_of(RELEASED, *many, replace(RETRIED, attempt=9), attempt=9)]
     assert [line.partition(" on ")[0] for line in lines if line.startswith("attempt")] == [
@@ -101,29 +101,29 @@ def test_of_many_attempts_that_ended_alike_the_first_and_the_last_are_told() -> 
     assert not [line for line in told_of(*many[:4], attempt=5) if line.endswith("the same")]
 
 
-def test_a_kill_and_a_cancel_are_told_before_how_the_attempt_came_to_its_end() -> None:
+def test_kill_or_cancel_is_shown_before_the_end_of_the_attempt() -> None:
     error = Failure("DeadlineExceeded", "killed by its critic: its hard deadline of 2 s has passed")
     assert story.describe_end(replace(RETRIED, how="failed", why=story.KILLED, error=error)) == error.message
     assert story.describe_end(replace(LOST, why=story.KILLED)) == story.KILLED
     assert story.describe_end(replace(RELEASED, why=story.CANCELLED)) == "stopped: a cancel was asked for"
 
 
-def test_work_that_was_not_lost_is_not_counted_up() -> None:
+def test_work_that_was_not_lost_is_not_added_up() -> None:
     assert told_of(RELEASED, RETRIED)[-1] == "in all 19 s without an owner"
 
 
-def test_an_error_in_short_has_its_type_and_the_beginning_of_its_message() -> None:
+def test_short_error_has_its_type_and_the_beginning_of_its_message() -> None:
     data = story.brief(encode(["T" * 300, "m" * 10_000, "trace"], "error"))
     assert decode(data, "error") == ["T" * 100, "m" * 500]
     assert story.brief(b"\xc1" * 1000) == b"\xc1" * 500
 
 
 @pytest.mark.parametrize("data", [None, b"", b"5:ab", b"x", b"3:1:a", b"-1:", b"99999999999999:a", b"\xff\xfe"])
-def test_what_cannot_be_read_is_left_out(data: bytes | None) -> None:
+def test_unreadable_entries_are_omitted(data: bytes | None) -> None:
     assert story.read_story(data) == ()
 
 
-def test_the_whole_of_it_is_shown_without_control_characters() -> None:
+def test_story_is_shown_without_control_characters() -> None:
     evil = replace(RETRIED, error=Failure("ValueError", "no \x1b[2Jtides"))
     view = replace(RUN, counters=Counters(attempt=3), story=(RELEASED, LOST, evil), status=Status.DELAYED, owner=None)
     text = shown(run_details(view, T0.timestamp()), width=200)

@@ -48,34 +48,34 @@ def at(ago: float) -> datetime:
         view(Status.DEAD),
     ],
 )
-def test_what_waits_for_its_turn_is_not_stuck(sound: RunView) -> None:
+def test_run_that_waits_behind_others_is_not_stuck(sound: RunView) -> None:
     assert whys(sound, WELL) == []
 
 
-def test_a_run_that_nobody_takes_is() -> None:
+def test_run_that_no_live_worker_can_take_is_stuck() -> None:
     for overview in (ALONE, replace(WELL, workers=(replace(WORKER, routes=("q:other@0",)),))):
         assert whys(view(Status.QUEUED), overview) == ["why"]
         assert find_blocked_routes(overview) == [("q", "k")]
 
 
 @pytest.mark.parametrize("paused", ["queue:q", "kind:k"])
-def test_one_that_is_paused_is(paused: str) -> None:
+def test_paused_run_is_stuck(paused: str) -> None:
     overview = replace(WELL, paused=(paused,))
     assert whys(view(Status.QUEUED), overview) == ["why"]
     assert find_blocked_routes(overview) == [("q", "k")]
 
 
-def test_a_line_that_is_served_is_not_looked_at() -> None:
+def test_served_route_is_not_examined() -> None:
     assert find_blocked_routes(WELL) == []
 
 
-def test_one_that_is_overdue_is_and_the_missing_coordinator_is_named() -> None:
+def test_overdue_run_is_stuck_and_the_missing_coordinator_is_named() -> None:
     late = view(Status.DELAYED, due=at(60))
     assert whys(late, WELL) == ["it was due 60 s ago and has not been enqueued"]
     assert whys(late, ALONE) == ["it was due 60 s ago and has not been enqueued: no coordinator is running"]
 
 
-def test_one_whose_worker_is_gone_is() -> None:
+def test_run_whose_worker_is_gone_is_stuck() -> None:
     running = view(Status.RUNNING, owner="w1")
     silent = replace(WELL, workers=(replace(WORKER, lease_age=30.0),))
     assert whys(running, silent) == ["its worker sent its last heartbeat 30 s ago, and the run is not recovered yet"]

@@ -19,7 +19,7 @@ GOOD = {
 }
 
 
-def test_a_good_server_is_not_talked_about():
+def test_good_server_causes_no_warning():
     assert findings(GOOD, "everysec", Wanted("local")) == []
     assert findings(GOOD, "always", Wanted("synced")) == []
     assert findings(GOOD | {"aof_enabled": "0"}, None, Wanted("none")) == []
@@ -37,32 +37,32 @@ def test_a_good_server_is_not_talked_about():
         ({"valkey_version": "7.0.1"}, None, "local", "7.2 or newer"),
     ],
 )
-def test_a_refusal_names_what_mends_it(changed, fsync, durability, mends):
+def test_refusal_says_how_to_fix_the_setting(changed, fsync, durability, mends):
     found = findings(GOOD | changed, fsync, Wanted(durability))
     assert [finding.refused for finding in found] == [True]
     with pytest.raises(NotConfigured, match=mends):
         refuse(found)
 
 
-def test_nothing_but_its_role_is_held_against_a_node_that_a_failover_has_made_a_replica():
+def test_node_demoted_by_a_failover_is_only_reported_as_a_replica():
     """It fills up again, and has its append-only file off meanwhile. What was to be sent to it is sent to its master."""
     filling = GOOD | {"role": "slave", "master_host": "10.0.0.2", "master_port": "6379", "aof_enabled": "0"}
     (found,) = findings(filling, None, Wanted("replicated(1)", creating=True, followed=True))
     assert (found.refused, "10.0.0.2:6379" in found.sentence) == (False, True)
 
 
-def test_a_node_of_a_cluster_is_not_taken_for_a_server_that_stands_alone():
+def test_cluster_node_is_not_mistaken_for_a_single_server():
     (found,) = findings(GOOD | {"cluster_enabled": "1"}, None, Wanted("local"))
     assert (found.refused, "redis+cluster://" in found.sentence) == (False, True)
     assert findings(GOOD | {"cluster_enabled": "1"}, None, Wanted("local", followed=True)) == []
 
 
-def test_the_command_that_brings_replicas_is_one_of_a_cluster_in_a_cluster():
+def test_suggested_command_for_adding_replicas_fits_a_cluster():
     (found,) = findings(GOOD | {"cluster_enabled": "1"}, None, Wanted("replicated(1)", creating=True, followed=True))
     assert (found.refused, "CLUSTER REPLICATE" in found.sentence) == (True, True)
 
 
-def test_an_old_redis_is_refused():
+def test_old_redis_is_refused():
     (found,) = findings({"redis_version": "6.2.14"}, None, Wanted("local"))
     assert found.refused
 
@@ -76,14 +76,14 @@ def test_an_old_redis_is_refused():
         (GOOD, None, "replicated(2)", "2 replicas"),
     ],
 )
-def test_what_is_hidden_or_doubtful_is_a_warning(info, fsync, durability, said):
+def test_unreadable_or_doubtful_setting_is_a_warning(info, fsync, durability, said):
     (found,) = findings(info, fsync, Wanted(durability))
     assert not found.refused
     assert said in found.sentence
     refuse([found])
 
 
-def test_a_replica_is_refused_only_where_nobody_could_be_sent_on():
+def test_replica_is_refused_only_if_no_redirect_is_possible():
     """A process that starts in the middle of a failover may ask a node that was the master a moment ago."""
     replica = GOOD | {"role": "slave", "master_host": "10.0.0.7", "master_port": "7001"}
     (alone,) = findings(replica, "everysec", Wanted("local"))
@@ -94,7 +94,7 @@ def test_a_replica_is_refused_only_where_nobody_could_be_sent_on():
     assert "10.0.0.7:7001" in followed.sentence
 
 
-def test_too_few_replicas_are_refused_only_when_a_namespace_is_founded():
+def test_too_few_replicas_are_refused_only_when_a_namespace_is_created():
     (found,) = findings(GOOD, None, Wanted("replicated(1)", creating=True))
     assert found.refused
     assert "REPLICAOF" in found.sentence
@@ -109,14 +109,14 @@ def test_too_few_replicas_are_refused_only_when_a_namespace_is_founded():
         ({"used_memory": "90", "maxmemory": "0", "total_system_memory": "100"}, "90% of its machine's memory"),
     ],
 )
-def test_little_memory_is_a_warning(memory, said):
+def test_low_memory_is_a_warning(memory, said):
     (found,) = findings(GOOD | memory, None, Wanted())
     assert not found.refused
     assert said in found.sentence
     assert findings(GOOD | memory | {"used_memory": "70"}, None, Wanted()) == []
 
 
-def test_clocks_that_differ_are_a_warning():
+def test_different_clocks_are_a_warning():
     at_once = Wanted(between=(1000.0, 1000.0))
     assert findings(GOOD, None, at_once, clock=1001.0) == []
     (ahead,) = findings(GOOD, None, at_once, clock=1010.0)
@@ -125,7 +125,7 @@ def test_clocks_that_differ_are_a_warning():
     assert "10 s behind" in behind.sentence
 
 
-def test_an_answer_that_takes_long_is_no_wrong_clock():
+def test_slow_answer_is_not_taken_for_a_wrong_clock():
     """A machine that stands still for seconds, or a server that does, was told to follow NTP."""
     late = Wanted(between=(1000.0, 1030.0))
     assert [findings(GOOD, None, late, clock=clock) for clock in (999.0, 1000.0, 1015.0, 1030.0, 1031.0)] == [[]] * 5
@@ -136,7 +136,7 @@ def test_an_answer_that_takes_long_is_no_wrong_clock():
 
 
 @pytest.mark.parametrize(("clock", "said"), [(1000, 0), (1030, 0), (900, 1), (1100, 1)])
-def test_clocks_are_compared_with_the_time_before_a_question_and_after_its_answer(clock: int, said: int):
+def test_clock_is_compared_with_the_times_before_and_after_the_request(clock: int, said: int):
     times = iter([1000.0, 1030.0])
     plan = examine(address("redis://localhost"), "n", now=lambda: next(times))
     next(plan)
@@ -159,7 +159,7 @@ def test_clocks_are_compared_with_the_time_before_a_question_and_after_its_answe
         ("redis+sentinel://10.0.0.1/m", True),
     ],
 )
-def test_no_tls_to_another_host_is_a_warning(url, warned):
+def test_missing_tls_to_another_host_is_a_warning(url, warned):
     found = of_address(address(url))
     assert bool(found) == warned
     if warned:

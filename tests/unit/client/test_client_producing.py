@@ -27,7 +27,7 @@ plain = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=5), plain, max_size=4))
-def test_a_digest_knows_no_order_of_names(inputs):
+def test_digest_does_not_depend_on_the_order_of_names(inputs):
     turned = dict(reversed(inputs.items()))
     assert digest_inputs(inputs) == digest_inputs(turned) == digest_inputs(MappingProxyType(inputs))
 
@@ -42,18 +42,18 @@ def test_a_digest_knows_no_order_of_names(inputs):
         ({"x": True}, {"x": 1}),
     ],
 )
-def test_a_digest_tells_different_inputs_apart(a, b):
+def test_digest_differs_for_different_inputs(a, b):
     assert digest_inputs(a) != digest_inputs(b)
 
 
-def test_a_digest_is_the_same_for_what_comes_back_from_the_server():
+def test_digest_is_the_same_after_a_round_trip_to_the_server():
     zone = timezone(timedelta(hours=2))
     inputs = {"when": datetime(2030, 1, 1, tzinfo=zone), "pair": (1, [2, {"b": 1, "a": b"x"}])}
     kept, _, _ = read_spec(RunBuilder({}).request("work", inputs).spec)
     assert digest_inputs(kept) == digest_inputs(inputs)
 
 
-def test_the_spec_holds_only_what_is_set():
+def test_spec_contains_only_given_values():
     parent = RunIds().make(1, 0)
     assert read_spec(RunBuilder({}).request("work", {"a": 1}).spec) == ({"a": 1}, {}, {})
     builder = RunBuilder({"parent": parent, "priority": 3, "meta": {"m": 1}})
@@ -64,7 +64,7 @@ def test_the_spec_holds_only_what_is_set():
     )
 
 
-def test_times_are_sent_in_ms():
+def test_times_are_sent_in_milliseconds():
     builder = RunBuilder({"delay": 1.5, "expires": 2, "key_ttl": 0, "retention": 0.25})
     (run,) = builder.runs([builder.request("work", {}, "k")], RunIds(), 1.0, 1)
     assert (run.due, run.expires, run.key_ttl, run.retention, run.once) == ("+1500", "2000", "0", "250", "k")
@@ -74,7 +74,7 @@ def test_times_are_sent_in_ms():
     assert (run.due, run.key_ttl, run.expires, run.retention) == (str(round(at.timestamp() * 1000)), "-", "", "")
 
 
-def test_runs_are_spread_over_partitions_and_a_key_fixes_its_own():
+def test_runs_are_spread_over_partitions_and_a_key_determines_its_partition():
     builder = RunBuilder({})
     free = builder.runs([builder.request("work", {})] * 1000, RunIds(), 1.0, 4)
     assert min(Counter(partition_of(run.id, 4) for run in free).values()) > 150
@@ -82,7 +82,7 @@ def test_runs_are_spread_over_partitions_and_a_key_fixes_its_own():
     assert [partition_of(run.id, 4) for run in keyed] == [partition_for(run.once, 4) for run in keyed]
 
 
-def test_a_parent_hands_on_what_is_not_given():
+def test_child_inherits_parent_and_meta_that_are_not_given():
     parent = RunIds().make(1, 0)
     around = Parent(parent, {"a": 1, "b": 1})
     (run,) = (builder := RunBuilder({"meta": {"b": 2}}, around)).runs([builder.request("work", {})], RunIds(), 1.0, 1)
@@ -91,22 +91,22 @@ def test_a_parent_hands_on_what_is_not_given():
     assert read_spec(RunBuilder({"parent": other}, around).request("work", {}).spec)[1:] == ({}, {"parent": other})
 
 
-def test_an_empty_meta_may_be_none():
+def test_empty_meta_may_be_none():
     assert read_spec(RunBuilder({"meta": None}).request("work", {}).spec)[1] == {}
 
 
-def test_an_unknown_option_is_a_type_error():
+def test_unknown_option_is_a_type_error():
     with pytest.raises(TypeError, match="colour"):
         RunBuilder({"colour": "red"})
 
 
-def test_a_key_of_513_characters_is_refused():
+def test_key_of_513_characters_is_refused():
     RunBuilder({}).request("work", {}, "x" * 512)
     with pytest.raises(BadOption):
         RunBuilder({}).request("work", {}, "x" * 513)
 
 
-def test_batches_are_bounded_by_number_and_by_size():
+def test_batches_are_limited_by_number_and_by_size():
     small = [RunRequest("r", b"x", "", "")] * (2 * BATCH_RUNS + 1)
     assert [len(batch) for batch in batches(small)] == [BATCH_RUNS, BATCH_RUNS, 1]
     large = [RunRequest("r", b"x" * (BATCH_BYTES // 2), "", ""), RunRequest("r", b"x" * (BATCH_BYTES + 1), "", "")] * 2
@@ -114,7 +114,7 @@ def test_batches_are_bounded_by_number_and_by_size():
     assert list(batches([])) == []
 
 
-def test_ids_of_a_forked_child_are_its_own():
+def test_forked_child_creates_its_own_ids():
     """Within one millisecond both would count on from the same number."""
     ids = RunIds()
     ids.make(1.0, 0)
@@ -128,13 +128,13 @@ def test_ids_of_a_forked_child_are_its_own():
     os.close(theirs)
 
 
-def test_ids_sort_by_time_and_by_order_of_making():
+def test_ids_sort_by_time_and_then_by_creation_order():
     ids = RunIds()
     made = [ids.make(now, 0) for now in (1.0, 1.0, 1.0, 2.0, 1.5, 1.7e9, 1.7e9)]
     assert made == sorted(set(made))
 
 
 @pytest.mark.parametrize("key", ["", "x" * 513, "\ud800", 7])
-def test_a_key_that_is_not_text_of_1_to_512_characters_is_refused(key):
+def test_key_must_be_text_of_1_to_512_characters(key):
     with pytest.raises(BadOption, match="key"):
         RunBuilder({}).request("work", {}, key)

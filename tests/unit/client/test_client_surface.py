@@ -25,7 +25,7 @@ def parameters(function: Any) -> list[tuple[str, Any, Any, str]]:
 
 
 @pytest.mark.parametrize(("plain", "other"), PAIRS)
-def test_both_have_the_same_methods_with_the_same_parameters(plain, other):
+def test_sync_and_async_clients_have_the_same_methods_and_parameters(plain, other):
     assert public(plain).keys() == public(other).keys()
     for name, method in public(plain).items():
         twin = public(other)[name]
@@ -38,22 +38,22 @@ def test_both_have_the_same_methods_with_the_same_parameters(plain, other):
         assert awaited == (name != "handle"), name
 
 
-def test_both_are_made_alike():
+def test_sync_and_async_clients_are_constructed_alike():
     assert parameters(Client.__init__) == parameters(AsyncClient.__init__)
 
 
-def test_making_a_client_connects_to_nothing():
+def test_creating_a_client_opens_no_connection():
     client = Client("redis://127.0.0.1:1/0")
     handle = client.handle(f"{'0' * 20}-00")
     assert repr(handle) == f"<run {'0' * 20}-00>"
     client.close()
 
 
-def test_what_is_public_is_listed_and_there():
+def test_public_names_are_listed_and_exist():
     assert sorted(coordinator.__all__) == coordinator.__all__
     assert all(hasattr(coordinator, name) for name in coordinator.__all__)
 
 
-def test_new_runs_have_the_order_of_the_script():
+def test_new_run_has_the_field_order_of_the_script():
     assert scripts.ENQUEUE.item_fields == client_plans.NewRun._fields
     assert scripts.ENQUEUE.arguments == ("now", "birth")

@@ -10,7 +10,7 @@ from coordinator.clock import SystemClock
 from coordinator.errors import ResultTimeout
 
 
-def test_all_are_asked_about_first_then_those_with_a_hint_then_all_again():
+def test_all_runs_are_asked_about_first_then_hinted_ones_then_all_again():
     tracker = EndingTracker(["a", "b", "c"], 100.0, None)
     assert tracker.to_ask(100.0) == ["a", "b", "c"]
     tracker.ended("c")
@@ -22,7 +22,7 @@ def test_all_are_asked_about_first_then_those_with_a_hint_then_all_again():
     assert tracker.to_ask(100.0 + ASK_AGAIN) == ["a", "b"]
 
 
-def test_hints_do_not_put_off_the_asking_about_all():
+def test_hints_do_not_delay_the_check_of_all_runs():
     tracker = EndingTracker(["a", "b"], 0.0, None)
     tracker.to_ask(0.0)
     for second in range(1, 5):
@@ -31,7 +31,7 @@ def test_hints_do_not_put_off_the_asking_about_all():
     assert tracker.to_ask(5.0) == ["a", "b"]
 
 
-def test_nobody_rests_longer_than_there_is_time():
+def test_pause_never_exceeds_the_remaining_time():
     tracker = EndingTracker(["a"], 0.0, 7.0)
     tracker.to_ask(0.0)
     assert tracker.rest(0.0) == 5.0
@@ -48,7 +48,7 @@ class Times(SystemClock):
         return self.at
 
 
-def test_a_reader_ends_only_after_nobody_has_waited_for_long():
+def test_reader_ends_only_after_a_long_time_without_waiters():
     clock = Times()
     boxes: Mailboxes[Mailbox] = Mailboxes(clock)
     box = Mailbox(lambda: None)
@@ -61,7 +61,7 @@ def test_a_reader_ends_only_after_nobody_has_waited_for_long():
     assert boxes.idle()
 
 
-def test_a_hint_goes_into_every_box_that_waits_for_it():
+def test_hint_reaches_every_waiter_of_its_run():
     boxes: Mailboxes[Mailbox] = Mailboxes(Times())
     one, two, three = Mailbox(lambda: None), Mailbox(lambda: None), Mailbox(lambda: None)
     boxes.add(["a", "b"], one)

@@ -163,7 +163,7 @@ def checkpointer(store: Recording, clock: FakeClock) -> Checkpointer:
 # ---- saving ------------------------------------------------------------------------------------------------------------
 
 
-def test_save_and_complete_clear_the_recovery_candidate(store, checkpointer):
+def test_completed_run_is_no_longer_a_recovery_candidate(store, checkpointer):
     checkpointer.save([{"role": "user", "content": "why?"}], iteration=1)
     (candidate,) = store.list_interrupted()
     assert (candidate.meta, candidate.iteration) == (META, 1)
@@ -172,19 +172,19 @@ def test_save_and_complete_clear_the_recovery_candidate(store, checkpointer):
     assert store.list_interrupted() == []
 
 
-def test_fail_clears_the_recovery_candidate(store, checkpointer):
+def test_failed_run_is_no_longer_a_recovery_candidate(store, checkpointer):
     checkpointer.save()
     checkpointer.fail(RuntimeError("the model is gone"))
     assert store.list_interrupted() == []
 
 
-def test_a_shutdown_calls_neither_and_the_checkpoint_survives(store, checkpointer):
+def test_checkpoint_survives_a_shutdown_that_calls_neither_complete_nor_fail(store, checkpointer):
     checkpointer.save(["a"])
     del checkpointer
     assert [one.meta.run_id for one in store.list_interrupted()] == ["r1"]
 
 
-def test_a_checkpoint_carries_the_attribution_and_the_time_of_its_save(store, clock):
+def test_checkpoint_carries_its_attribution_and_save_time(store, clock):
     meta = Meta("r1", "a1", "Ada", "c1", "ch1", "g1", "why?", "large", "r0")
     Checkpointer(store, meta, clock=clock).save(state={"n": 1}, schema=2)
     (saved,) = store.saves
@@ -192,7 +192,7 @@ def test_a_checkpoint_carries_the_attribution_and_the_time_of_its_save(store, cl
     assert saved.updated_at.timestamp() == clock.now()
 
 
-def test_the_throttle_skips_in_the_window_and_the_newest_lands_when_it_ends(store, checkpointer, clock):
+def test_throttle_skips_saves_in_the_window_and_saves_the_newest_at_its_end(store, checkpointer, clock):
     for iteration in range(5):
         checkpointer.save(["m"] * iteration, iteration)
     assert store.iterations == [0], "the first goes at once"
@@ -207,7 +207,7 @@ def test_the_throttle_skips_in_the_window_and_the_newest_lands_when_it_ends(stor
     assert store.iterations == [0, 4, 5], "the window is over"
 
 
-def test_the_window_begins_with_the_save_that_was_held(store, checkpointer, clock):
+def test_window_starts_when_the_deferred_save_is_written(store, checkpointer, clock):
     checkpointer.save(iteration=0)
     checkpointer.save(iteration=1)
     clock.advance(10)
@@ -220,7 +220,7 @@ def test_the_window_begins_with_the_save_that_was_held(store, checkpointer, cloc
     wait_until(lambda: store.iterations == [0, 1, 2], "the next window's end")
 
 
-def test_what_is_held_is_what_was_given_then(store, checkpointer, clock):
+def test_deferred_save_contains_what_was_passed_at_the_call(store, checkpointer, clock):
     checkpointer.save()
     messages = [{"content": "a"}]
     checkpointer.save(messages, iteration=1)
@@ -239,7 +239,7 @@ def test_without_a_window_every_call_saves(store, clock, window):
     assert store.iterations == [0, 1, 2, 3, 4]
 
 
-def test_a_failed_save_is_not_throttled_away(store, checkpointer):
+def test_failed_save_is_not_lost_to_the_throttle(store, checkpointer):
     store.failures = [Unreachable("gone")]
     with pytest.raises(Unreachable):
         checkpointer.save(iteration=1)
@@ -247,7 +247,7 @@ def test_a_failed_save_is_not_throttled_away(store, checkpointer):
     assert store.iterations == [2], "the clock advances only after a success"
 
 
-def test_a_failed_save_is_tried_again_by_itself_with_back_off(store, checkpointer, clock):
+def test_failed_save_is_retried_automatically_with_back_off(store, checkpointer, clock):
     store.failures = [Unreachable("gone"), ServerFull("full")]
     with pytest.raises(Unreachable):
         checkpointer.save(iteration=1)
@@ -259,7 +259,7 @@ def test_a_failed_save_is_tried_again_by_itself_with_back_off(store, checkpointe
     wait_until(lambda: store.iterations == [1], "the third try")
 
 
-def test_a_held_save_that_fails_is_tried_again_and_logged(store, checkpointer, clock, caplog):
+def test_deferred_save_that_fails_is_retried_and_logged(store, checkpointer, clock, caplog):
     checkpointer.save(iteration=0)
     checkpointer.save(iteration=1)
     store.failures = [Unreachable("gone")]
@@ -270,13 +270,13 @@ def test_a_held_save_that_fails_is_tried_again_and_logged(store, checkpointer, c
     assert "record not saved: run r1: gone" in caplog.text
 
 
-def test_what_cannot_be_kept_is_refused_at_once_even_inside_the_window(store, checkpointer):
+def test_value_that_cannot_be_stored_is_refused_at_once_even_inside_the_window(store, checkpointer):
     checkpointer.save(iteration=0)
     with pytest.raises(NotPlain, match=r"messages\[0\]"):
         checkpointer.save([object()])
 
 
-def test_what_is_too_large_is_not_tried_again(store, checkpointer):
+def test_checkpoint_that_is_too_large_is_not_retried(store, checkpointer):
     store.failures = [TooLarge("too large")]
     with pytest.raises(TooLarge):
         checkpointer.save(iteration=1)
@@ -285,7 +285,7 @@ def test_what_is_too_large_is_not_tried_again(store, checkpointer):
     assert store.saves == []
 
 
-def test_flush_saves_what_is_held_at_once(store, checkpointer):
+def test_flush_writes_the_deferred_save_at_once(store, checkpointer):
     checkpointer.save(iteration=0)
     checkpointer.save(iteration=1)
     checkpointer.flush()
@@ -294,7 +294,7 @@ def test_flush_saves_what_is_held_at_once(store, checkpointer):
     assert store.iterations == [0, 1]
 
 
-def test_what_is_held_is_not_saved_after_the_end(store, checkpointer, clock):
+def test_deferred_save_is_dropped_after_the_run_ended(store, checkpointer, clock):
     checkpointer.save(iteration=0)
     checkpointer.save(iteration=1)
     wait_until(lambda: clock.sleepers, "somebody who waits for the window's end")
@@ -307,7 +307,7 @@ def test_what_is_held_is_not_saved_after_the_end(store, checkpointer, clock):
         checkpointer.save()
 
 
-def test_an_end_that_fails_can_be_tried_again(store, checkpointer):
+def test_failed_ending_can_be_retried(store, checkpointer):
     checkpointer.save()
     store.failures = [Unreachable("gone")]
     with pytest.raises(Unreachable):
@@ -316,7 +316,7 @@ def test_an_end_that_fails_can_be_tried_again(store, checkpointer):
     assert store.list_interrupted() == []
 
 
-def test_the_end_waits_for_a_save_that_is_under_way(clock):
+def test_ending_waits_for_a_save_in_flight(clock):
     entered, go_on, order = threading.Event(), threading.Event(), []
 
     class Slow(Recording):
@@ -340,7 +340,7 @@ def test_the_end_waits_for_a_save_that_is_under_way(clock):
     assert order == ["save", "delete"]
 
 
-def test_a_save_that_fails_after_the_end_is_not_tried_again(clock):
+def test_save_that_fails_after_the_ending_is_not_retried(clock):
     entered, go_on = threading.Event(), threading.Event()
 
     class Slow(Recording):
@@ -368,7 +368,7 @@ def test_a_save_that_fails_after_the_end_is_not_tried_again(clock):
     assert not checkpointer._timer_running
 
 
-def test_a_save_that_fails_does_not_take_the_place_of_a_newer_one(clock):
+def test_failed_save_does_not_replace_a_newer_one(clock):
     pace = SavePace(META, 10, clock)
     pace.submit([], 1, (), {}, 1)
     begun = pace.begin()
@@ -380,7 +380,7 @@ def test_a_save_that_fails_does_not_take_the_place_of_a_newer_one(clock):
     assert newest[0].iteration == 2
 
 
-def test_a_handle_that_lost_its_run_says_so_at_every_save(store, checkpointer, clock):
+def test_handle_that_lost_its_run_raises_at_every_save(store, checkpointer, clock):
     store.failures = [Fenced("taken over")]
     with pytest.raises(Fenced):
         checkpointer.save(iteration=0)
@@ -390,7 +390,7 @@ def test_a_handle_that_lost_its_run_says_so_at_every_save(store, checkpointer, c
     assert store.saves == []
 
 
-def test_a_phase_boundary_does_not_wait_for_the_window(store, checkpointer):
+def test_phase_boundary_does_not_wait_for_the_window(store, checkpointer):
     checkpointer.save(iteration=0)
     checkpointer.save(phases=[Phase("plan", "p")])
     checkpointer.save(iteration=1, phases=[Phase("plan", "p")])
@@ -401,7 +401,7 @@ def test_a_phase_boundary_does_not_wait_for_the_window(store, checkpointer):
 # ---- no store ----------------------------------------------------------------------------------------------------------
 
 
-async def test_without_a_store_everything_succeeds_and_does_nothing():
+async def test_without_a_store_every_call_succeeds_and_does_nothing():
     checkpointer, other = Checkpointer(None, META), AsyncCheckpointer(None, META)
     for _ in range(2):
         checkpointer.save([object()])
@@ -416,7 +416,7 @@ async def test_without_a_store_everything_succeeds_and_does_nothing():
 # ---- in an event loop --------------------------------------------------------------------------------------------------
 
 
-async def test_in_an_event_loop_the_newest_lands_when_the_window_ends(store, clock):
+async def test_in_an_event_loop_the_newest_save_is_written_at_the_end_of_the_window(store, clock):
     checkpointer = AsyncCheckpointer(AsyncRecording(store), META, throttle=10, clock=clock)
     for iteration in range(5):
         await checkpointer.save(iteration=iteration)
@@ -430,7 +430,7 @@ async def test_in_an_event_loop_the_newest_lands_when_the_window_ends(store, clo
         await checkpointer.save()
 
 
-async def test_in_an_event_loop_a_failed_save_is_tried_again_by_itself(store, clock, caplog):
+async def test_in_an_event_loop_a_failed_save_is_retried_automatically(store, clock, caplog):
     checkpointer = AsyncCheckpointer(AsyncRecording(store), META, throttle=10, clock=clock)
     store.failures = [Unreachable("gone"), Unreachable("still gone")]
     with pytest.raises(Unreachable):
@@ -443,7 +443,7 @@ async def test_in_an_event_loop_a_failed_save_is_tried_again_by_itself(store, cl
     await eventually(lambda: store.iterations == [1], "the third try")
 
 
-async def test_in_an_event_loop_a_cancelled_save_is_still_there_for_the_shutdown(store, clock):
+async def test_in_an_event_loop_a_cancelled_save_is_still_pending_at_shutdown(store, clock):
     class Stuck(AsyncRecording):
         async def save(self, checkpoint: Checkpoint) -> None:
             if not stuck.is_set():
@@ -462,7 +462,7 @@ async def test_in_an_event_loop_a_cancelled_save_is_still_there_for_the_shutdown
     assert store.iterations == [3]
 
 
-async def test_in_an_event_loop_the_end_is_reached_although_the_run_is_cancelled_again(store, clock):
+async def test_in_an_event_loop_the_run_ends_even_if_it_is_cancelled_again(store, clock):
     entered, go_on = asyncio.Event(), asyncio.Event()
 
     class Slow(AsyncRecording):
@@ -485,7 +485,7 @@ async def test_in_an_event_loop_the_end_is_reached_although_the_run_is_cancelled
 # ---- beginning ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_factory_gives_each_run_its_own_handle(store, clock):
+def test_factory_gives_each_run_its_own_handle(store, clock):
     factory = CheckpointerFactory(store, throttle=10, clock=clock)
     one, two = begin(factory, Meta("r1")), begin(factory, Meta("r2"))
     assert one is not None
@@ -495,7 +495,7 @@ def test_a_factory_gives_each_run_its_own_handle(store, clock):
     assert [(saved.meta.run_id, saved.iteration) for saved in store.saves] == [("r1", 1), ("r2", 2)]
 
 
-def test_a_run_that_is_not_durable_gets_none(store):
+def test_run_that_is_not_durable_gets_no_handle(store):
     factory = CheckpointerFactory(store, durable=lambda meta: meta.model_tier == "large")
     assert begin(factory, Meta("r1")) is None
     assert begin(factory, Meta("r2", model_tier="large")) is not None
@@ -503,7 +503,7 @@ def test_a_run_that_is_not_durable_gets_none(store):
 
 
 @pytest.mark.parametrize("made", [CheckpointerFactory, AsyncCheckpointerFactory])
-def test_an_error_in_begin_is_logged_and_the_run_goes_on_without_checkpoints(made, caplog):
+def test_begin_that_fails_is_logged_and_the_run_continues_without_checkpoints(made, caplog):
     def raises(meta: Meta) -> bool:
         raise RuntimeError("the table is locked")
 
@@ -515,14 +515,14 @@ def test_an_error_in_begin_is_logged_and_the_run_goes_on_without_checkpoints(mad
     assert "the table is locked" in caplog.text
 
 
-def test_an_existing_handle_is_used_and_nothing_is_begun(checkpointer):
+def test_existing_handle_is_used_without_calling_begin(checkpointer):
     def never(meta: Meta) -> bool:
         raise AssertionError
 
     assert begin(CheckpointerFactory(None, durable=never), META, existing=checkpointer) is checkpointer
 
 
-def test_the_attribution_comes_from_what_an_executor_knows_of_a_run():
+def test_attribution_is_taken_from_what_the_executor_knows_about_the_run():
     info = {"run_id": "r1", "caller_id": 7, "guild_id": None, "inputs": {"prompt": "why?"}, "more": object()}
     assert Meta.of(info) == Meta("r1", caller_id="7", prompt="why?")
     assert Meta.of({"run_id": "r1", "prompt": "given", "inputs": {"prompt": 3}}).prompt == "given"
@@ -547,7 +547,9 @@ MATRIX = [
 
 
 @pytest.mark.parametrize(("error", "stopping", "how"), MATRIX)
-async def test_success_completes_a_shutdown_leaves_and_everything_else_fails(store, clock, error, stopping, how):
+async def test_success_completes_shutdown_keeps_the_checkpoint_and_other_endings_fail(
+    store, clock, error, stopping, how
+):
     assert finish(error, stopping=stopping) is how
     checkpointer = Checkpointer(store, META, throttle=10, clock=clock)
     other = AsyncCheckpointer(AsyncRecording(store), Meta("r2"), throttle=10, clock=clock)
@@ -561,7 +563,7 @@ async def test_success_completes_a_shutdown_leaves_and_everything_else_fails(sto
 
 
 @pytest.mark.parametrize(("error", "stopping", "how"), MATRIX)
-async def test_a_failing_store_does_not_hide_how_a_run_ended(store, clock, caplog, error, stopping, how):
+async def test_store_error_does_not_hide_how_the_run_ended(store, clock, caplog, error, stopping, how):
     checkpointer = Checkpointer(store, META, throttle=10, clock=clock)
     other = AsyncCheckpointer(AsyncRecording(store), Meta("r2"), throttle=10, clock=clock)
     for iteration in (1, 2):
@@ -574,7 +576,7 @@ async def test_a_failing_store_does_not_hide_how_a_run_ended(store, clock, caplo
         assert f"record not finalised: run {run} ({how})" in caplog.text
 
 
-async def test_a_run_without_a_handle_is_finalised_too():
+async def test_run_without_a_handle_is_finalised_too():
     assert finalise(None, RuntimeError()) is Finish.FAIL
     assert await finalise_async(None) is Finish.COMPLETE
 
@@ -582,7 +584,7 @@ async def test_a_run_without_a_handle_is_finalised_too():
 # ---- phases ------------------------------------------------------------------------------------------------------------
 
 
-def test_in_a_fresh_run_two_phases_of_one_name_are_both_to_run():
+def test_in_a_fresh_run_both_phases_of_one_name_must_run():
     phases = Phases()
     assert phases.earlier("draft") is None
     phases.complete("draft", 1)
@@ -591,7 +593,7 @@ def test_in_a_fresh_run_two_phases_of_one_name_are_both_to_run():
     assert phases.completed == (Phase("draft", 1), Phase("draft", 2))
 
 
-def test_a_resumed_run_skips_what_completed_and_equal_names_by_order():
+def test_resumed_run_skips_completed_phases_and_matches_equal_names_by_order():
     phases = Phases((Phase("draft", 1), Phase("check", "ok"), Phase("draft", 2)))
     assert [phases.earlier(name) for name in ("draft", "check", "draft", "draft", "publish")] == [
         Phase("draft", 1),
@@ -602,7 +604,7 @@ def test_a_resumed_run_skips_what_completed_and_equal_names_by_order():
     ]
 
 
-def test_a_resumed_run_that_is_cut_off_again_keeps_what_it_had_not_reached():
+def test_resumed_run_that_is_interrupted_again_keeps_phases_it_had_not_reached():
     phases = Phases((Phase("a", 1), Phase("b", 2), Phase("c", 3)))
     phases.earlier("a")
     assert phases.completed == (Phase("a", 1), Phase("b", 2), Phase("c", 3))
@@ -674,14 +676,14 @@ class Program:
 INFO = {"run_id": "r1", "inputs": {"prompt": "why?"}}
 
 
-def test_a_loop_saves_each_turn_and_completes(store):
+def test_loop_saves_each_turn_and_completes(store):
     program = Program(store)
     assert program.run(INFO, program.loop(3)) == "answer 2"
     assert store.iterations == [1, 2, 3]
     assert store.deleted == ["r1"]
 
 
-def test_a_resumed_loop_goes_on_from_the_saved_history():
+def test_resumed_loop_continues_from_the_saved_history():
     store = MemoryStore()
     program = Program(store)
     with pytest.raises(Stop):
@@ -695,7 +697,7 @@ def test_a_resumed_loop_goes_on_from_the_saved_history():
     assert store.list_interrupted() == [], "the same record went on, and is gone"
 
 
-def test_a_final_error_fails_and_no_start_tries_it_again(store):
+def test_final_error_fails_the_run_and_no_restart_retries_it(store):
     program = Program(store)
     with pytest.raises(RuntimeError):
         program.run(INFO, program.phases("plan", "act", fail_in="act"))
@@ -703,7 +705,7 @@ def test_a_final_error_fails_and_no_start_tries_it_again(store):
     assert store.deleted == ["r1"]
 
 
-def test_an_error_before_the_first_line_of_a_recovered_run_finalises_it():
+def test_error_before_the_first_line_of_a_recovered_run_finalises_it():
     """Else each start would try it again, for ever."""
     store = MemoryStore()
     program = Program(store)
@@ -721,7 +723,7 @@ def test_an_error_before_the_first_line_of_a_recovered_run_finalises_it():
     assert list(recover(store)) == []
 
 
-def test_each_phase_boundary_saves_what_has_completed(store):
+def test_each_phase_boundary_saves_the_completed_phases(store):
     program = Program(store)
     program.run(INFO, program.phases("plan", "act", "check"))
     assert [[phase.name for phase in one.phases] for one in store.saves] == [
@@ -731,7 +733,7 @@ def test_each_phase_boundary_saves_what_has_completed(store):
     ]
 
 
-def test_a_resumed_run_skips_completed_phases_and_runs_the_interrupted_one_anew():
+def test_resumed_run_skips_completed_phases_and_repeats_the_interrupted_one():
     store = MemoryStore()
     program = Program(store)
     with pytest.raises(Stop):
@@ -751,7 +753,7 @@ def test_duplicate_phase_names_both_run_in_a_fresh_run():
 # ---- recovering --------------------------------------------------------------------------------------------------------
 
 
-def test_a_store_with_four_methods_can_be_recovered_from(store):
+def test_store_with_only_the_four_required_methods_supports_recovery(store):
     Checkpointer(store, META).save(["a"])
     plain: CheckpointStore = store
     (left,) = recover(plain)
@@ -773,14 +775,14 @@ async def test_recovery_in_an_event_loop():
     await AsyncCheckpointer(AsyncRecording(Recording()), META).save()
 
 
-async def test_recovery_in_an_event_loop_from_a_store_with_four_methods(store):
+async def test_recovery_in_an_event_loop_from_a_store_with_only_the_four_required_methods(store):
     await AsyncCheckpointer(AsyncRecording(store), META).save(["a"])
     (left,) = [one async for one in recover_async(AsyncRecording(store))]
     await left.checkpointer.complete()
     assert store.list_interrupted() == []
 
 
-def test_whoever_stops_half_way_leaves_the_rest_to_others():
+def test_recovery_that_stops_halfway_leaves_the_rest_to_other_processes():
     store = MemoryStore()
     for number in range(3):
         Checkpointer(store, Meta(f"r{number}")).save()
@@ -801,7 +803,7 @@ def public(kind: type) -> dict[str, Any]:
     ("plain", "other"),
     [(Checkpointer, AsyncCheckpointer), (RedisStore, AsyncRedisStore), (MemoryStore, AsyncMemoryStore)],
 )
-def test_both_have_the_same_methods_with_the_same_parameters(plain, other):
+def test_sync_and_async_classes_have_the_same_methods_and_parameters(plain, other):
     assert public(plain).keys() == public(other).keys()
     for name, method in public(plain).items():
         twin = public(other)[name]
@@ -810,24 +812,24 @@ def test_both_have_the_same_methods_with_the_same_parameters(plain, other):
         assert inspect.iscoroutinefunction(twin) or inspect.isasyncgenfunction(twin), name
 
 
-def test_what_is_public_is_listed_and_there():
+def test_public_names_are_listed_and_exist():
     assert sorted(durable.__all__) == durable.__all__
     assert all(hasattr(durable, name) for name in durable.__all__)
 
 
-def test_memory_says_that_it_does_not_survive():
+def test_memory_store_states_that_it_does_not_survive_the_process():
     for kind in (MemoryStore, AsyncMemoryStore):
         assert "do NOT survive a restart" in (kind.__doc__ or "")
 
 
 @pytest.mark.parametrize("options", [{"lease": 0}, {"lease": 1e4}, {"ttl": 1, "lease": 2}])
-def test_a_store_refuses_times_that_make_no_sense(options):
+def test_store_refuses_invalid_durations(options):
     for kind in (RedisStore, AsyncRedisStore):
         with pytest.raises(BadOption):
             kind("memory://x", "t", **options)
 
 
 @pytest.mark.parametrize("values", [{"iteration": -1}, {"seq": -1}, {"schema": 0}, {"schema": 100}])
-def test_a_checkpoint_refuses_numbers_that_make_no_sense(values):
+def test_checkpoint_refuses_invalid_numbers(values):
     with pytest.raises(BadOption):
         Checkpoint(META, **values)

@@ -8,7 +8,7 @@ from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.errors import Unreadable
 
 
-def test_the_numbers_are_read_in_the_order_of_the_script() -> None:
+def test_numbers_are_read_in_the_order_of_the_script() -> None:
     head = CheckpointHead.parse(b"4 1 2 3 5 6 7 8 9 10")
     assert head == CheckpointHead(
         seq=4, generation=1, length=2, iteration=3, peak=5, progress=6, schema=7, updated=8, appended=9, size=10

@@ -80,13 +80,13 @@ def nested(levels: int, wrap: Any = lambda inner: [inner]) -> Any:
 @example(b"\xd4\x01\x00")
 @example(datetime(2000, 1, 1, tzinfo=timezone(timedelta(microseconds=1))))  # fromisoformat takes it for UTC
 @example([2**64 - 1, -(2**63), b"", "", 1e308, 5e-324])
-def test_plain_data_comes_back_equal_and_of_the_same_type(value):
+def test_plain_data_round_trips_with_its_types(value):
     back = decode(encode(value, "it"), "it")
     assert back == value
     assert shape(back) == shape(value)
 
 
-def test_a_zone_comes_back_as_its_offset():
+def test_time_zone_round_trips_as_its_offset():
     summer = datetime(2024, 7, 1, 12, tzinfo=ZoneInfo("Europe/Berlin"))
     back = decode(encode(summer, "it"), "it")
     assert back == summer
@@ -95,7 +95,7 @@ def test_a_zone_comes_back_as_its_offset():
 
 
 @pytest.mark.parametrize("wrap", [lambda v: [v], lambda v: (v,), lambda v: {"a": v}, lambda v: [{"a": (v,)}]])
-def test_whatever_can_be_encoded_can_be_decoded_also_at_the_limit_of_depth(wrap):
+def test_everything_that_can_be_encoded_can_be_decoded_even_at_the_depth_limit(wrap):
     levels, refusal = 1, ""
     while not refusal:
         try:
@@ -131,7 +131,7 @@ def test_threads_do_not_share_a_packer():
     assert [results[number][::2] for number in (1, 2)] == [[1, 1], [2, 2]]
 
 
-def test_a_large_value_leaves_no_large_buffer_behind():
+def test_large_value_leaves_no_large_buffer_behind():
     tracemalloc.start()
     try:
         encode("x" * 30_000_000, "it")
@@ -195,7 +195,7 @@ FOREIGN = [
 @pytest.mark.parametrize(
     ("value", "named"), FOREIGN, ids=lambda value: "" if not isinstance(value, str) else repr(value)
 )
-def test_what_is_not_plain_is_refused_with_its_place(value, named):
+def test_value_that_is_not_plain_is_refused_with_its_path(value, named):
     for held, place in [
         (value, "outline"),
         ([0, {"a": 1}, {"url": value}], "outline[2].url"),
@@ -209,31 +209,31 @@ def test_what_is_not_plain_is_refused_with_its_place(value, named):
 
 
 @pytest.mark.parametrize("key", [frozenset(), Colour.RED, (1, Word.YES), 2**64, "\ud800", memoryview(b"a")])
-def test_a_key_that_is_not_plain_is_refused(key):
+def test_key_that_is_not_plain_is_refused(key):
     with pytest.raises(NotPlain, match=r"^a key of outline\[0\](\[1\])? is a"):
         encode([{key: 1}], "outline")
 
 
-def test_the_first_of_several_is_named():
+def test_first_of_several_wrong_values_is_named():
     with pytest.raises(NotPlain, match=r"^it\.b\[1\] is a set"):
         encode({"a": [1], "b": [(), set(), object()], "c": object()}, "it")
 
 
-def test_a_subclass_is_told_what_to_become():
+def test_error_for_a_subclass_says_which_type_to_use():
     with pytest.raises(NotPlain, match="make it a plain dict"):
         encode(OrderedDict(), "it")
     with pytest.raises(NotPlain, match="plain data is None, bool, int"):
         encode(set(), "it")
 
 
-def test_a_cycle_is_refused():
+def test_cycle_is_refused():
     wheel: list[Any] = []
     wheel.extend([wheel, wheel])
     with pytest.raises(NotPlain, match="nested deeper"):
         encode(wheel, "it")
 
 
-def test_a_zone_that_fails_is_refused():
+def test_time_zone_that_raises_is_refused():
     class Fails(tzinfo):
         def utcoffset(self, moment):
             raise ValueError("no offset")
@@ -244,7 +244,7 @@ def test_a_zone_that_fails_is_refused():
         encode(datetime(2024, 1, 1, tzinfo=Fails()), "it")
 
 
-def test_too_large_names_the_place_and_both_sizes():
+def test_too_large_error_names_the_path_and_both_sizes():
     assert len(encode("x" * 2000, "it", limit=2003)) == 2003
     with pytest.raises(TooLarge, match=r"^result has 2,003 bytes, and the limit is 2,002$"):
         encode("x" * 2000, "result", limit=2002)
@@ -282,14 +282,14 @@ def only_plain(value: Any) -> bool:
 
 @settings(calm, max_examples=1000)
 @given(hostile | st.binary(max_size=200))
-def test_hostile_bytes_are_plain_data_or_unreadable_and_nothing_else(data):
+def test_hostile_bytes_either_decode_or_raise_unreadable(data):
     with suppress(Unreadable):
         assert only_plain(decode(data, "state"))
 
 
 @settings(calm, max_examples=500)
 @given(plain, st.data())
-def test_damaged_bytes_are_plain_data_or_unreadable_and_nothing_else(value, data):
+def test_damaged_bytes_either_decode_or_raise_unreadable(value, data):
     good = bytearray(encode(value, "it"))
     for _ in range(data.draw(st.integers(1, 3))):
         good[data.draw(st.integers(0, len(good) - 1))] = data.draw(st.integers(0, 255))
@@ -325,13 +325,13 @@ def test_damaged_bytes_are_plain_data_or_unreadable_and_nothing_else(value, data
         b"\x92\xd4\x01\x00" * 3000 + b"\x01",
     ],
 )
-def test_bytes_that_nobody_wrote_are_unreadable(data):
+def test_bytes_that_no_encoder_wrote_are_unreadable(data):
     with pytest.raises(Unreadable, match=r"^state can't be read: "):
         decode(data, "state")
 
 
 @pytest.mark.parametrize("header", [b"\xdd" + struct.pack(">I", 400_000), b"\xdc\xff\xff", b"\xdf\x00\x06\x00\x00\x01"])
-def test_nested_headers_that_lie_do_not_grow_the_process(header):
+def test_false_sizes_in_nested_headers_do_not_allocate_memory(header):
     data = header * 1000
     data += b"\0" * (1_000_000 - len(data))
     tracemalloc.start()
@@ -343,5 +343,5 @@ def test_nested_headers_that_lie_do_not_grow_the_process(header):
         tracemalloc.stop()
 
 
-def test_a_standard_timestamp_is_a_datetime():
+def test_standard_timestamp_becomes_a_datetime():
     assert decode(msgpack.packb(msgpack.Timestamp(1, 0)), "it") == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)

@@ -61,7 +61,7 @@ def xor(data: bytes, _: int = 0) -> bytes:
 # ---- what is compressed
 
 
-def test_a_large_value_is_stored_smaller_and_read_without_any_setting():
+def test_large_value_is_stored_compressed_and_read_without_any_setting():
     packed = encode(state, "state")
     stored = written(packed)
     assert stored[:2] == b"\xc1\x01"
@@ -75,14 +75,14 @@ def test_by_default_nothing_is_compressed():
     assert seal.sealed(packed) is packed
 
 
-def test_small_values_stay_as_they_are():
+def test_small_values_are_not_compressed():
     below, above = encode("a" * 2045, "it"), encode("a" * 2046, "it")
     assert (len(below), len(above)) == (2048, 2049)
     assert written(below) is below
     assert written(above)[:1] == seal.MARK
 
 
-def test_what_does_not_get_smaller_stays_as_it_is():
+def test_value_that_does_not_get_smaller_is_not_compressed():
     noise = encode(b"".join(struct.pack(">d", 1 / n) for n in range(3, 3000)), "it")
     stored = written(noise)
     assert len(stored) <= len(noise)
@@ -91,7 +91,7 @@ def test_what_does_not_get_smaller_stays_as_it_is():
 
 
 @pytest.mark.parametrize("name", ["zstd", "toy"])
-def test_what_is_empty_or_sealed_already_stays_as_it_is(name):
+def test_empty_or_already_compressed_value_is_unchanged(name):
     seal.register(90, "toy", xor, xor)
     seal.use(name)
     stored = seal.sealed(encode(state, "state"))
@@ -103,13 +103,13 @@ def test_what_is_empty_or_sealed_already_stays_as_it_is(name):
 @calm
 @example([])
 @example({})
-def test_plain_msgpack_never_begins_like_sealed_bytes(value):
+def test_plain_msgpack_never_starts_with_the_mark_of_compressed_bytes(value):
     assert encode(value, "it")[:1] != seal.MARK
 
 
 @settings(calm, max_examples=200)
 @given(plain, st.integers(1, 400))
-def test_what_goes_in_comes_out_of_the_same_type(value, times):
+def test_values_round_trip_with_their_types(value, times):
     many = [value] * times
     packed = encode(many, "it")
     stored = written(packed)
@@ -140,7 +140,7 @@ def test_messages_that_are_small_alone_are_compressed_together():
     assert unchunk(stored, "messages[0]") == unchunk(joined, "messages[0]")
 
 
-def test_with_compression_and_without_inputs_have_one_digest():
+def test_inputs_have_the_same_digest_with_and_without_compression():
     plainly = digest_inputs(state)
     seal.use("zstd")
     assert digest_inputs(state) == plainly
@@ -149,7 +149,7 @@ def test_with_compression_and_without_inputs_have_one_digest():
 # ---- limits
 
 
-def test_the_limits_are_those_of_the_uncompressed_value():
+def test_limits_apply_to_the_uncompressed_value():
     seal.use("zstd")
     with pytest.raises(TooLarge, match=r"inputs has 15,5.. bytes, and the limit is 10,000"):
         encode(state, "inputs", 10_000)
@@ -159,7 +159,7 @@ def test_the_limits_are_those_of_the_uncompressed_value():
         decode(stored, "inputs", 10_000)
 
 
-def test_what_no_reader_would_take_is_not_compressed(monkeypatch):
+def test_value_that_no_reader_would_accept_is_not_compressed(monkeypatch):
     monkeypatch.setattr(compression, "LARGEST", 10_000)
     packed = encode(state, "state")
     assert written(packed) is packed
@@ -197,29 +197,29 @@ def bomb(megabytes: int, claimed: int | None, *, said: bool = True) -> bytes:
     return b"\xc1\x01%b" % body
 
 
-def test_an_honest_bomb_is_refused_by_its_head():
+def test_bomb_with_a_true_size_is_refused_by_its_head():
     assert growth(bomb(200, None)) < MIB
     assert growth(bomb(2, 2**63)) < MIB
     assert growth(bomb(2, 2**64 - 3)) < MIB
 
 
-def test_a_bomb_that_lies_about_its_size_is_stopped():
+def test_bomb_with_a_false_size_is_stopped():
     data = bomb(200, 5000)
     assert len(data) < 32_000
     assert growth(data) < 4 * MIB
     assert growth(bomb(200, 20 * MIB)) < 30 * MIB, "so large that the library itself notices only at the end"
 
 
-def test_a_frame_that_says_no_size_is_refused():
+def test_frame_without_a_size_is_refused():
     assert growth(bomb(200, None, said=False)) < MIB
 
 
-def test_a_frame_with_less_than_it_says_is_refused():
+def test_frame_with_less_content_than_stated_is_refused():
     assert growth(bomb(2, 3 * MIB)) < 8 * MIB
     assert growth(bomb(2, 2 * MIB - 1)) < 8 * MIB
 
 
-def test_a_value_as_large_as_its_limit_is_not_held_twice():
+def test_value_at_its_size_limit_is_not_held_twice_in_memory():
     inner = encode(bytes(32 * MIB - 5), "it")
     assert len(inner) == 32 * MIB
     data = frame(inner)
@@ -233,14 +233,14 @@ def test_a_value_as_large_as_its_limit_is_not_held_twice():
         seal.opened(data, "it", 32 * MIB - 1)
 
 
-def test_a_window_of_two_gigabytes_is_refused():
+def test_window_of_two_gigabytes_is_refused():
     data = bytearray(bomb(1, None))
     assert data[6] == 0xC0
     data[7] = 21 << 3
     assert growth(bytes(data)) < MIB
 
 
-def test_an_unknown_dictionary_is_refused():
+def test_unknown_dictionary_is_refused():
     trained = zstd.train_dict([b"%d and some words %d" % (n, n * n) for n in range(2000)], 4096)
     packed = encode(state, "state")
     assert growth(seal.MARK + b"\x01" + zstd.compress(packed, zstd_dict=trained)) < MIB
@@ -264,20 +264,20 @@ def test_an_unknown_dictionary_is_refused():
         frame(frame(frame(frame(frame(b"\x01"))))),
     ],
 )
-def test_sealed_bytes_that_nobody_wrote_are_unreadable(data):
+def test_invalid_compressed_bytes_are_unreadable(data):
     with pytest.raises(Unreadable, match=r"^state can't be read: "):
         decode(data, "state")
 
 
 @pytest.mark.parametrize("cut", [3, 6, 8, 20, -5, -4, -1])
-def test_a_frame_cut_short_is_unreadable(cut):
+def test_truncated_frame_is_unreadable(cut):
     with pytest.raises(Unreadable, match=r"^state can't be read: "):
         decode(written(encode(state, "state"))[:cut], "state")
 
 
 @settings(calm, max_examples=500)
 @given(st.data())
-def test_a_damaged_frame_is_the_value_or_unreadable_and_nothing_else(data):
+def test_damaged_frame_either_decodes_to_the_value_or_is_unreadable(data):
     good = written(encode(state, "state"))
     bad = bytearray(good)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -302,13 +302,13 @@ def test_foreign_bytes_behind_the_mark_are_unreadable(tail, magic):
 # ---- the setting, and the extra
 
 
-def test_the_environment_switches_it_on(monkeypatch):
+def test_environment_variable_enables_compression(monkeypatch):
     monkeypatch.setenv("RUNS_COMPRESS", "zstd")
     assert compression.codecs_from_environment() == ("zstd",)
     assert seal.sealed(encode(state, "state"))[:1] == seal.MARK
 
 
-def test_another_process_does_as_its_own_environment_says():
+def test_another_process_follows_its_own_environment():
     """A worker of a fleet is a child of its supervisor, and has its environment."""
     code = "from coordinator.encoding.seal import sealed; import sys; sys.stdout.buffer.write(sealed(bytes(5000))[:2])"
     for value, begin in (("zstd", b"\xc1\x01"), ("", b"\0\0")):
@@ -318,13 +318,13 @@ def test_another_process_does_as_its_own_environment_says():
         assert done.stdout == begin
 
 
-def test_a_codec_that_is_not_known_is_refused_when_settings_are_built(monkeypatch):
+def test_unknown_codec_is_refused_when_settings_are_built(monkeypatch):
     monkeypatch.setenv("RUNS_COMPRESS", "gzip")
     with pytest.raises(BadOption, match="RUNS_COMPRESS='gzip' is not known: use zstd"):
         Settings("memory://x")
 
 
-def test_where_the_extra_is_missing_it_is_refused_when_settings_are_built(monkeypatch, without_zstd):
+def test_missing_extra_is_refused_when_settings_are_built(monkeypatch, without_zstd):
     Settings("memory://x")
     monkeypatch.setenv("RUNS_COMPRESS", "zstd")
     with pytest.raises(BadOption, match=r"pip install 'run-coordinator\[zstd\]'"):
@@ -333,13 +333,13 @@ def test_where_the_extra_is_missing_it_is_refused_when_settings_are_built(monkey
         seal.use("zstd")
 
 
-def test_where_the_extra_is_missing_a_reader_says_which(without_zstd):
+def test_reader_names_the_missing_extra(without_zstd):
     with pytest.raises(Unreadable, match=r"^state can't be read: .*pip install 'run-coordinator\[zstd\]'$"):
         decode(frame(encode(state, "state")), "state")
     assert decode(encode(state, "state"), "state") == state
 
 
-def test_the_library_is_not_imported_before_it_is_needed():
+def test_compression_library_is_imported_only_when_needed():
     code = "import coordinator, workers, sys; print('backports.zstd' in sys.modules, 'compression.zstd' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env={}, stdout=-1, cwd=DOCS.parents[2])
     assert done.stdout.split() == [b"False", b"False"]
@@ -348,7 +348,7 @@ def test_the_library_is_not_imported_before_it_is_needed():
 # ---- codecs of one's own
 
 
-def test_the_example_of_the_docs_works():
+def test_example_of_the_docs_works():
     [example] = re.findall(r"^```python\n(.*?)^```$", DOCS.read_text(), re.DOTALL | re.MULTILINE)
     exec(example, {})  # noqa: S102  # the docs are ours
     packed = encode(state, "state")
@@ -364,7 +364,7 @@ def test_the_example_of_the_docs_works():
 
 @settings(calm, max_examples=50)
 @given(plain)
-def test_layers_come_off_in_the_order_of_their_marks(value):
+def test_layers_are_removed_in_the_order_of_their_marks(value):
     with suppress(BadOption):
         seal.register(90, "toy", xor, xor)
     packed = encode(value, "it")
@@ -374,7 +374,7 @@ def test_layers_come_off_in_the_order_of_their_marks(value):
         assert shape(decode(seal.sealed(packed), "it")) == shape(value)
 
 
-def test_a_process_that_lacks_a_codec_says_its_id():
+def test_process_without_a_codec_names_the_missing_codec_id():
     with pytest.raises(Unreadable, match=r"^state can't be read: b'\\xc1Z' is of no codec that is registered here"):
         decode(b"\xc1\x5a...", "state")
 
@@ -382,13 +382,13 @@ def test_a_process_that_lacks_a_codec_says_its_id():
 @pytest.mark.parametrize(
     ("id", "name"), [(1, "mine"), (63, "mine"), (256, "mine"), (-1, "mine"), (64, "zstd"), (70, "taken"), (71, "taken")]
 )
-def test_an_id_or_a_name_is_given_once(id: int, name: str):
+def test_codec_id_and_name_are_unique(id: int, name: str):
     seal.register(70, "taken", xor, xor)
     with pytest.raises(BadOption):
         seal.register(id, name, xor, xor)
 
 
-def test_only_known_codecs_can_be_used_and_not_too_many():
+def test_only_known_codecs_can_be_used_and_their_number_is_limited():
     with pytest.raises(BadOption, match="no codec 'rot13': known are zstd"):
         seal.use("zstd", "rot13")
     with pytest.raises(BadOption):
@@ -396,7 +396,7 @@ def test_only_known_codecs_can_be_used_and_not_too_many():
     assert seal._writers is None, "a refused choice changes nothing"
 
 
-def test_whatever_a_codec_raises_or_unfolds_to_is_unreadable():
+def test_codec_error_or_wrong_result_is_unreadable():
     def breaks(data: bytes, limit: int) -> Any:
         raise KeyError("no such key")
 
@@ -408,7 +408,7 @@ def test_whatever_a_codec_raises_or_unfolds_to_is_unreadable():
         decode(b"\xc1\x41...", "state", 1000)
 
 
-def test_a_codec_is_not_given_what_no_reader_would_take(monkeypatch):
+def test_codec_does_not_receive_a_value_that_no_reader_would_accept(monkeypatch):
     monkeypatch.setattr(seal, "LIMIT", 1000)
     seal.register(64, "toy", xor, xor)
     seal.use("toy")

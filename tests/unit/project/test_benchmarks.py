@@ -41,19 +41,19 @@ def row(table: str, beginning: str) -> str:
     [(100.0, "not reached", "minimum reached"), (399.0, "not reached", "not reached"),
      (400.0, "minimum reached", "not reached"), (800.0, "goal reached", "not reached"), (70.0, "not reached", "goal reached")],
 )  # fmt: skip
-def test_the_table_says_plainly_what_was_reached(bench: Any, ours: float, drain: str, memory: str) -> None:
+def test_table_states_plainly_what_was_measured(bench: Any, ours: float, drain: str, memory: str) -> None:
     table = bench("report").reach_table(found(ours, 100.0))
     assert row(table, "drain, one process, against the fastest Python").split("|")[-2].strip(" *") == drain
     assert row(table, "Redis memory").split("|")[-2].strip(" *") == memory
 
 
-def test_a_peer_that_loses_runs_is_no_measure_for_those_that_do_not(bench: Any) -> None:
+def test_peer_that_loses_runs_is_not_compared_with_peers_that_do_not(bench: Any) -> None:
     table = bench("report").reach_table(found(100.0, 100.0, survives=False))
     assert "not measured" in row(table, "single enqueue")
     assert "(peer)" in row(table, "batch enqueue")
 
 
-def test_a_ratio_has_fallen_below_half_of_the_recorded_one(bench: Any) -> None:
+def test_ratio_below_half_of_the_recorded_one_is_reported(bench: Any) -> None:
     fallen = bench("ratio").fallen
     assert fallen({"drain": 1.0, "enqueue": 2.0}, {"drain": 0.5, "enqueue": 1.0}) == []
     assert fallen({"drain": 1.0, "enqueue": 2.0}, {"drain": 0.49, "enqueue": 3.0}) == [
@@ -61,7 +61,7 @@ def test_a_ratio_has_fallen_below_half_of_the_recorded_one(bench: Any) -> None:
     ]
 
 
-def test_the_sums_name_the_sizes_and_leave_out_what_was_not_measured(bench: Any) -> None:
+def test_estimates_name_their_sizes_and_omit_what_was_not_measured(bench: Any) -> None:
     scale: ModuleType = bench("scale")
     assert "not measured yet" in scale.sums(None, None, None)
     growth = {"idle": {"1000": {"cpu_ms_per_s": [50.0] * 3}}, "recovery": {"100000": {"rate": [10_000.0] * 3}}}
@@ -70,7 +70,7 @@ def test_the_sums_name_the_sizes_and_leave_out_what_was_not_measured(bench: Any)
     assert "requeueing takes 10 s (10,000 per second)" in sums
 
 
-def test_every_peer_has_its_versions_pinned(bench: Any) -> None:
+def test_every_peer_has_pinned_versions(bench: Any) -> None:
     venvs = bench("venvs")
     for peer in venvs.peers():
         lines = (BENCHMARKS / "peers" / f"{peer}.txt").read_text().splitlines()

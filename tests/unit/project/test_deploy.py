@@ -78,7 +78,7 @@ def option(words: Sequence[str], name: str) -> str:
 
 
 @pytest.mark.parametrize("where", command_lines())
-def test_every_command_and_option_is_there(where: str) -> None:
+def test_every_command_and_option_in_the_deployment_files_exists(where: str) -> None:
     program, name, *words = command_lines()[where]
     app = {"workers": workers.cli.app.app, "coordinator": coordinator.cli.app.app}[Path(program).name]
     known = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]  # a group has them
@@ -87,7 +87,7 @@ def test_every_command_and_option_is_there(where: str) -> None:
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: str(path.name))
-def test_systemd_understands_its_units(path: Path, tmp_path: Path) -> None:
+def test_systemd_accepts_its_units(path: Path, tmp_path: Path) -> None:
     unit = Unit(path)
     assert set(unit.sections()) == {"Unit", "Service", "Install"}
     if (analyze := shutil.which("systemd-analyze")) is None:
@@ -100,7 +100,7 @@ def test_systemd_understands_its_units(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["workers", "coordinator"])
-def test_a_deployment_selects_its_own_pods_and_asks_the_port_that_is_open(name: str) -> None:
+def test_deployment_selects_its_own_pods_and_probes_the_open_port(name: str) -> None:
     spec = deployment(name)
     assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
     (port,) = container(name)["ports"]
@@ -113,7 +113,7 @@ def test_a_deployment_selects_its_own_pods_and_asks_the_port_that_is_open(name: 
 # ---- the numbers -----------------------------------------------------------------------------------------------------
 
 
-def test_who_ends_a_fleet_waits_longer_than_it_may_take() -> None:
+def test_deployment_waits_longer_for_a_fleet_than_its_shutdown_may_take() -> None:
     waits = {
         "systemd": float(Unit(DEPLOY / "runs-workers.service")["Service"]["TimeoutStopSec"]),
         "kubernetes": float(pod("workers")["terminationGracePeriodSeconds"]),
@@ -122,39 +122,39 @@ def test_who_ends_a_fleet_waits_longer_than_it_may_take() -> None:
     assert {name: wait for name, wait in waits.items() if not LONGEST_STOP + 10 <= wait <= 2 * LONGEST_STOP} == {}
 
 
-def test_a_process_ends_by_itself_before_its_supervisor_loses_patience() -> None:
+def test_child_process_stops_by_itself_before_its_supervisor_kills_it() -> None:
     """A claim on its way, cancelled handlers, those that ignore it, and two calls of the server that get no answer."""
     handlers = drain.CLAIM_ANSWER_SECONDS + 3 * stops.CLEAN_UP_SECONDS
     assert handlers + 2 * membership.LEAVE_SECONDS < child_pool.EXIT_TIMEOUT
 
 
-def test_who_ends_a_coordinator_waits_for_its_last_tick() -> None:
+def test_deployment_waits_for_the_last_tick_of_a_coordinator() -> None:
     units = float(Unit(DEPLOY / "runs-coordinator.service")["Service"]["TimeoutStopSec"])
     assert min(units, float(pod("coordinator")["terminationGracePeriodSeconds"])) >= 2 * daemon.LAST_TICK
 
 
-def test_a_process_is_not_killed_for_what_its_supervisor_would_mend() -> None:
+def test_probe_does_not_kill_a_process_that_its_supervisor_would_restart() -> None:
     probe = container("workers")["livenessProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] >= LEASE
 
 
 @pytest.mark.parametrize("where", [name for name in command_lines() if "coordinator" not in name])
-def test_the_grace_and_the_lease_that_are_written_are_the_defaults(where: str) -> None:
+def test_documented_grace_and_lease_are_the_defaults(where: str) -> None:
     words = command_lines()[where]
     assert (float(option(words, "--grace")), float(option(words, "--lease"))) == (GRACE, LEASE)
 
 
-def test_the_command_has_the_same_defaults() -> None:
+def test_command_has_the_same_defaults() -> None:
     start = typer.main.get_command(workers.cli.app.app).commands["start"]  # type: ignore[attr-defined]  # a group has them
     given = {parameter.name: parameter.default for parameter in start.params}
     assert (given["grace"], given["lease"]) == (GRACE, LEASE)
 
 
-def test_the_table_says_the_same() -> None:
+def test_table_in_the_docs_has_the_same_values() -> None:
     text = (DEPLOY / "README.md").read_text()
     rows = [float(number) for number in re.findall(r"^\| [^|]+ \| \**(\d+)\** \|$", text, re.MULTILINE)]
     assert rows == [GRACE, child_pool.EXIT_TIMEOUT, LEASE, daemon.LAST_TICK, LONGEST_STOP]
 
 
-def test_a_command_that_can_not_succeed_is_not_tried_for_ever() -> None:
+def test_command_that_cannot_succeed_is_not_retried_forever() -> None:
     assert {Unit(path)["Service"]["RestartPreventExitStatus"] for path in UNITS} == {"2"}

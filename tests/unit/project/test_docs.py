@@ -87,7 +87,7 @@ def test_every_command_is_documented() -> None:
     assert documented == set(command_reference.all_commands())
 
 
-def test_every_key_says_its_type_and_its_contents() -> None:
+def test_every_key_documents_its_type_and_content() -> None:
     rows = key_reference.rows()
     assert len(rows) > 30
     assert {
@@ -139,7 +139,7 @@ def test_every_field_of_a_view_is_documented(view: Any) -> None:
     assert set(rows("reference/views.md", view.__name__)) == {field.name for field in dataclasses.fields(view)}
 
 
-def test_the_fields_inside_a_run_view_are_documented() -> None:
+def test_fields_inside_a_run_view_are_documented() -> None:
     hints = get_type_hints(RunView)
     assert set(rows("reference/views.md", "Counters")) == {
         field.name for field in dataclasses.fields(hints["counters"])
@@ -165,7 +165,7 @@ def test_every_scheme_and_option_of_a_url_is_documented() -> None:
 # ---- the state diagram -----------------------------------------------------------------------------------------------
 
 
-def test_the_drawn_states_are_those_of_the_table_of_moves() -> None:
+def test_drawn_states_match_the_table_of_moves() -> None:
     drawn = state_diagram.svg()
     moves = state_diagram.drawn_moves()
     assert {str(status) for move in moves for status in move if status} == set(state_diagram.STATES)
@@ -185,7 +185,7 @@ def test_the_drawn_states_are_those_of_the_table_of_moves() -> None:
         '<img alt="" src="http://a/b">',
     ],
 )
-def test_a_page_that_loads_from_another_host_is_found(html: str, tmp_path: Path) -> None:
+def test_page_that_loads_from_another_host_is_detected(html: str, tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text(f'<a href="https://example.com">a link is fine</a>{html}')
     assert len(self_contained.foreign_requests(tmp_path)) == 1
 
@@ -212,7 +212,7 @@ EXECUTED = [
 
 
 @pytest.mark.parametrize("name", EXECUTED)
-def test_the_code_of_a_page_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_of_every_page_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNS_URL", f"memory://docs-{name}")
     blocks = re.findall(r"^```python\n(.*?)^```$", page(name), re.DOTALL | re.MULTILINE)
     assert blocks
@@ -224,7 +224,7 @@ def test_the_code_of_a_page_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> 
         test()
 
 
-def test_the_agent_of_the_guide_comes_to_the_same_end_wherever_it_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agent_of_the_guide_reaches_the_same_end_for_every_kill_point(monkeypatch: pytest.MonkeyPatch) -> None:
     (first, *_) = re.findall(r"^```python\n(.*?)^```$", page("guides/agents.md"), re.DOTALL | re.MULTILINE)
     module = ModuleType("docs_agent")
     monkeypatch.setitem(sys.modules, "docs_agent", module)
@@ -250,7 +250,7 @@ def defined_names(path: Path) -> set[str]:
     return found
 
 
-def test_every_function_that_the_life_of_a_run_names_exists() -> None:
+def test_every_function_named_in_the_life_of_a_run_exists() -> None:
     named = re.findall(r"`((?:coordinator|workers)/[\w/]+\.(?:py|lua)):([\w.]+)`", page("explanation/life-of-a-run.md"))
     assert len(named) > 30
     missing = {f"{path}:{name}" for path, name in named if name not in defined_names(ROOT / path)}
@@ -266,7 +266,7 @@ def test_every_function_that_the_life_of_a_run_names_exists() -> None:
     ],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
-def test_every_file_that_is_named_exists(path: Path) -> None:
+def test_every_named_file_exists(path: Path) -> None:
     named = re.findall(
         r"`((?:coordinator|workers|tests|scripts|docs|examples)/[\w./-]*?)(?::[\w.]+)?`", path.read_text()
     )

@@ -17,7 +17,7 @@ def effects(model: research_agent.ScriptedModel) -> tuple[list[int], list[str]]:
     return model.asked, model.looked_up
 
 
-def test_the_agent_comes_to_the_same_answer_wherever_it_is_killed() -> None:
+def test_agent_reaches_the_same_answer_for_every_kill_point() -> None:
     matrix = testing.crash_matrix(
         research_agent.research.inputs("tides"), resources=research_agent.ScriptedModel, effects=effects
     )
@@ -26,7 +26,7 @@ def test_the_agent_comes_to_the_same_answer_wherever_it_is_killed() -> None:
     assert matrix.cuts >= 6
 
 
-async def test_the_model_is_not_asked_again_for_a_reply_that_was_saved() -> None:
+async def test_model_is_not_asked_again_for_a_saved_reply() -> None:
     """Killed between the model's answer and the tool."""
     model = research_agent.ScriptedModel()
     first = AsyncRun(model, backing=testing.MemoryBacking(crash_at=1))
@@ -39,13 +39,13 @@ async def test_the_model_is_not_asked_again_for_a_reply_that_was_saved() -> None
     assert model.asked == [1, 3, 5]
 
 
-def test_the_report_runs_each_phase_once_wherever_it_is_killed() -> None:
+def test_report_runs_each_phase_once_for_every_kill_point() -> None:
     matrix = testing.crash_matrix(report.report.inputs("tides"))
     assert matrix.cuts == 3
     assert matrix.result == "What tides are: a paragraph.\nWhy tides matter: a paragraph."
 
 
-def test_the_cursor_goes_on_where_it_was() -> None:
+def test_cursor_continues_where_it_stopped() -> None:
     matrix = testing.crash_matrix(cursor.copy_rows.inputs(450))
     assert (matrix.cuts, matrix.result) == (5, 450)
 
@@ -56,17 +56,17 @@ def watched(**more: Any) -> Watched:
     return Watched(**{**facts, **seen, "deadline": deadlines.crawl.deadline, **more})
 
 
-def test_the_escalator_that_is_shown_decides() -> None:
+def test_escalator_of_the_example_decides() -> None:
     assert deadlines.patience(watched()) == Extend(300)
     assert deadlines.patience(watched(idle=150.0)) == Kill("nothing new for 150 s, after page 7")
     assert deadlines.patience(watched(extensions=3)) == Kill("it was extended three times")
 
 
-def test_the_crawl_comes_to_the_same_end_wherever_it_is_killed() -> None:
+def test_crawl_reaches_the_same_end_for_every_kill_point() -> None:
     assert testing.crash_matrix(deadlines.crawl.inputs(3)).result == 3
 
 
-def test_the_page_about_deadlines_shows_the_example() -> None:
+def test_page_about_deadlines_shows_the_example() -> None:
     root = Path(__file__).parents[3]
     (shown,) = re.findall(
         r"^```python\n(.*?)^```$", (root / "docs/guides/deadlines.md").read_text(), re.DOTALL | re.MULTILINE
@@ -74,6 +74,6 @@ def test_the_page_about_deadlines_shows_the_example() -> None:
     assert shown == (root / "examples/deadlines.py").read_text()
 
 
-def test_the_examples_run_in_the_whole_product() -> None:
+def test_examples_run_with_the_whole_product() -> None:
     with testing.worker(report.runs) as client:
         assert client.enqueue(report.report.inputs("tides")).result(30).startswith("What tides are")

@@ -31,13 +31,13 @@ def collected() -> str:
     return done.stdout
 
 
-def test_each_promise_of_the_readme_has_a_test_in_the_quick_suite(collected: str) -> None:
+def test_every_promise_of_the_readme_has_a_test_in_the_quick_suite(collected: str) -> None:
     assert promises() == set(range(1, 9))
     counted = re.findall(r"^promise (\d+): \d+ tests$", collected, re.MULTILINE)
     assert {int(number) for number in counted} == promises()
 
 
-def test_the_quick_suite_says_how_many_tests_it_leaves_out_and_how_to_run_them(collected: str) -> None:
+def test_quick_suite_reports_how_many_tests_it_leaves_out_and_how_to_run_them(collected: str) -> None:
     said = re.search(
         r"^quick suite: (\d+) tests deselected \(.+\); scripts/test --all runs them too$", collected, re.MULTILINE
     )

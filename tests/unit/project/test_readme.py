@@ -32,17 +32,17 @@ def programs(page: str = TUTORIAL) -> dict[str, str]:
     return {re.findall(r"[\w.]+", text)[0]: text for text in blocks("python", page)}
 
 
-def test_the_programs_are_those_of_the_examples() -> None:
+def test_programs_of_the_readme_are_those_of_the_examples() -> None:
     assert set(programs()) == {"app.py", "produce.py", "test_app.py"}
     for name in ("app.py", "produce.py"):
         assert programs()[name] == (FIRST / name).read_text(), f"the tutorial and examples/first/{name} differ"
 
 
-def test_the_readme_shows_the_handlers_of_the_example() -> None:
+def test_readme_shows_the_handlers_of_the_example() -> None:
     assert programs(README) == {"app.py": (FIRST / "app.py").read_text()}
 
 
-def test_the_programs_type_check(tmp_path: Path) -> None:
+def test_programs_of_the_readme_type_check(tmp_path: Path) -> None:
     for name, text in programs().items():
         (tmp_path / name).write_text(text)
     done = subprocess.run(
@@ -52,7 +52,7 @@ def test_the_programs_type_check(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_test_that_is_shown_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readme_test_example_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("app.py", "test_app.py"):
         (tmp_path / name).write_text(programs()[name])
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -66,7 +66,7 @@ def test_the_test_that_is_shown_passes(tmp_path: Path, monkeypatch: pytest.Monke
         del sys.modules[name]
 
 
-def test_the_diagram_is_the_table_of_moves() -> None:
+def test_state_diagram_matches_the_table_of_moves() -> None:
     """All but the moves out of a status that nothing enters yet (waiting)."""
     (diagram,) = blocks("mermaid")
     entered = {after for _, after in MOVES}
@@ -90,13 +90,13 @@ def commands(program: str, app: typer.Typer) -> set[str]:
     return {f"{program} {name}" for name in alone | {str(group.name) for group in app.registered_groups}}
 
 
-def test_each_command_is_there_and_no_other() -> None:
+def test_readme_lists_exactly_the_existing_commands() -> None:
     shown = {" ".join(line.split()[:2]) for line in listed()}
     assert shown == commands("coordinator", coordinator.cli.app.app) | commands("workers", workers.cli.app.app)
 
 
 @pytest.mark.parametrize("line", listed(), ids=lambda line: " ".join(line.split()[:2]))
-def test_each_option_that_is_named_is_there(line: str) -> None:
+def test_every_option_named_in_the_readme_exists(line: str) -> None:
     program, command = line.split()[:2]
     app = {"coordinator": coordinator.cli.app.app, "workers": workers.cli.app.app}[program]
     group = typer.main.get_command(app)
@@ -105,6 +105,6 @@ def test_each_option_that_is_named_is_there(line: str) -> None:
     assert set(re.findall(r"--[a-z-]+", line)) <= known
 
 
-def test_it_is_short_and_names_no_place_of_a_machine() -> None:
+def test_readme_is_short_and_contains_no_local_paths() -> None:
     assert len(README.splitlines()) <= 200
     assert re.findall(r"(?<![\w.])/(?:home|root|tmp|work|Users)/\S*", README) == []

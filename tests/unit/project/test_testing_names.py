@@ -7,14 +7,14 @@ import pytest
 from workers import testing
 
 
-def test_the_old_name_of_the_backing_works_with_a_warning() -> None:
+def test_old_name_of_the_backing_works_with_a_warning() -> None:
     with pytest.warns(DeprecationWarning, match=r"workers\.testing\.Desk is now MemoryBacking"):
         old = testing.Desk
     assert old is testing.MemoryBacking
 
 
 @pytest.mark.parametrize("kind", [testing.AsyncRun, testing.Run])
-def test_the_old_name_of_the_parameter_works_with_a_warning(kind: type[testing.AsyncRun] | type[testing.Run]) -> None:
+def test_old_name_of_the_parameter_works_with_a_warning(kind: type[testing.AsyncRun] | type[testing.Run]) -> None:
     backing = testing.MemoryBacking()
     with pytest.warns(DeprecationWarning, match="the parameter desk is now called backing"):
         run = kind(desk=backing)
@@ -22,6 +22,6 @@ def test_the_old_name_of_the_parameter_works_with_a_warning(kind: type[testing.A
     assert [note.text for note in backing.notes] == ["kept there"]
 
 
-def test_a_name_that_never_was_is_an_attribute_error() -> None:
+def test_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'absent'"):
         testing.absent  # noqa: B018  # the access itself is tested

@@ -58,5 +58,5 @@ def test_each_wrong_call_is_a_type_error_and_nothing_else_is(checker):
     assert checker() == expected()
 
 
-def test_there_are_wrong_calls_to_find():
+def test_the_file_of_wrong_calls_is_not_empty():
     assert len(expected()) > 20

@@ -10,17 +10,17 @@ import pytest
 from tests.waiting import eventually, wait_until
 
 
-def test_the_first_true_answer_is_returned() -> None:
+def test_first_true_answer_is_returned() -> None:
     answers = iter([0, None, 7, 8])
     assert wait_until(lambda: next(answers), "an answer") == 7
 
 
-def test_waiting_in_vain_names_what_was_waited_for() -> None:
+def test_timeout_names_what_was_waited_for() -> None:
     with pytest.raises(AssertionError, match="for the moon; the last answer was 0"):
         wait_until(lambda: 0, "the moon", timeout=0)
 
 
-async def test_a_coroutine_may_be_asked() -> None:
+async def test_coroutine_may_be_the_condition() -> None:
     answers = iter([0, 7])
 
     async def ask() -> int:
@@ -29,7 +29,7 @@ async def test_a_coroutine_may_be_asked() -> None:
     assert await eventually(ask, "an answer") == 7
 
 
-async def test_waiting_in_vain_in_a_loop_names_it_too() -> None:
+async def test_timeout_in_an_event_loop_names_what_was_waited_for() -> None:
     with pytest.raises(AssertionError, match="for the moon"):
         await eventually(lambda: 0, "the moon", timeout=0)
 
@@ -50,7 +50,7 @@ ALLOWED = {
 }
 
 
-def test_each_sleep_outside_the_helpers_has_a_comment_that_says_why() -> None:
+def test_every_sleep_outside_the_helpers_has_a_comment_that_says_why() -> None:
     unexplained = []
     for file in sorted(TESTS.rglob("*.py")):
         name = file.relative_to(TESTS).as_posix()

@@ -15,7 +15,7 @@ def enqueue() -> Call:
     return Call(scripts.ENQUEUE, "{x:0}", ("", "b"), (("id",),), "id")
 
 
-def test_a_refusal_after_a_try_that_was_sent_is_no_proof_that_nothing_was_written() -> None:
+def test_refusal_after_an_earlier_send_does_not_prove_that_nothing_was_written() -> None:
     gathered = Answers([enqueue()])
     assert gathered.take([SENT])
     assert not gathered.take([ServerFull("full")])
@@ -26,19 +26,19 @@ def test_a_refusal_after_a_try_that_was_sent_is_no_proof_that_nothing_was_writte
     assert isinstance(first.result()[0], ServerFull)
 
 
-def test_once_sent_it_stays_in_doubt() -> None:
+def test_call_that_was_sent_stays_in_doubt() -> None:
     gathered = Answers([enqueue()])
     gathered.take([SENT])
     gathered.take([NOT_SENT])
     assert isinstance(gathered.result()[0], Unconfirmed)
 
 
-def test_a_fail_fast_call_is_given_up_only_if_it_was_surely_not_sent() -> None:
+def test_fail_fast_call_stops_retrying_only_if_it_was_certainly_not_sent() -> None:
     assert not Answers([fail_fast(enqueue())]).take([NOT_SENT])
     assert Answers([fail_fast(enqueue())]).take([SENT])
 
 
-def test_a_question_can_be_given_up_though_it_was_sent() -> None:
+def test_read_only_call_may_stop_retrying_even_if_it_was_sent() -> None:
     """Nothing was to be carried out: one node that hangs keeps nobody from what others say."""
     question = read("{x:0}", "INFO")
     gathered = Answers([type(question)(question.at, question.arguments, fail_fast=True)])

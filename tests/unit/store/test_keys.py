@@ -31,7 +31,7 @@ def test_lua_builds_the_same_key(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_lua_builds_the_same_key_where_it_is_written_out(name: str) -> None:
+def test_lua_builds_the_same_key_when_it_is_inlined(name: str) -> None:
     keys = Keys("runs", 3)
     names = [f"given{number}" for number in range(len(inspect.signature(METHODS[name]).parameters) - 1)]
     written = f"local function f({', '.join(names)}) return {lua_keys()[f'{name}_key'].of(names)[1:-1]} end"
@@ -41,23 +41,23 @@ def test_lua_builds_the_same_key_where_it_is_written_out(name: str) -> None:
         lua_keys()[f"{name}_key"].of([*names, "another"])
 
 
-def test_there_is_a_key_for_each_method_and_no_other() -> None:
+def test_lua_has_a_function_for_each_key_method_and_no_other() -> None:
     assert set(lua_keys()) == {f"{name}_key" for name in METHODS}
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_key_says_its_type_and_its_end(name: str) -> None:
+def test_key_documents_its_type_and_content(name: str) -> None:
     assert re.match(r"(hash|set|zset|list|string): .+", METHODS[name].__doc__ or "")
 
 
-def test_all_keys_of_a_partition_share_one_tag_and_no_two_are_the_same() -> None:
+def test_keys_of_a_partition_share_one_hash_tag_and_are_distinct() -> None:
     keys = Keys("runs", 3)
     built = [method(keys, *["x"] * (len(inspect.signature(method).parameters) - 1)) for method in METHODS.values()]
     assert all(key.startswith("{runs:3}:") for key in built)
     assert len(set(built)) == len(built)
 
 
-def test_the_bells_of_lines_of_any_name_are_told_apart() -> None:
+def test_bells_of_routes_with_any_names_are_distinct() -> None:
     keys = Keys("runs", 0)
     routes = ["coordinator:k@0", "suspect:k@0", "q:suspect@0", "q:k@1"]
     bells = [keys.coordinator_bell(), *map(keys.bell, routes), *map(keys.suspect_bell, routes)]
@@ -65,12 +65,12 @@ def test_the_bells_of_lines_of_any_name_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a{b", "a:b", "x" * 101, "ä"])
-def test_a_namespace_has_a_name(name: str) -> None:
+def test_namespace_name_is_checked(name: str) -> None:
     with pytest.raises(BadName):
         Keys(name, 0)
 
 
-def test_a_run_is_found_in_its_partition() -> None:
+def test_run_id_leads_to_its_partition() -> None:
     namespace = Namespace("runs", partitions=4)
     assert namespace.keys_of("00000000000000000001-03").at == "{runs:3}"
     assert [keys.partition for keys in namespace.everywhere()] == [0, 1, 2, 3]

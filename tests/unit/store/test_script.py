@@ -61,7 +61,7 @@ def defined(source: str) -> set[str]:
     return set(re.findall(r"^local (?:function )?([A-Za-z_]\w*)", source, re.M))
 
 
-def test_every_file_is_a_script_or_a_shared_part() -> None:
+def test_every_lua_file_is_a_script_or_a_shared_part() -> None:
     names = [path.stem for path in LUA.rglob("*.lua")]
     assert sorted(names) == sorted([*(script.name for script in SCRIPTS), *PARTS])
     assert len({script.name for script in SCRIPTS}) == len(SCRIPTS)
@@ -70,7 +70,7 @@ def test_every_file_is_a_script_or_a_shared_part() -> None:
     )
 
 
-def test_a_script_is_imported_under_its_name() -> None:
+def test_script_is_imported_under_its_name() -> None:
     assert scripts.ENQUEUE in SCRIPTS
     assert scripts.ENQUEUE.name == "enqueue"
     with pytest.raises(AttributeError, match=r"there is no Lua file nothing\.lua"):
@@ -78,13 +78,13 @@ def test_a_script_is_imported_under_its_name() -> None:
 
 
 @EVERY_SCRIPT
-def test_a_head_names_roles_that_exist(script: Script) -> None:
+def test_header_names_existing_roles(script: Script) -> None:
     assert script.roles
     assert set(script.roles) <= set(ROLES)
 
 
 @EVERY_SCRIPT
-def test_a_head_names_the_keys_that_the_script_may_touch(script: Script) -> None:
+def test_header_names_the_keys_that_the_script_may_touch(script: Script) -> None:
     names = words(script.body)
     redirected = set(re.findall(r"local function (\w+)_key\(", script.body))  # to the keys of a record
     used = {name.removesuffix("_key") for name in lua_keys() if name in names} - redirected
@@ -92,7 +92,7 @@ def test_a_head_names_the_keys_that_the_script_may_touch(script: Script) -> None
 
 
 @EVERY_SCRIPT
-def test_a_head_explains_every_argument(script: Script) -> None:
+def test_header_explains_every_argument(script: Script) -> None:
     for argument in (*script.arguments, *script.item_fields):
         assert re.search(rf"^--   {argument}: .+", script.source, re.M), f"{argument} is not explained"
 
@@ -119,14 +119,14 @@ def test_every_field_that_a_script_names_is_declared(script: Script) -> None:
     assert unknown == set(), "declare it in coordinator/store/formats.py"
 
 
-def test_a_reader_of_an_unknown_field_is_refused() -> None:
+def test_reader_of_an_unknown_field_is_refused() -> None:
     with pytest.raises(BadCall, match="colour is not declared as a field of run"):
         expand("local status, colour = read_fields(run_key(id), 'status', 'colour')")
     with pytest.raises(BadCall, match="colour is not declared as a field of worker"):
         expand("local worker = read_named(worker_key(id), 'lease',\n  'colour')")
 
 
-def test_readers_and_constants_are_written_out() -> None:
+def test_readers_and_constants_are_inlined() -> None:
     assert expand("if run.status == RUNNING and not is_ended(status) then").startswith(
         "if run.status == 'running' and not ("
     )
@@ -136,7 +136,7 @@ def test_readers_and_constants_are_written_out() -> None:
 
 
 @pytest.mark.parametrize("name", [*(script.name for script in SCRIPTS), *PARTS])
-def test_statuses_and_places_in_a_reply_are_named(name: str) -> None:
+def test_statuses_and_reply_positions_are_named(name: str) -> None:
     source = without_comments(PARTS[name] if name in PARTS else Script(name).source)
     assert re.findall(r"\bstatus [=~]= '|'status', '\w+'\)", source) == []
     assert re.findall(r"\w\[[2-9]\d*\]|\bv\[1\]", source) == [], (
@@ -145,14 +145,14 @@ def test_statuses_and_places_in_a_reply_are_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*(script.name for script in SCRIPTS), *PARTS])
-def test_nothing_hides_a_generated_name(name: str) -> None:
+def test_generated_names_are_not_shadowed(name: str) -> None:
     source = PARTS[name] if name in PARTS else Script(name).source
     generated = {*CONSTANTS, *expressions(), *defined(FUNCTIONS)}
     allowed = {"ckpt_key", "messages_key", "run_key"} if name == "record" else set()
     assert (defined(source) & generated) == allowed
 
 
-def test_the_heads_together_are_the_law() -> None:
+def test_all_headers_together_match_the_table_of_moves() -> None:
     found: dict[tuple[str | None, str], set[str]] = {}
     for script in SCRIPTS:
         for move in script.head.get("Moves", ()):
@@ -162,7 +162,7 @@ def test_the_heads_together_are_the_law() -> None:
 
 
 @EVERY_SCRIPT
-def test_a_head_says_what_it_is_for(script: Script) -> None:
+def test_header_describes_the_purpose_of_the_script(script: Script) -> None:
     lines = script.source.splitlines()
     assert re.fullmatch(rf"-- {script.name}: .+", lines[0])
     assert script.head["Answers"]
@@ -173,7 +173,7 @@ def test_a_head_says_what_it_is_for(script: Script) -> None:
 
 
 @EVERY_SCRIPT
-def test_what_a_head_names_is_used(script: Script) -> None:
+def test_everything_named_in_a_header_is_used(script: Script) -> None:
     body = code(script.source)
     for argument in script.arguments:
         assert re.search(rf"\b{argument}\b", body), f"{argument} is given, and not used"
@@ -184,7 +184,7 @@ def test_what_a_head_names_is_used(script: Script) -> None:
 
 
 @EVERY_SCRIPT
-def test_a_part_that_is_named_is_used(script: Script) -> None:
+def test_every_imported_part_is_used(script: Script) -> None:
     uses = list(script.head.get("Uses", ()))
     for place, part in enumerate(uses):
         users = script.source + "".join(PARTS[later] for later in uses[place + 1 :])
@@ -192,7 +192,7 @@ def test_a_part_that_is_named_is_used(script: Script) -> None:
 
 
 @EVERY_SCRIPT
-def test_the_answers_are_those_of_the_head(script: Script) -> None:
+def test_script_gives_exactly_the_answers_of_its_header(script: Script) -> None:
     source = without_comments(script.source)
     said = set(re.findall(r"\{ '([a-z]+)'", source)) | set(re.findall(r"answers\[i\] = .*?'([a-z]+)' or '", source))
     listed = set(script.head["Answers"])
@@ -229,18 +229,18 @@ def test_no_script_touches_a_global_variable(script: Script) -> None:
     assert re.findall(r"^(?!local )\s*function \w+", code(script.source), re.M) == []
 
 
-def test_the_search_for_globals_finds_one() -> None:
+def test_search_for_globals_finds_a_planted_one() -> None:
     assert list(free_names("local a = { key = 1 }\nb = a\nreturn c.d")) == ["b", "c"]
 
 
 @EVERY_SCRIPT
-def test_a_script_has_no_key_or_argument_without_a_name(script: Script) -> None:
+def test_every_key_and_argument_of_a_script_has_a_name(script: Script) -> None:
     assert not re.search(r"\b(KEYS|ARGV)\b", code(script.source))
     assert not re.search(r"\bTAG\b", script.source), "keys are built by the functions of keys.py"
 
 
 @EVERY_SCRIPT
-def test_only_what_is_needed_travels(script: Script) -> None:
+def test_only_the_needed_key_functions_are_sent(script: Script) -> None:
     functions = {one.source for one in expressions().values()}
     sent = {name for name in expressions() if f"local function {name}(" in script.text}
     body = "".join(line + "\n" for line in script.text.split("\n") if line not in functions)
@@ -248,7 +248,7 @@ def test_only_what_is_needed_travels(script: Script) -> None:
 
 
 @EVERY_SCRIPT
-def test_keys_of_plain_names_are_written_out(script: Script) -> None:
+def test_keys_with_plain_names_are_inlined(script: Script) -> None:
     """A server makes every function anew for each call."""
     text, functions = code(script.text), {code(one.source) for one in expressions().values()}
     body = "\n".join(line for line in text.split("\n") if line not in functions)
@@ -257,7 +257,7 @@ def test_keys_of_plain_names_are_written_out(script: Script) -> None:
 
 
 @EVERY_SCRIPT
-def test_of_the_shared_parts_only_what_is_used_travels(script: Script) -> None:
+def test_only_the_used_shared_functions_are_sent(script: Script) -> None:
     """A server makes every function anew for each call."""
     text = code(script.text)
     made = re.findall(r"^local function (\w+)|^local (\w+(?:, \w+)*)", text, re.M)
@@ -271,13 +271,13 @@ def test_when_memory_is_full_only_enqueue_and_ordinary_saves_are_refused() -> No
     assert refused == {"enqueue", "fire", "schedule", "checkpoint", "note", "record_save"}
 
 
-def test_only_what_the_server_knows_stands_in_the_first_line() -> None:
+def test_first_line_contains_only_flags_that_the_server_knows() -> None:
     for script in SCRIPTS:
         assert re.fullmatch(r"#!lua( flags=(allow-oom|no-writes))?", script.text.split("\n", 1)[0])
         assert script.text_without_shebang == script.text.split("\n", 1)[1]
 
 
-def test_time_is_the_servers_in_every_script() -> None:
+def test_every_script_uses_the_servers_time() -> None:
     for script in SCRIPTS:
         assert "'TIME'" not in script.source
         assert "os." not in code(script.source)
@@ -286,7 +286,7 @@ def test_time_is_the_servers_in_every_script() -> None:
             assert "server_ms(now)" in script.source, f"{script.name} trusts the caller's time"
 
 
-def test_a_call_with_a_wrong_name_is_refused() -> None:
+def test_call_with_a_wrong_argument_name_is_refused() -> None:
     lock = Script("lock")
     with pytest.raises(BadCall, match="lock takes lock, token, ttl; it was given lock, token"):
         lock.call("{t:0}", lock="l", token="t")
@@ -294,18 +294,18 @@ def test_a_call_with_a_wrong_name_is_refused() -> None:
         lock.call("{t:0}", [("item",)], lock="l", token="t", ttl=1)
 
 
-def test_a_call_passes_by_name() -> None:
+def test_call_passes_arguments_by_name() -> None:
     lock = Script("lock")
     assert lock.call("{t:0}", ttl=3, token="t", lock="l").fixed == ("l", "t", 3)
 
 
-def test_a_call_knows_the_run_that_it_is_about() -> None:
+def test_call_knows_which_run_it_concerns() -> None:
     for script in SCRIPTS:
         given: dict[str, Any] = dict.fromkeys(script.arguments, "x")
         assert script.call("{t:0}", **given).run == ("x" if "id" in script.arguments else None)
 
 
-def test_names_in_the_parts_do_not_hide_those_of_a_head() -> None:
+def test_names_in_shared_parts_do_not_shadow_those_of_a_header() -> None:
     """A part comes after the arguments: a function of the same name would take an argument's place."""
     for script in SCRIPTS:
         for part in script.head.get("Uses", ()):

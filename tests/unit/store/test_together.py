@@ -26,7 +26,7 @@ def keys(requests: list[Request]) -> list[str]:
     return [str(request.arguments[1]) for request in requests]  # type: ignore[union-attr]  # no scripts here
 
 
-def test_what_is_asked_in_the_same_step_goes_together() -> None:
+def test_requests_of_the_same_step_travel_together() -> None:
     plan = together([asks("a", 2), asks("b", 1), asks("c", 3)])
     assert keys(next(plan)) == ["a", "b", "c"]
     assert keys(plan.send(["1", "2", "3"])) == ["al", "ar", "cl", "cr"]
@@ -36,7 +36,7 @@ def test_what_is_asked_in_the_same_step_goes_together() -> None:
     assert done.value.value == ["1 4 5", "2", "3 6 7 8 9"]
 
 
-def test_one_that_fails_keeps_none_of_the_others() -> None:
+def test_failing_plan_does_not_stop_the_others() -> None:
     plan = together([asks("a", 1), asks("b", 1), asks("c", 1)])
     next(plan)
     doubt = Unconfirmed("no answer", [])
@@ -46,7 +46,7 @@ def test_one_that_fails_keeps_none_of_the_others() -> None:
     assert (type(refused), unconfirmed, came) == (NotFound, doubt, "3")
 
 
-def test_a_mistake_of_ours_is_not_taken_for_an_answer() -> None:
+def test_programming_error_is_not_taken_for_a_reply() -> None:
     def broken() -> Generator[Request | list[Request], Any, str]:
         yield read("{n:0}", "GET", "a")
         raise ZeroDivisionError
@@ -57,7 +57,7 @@ def test_a_mistake_of_ours_is_not_taken_for_an_answer() -> None:
         plan.send(["1"])
 
 
-def test_none_at_all_asks_nothing() -> None:
+def test_no_plans_send_nothing() -> None:
     with pytest.raises(StopIteration) as done:
         next(together([]))
     assert done.value.value == []

@@ -84,7 +84,7 @@ def test_an_error_that_may_pass_is_transient(error: Exception, sentence: str, re
     assert (mapped.sent, mapped.rediscover) == (False, rediscover)
 
 
-def test_a_moved_slot_names_its_new_master_and_the_asked_host_where_there_is_none() -> None:
+def test_redirect_names_the_new_master_or_else_the_asked_host() -> None:
     moved = map_error(foreign.MovedError("5 OTHER:7002"), CLUSTER, sent=False, node=NODE)
     assert isinstance(moved, SlotMoved)
     assert (moved.slot, moved.node) == (5, Node("other", 7002))

@@ -58,25 +58,25 @@ def test_calls_of_one_script_and_partition_become_one_command() -> None:
     ]
 
 
-def test_other_fixed_arguments_are_another_command() -> None:
+def test_calls_with_different_fixed_arguments_become_separate_commands() -> None:
     other = COMPLETE.each(AT, "b", {"now": "5"}, id="b", token="t", result=b"")
     assert [packet.carries for packet in pack([complete("a"), other])] == [[0], [1]]
 
 
-def test_what_takes_no_list_stays_alone() -> None:
+def test_call_without_a_list_argument_stays_alone() -> None:
     packets = pack([fail("a"), fail("b"), read(AT, "GET", "x"), claim()])
     assert [packet.carries for packet in packets] == [[0], [1], [2], [3]]
     assert packets[2].command(bare=False, whole=True) == ["GET", "x"]
     assert packets[3].command(bare=False, whole=False)[-2:] == ["q:k@0", "q:k@1"]
 
 
-def test_many_in_one_call_are_not_taken_for_one_item() -> None:
+def test_call_with_many_items_is_not_mistaken_for_one_item() -> None:
     items = [("id", "q:k@0", b"", 0, "", "", "", "", "-", "", "")] * 2
     packet = pack([ENQUEUE.call(AT, items, now="", birth="b")])[0]
     assert packet.spread(["first", "second"]) == [["first", "second"]]
 
 
-def test_a_command_has_so_many_items_and_bytes_at_most() -> None:
+def test_command_has_a_limit_of_items_and_bytes() -> None:
     packets = pack([complete(str(n)) for n in range(MOST_ITEMS + 1)])
     assert [len(packet.items) for packet in packets] == [MOST_ITEMS, 1]
     packets = pack([complete(str(n), b"x" * (MOST_BYTES // 2)) for n in range(3)])
@@ -93,18 +93,18 @@ def test_whole_and_bare_commands() -> None:
 # ---- spreading
 
 
-def test_each_gets_its_own_answer() -> None:
+def test_each_call_gets_its_own_answer() -> None:
     packet = pack([complete("a"), complete("b")])[0]
     assert packet.spread([b"ok", b"fenced"]) == [b"ok", b"fenced"]
 
 
-def test_an_error_of_the_command_is_everybodys() -> None:
+def test_error_of_a_command_goes_to_all_its_calls() -> None:
     error = ValueError("x")
     assert pack([complete("a"), complete("b")])[0].spread(error) == [error, error]
 
 
 @pytest.mark.parametrize("reply", [[], [b"ok"], [b"ok"] * 3, b"ok", None])
-def test_an_answer_of_another_length_is_nobodys(reply: Any) -> None:
+def test_answer_of_the_wrong_length_is_given_to_no_call(reply: Any) -> None:
     answers = pack([complete("a"), complete("b")])[0].spread(reply)
     assert [type(answer) for answer in answers] == [BadCall, BadCall]
 
@@ -118,29 +118,29 @@ def test_one_bad_reply_leaves_the_other_commands_alone() -> None:
 # ---- trips
 
 
-def test_never_two_calls_about_one_run() -> None:
+def test_packet_never_contains_two_calls_about_one_run() -> None:
     for first in (save("a"), fail("a"), VIEW.call(AT, id="a")):
         for second in (save("a"), release("a"), complete("a")):
             assert count_next_trip([save("b"), first, fail("c"), second, save("d")]) == 3
 
 
-def test_calls_about_no_run_go_along() -> None:
+def test_calls_without_a_run_join_any_packet() -> None:
     assert count_next_trip([claim(), claim(), read(AT, "GET", "x"), save("a"), read(AT, "GET", "x")]) == 5
 
 
-def test_at_most_one_mebibyte() -> None:
+def test_packet_has_at_most_one_mebibyte() -> None:
     half = MOST_BYTES // 2
     assert count_next_trip([save("a", half), save("b", half - 1000), save("c", 1000)]) == 2
     assert count_next_trip([save("a", half), save("b", MOST_BYTES)]) == 1
 
 
-def test_a_larger_item_goes_alone() -> None:
+def test_larger_item_is_sent_alone() -> None:
     large = save("a", 3 * MOST_BYTES)
     assert count_next_trip([large, save("b")]) == 1
     assert count_next_trip([save("b"), large]) == 1
     assert count_next_trip([large]) == 1
 
 
-def test_nothing_waits() -> None:
+def test_no_calls_make_no_packet() -> None:
     assert count_next_trip([]) == 0
     assert pack([]) == []

@@ -24,21 +24,21 @@ FRAMES = [
 
 
 @pytest.mark.parametrize("frame", FRAMES)
-def test_a_frame_ends_where_its_last_byte_is(frame: bytes) -> None:
+def test_frame_ends_at_its_last_byte(frame: bytes) -> None:
     assert frame_end(frame + b"+next\r\n") == len(frame)
 
 
 @pytest.mark.parametrize("frame", FRAMES)
-def test_no_part_of_a_frame_is_a_frame(frame: bytes) -> None:
+def test_part_of_a_frame_is_not_a_frame(frame: bytes) -> None:
     assert [frame_end(frame[:length]) for length in range(len(frame))] == [None] * len(frame)
 
 
 @given(some.lists(some.binary(), min_size=1))
-def test_the_words_of_a_request_are_what_was_sent(sent: list[bytes]) -> None:
+def test_words_of_a_request_are_what_was_sent(sent: list[bytes]) -> None:
     request = b"*%d\r\n" % len(sent) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in sent)
     assert frame_end(request) == len(request)
     assert words(request) == sent
 
 
-def test_an_inline_request_has_words_too() -> None:
+def test_inline_request_has_words_too() -> None:
     assert words(b"SET key value\r\n") == [b"SET", b"key", b"value"]

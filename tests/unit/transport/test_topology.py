@@ -33,7 +33,7 @@ def searched(found: Topology, answers: dict[tuple[Node, str], Any]) -> list[Ques
         return asked
 
 
-def test_slots_are_those_of_redis():
+def test_hash_slots_are_computed_as_in_redis():
     # from CLUSTER KEYSLOT
     assert (slot_of("foo"), slot_of("{runs:0}"), slot_of("{runs:0}:run:x")) == (
         12182,
@@ -44,7 +44,7 @@ def test_slots_are_those_of_redis():
     assert tag_of("{runs:0}:bell:a") == "{runs:0}"
 
 
-def test_a_cluster_is_learned_from_the_first_node_that_answers():
+def test_cluster_topology_is_read_from_the_first_node_that_answers():
     cluster = make_topology(address("redis+cluster://a:1,b:2"))
     assert cluster.where("{x:0}") is None
     slots = [[0, 99, [b"b", 2, b"id"]], [100, SLOTS - 1, [b"", 3, b"id"]]]
@@ -53,14 +53,14 @@ def test_a_cluster_is_learned_from_the_first_node_that_answers():
     assert not cluster.stale
 
 
-def test_a_slot_that_moved_is_known_at_once_and_asked_for_anew():
+def test_moved_slot_is_used_at_once_and_the_topology_is_refreshed():
     cluster = make_topology(address("redis+cluster://a:1"))
     searched(cluster, {(A, "CLUSTER"): [[0, SLOTS - 1, [b"a", 1]]]})
     cluster.moved(slot_of("{x:0}"), C)
     assert (cluster.where("{x:0}"), cluster.where("{x:1}"), cluster.stale) == (C, A, True)
 
 
-def test_what_is_known_of_a_cluster_stays_in_use_while_nobody_answers():
+def test_known_topology_stays_in_use_while_no_node_answers():
     cluster = make_topology(address("redis+cluster://a:1"))
     searched(cluster, {(A, "CLUSTER"): [[0, SLOTS - 1, [b"a", 1]]]})
     cluster.doubt(A)
@@ -69,7 +69,7 @@ def test_what_is_known_of_a_cluster_stays_in_use_while_nobody_answers():
     assert cluster.where("{x:0}") == A
 
 
-def test_a_slot_that_nobody_served_is_asked_for_again():
+def test_slot_without_a_master_is_looked_up_again():
     cluster = make_topology(address("redis+cluster://a:1"))
     searched(cluster, {(A, "CLUSTER"): [[0, slot_of("{x:0}") - 1, [b"a", 1]]]})
     assert not cluster.stale
@@ -77,7 +77,7 @@ def test_a_slot_that_nobody_served_is_asked_for_again():
     assert cluster.stale
 
 
-def test_a_master_that_sentinels_name_must_be_one():
+def test_master_named_by_sentinels_must_confirm_its_role():
     group = make_topology(address("redis+sentinel://a:1,b:2/main"))
     answers = {
         (A, "SENTINEL"): [b"c", b"3"], (B, "SENTINEL"): [b"c", b"4"], (C, "ROLE"): [b"slave"], (Node("c", 4), "ROLE"): [b"master"],
@@ -89,7 +89,7 @@ def test_a_master_that_sentinels_name_must_be_one():
     assert searched(group, answers)[0].node == B, "the sentinel that answered is asked first"
 
 
-def test_a_group_without_a_master_is_trouble_and_a_refusal_is_said():
+def test_group_without_a_master_raises_and_a_refusal_is_reported():
     group = make_topology(address("redis+sentinel://a:1,b:2/main"))
     with pytest.raises(TransientError, match="no master now"):
         searched(group, {(A, "SENTINEL"): None})
@@ -97,7 +97,7 @@ def test_a_group_without_a_master_is_trouble_and_a_refusal_is_said():
         searched(group, {(B, "SENTINEL"): NotConfigured("the password")})
 
 
-def test_a_server_that_stands_alone_is_where_it_is():
+def test_single_server_keeps_its_address():
     assert make_topology(address("redis://a")).where("{x:0}") is HERE
     assert masters_from_reply([], A) == [None] * SLOTS
 
@@ -108,7 +108,7 @@ def served(*masters: Node) -> list[list[Any]]:
     return [[n * width, (n + 1) * width - 1, [m.host.encode(), m.port]] for n, m in enumerate(masters)]
 
 
-def test_a_node_that_is_cut_off_is_not_believed_for_ever():
+def test_isolated_node_is_not_trusted_forever():
     """It answers, and names a master that is gone: whoever knows the successor is asked, too."""
     cluster = make_topology(address("redis+cluster://b:2,c:3"))
     searched(cluster, {(B, "CLUSTER"): served(A, B), (C, "CLUSTER"): served(A, B)})
@@ -119,7 +119,7 @@ def test_a_node_that_is_cut_off_is_not_believed_for_ever():
     assert A not in {cluster.where(f"{{x:{n}}}") for n in range(20)}
 
 
-def test_where_nobody_knows_a_successor_the_master_stays_what_it_was():
+def test_master_is_kept_while_no_other_node_knows_a_successor():
     cluster = make_topology(address("redis+cluster://b:2,c:3"))
     known = {(B, "CLUSTER"): served(A, B), (C, "CLUSTER"): served(A, B)}
     searched(cluster, known)
@@ -129,7 +129,7 @@ def test_where_nobody_knows_a_successor_the_master_stays_what_it_was():
     assert not cluster.stale
 
 
-def test_who_was_named_by_a_node_that_moved_a_slot_is_asked_first():
+def test_node_named_by_a_redirect_is_asked_first():
     """Others may not have heard of it, and would send us back to where we were sent away."""
     cluster = make_topology(address("redis+cluster://a:1,b:2"))
     old = {(A, "CLUSTER"): served(A), (B, "CLUSTER"): served(A)}
@@ -144,7 +144,7 @@ def sentinels(master: Node, *names: Node) -> dict[tuple[Node, str], Any]:
     return {(name, "SENTINEL"): said for name in names} | {(master, "ROLE"): [b"master"]}
 
 
-def test_a_master_that_is_only_looked_for_again_stays_in_use_and_is_left_when_there_is_another():
+def test_master_stays_in_use_during_a_routine_check_and_is_replaced_if_there_is_another():
     group = make_topology(address("redis+sentinel://a:1,b:2/mymaster"))
     searched(group, sentinels(C, A, B))
     group.recheck()
@@ -154,7 +154,7 @@ def test_a_master_that_is_only_looked_for_again_stays_in_use_and_is_left_when_th
     assert (group.where("{x:0}"), group.stale) == (other, False)
 
 
-def test_a_master_that_is_looked_for_again_in_vain_stays_and_one_in_doubt_does_not():
+def test_master_is_kept_after_a_failed_routine_check_but_not_when_it_is_in_doubt():
     group = make_topology(address("redis+sentinel://a:1,b:2/mymaster"))
     searched(group, sentinels(C, A, B))
     group.recheck()
@@ -176,7 +176,7 @@ def named(master: Node, epoch: int, *by: Node) -> dict[tuple[Node, str], Any]:
     return sentinels(master, *by) | states
 
 
-def test_a_sentinel_that_is_cut_off_together_with_its_master_is_not_believed():
+def test_sentinel_isolated_together_with_its_master_is_not_trusted():
     """Both answer as before: the one that it is the master, the other that this is so."""
     group = make_topology(address(THREE))
     before = sentinels(OLD, A, B, D)
@@ -191,14 +191,14 @@ def test_a_sentinel_that_is_cut_off_together_with_its_master_is_not_believed():
         searched(group, before)
 
 
-def test_where_sentinels_disagree_and_most_are_silent_the_latest_epoch_counts():
+def test_latest_epoch_counts_when_sentinels_disagree_and_most_are_silent():
     for url in (THREE, "redis+sentinel://d:4,b:2,a:1/mymaster"):
         group = make_topology(address(url))
         searched(group, named(OLD, 1, A) | named(NEW, 2, B))
         assert group.where("{x:0}") == NEW
 
 
-def test_a_master_of_an_older_epoch_is_no_way_out_where_the_latest_cant_be_reached():
+def test_master_of_an_older_epoch_is_not_used_when_the_latest_is_unreachable():
     group = make_topology(address(THREE))
     answers = named(OLD, 1, A) | named(NEW, 2, B)
     with pytest.raises(TransientError, match="no master now"):
@@ -210,20 +210,20 @@ def test_a_master_of_an_older_epoch_is_no_way_out_where_the_latest_cant_be_reach
     assert group.where("{x:0}") is None, "what it takes from now on is lost"
 
 
-def test_a_successor_that_most_have_not_heard_of_is_found_where_the_old_master_is_gone():
+def test_successor_unknown_to_most_sentinels_is_found_when_the_old_master_is_gone():
     group = make_topology(address(THREE))
     searched(group, named(OLD, 1, A, B) | named(NEW, 2, D) | {(OLD, "ROLE"): AWAY})
     assert group.where("{x:0}") == NEW
 
 
-def test_a_sentinel_that_is_silent_is_asked_last():
+def test_silent_sentinel_is_asked_last():
     group = make_topology(address(THREE))
     searched(group, sentinels(OLD, B, D))
     group.recheck()
     assert [question.node for question in searched(group, sentinels(OLD, B, D))] == [B, D, OLD]
 
 
-def test_only_the_master_of_a_group_is_looked_for_again_and_only_now_and_then():
+def test_only_the_master_of_a_sentinel_group_is_checked_again_and_only_occasionally():
     group, cluster = make_topology(address(THREE)), make_topology(address("redis+cluster://a:1"))
     searched(group, sentinels(OLD, A, B, D))
     searched(cluster, {(A, "CLUSTER"): served(A)})

@@ -34,14 +34,14 @@ CANCEL: dict[str, Any] = dict.fromkeys(scripts.CANCEL.arguments, 1)
 OK = [b"ok"]
 
 
-def test_what_replicas_have_is_done() -> None:
+def test_call_confirmed_by_replicas_is_done() -> None:
     assert answers([0], [OK, OK, 1]) == [OK]
     (short,) = answers([0], [OK, OK, 0])
     assert (type(short), short.sent) == (TransientError, True)
     assert short.rediscover, "a master that was cut off and replaced does not know: somebody else must be asked"
 
 
-def test_a_node_that_is_demoted_after_the_call_leaves_it_unconfirmed() -> None:
+def test_call_is_unconfirmed_if_its_node_was_demoted_afterwards() -> None:
     """What it says of the mark says nothing of the call, which was carried out: `not sent` would let a caller do it elsewhere."""
     said = [
         foreign.ReadOnlyError("You can't write against a read only replica."),
@@ -60,7 +60,7 @@ def test_a_node_that_is_demoted_after_the_call_leaves_it_unconfirmed() -> None:
     )
 
 
-def test_a_call_that_was_not_carried_out_may_be_sent_elsewhere() -> None:
+def test_call_that_was_not_executed_may_be_sent_elsewhere() -> None:
     moved, demoted = foreign.MovedError("5 127.0.0.1:7000"), foreign.ReadOnlyError("read only")
     (answer,) = answers([0], [moved, moved, 0])
     assert isinstance(answer, SlotMoved)
@@ -68,7 +68,7 @@ def test_a_call_that_was_not_carried_out_may_be_sent_elsewhere() -> None:
     assert (type(answer), answer.sent, answer.rediscover) == (TransientError, False, True)
 
 
-def test_a_partition_on_its_way_to_another_node_spoils_none_of_its_neighbours() -> None:
+def test_partition_that_is_moving_does_not_affect_other_calls() -> None:
     asked = foreign.AskError("5 127.0.0.1:7000")
     away, here = answers([0, 1], [asked, OK, asked, OK, 1])
     assert (type(away), away.sent) == (TransientError, False)
