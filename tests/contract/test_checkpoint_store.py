@@ -152,12 +152,12 @@ def ids(checkpoints: Any) -> list[str]:
 # ---- saving and loading ------------------------------------------------------------------------------------------------
 
 
-def test_nothing_found_is_none_and_no_error(store):
+def test_missing_checkpoint_is_none_and_not_an_error(store):
     assert store.load("r1") is None
     assert store.list_interrupted() == []
 
 
-def test_what_was_saved_comes_back_equal_and_of_the_same_type(store):
+def test_checkpoint_round_trips_with_its_types(store):
     meta = Meta("r/1: ä", "a1", "Ada", "c1", "ch1", "g1", "why is the sea salty?", "large", "r0")
     saved = Checkpoint(
         meta,
@@ -176,7 +176,7 @@ def test_what_was_saved_comes_back_equal_and_of_the_same_type(store):
     assert [phase.name for phase in found.phases] == ["plan", "plan", "act"]
 
 
-def test_a_save_takes_the_place_of_the_one_before(store):
+def test_save_replaces_the_previous_one(store):
     store.save(checkpoint("r1", "a", iteration=1, phases=(Phase("p", 1), Phase("q", 2)), state={"a": 1}))
     store.save(checkpoint("r1", "a", "b", iteration=2, phases=(Phase("p", 1),), state={}))
     found = store.load("r1")
@@ -194,13 +194,13 @@ def test_a_save_takes_the_place_of_the_one_before(store):
         pytest.param(["abc", "abc", "abc"], id="unchanged"),
     ],
 )
-def test_every_transcript_comes_back_as_it_was_saved(store, transcripts):
+def test_every_transcript_round_trips(store, transcripts):
     for iteration, transcript in enumerate(transcripts):
         store.save(checkpoint("r1", *transcript, iteration=iteration))
         assert store.load("r1").messages == list(transcript)
 
 
-def test_what_changes_after_a_save_does_not_reach_it(store):
+def test_changes_after_a_save_do_not_reach_it(store):
     messages, state = [{"content": "a"}], {"n": 1}
     store.save(Checkpoint(Meta("r1"), messages, state=state))
     messages[0]["content"] = "changed"
@@ -210,7 +210,7 @@ def test_what_changes_after_a_save_does_not_reach_it(store):
     assert (found.messages, found.state) == ([{"content": "a"}], {"n": 1})
 
 
-def test_a_message_that_was_edited_in_place_is_saved_as_it_is_now(store):
+def test_message_edited_in_place_is_saved_as_it_is_now(store):
     messages = [{"content": "a"}, {"content": "b"}]
     store.save(Checkpoint(Meta("r1"), messages))
     messages[0]["content"] = "edited"
@@ -218,7 +218,7 @@ def test_a_message_that_was_edited_in_place_is_saved_as_it_is_now(store):
     assert store.load("r1").messages == [{"content": "edited"}, {"content": "b"}]
 
 
-def test_what_cannot_be_kept_is_refused_with_its_place_and_the_last_good_one_stays(store, monkeypatch):
+def test_value_that_cannot_be_stored_is_refused_with_its_path_and_the_last_checkpoint_stays(store, monkeypatch):
     store.save(checkpoint("r1", "good"))
     with pytest.raises(NotPlain, match=r"messages\[1\]\.call is an object"):
         store.save(checkpoint("r1", "good", {"call": object()}))
@@ -233,7 +233,7 @@ def test_what_cannot_be_kept_is_refused_with_its_place_and_the_last_good_one_sta
 
 
 @pytest.mark.parametrize("id", ["", "a\nb", "x" * 201])
-def test_a_run_needs_an_id(store, id):
+def test_run_requires_an_id(store, id):
     for call in (store.load, store.delete, Meta):
         with pytest.raises(BadName, match="run id"):
             call(id)
@@ -242,7 +242,7 @@ def test_a_run_needs_an_id(store, id):
 # ---- the seeds' recovery candidate -------------------------------------------------------------------------------------
 
 
-def test_save_and_delete_clear_the_candidate(store):
+def test_saved_and_deleted_run_is_no_longer_a_recovery_candidate(store):
     store.save(checkpoint("r1"))
     assert ids(store.list_interrupted()) == ["r1"]
     store.delete("r1")
@@ -250,14 +250,14 @@ def test_save_and_delete_clear_the_candidate(store):
     assert store.load("r1") is None
 
 
-def test_deleting_what_is_not_there_is_fine(store):
+def test_deleting_a_missing_checkpoint_succeeds(store):
     store.delete("r1")
     store.save(checkpoint("r1"))
     store.delete("r1")
     store.delete("r1")
 
 
-def test_a_run_may_begin_anew_after_its_end(store, place):
+def test_run_may_start_again_after_its_end(store, place):
     store.save(checkpoint("r1", "old"))
     store.delete("r1")
     store.save(checkpoint("r1", "new"))
@@ -267,7 +267,7 @@ def test_a_run_may_begin_anew_after_its_end(store, place):
     assert store.load("r1").messages == ["elsewhere"]
 
 
-def test_all_that_are_left_are_listed_in_the_order_of_their_saves(store):
+def test_interrupted_runs_are_listed_in_the_order_of_their_saves(store):
     for id in ("r1", "r2", "r3"):
         store.save(checkpoint(id, id))
     store.save(checkpoint("r1", "again"))
@@ -278,7 +278,7 @@ def test_all_that_are_left_are_listed_in_the_order_of_their_saves(store):
 # ---- order -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_late_save_never_overwrites_a_newer_one(store):
+def test_late_save_never_overwrites_a_newer_one(store):
     store.save(checkpoint("r1", "new", seq=7))
     store.save(checkpoint("r1", "late", seq=6))
     assert (store.load("r1").seq, store.load("r1").messages) == (7, ["new"])
@@ -286,7 +286,7 @@ def test_a_late_save_never_overwrites_a_newer_one(store):
     assert store.load("r1").messages == ["newer"]
 
 
-def test_an_equal_number_is_a_repetition(store, place):
+def test_save_with_an_equal_number_is_a_repetition(store, place):
     store.save(checkpoint("r1", "first", seq=7))
     store.save(checkpoint("r1", "second", seq=7))
     place.die(store)
@@ -294,7 +294,7 @@ def test_an_equal_number_is_a_repetition(store, place):
     assert store.load("r1").messages == ["first"]
 
 
-def test_a_repetition_with_other_content_spoils_nothing(store, place):
+def test_repetition_with_different_content_changes_nothing(store, place):
     store.save(checkpoint("r1", "a", "b", seq=7))
     place.die(store)
     other = place.open()
@@ -303,14 +303,14 @@ def test_a_repetition_with_other_content_spoils_nothing(store, place):
     assert other.load("r1").messages == ["X", "Y", "new"]
 
 
-def test_without_a_number_a_save_is_the_newest(store):
+def test_save_without_a_number_is_the_newest(store):
     far = 4_000_000_000_000
     store.save(checkpoint("r1", "from a clock that is ahead", seq=far))
     store.save(checkpoint("r1", "new"))
     assert (store.load("r1").messages, store.load("r1").seq > far) == (["new"], True)
 
 
-def test_a_late_save_does_not_bring_a_deleted_checkpoint_back(store):
+def test_late_save_does_not_restore_a_deleted_checkpoint(store):
     store.save(checkpoint("r1", seq=3))
     store.delete("r1")
     store.save(checkpoint("r1", seq=4))
@@ -321,7 +321,7 @@ def test_a_late_save_does_not_bring_a_deleted_checkpoint_back(store):
 # ---- processes ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_another_live_process_executes_is_not_listed(store, place):
+def test_run_of_another_live_process_is_not_listed(store, place):
     store.save(checkpoint("r1"))
     other = place.open()
     assert other.list_interrupted() == []
@@ -330,13 +330,13 @@ def test_what_another_live_process_executes_is_not_listed(store, place):
     assert ids(other.list_interrupted()) == ["r1"]
 
 
-def test_what_a_closed_store_held_can_be_taken_at_once(store, place):
+def test_runs_of_a_closed_store_can_be_claimed_at_once(store, place):
     store.save(checkpoint("r1"))
     store.close()
     assert ids(place.open().claim_interrupted()) == ["r1"]
 
 
-def test_a_store_that_was_closed_can_be_used_again(store, place):
+def test_closed_store_can_be_used_again(store, place):
     store.save(checkpoint("r1", "a"))
     store.close()
     assert ids(store.claim_interrupted()) == ["r1"]
@@ -345,7 +345,7 @@ def test_a_store_that_was_closed_can_be_used_again(store, place):
     assert store.load("r1").messages == ["a", "b"]
 
 
-def test_an_interrupted_run_is_claimed_once(store, place):
+def test_interrupted_run_is_claimed_once(store, place):
     for id in ("r1", "r2"):
         store.save(checkpoint(id, id))
     place.die(store)
@@ -356,7 +356,7 @@ def test_an_interrupted_run_is_claimed_once(store, place):
     assert two.list_interrupted() == []
 
 
-def test_a_claimed_run_goes_on_in_the_same_record(store, place):
+def test_claimed_run_continues_in_the_same_record(store, place):
     store.save(checkpoint("r1", "a", "b", phases=(Phase("p", 1),), state={"n": 1}))
     before = store.load("r1").seq
     place.die(store)
@@ -370,7 +370,7 @@ def test_a_claimed_run_goes_on_in_the_same_record(store, place):
     assert ids(other.list_interrupted()) == ["r1"], "one record"
 
 
-def test_a_process_that_lost_its_run_can_neither_save_nor_delete(store, place):
+def test_process_that_lost_its_run_can_neither_save_nor_delete(store, place):
     store.save(checkpoint("r1", "a"))
     place.die(store)
     other = place.open()
@@ -383,14 +383,14 @@ def test_a_process_that_lost_its_run_can_neither_save_nor_delete(store, place):
     assert store.load("r1").messages == ["a", "b"]
 
 
-def test_a_process_that_only_hung_goes_on_where_nobody_took_its_run(store, place):
+def test_process_that_hung_continues_if_no_process_claimed_its_run(store, place):
     store.save(checkpoint("r1", "a"))
     place.die(store)
     store.save(checkpoint("r1", "a", "b"))
     assert store.load("r1").messages == ["a", "b"]
 
 
-def test_a_store_of_a_start_without_claims_takes_a_dead_ones_record_by_saving(store, place):
+def test_store_without_claims_takes_over_the_record_of_a_dead_process_by_saving(store, place):
     store.save(checkpoint("r1", "a"))
     place.die(store)
     other = place.open()
@@ -404,7 +404,7 @@ def test_a_store_of_a_start_without_claims_takes_a_dead_ones_record_by_saving(st
 # ---- on a server -------------------------------------------------------------------------------------------------------
 
 
-def test_of_many_that_start_at_once_each_run_goes_to_one(server_place):
+def test_each_run_is_claimed_by_one_of_many_starting_processes(server_place):
     first = server_place.open()
     wanted = [f"r{number}" for number in range(20)]
     for id in wanted:
@@ -425,7 +425,7 @@ def test_of_many_that_start_at_once_each_run_goes_to_one(server_place):
     assert sorted(got) == sorted(wanted)
 
 
-def test_a_lease_is_kept_alive_and_runs_out_with_its_process(server_place):
+def test_lease_is_renewed_and_expires_with_its_process(server_place):
     dead, other = server_place.open(lease=1.0), server_place.open()
     dead.save(checkpoint("r1"))
     deadline = float(server_place.ask("ZSCORE", server_place.keys.record_owners(), dead._records.owner))
@@ -437,7 +437,7 @@ def test_a_lease_is_kept_alive_and_runs_out_with_its_process(server_place):
     wait_until(lambda: ids(other.list_interrupted()) == ["r1"], "the end of the lease")
 
 
-def test_a_deadline_from_a_clock_that_was_ahead_becomes_one_lease(server_place):
+def test_deadline_from_a_clock_that_was_ahead_is_limited_to_one_lease(server_place):
     dead, other = server_place.open(lease=0.5), server_place.open()
     dead.save(checkpoint("r1"))
     dead._records.stop()
@@ -459,7 +459,7 @@ def sent_by(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     return sent
 
 
-def test_only_what_is_new_is_sent(redis_store, server_place, monkeypatch):
+def test_only_new_content_is_sent(redis_store, server_place, monkeypatch):
     messages = [{"content": "x" * 10_000, "n": number} for number in range(50)]
     state, phases = {"big": "y" * 50_000}, (Phase("p", "z" * 50_000),)
     redis_store.save(Checkpoint(Meta("r1"), messages, phases=phases, state=state))
@@ -478,7 +478,7 @@ def test_only_what_is_new_is_sent(redis_store, server_place, monkeypatch):
     assert other.load("r1").messages == [*messages, "more"]
 
 
-def test_after_a_save_without_an_answer_nothing_is_doubled_or_lost(redis_store, monkeypatch):
+def test_after_a_save_without_a_reply_nothing_is_duplicated_or_lost(redis_store, monkeypatch):
     redis_store.save(checkpoint("r1", "a"))
     ask = redis_store._wire.ask
 
@@ -494,7 +494,7 @@ def test_after_a_save_without_an_answer_nothing_is_doubled_or_lost(redis_store, 
     assert redis_store.load("r1").messages == ["a", "b", "c"]
 
 
-def test_a_server_that_lost_the_record_gets_everything_again(redis_store, server_place):
+def test_server_that_lost_the_record_receives_everything_again(redis_store, server_place):
     redis_store.save(checkpoint("r1", "a", "b", state={"n": 1}, phases=(Phase("p", 1),)))
     server_place.ask("UNLINK", *server_place.all_keys())
     redis_store.save(checkpoint("r1", "a", "b", "c", state={"n": 1}, phases=(Phase("p", 1),)))
@@ -502,7 +502,7 @@ def test_a_server_that_lost_the_record_gets_everything_again(redis_store, server
     assert (found.messages, found.state, found.phases) == (["a", "b", "c"], {"n": 1}, (Phase("p", 1),))
 
 
-def test_a_large_record_is_read_in_pages(redis_store, monkeypatch):
+def test_large_record_is_read_in_pages(redis_store, monkeypatch):
     messages = ["x" * 3000 for _ in range(20)]
     for count in range(1, 21):
         redis_store.save(checkpoint("r1", *messages[:count]))
@@ -538,7 +538,7 @@ def test_pages_of_two_saves_are_never_mixed(redis_store):
 
 
 @pytest.mark.parametrize("spoiled", ["head", "meta", "state", "messages", "type", "phase"])
-def test_a_corrupt_record_is_unreadable_and_spoils_no_list(redis_store, server_place, caplog, spoiled):
+def test_corrupt_record_is_unreadable_and_does_not_break_the_list(redis_store, server_place, caplog, spoiled):
     for id in ("r1", "r2"):
         redis_store.save(checkpoint(id, "a", phases=(Phase("p", 1), Phase("q", 2)), state={"n": 1}))
     record = server_place.keys.record("r1")
@@ -565,7 +565,7 @@ def test_a_corrupt_record_is_unreadable_and_spoils_no_list(redis_store, server_p
     assert other.load("r1").messages == ["new"]
 
 
-def test_every_key_ends_by_itself_and_shares_the_tag_of_the_namespace(redis_store, server_place):
+def test_every_key_expires_and_has_the_hash_tag_of_the_namespace(redis_store, server_place):
     redis_store.save(checkpoint("r1", "a"))
     redis_store.save(checkpoint("r1", "b"))
     redis_store.save(checkpoint("r2", "a"))
@@ -580,7 +580,7 @@ def test_every_key_ends_by_itself_and_shares_the_tag_of_the_namespace(redis_stor
     assert server_place.ask("PTTL", server_place.keys.record("r2")) <= 60_000
 
 
-def test_a_record_that_nobody_deletes_is_forgotten_after_its_ttl(server_place):
+def test_record_that_is_never_deleted_expires_after_its_ttl(server_place):
     store = server_place.open(lease=0.2, ttl=0.2)
     store.save(checkpoint("r1", "a"))
     wait_until(lambda: store.load("r1") is None, "the end of the record")
@@ -590,7 +590,7 @@ def test_a_record_that_nobody_deletes_is_forgotten_after_its_ttl(server_place):
     )
 
 
-def test_each_save_renews_the_ttl(redis_store, server_place):
+def test_every_save_renews_the_ttl(redis_store, server_place):
     redis_store.save(checkpoint("r1", "a"))
     record, messages = server_place.keys.record("r1"), server_place.keys.record_messages("r1", "1")
     for key in (record, messages):
@@ -599,7 +599,7 @@ def test_each_save_renews_the_ttl(redis_store, server_place):
     assert min(server_place.ask("PTTL", key) for key in (record, messages)) > 86_400_000
 
 
-def test_a_record_has_nothing_to_do_with_a_run_of_the_same_id(redis_store, server_place):
+def test_record_is_independent_of_a_run_with_the_same_id(redis_store, server_place):
     run = server_place.keys.run("r1")
     server_place.ask("HSET", run, "route", "default:k@1", "status", "running")
     redis_store.save(checkpoint("r1", "a", schema=1))
@@ -608,7 +608,7 @@ def test_a_record_has_nothing_to_do_with_a_run_of_the_same_id(redis_store, serve
     assert server_place.ask("HGETALL", run) == [b"route", b"default:k@1", b"status", b"running"]
 
 
-def test_a_store_is_a_checkpoint_store(place):
+def test_stores_implement_the_checkpoint_store_protocol(place):
     store: CheckpointStore = RedisStore("redis://127.0.0.1:1/0")
     assert store is not None
     store.close()  # type: ignore[attr-defined]

@@ -204,14 +204,14 @@ def test_inputs_of_a_handler_and_a_kind_by_name_are_the_same(client):
     assert client.enqueue("work").view().inputs == {}
 
 
-def test_queue_and_schema_name_the_line(client, shop):
+def test_queue_and_schema_determine_the_route(client, shop):
     handle = client.enqueue("work", queue="slow", schema=3)
     assert parse_route(shop.fields(handle.id)["route"].decode()) == ("slow", "work", 3)
     assert handle.view().queue == "slow"
     assert handle.view().schema == 3
 
 
-def test_priority_goes_first(client):
+def test_higher_priority_runs_first(client):
     low, high, middle = (client.enqueue("work", priority=priority) for priority in (-5, 5, 0))
     assert [view.id for view in client.list("queued")] == [high.id, middle.id, low.id]
 
@@ -227,7 +227,7 @@ def test_a_delayed_run_waits_until_it_is_due(client, shop):
 
 
 @pytest.mark.parametrize("as_datetime", [True, False])
-def test_a_run_may_be_set_for_a_time(client, as_datetime):
+def test_run_may_be_scheduled_for_a_time(client, as_datetime):
     at = datetime.now(UTC) + timedelta(hours=2)
     handle = client.enqueue("work", at=at if as_datetime else at.timestamp())
     due = handle.view().due
@@ -235,12 +235,12 @@ def test_a_run_may_be_set_for_a_time(client, as_datetime):
     assert abs(due - at) < timedelta(milliseconds=2)
 
 
-def test_a_time_that_has_passed_is_now(client):
+def test_past_time_means_now(client):
     assert client.enqueue("work", at=1000.0).view().status is Status.QUEUED
     assert client.enqueue("work", delay=0).view().status is Status.QUEUED
 
 
-def test_a_run_that_nobody_takes_in_time_expires(client, shop):
+def test_run_that_no_worker_takes_in_time_expires(client, shop):
     handle = client.enqueue("work", expires=0)
     shop.due()
     with pytest.raises(RunCancelled, match="expired"):
@@ -248,11 +248,11 @@ def test_a_run_that_nobody_takes_in_time_expires(client, shop):
     assert "expired" in handle.view().why
 
 
-def test_retention_is_kept_with_the_run(client, shop):
+def test_retention_is_stored_with_the_run(client, shop):
     assert shop.fields(client.enqueue("work", retention=1.5).id)["retention"] == b"1500"
 
 
-def test_a_result_that_is_not_kept_is_not_taken_for_none(client, shop):
+def test_discarded_result_is_not_mistaken_for_none(client, shop):
     handle = client.enqueue("work", retention=0)
     shop.complete(shop.start(handle)[handle.id], "text")
     assert handle.wait(timeout=10) is Status.COMPLETED
@@ -269,7 +269,7 @@ def test_a_child_knows_its_parent(client, shop):
     assert shop.wire.ask([read(keys.at, "SMEMBERS", keys.children(parent.id))])[0] == [child.id.encode()]
 
 
-def test_inside_a_handler_parent_and_meta_are_handed_on(client):
+def test_parent_and_meta_are_inherited_inside_a_handler(client):
     parent = client.enqueue("work")
     token = current_parent.set(Parent(parent.id, {"caller_id": "u1", "channel_id": "c"}))
     try:
@@ -286,13 +286,13 @@ def test_inside_a_handler_parent_and_meta_are_handed_on(client):
     assert (stranger.parent, stranger.meta) == (child.id, {})
 
 
-def test_an_unknown_option_is_a_type_error(client, shop):
+def test_unknown_option_is_a_type_error(client, shop):
     with pytest.raises(TypeError, match=r"there is no option 'prio': there are queue, priority, .*parent, meta"):
         client.enqueue("work", prio=1)
 
 
 @pytest.mark.parametrize("kind", [None, 3, b"work", ""])
-def test_a_kind_is_a_name_and_nothing_that_could_be_written_as_one(client, kind):
+def test_kind_that_is_not_a_valid_name_is_refused(client, kind):
     """str(None) is a name, and such a run would wait for ever for a handler called None."""
     with pytest.raises(BadName, match=r"kind .* is not a valid name"):
         client.enqueue(kind)
@@ -335,7 +335,7 @@ def test_a_kind_is_a_name_and_nothing_that_could_be_written_as_one(client, kind)
         ("work", {}, {"id": "me"}, Refused, "me"),
     ],
 )
-def test_what_is_refused_writes_nothing(store_url, namespace, kind, inputs, options, error, said):
+def test_refused_enqueue_writes_nothing(store_url, namespace, kind, inputs, options, error, said):
     with Client(store_url, namespace) as client:
         client.status()
         wire = Wire(address(store_url))
@@ -353,7 +353,7 @@ def test_what_is_refused_writes_nothing(store_url, namespace, kind, inputs, opti
         wire.close()
 
 
-def test_a_refusal_does_not_even_found_the_namespace(store_url, namespace):
+def test_refused_enqueue_does_not_even_create_the_namespace(store_url, namespace):
     with Client(store_url, namespace) as client, pytest.raises(NotPlain):
         client.enqueue("work", {"a": object()})
     wire = Wire(address(store_url))
@@ -364,7 +364,7 @@ def test_a_refusal_does_not_even_found_the_namespace(store_url, namespace):
 # ---- keys
 
 
-def test_a_key_finds_the_run_that_has_it(client):
+def test_key_finds_its_run(client):
     first = client.enqueue("work", {"a": 1, "b": [2]}, key="today")
     again = client.enqueue("work", {"b": [2], "a": 1}, key="today")
     assert (first.created, again.created, again.id) == (True, False, first.id)
@@ -372,7 +372,7 @@ def test_a_key_finds_the_run_that_has_it(client):
     assert client.enqueue("other", {"a": 9}, key="today").created  # a key counts within its kind
 
 
-def test_a_key_with_other_inputs_is_a_conflict(client):
+def test_key_with_different_inputs_is_a_conflict(client):
     first = client.enqueue("work", {"a": 1}, key="today")
     with pytest.raises(KeyConflict, match=first.id):
         client.enqueue("work", {"a": 2}, key="today")
@@ -380,21 +380,21 @@ def test_a_key_with_other_inputs_is_a_conflict(client):
         client.enqueue("work", {"a": 1.0}, key="today")
 
 
-def test_a_key_finds_the_run_also_after_its_ending(client, shop):
+def test_key_finds_its_run_even_after_the_run_ended(client, shop):
     handle = client.enqueue("work", key="today")
     shop.complete(shop.start(handle)[handle.id], 5)
     again = client.enqueue("work", key="today")
     assert (again.created, again.result(timeout=10)) == (False, 5)
 
 
-def test_with_a_key_ttl_of_0_the_key_is_free_after_the_ending(client, shop):
+def test_with_a_key_ttl_of_0_the_key_is_free_when_the_run_ends(client, shop):
     handle = client.enqueue("work", key="today", key_ttl=0)
     assert not client.enqueue("work", key="today").created
     shop.complete(shop.start(handle)[handle.id])
     assert client.enqueue("work", key="today").created
 
 
-def test_a_key_ttl_is_kept_for_the_ending(client, shop):
+def test_key_ttl_applies_when_the_run_ends(client, shop):
     handle = client.enqueue("work", key="today", key_ttl=90)
     shop.complete(shop.start(handle)[handle.id])
     keys = shop.space.keys_of(handle.id)
@@ -405,7 +405,7 @@ def test_a_key_ttl_is_kept_for_the_ending(client, shop):
 # ---- many
 
 
-def test_many_are_enqueued_in_their_order(client):
+def test_enqueue_many_keeps_the_order(client):
     handles = client.enqueue_many((("work", {"n": n}) for n in range(1234)), meta={"batch": "b"})
     assert len({handle.id for handle in handles}) == 1234
     assert all(handle.created for handle in handles)
@@ -415,7 +415,7 @@ def test_many_are_enqueued_in_their_order(client):
     assert client.status().queues == {"default:work@0": 1234}
 
 
-def test_many_is_a_stream(client):
+def test_enqueue_many_reads_its_inputs_as_a_stream(client):
     """What comes out of the iterable is sent before the next batch is asked for."""
     most = 0
 
@@ -430,12 +430,12 @@ def test_many_is_a_stream(client):
     assert most <= 500
 
 
-def test_large_inputs_make_small_batches(client):
+def test_large_inputs_are_sent_in_small_batches(client):
     handles = client.enqueue_many(("work", {"n": n, "text": "x" * 400_000}) for n in range(6))
     assert [handle.view().inputs["n"] for handle in handles] == list(range(6))
 
 
-def test_many_with_keys(client):
+def test_enqueue_many_accepts_keys(client):
     texts = ["a", "b", "a", "c"]
     handles = client.enqueue_many((("work", {"text": text}) for text in texts), key=lambda inputs: inputs["text"])
     assert [handle.created for handle in handles] == [True, True, False, True]
@@ -445,13 +445,13 @@ def test_many_with_keys(client):
     assert not any(handle.created for handle in again)
 
 
-def test_a_conflict_among_many_is_raised(client):
+def test_enqueue_many_raises_a_conflict(client):
     with pytest.raises(KeyConflict) as caught:
         client.enqueue_many([("work", {"n": 1}), ("work", {"n": 2})], key=lambda _: "same")
     assert caught.value.__notes__ == ["1 runs of this call were enqueued before it"]
 
 
-def test_a_bad_one_among_many_stops_the_call_and_says_how_far_it_came(client):
+def test_enqueue_many_stops_at_a_bad_item_and_reports_how_many_were_enqueued(client):
     def some() -> Iterator[tuple[str, dict[str, Any]]]:
         yield from (("work", {"n": n}) for n in range(600))
         yield "work", {"n": object()}
@@ -462,16 +462,16 @@ def test_a_bad_one_among_many_stops_the_call_and_says_how_far_it_came(client):
     assert client.status().counts[Status.QUEUED] == 500
 
 
-def test_no_inputs_no_runs(client):
+def test_enqueue_many_without_inputs_creates_no_runs(client):
     assert client.enqueue_many([]) == []
 
 
-def test_neither_inputs_nor_a_pair_is_refused(client):
+def test_enqueue_many_refuses_an_item_that_is_neither_inputs_nor_a_pair(client):
     with pytest.raises(BadOption, match="neither"):
         client.enqueue_many(["work"])
 
 
-def test_the_same_call_with_its_ids_makes_nothing_new(client):
+def test_repeating_a_call_with_the_same_ids_creates_nothing_new(client):
     first = client.enqueue("work", {"n": 1})
     assert client.enqueue("work", {"n": 1}, id=first.id).id == first.id
     many = client.enqueue_many(("work", {"n": n}) for n in range(600))
@@ -483,7 +483,7 @@ def test_the_same_call_with_its_ids_makes_nothing_new(client):
 # ---- waiting for endings
 
 
-def test_a_result_comes_at_once_where_the_run_has_ended(client, shop):
+def test_result_of_an_ended_run_is_returned_at_once(client, shop):
     handle = client.enqueue("work")
     shop.complete(shop.start(handle)[handle.id], {"answer": (42, b"x")})
     assert handle.result() == {"answer": (42, b"x")}
@@ -492,7 +492,7 @@ def test_a_result_comes_at_once_where_the_run_has_ended(client, shop):
     assert handle.view().why == "the handler returned"
 
 
-def test_who_waits_is_woken(client, shop, monkeypatch):
+def test_ending_wakes_the_waiting_client(client, shop, monkeypatch):
     monkeypatch.setattr("coordinator.client.ending_tracker.ASK_AGAIN", ASK_AGAIN)
     handle = client.enqueue("work")
     run = shop.start(handle)[handle.id]
@@ -505,7 +505,7 @@ def test_who_waits_is_woken(client, shop, monkeypatch):
     assert at - began < ASK_AGAIN / 2  # sooner than it would have asked by itself
 
 
-def test_a_hint_that_is_lost_costs_seconds_and_not_the_result(client, shop, monkeypatch):
+def test_lost_hint_delays_the_result_by_seconds_only(client, shop, monkeypatch):
     monkeypatch.setattr("coordinator.client.ending_tracker.ASK_AGAIN", 0.05)
     handle = client.enqueue("work")
     run = shop.start(handle)[handle.id]
@@ -516,7 +516,7 @@ def test_a_hint_that_is_lost_costs_seconds_and_not_the_result(client, shop, monk
     assert answer() == 1
 
 
-def test_many_threads_wait_over_one_client(client, shop):
+def test_many_threads_wait_with_one_client(client, shop):
     before = set(threading.enumerate())  # that of a client which was closed a moment ago may not have ended yet
     handles = client.enqueue_many(("work", {"n": n}) for n in range(20))
     runs = shop.start(*handles)
@@ -528,7 +528,7 @@ def test_many_threads_wait_over_one_client(client, shop):
     assert [answer() for answer in answers] == list(range(20))
 
 
-def test_handles_come_in_the_order_of_their_endings(client, shop):
+def test_handles_are_yielded_in_the_order_of_their_endings(client, shop):
     handles = client.enqueue_many(("work", {"n": n}) for n in range(4))
     runs = shop.start(*handles)
     shop.complete(runs[handles[2].id])
@@ -540,7 +540,7 @@ def test_handles_come_in_the_order_of_their_endings(client, shop):
     assert list(ending) == []
 
 
-def test_those_that_have_ended_before_come_in_that_order_too(client, shop):
+def test_handles_of_already_ended_runs_are_yielded_in_that_order_too(client, shop):
     handles = client.enqueue_many(("work", {"n": n}) for n in range(3))
     runs = shop.start(*handles)
     for n in (1, 2, 0):
@@ -551,7 +551,7 @@ def test_those_that_have_ended_before_come_in_that_order_too(client, shop):
     assert list(client.wait([])) == []
 
 
-def test_a_result_that_is_not_there_in_time_is_a_timeout_and_the_run_goes_on(client):
+def test_result_times_out_and_the_run_continues(client):
     handle = client.enqueue("work")
     with pytest.raises(ResultTimeout, match=r"has not ended within 0\.05 s"):
         handle.result(timeout=0.05)
@@ -562,7 +562,7 @@ def test_a_result_that_is_not_there_in_time_is_a_timeout_and_the_run_goes_on(cli
     assert handle.view().status is Status.QUEUED
 
 
-def test_a_failure_is_raised_with_what_was_kept_of_it(client, shop):
+def test_failure_is_raised_with_its_stored_details(client, shop):
     handle = client.enqueue("work")
     shop.fail(shop.start(handle)[handle.id], "ValueError", "no tides", "Traceback …")
     with pytest.raises(RunFailed, match="no tides") as caught:
@@ -580,7 +580,7 @@ def test_a_failure_is_raised_with_what_was_kept_of_it(client, shop):
     assert view.error.traceback == "Traceback …"
 
 
-def test_a_dead_run_is_raised_as_dead(client, shop):
+def test_dead_run_raises_dead(client, shop):
     handle = client.enqueue("work")
     keys = shop.space.keys_of(handle.id)
     error = encode(["ImportError", "no module", ""], "error")
@@ -602,7 +602,7 @@ def test_a_dead_run_is_raised_as_dead(client, shop):
     assert "strikes" in handle.view().why
 
 
-def test_a_run_that_never_was_is_not_found(client, shop):
+def test_unknown_run_is_not_found(client, shop):
     ghost = client.handle(f"{'0' * 20}-00")
     for action in (ghost.view, ghost.result, ghost.wait, ghost.cancel, ghost.revive, ghost.position):
         with pytest.raises(NotFound, match="no run"):
@@ -616,7 +616,7 @@ def test_a_run_that_never_was_is_not_found(client, shop):
 # ---- cancel, revive
 
 
-def test_a_waiting_run_is_cancelled_at_once(client, shop):
+def test_waiting_run_is_cancelled_at_once(client, shop):
     handle, delayed = client.enqueue("work"), client.enqueue("work", delay=60)
     answer = in_thread(lambda: handle.result(timeout=30))
     wait_until(lambda: waits(shop, handle.id), "the waiter to be noted")
@@ -628,7 +628,7 @@ def test_a_waiting_run_is_cancelled_at_once(client, shop):
     assert handle.view().why == "a cancel was requested"
 
 
-def test_a_running_one_is_asked_to_stop(client, shop):
+def test_running_run_is_asked_to_stop(client, shop):
     handle = client.enqueue("work")
     run = shop.start(handle)[handle.id]
     assert handle.cancel(grace=0) is Status.RUNNING
@@ -649,7 +649,7 @@ def test_an_ended_run_is_not_cancelled(client, shop):
     assert handle.result() == 1
 
 
-def test_a_failed_run_is_revived_and_goes_on(client, shop):
+def test_failed_run_is_revived_and_continues(client, shop):
     handle = client.enqueue("work", {"n": 1}, key="today")
     shop.fail(shop.start(handle)[handle.id], "ValueError", "x", "")
     handle.revive()
@@ -660,7 +660,7 @@ def test_a_failed_run_is_revived_and_goes_on(client, shop):
     assert handle.result() == 2
 
 
-def test_what_can_not_be_revived_says_why(client, shop):
+def test_run_that_cannot_be_revived_says_why(client, shop):
     handle = client.enqueue("work", {"n": 1}, key="today", key_ttl=0)
     with pytest.raises(Changed, match="not ended"):
         handle.revive()
@@ -682,7 +682,7 @@ def test_what_can_not_be_revived_says_why(client, shop):
 # ---- looking
 
 
-def test_the_position_counts_over_all_partitions(client, shop):
+def test_position_counts_over_all_partitions(client, shop):
     handles = [client.enqueue("work") for _ in range(12)]
     others = [client.enqueue("other"), client.enqueue("work", queue="slow")]
     first = client.enqueue("work", priority=1)
@@ -697,7 +697,7 @@ def test_the_position_counts_over_all_partitions(client, shop):
     assert first.position() is None
 
 
-def test_why_a_run_waits(client, shop):
+def test_a_view_says_why_a_run_waits(client, shop):
     handles = [client.enqueue("work") for _ in range(9)]
     assert handles[0].view().why == "no live worker handles kind 'work' in queue 'default'"
     shop.join("default:work@0")
@@ -716,7 +716,7 @@ def test_why_a_run_waits(client, shop):
     assert client.status().paused == ("kind:work",)
 
 
-def test_a_checkpoint_that_nobody_reads_is_said(client, shop):
+def test_checkpoint_that_no_worker_can_read_is_reported(client, shop):
     handle = client.enqueue("work")
     keys, run = shop.space.keys_of(handle.id), shop.start(handle)[handle.id]
     delta = Delta(
@@ -789,7 +789,7 @@ def spoil(shop, id, how):
 
 
 @pytest.mark.parametrize("how", SPOILT)
-def test_one_damaged_run_hides_no_other_in_a_list(client, shop, how):
+def test_damaged_run_hides_no_other_run_in_a_list(client, shop, how):
     ended = client.enqueue_many([("work", {})] * 3)
     for run in shop.start(*ended).values():
         shop.complete(run)
@@ -814,7 +814,7 @@ def test_one_damaged_run_hides_no_other_in_a_list(client, shop, how):
 
 
 @pytest.mark.parametrize(("how", "said"), [("spec", "its inputs are damaged"), ("head", "its checkpoint is damaged")])
-def test_a_run_of_which_a_part_is_damaged_is_shown_without_it(client, shop, how, said):
+def test_run_with_a_damaged_part_is_shown_without_that_part(client, shop, how, said):
     """Why it is dead, or how it ended, does not stand in what can't be read."""
     handle = client.enqueue("work", {"n": 1})
     (run,) = shop.start(handle).values()
@@ -827,7 +827,7 @@ def test_a_run_of_which_a_part_is_damaged_is_shown_without_it(client, shop, how,
     assert view.iteration == view.messages == 0
 
 
-def test_a_damaged_run_is_listed_with_its_age_and_what_to_do(client, shop):
+def test_damaged_run_is_listed_with_its_age_and_what_to_do(client, shop):
     handle = client.enqueue("work")
     sound = handle.view()
     spoil(shop, handle.id, "counters")
@@ -840,7 +840,7 @@ def test_a_damaged_run_is_listed_with_its_age_and_what_to_do(client, shop):
         handle.view()
 
 
-def test_a_run_with_a_key_and_damaged_inputs_says_which_it_is_when_it_can_not_be_revived(client, shop):
+def test_error_for_reviving_a_run_with_damaged_inputs_names_the_run(client, shop):
     handle = client.enqueue("work", key="k")
     handle.cancel()
     spoil(shop, handle.id, "spec")
@@ -848,7 +848,7 @@ def test_a_run_with_a_key_and_damaged_inputs_says_which_it_is_when_it_can_not_be
         handle.revive()
 
 
-def test_a_list_is_bounded_and_exact_under_its_limit(client, shop):
+def test_list_is_limited_and_exact_below_its_limit(client, shop):
     handles = client.enqueue_many(("work", {"n": n}) for n in range(250))
     assert len(client.list("queued", limit=200)) == 200
     assert {view.id for view in client.list("queued", limit=1000)} == {handle.id for handle in handles}
@@ -860,7 +860,7 @@ def test_a_list_is_bounded_and_exact_under_its_limit(client, shop):
         client.list(kind="a b")
 
 
-def test_an_ended_index_is_searched_page_by_page(client, shop, monkeypatch):
+def test_list_of_ended_runs_is_searched_page_by_page(client, shop, monkeypatch):
     monkeypatch.setattr("coordinator.client.listing.PAGE", 5)
     handles = client.enqueue_many(("other" if n % 7 == 0 else "work", {}) for n in range(40))
     for handle in handles:
@@ -869,7 +869,7 @@ def test_an_ended_index_is_searched_page_by_page(client, shop, monkeypatch):
     assert {view.id for view in client.list("cancelled", kind="other")} == wanted
 
 
-def test_workers_and_the_whole_are_shown(client, shop):
+def test_workers_and_overview_are_shown(client, shop):
     handles = client.enqueue_many(("work", {"n": n}) for n in range(5))
     runs = shop.start(*handles)
     shop.complete(runs[handles[0].id])
@@ -911,7 +911,7 @@ def test_threads_share_a_client(client):
     assert client.status().counts[Status.QUEUED] == 400
 
 
-def test_a_closed_client_refuses(client):
+def test_closed_client_raises(client):
     handle = client.enqueue("work")
     client.close()
     client.close()
@@ -920,13 +920,13 @@ def test_a_closed_client_refuses(client):
             action()
 
 
-def test_closing_ends_the_reader(shop):
+def test_closing_the_client_ends_its_reader(shop):
     with Client(shop.url, shop.name) as client, pytest.raises(ResultTimeout):
         client.enqueue("work").result(timeout=0.01)
     wait_until(lambda: not [t for t in threading.enumerate() if t.name == "coordinator-hints"], "the reader's end")
 
 
-def test_nothing_is_left_of_waiting(client, shop):
+def test_waiting_leaves_nothing_behind(client, shop):
     handle = client.enqueue("work", retention=0)
     answer = in_thread(lambda: handle.wait(timeout=30))
     wait_until(lambda: waits(shop, handle.id), "the waiter to be noted")
@@ -939,7 +939,7 @@ def has(things: list[Any], count: int) -> bool:
     return len(things) == count
 
 
-async def test_an_async_client_does_the_same(shop, monkeypatch):
+async def test_async_client_does_the_same(shop, monkeypatch):
     monkeypatch.setattr("coordinator.client.ending_tracker.ASK_AGAIN", ASK_AGAIN)
     async with AsyncClient(shop.url, shop.name) as client:
         handle = await client.enqueue("work", {"n": 1}, key="k")
@@ -976,7 +976,7 @@ async def test_an_async_client_does_the_same(shop, monkeypatch):
         await handle.view()
 
 
-def test_a_child_after_a_fork_has_its_own_connections_and_ids(shop, client):
+def test_forked_child_has_its_own_connections_and_ids(shop, client):
     if shop.url.startswith("memory"):
         pytest.skip("a store in memory is not shared by processes")
     mine = client.enqueue("work")

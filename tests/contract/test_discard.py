@@ -7,7 +7,7 @@ import pytest
 from coordinator import Changed, Client, NotFound, Status
 
 
-def test_an_ended_run_is_removed_and_no_longer_listed(store_url: str, namespace: str) -> None:
+def test_ended_run_is_removed_and_no_longer_listed(store_url: str, namespace: str) -> None:
     with Client(store_url, namespace) as client:
         handle, other = client.enqueue("k"), client.enqueue("k")
         with pytest.raises(Changed, match="has not ended \\(it is queued\\)"):

@@ -29,7 +29,7 @@ async def client(founded: tuple[str, str]) -> AsyncIterator[AsyncClient]:
         yield made
 
 
-async def test_a_paused_queue_is_shown_in_the_overview_and_as_the_reason_why_a_run_waits(client: AsyncClient) -> None:
+async def test_paused_queue_is_shown_in_the_overview_and_as_the_reason_why_a_run_waits(client: AsyncClient) -> None:
     handles = await client.enqueue_many([("k", {}) for _ in range(10)])
     assert await client.pause(queue="default") is True
     assert await client.pause(queue="default") is False
@@ -41,14 +41,14 @@ async def test_a_paused_queue_is_shown_in_the_overview_and_as_the_reason_why_a_r
     assert "paused" not in (await handles[0].view()).why
 
 
-async def test_a_paused_kind_is_shown_too(client: AsyncClient) -> None:
+async def test_paused_kind_is_shown_too(client: AsyncClient) -> None:
     handle = await client.enqueue("k")
     await client.pause(kind="k")
     assert (await client.status()).paused == ("kind:k",)
     assert (await handle.view()).why == "kind 'k' is paused"
 
 
-async def test_it_has_to_be_said_what_is_paused(client: AsyncClient) -> None:
+async def test_pause_requires_a_queue_or_a_kind(client: AsyncClient) -> None:
     for pausing in (client.pause, client.unpause):
         with pytest.raises(BadOption, match="a queue or a kind, and not both"):
             await pausing()
@@ -58,7 +58,7 @@ async def test_it_has_to_be_said_what_is_paused(client: AsyncClient) -> None:
             await pausing(queue="a b")
 
 
-def test_the_plain_client_does_the_same(founded: tuple[str, str]) -> None:
+def test_sync_client_does_the_same(founded: tuple[str, str]) -> None:
     with Client(*founded) as client:
         assert client.pause(kind="k") is True
         assert client.status().paused == ("kind:k",)

@@ -31,7 +31,7 @@ def below(shop: Shop, parent: Handle[Any], count: int = 8, kind: str = "child") 
     return shop.client.enqueue_many([(kind, {})] * count, parent=parent.id)
 
 
-def test_everything_below_is_cancelled_in_all_partitions(shop: Shop) -> None:
+def test_all_descendants_are_cancelled_in_all_partitions(shop: Shop) -> None:
     root, other = shop.client.enqueue("work"), shop.client.enqueue("bystander")
     children = below(shop, root)
     grandchildren = [one for child in children for one in below(shop, child, 2, "grandchild")]
@@ -44,7 +44,7 @@ def test_everything_below_is_cancelled_in_all_partitions(shop: Shop) -> None:
     assert {run.view().status for run in (other, *bystanders)} == {Status.QUEUED}
 
 
-def test_running_ones_are_asked_and_ended_ones_stay_and_what_is_below_them_is_cancelled(shop: Shop) -> None:
+def test_running_runs_are_asked_to_stop_ended_runs_stay_and_their_descendants_are_cancelled(shop: Shop) -> None:
     root = shop.client.enqueue("work")
     running, done = below(shop, root, 2)
     claimed = shop.start(running, done, route="default:child@0")
@@ -59,7 +59,7 @@ def test_running_ones_are_asked_and_ended_ones_stay_and_what_is_below_them_is_ca
     assert running.view().cancelling
 
 
-def test_below_a_run_that_is_gone_there_may_be_others(shop: Shop) -> None:
+def test_descendants_of_a_missing_child_are_cancelled(shop: Shop) -> None:
     root = shop.client.enqueue("work")
     (child,) = below(shop, root, 1)
     (grandchild,) = below(shop, child, 1)
@@ -69,14 +69,14 @@ def test_below_a_run_that_is_gone_there_may_be_others(shop: Shop) -> None:
     assert root.cancel_tree() == {root.id: Status.CANCELLED, grandchild.id: Status.CANCELLED}
 
 
-def test_called_again_it_does_no_more(shop: Shop) -> None:
+def test_second_call_changes_nothing(shop: Shop) -> None:
     root = shop.client.enqueue("work")
     children = below(shop, root)
     assert root.cancel_tree() == root.cancel_tree()
     assert {child.view().status for child in children} == {Status.CANCELLED}
 
 
-def test_a_run_that_is_not_there_is_not_found(shop: Shop) -> None:
+def test_missing_run_is_not_found(shop: Shop) -> None:
     with pytest.raises(NotFound):
         shop.client.handle(f"{'0' * 20}-00").cancel_tree()
 
@@ -84,7 +84,7 @@ def test_a_run_that_is_not_there_is_not_found(shop: Shop) -> None:
 # ---- while children are being enqueued
 
 
-def test_no_child_escapes_whenever_it_is_enqueued(shop: Shop) -> None:
+def test_no_child_escapes_at_whatever_moment_it_is_enqueued(shop: Shop) -> None:
     """A running parent enqueues a child before each step of the cancelling, in turn: it is refused, or ends as cancelled."""
     steps, number = 1, 0
     while number < steps:
@@ -117,7 +117,7 @@ def _owned(shop: Shop, run: Handle[Any]) -> tuple[Keys, str, str]:
     return shop.space.keys_of(run.id), run.id, shop.fields(run.id)["token"].decode()
 
 
-def test_a_refused_child_leaves_nothing(shop: Shop) -> None:
+def test_refused_child_leaves_nothing_behind(shop: Shop) -> None:
     root = shop.client.enqueue("work")
     shop.start(root)
     root.cancel_tree()
@@ -127,7 +127,7 @@ def test_a_refused_child_leaves_nothing(shop: Shop) -> None:
     assert shop.all_keys() == before
 
 
-def test_an_enqueue_that_was_taken_over_is_repeated_and_not_refused(shop: Shop) -> None:
+def test_repeated_enqueue_of_an_existing_child_is_not_refused(shop: Shop) -> None:
     root = shop.client.enqueue("work")
     (child,) = below(shop, root, 1)
     shop.start(root)
@@ -135,7 +135,7 @@ def test_an_enqueue_that_was_taken_over_is_repeated_and_not_refused(shop: Shop) 
     assert shop.client.enqueue("child", {}, parent=root.id, id=child.id).id == child.id
 
 
-def test_a_plain_cancel_leaves_the_children_and_the_right_to_more(shop: Shop) -> None:
+def test_plain_cancel_keeps_the_children_and_allows_new_ones(shop: Shop) -> None:
     root = shop.client.enqueue("work")
     shop.start(root)
     (child,) = below(shop, root, 1)
@@ -144,7 +144,7 @@ def test_a_plain_cancel_leaves_the_children_and_the_right_to_more(shop: Shop) ->
     assert len(below(shop, root)) == 8
 
 
-def test_a_revived_run_may_have_children_again(shop: Shop) -> None:
+def test_revived_run_may_have_children_again(shop: Shop) -> None:
     root = shop.client.enqueue("work")
     shop.start(root)
     root.cancel_tree()
@@ -153,7 +153,7 @@ def test_a_revived_run_may_have_children_again(shop: Shop) -> None:
     assert len(below(shop, root)) == 8
 
 
-def test_what_keeps_children_away_ends_by_itself(shop: Shop) -> None:
+def test_mark_that_blocks_children_expires(shop: Shop) -> None:
     root = shop.client.enqueue("work")
     shop.start(root)
     root.cancel_tree()
@@ -162,7 +162,7 @@ def test_what_keeps_children_away_ends_by_itself(shop: Shop) -> None:
         assert 0 < ttl <= 86_400_000
 
 
-def test_a_mark_that_comes_late_does_not_count_for_the_next_life(shop: Shop) -> None:
+def test_late_mark_does_not_count_for_the_next_life(shop: Shop) -> None:
     """Who cancels the tree stands still before its mark, and meanwhile the run has ended and was revived."""
     root = shop.client.enqueue("work")
     shop.start(root)
@@ -184,7 +184,7 @@ def test_a_mark_that_comes_late_does_not_count_for_the_next_life(shop: Shop) -> 
         below(shop, root)
 
 
-def test_one_that_can_not_be_read_keeps_nobody_else_from_being_cancelled(shop: Shop) -> None:
+def test_unreadable_run_does_not_stop_the_cancelling_of_others(shop: Shop) -> None:
     root = shop.client.enqueue("work")
     children = below(shop, root)
     keys = shop.space.keys_of(children[0].id)
@@ -194,7 +194,7 @@ def test_one_that_can_not_be_read_keeps_nobody_else_from_being_cancelled(shop: S
 
 
 @pytest.mark.parametrize("what", ["cancel", "cancel_tree", "revive", "discard", "position"])
-def test_a_run_that_can_not_be_read_is_said_in_one_sentence(shop: Shop, what: str) -> None:
+def test_unreadable_run_is_reported_in_one_sentence(shop: Shop, what: str) -> None:
     root = shop.client.enqueue("work")
     if what in ("revive", "discard"):
         root.cancel()

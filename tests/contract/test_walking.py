@@ -27,7 +27,7 @@ def walked(shop: Shop, status: Status, kind: str | None = None, queue: str | Non
     return sorted(ids)
 
 
-def test_more_than_a_page_of_what_waits_is_found(shop: Shop) -> None:
+def test_more_than_a_page_of_waiting_runs_is_found(shop: Shop) -> None:
     many = shop.client.enqueue_many([("k", {})] * (2 * PAGE + 1))
     others = shop.client.enqueue_many([("other", {})] * 3, queue="side")
     later = shop.client.enqueue_many([("k", {})] * 2 + [("other", {})], delay=3600)
@@ -38,7 +38,7 @@ def test_more_than_a_page_of_what_waits_is_found(shop: Shop) -> None:
     assert walked(shop, Status.DELAYED) == sorted(run.id for run in later)
 
 
-def test_what_runs_and_what_has_ended_is_found_by_its_kind(shop: Shop) -> None:
+def test_running_and_ended_runs_are_found_by_kind(shop: Shop) -> None:
     runs = shop.client.enqueue_many([("k", {})] * 4)
     other = shop.client.enqueue("other")
     claimed = shop.start(*runs, route="default:k@0")
@@ -51,7 +51,7 @@ def test_what_runs_and_what_has_ended_is_found_by_its_kind(shop: Shop) -> None:
     assert walked(shop, Status.COMPLETED, "other") == []
 
 
-def test_only_what_was_made_since_then(shop: Shop) -> None:
+def test_only_runs_created_since_a_given_time_are_found(shop: Shop) -> None:
     before = shop.client.enqueue("k")
     moment = before.view().created.timestamp() + 0.002
     assert walked(shop, Status.QUEUED, since=ids_from(moment)) == []

@@ -29,7 +29,7 @@ def writes(server: Server) -> int:
 
 
 @pytest.mark.parametrize("name", IDENTIFIED)
-def test_a_repetition_is_replicated(real_server: Server, real_store: Store, name: str) -> None:
+def test_repeated_call_is_replicated(real_server: Server, real_store: Store, name: str) -> None:
     request = next(PREPARE[name](real_store))
     requests = request if isinstance(request, list) else [request]
     first = real_store.wire.ask(requests)

@@ -71,7 +71,7 @@ class Runs(RuleBasedStateMachine):
         self.step(data, self.history.a_coordinator_calls)
 
 
-def test_any_history_is_one_that_the_model_allows(valkey_server: Server) -> None:
+def test_every_history_matches_the_model(valkey_server: Server) -> None:
     Runs.url = valkey_server.url
     run_state_machine_as_test(
         Runs,
@@ -82,7 +82,7 @@ def test_any_history_is_one_that_the_model_allows(valkey_server: Server) -> None
 
 
 @pytest.mark.parametrize("seed", range(10 * DEEPER))
-def test_a_long_history(valkey_server: Server, seed: int) -> None:
+def test_long_history_matches_the_model(valkey_server: Server, seed: int) -> None:
     """Hypothesis tends to short and odd ones; these go on for long, and everything happens in them."""
     choose = random.Random(seed).choice
     with closing(History(valkey_server.url)) as history:

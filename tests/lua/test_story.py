@@ -42,7 +42,7 @@ ENDINGS = ("released", "stopped", "retried", "rejected", "failed", "forced", "re
 
 
 @pytest.mark.parametrize("how", ENDINGS)
-def test_an_attempt_that_does_not_complete_is_told(store: Store, how: str) -> None:
+def test_attempt_that_does_not_complete_is_recorded(store: Store, how: str) -> None:
     run = store.running()
     store.later(500)
     store.save(run, delta(1, count=3, iteration=2, state=b"s", phases=(("phase:-:a#0", b"o"),)))
@@ -65,7 +65,7 @@ def test_an_attempt_that_does_not_complete_is_told(store: Store, how: str) -> No
 
 
 @pytest.mark.parametrize("how", ["released", "stopped", "retried", "rejected", "failed"])
-def test_a_call_that_comes_again_tells_nothing_more(store: Store, how: str) -> None:
+def test_repeated_call_records_nothing_more(store: Store, how: str) -> None:
     run = store.running()
     end(store, run, how)
     with store.unchanged():
@@ -75,19 +75,19 @@ def test_a_call_that_comes_again_tells_nothing_more(store: Store, how: str) -> N
     assert len(story(store, run.id)) == 1
 
 
-def test_who_does_not_own_the_run_tells_nothing(store: Store, stranger: Claimed) -> None:
+def test_call_without_ownership_records_nothing(store: Store, stranger: Claimed) -> None:
     with store.unchanged():
         for how in ("released", "retried", "rejected", "failed"):
             end(store, stranger, how)
 
 
-def test_a_run_that_completes_at_its_first_attempt_has_no_story(store: Store) -> None:
+def test_run_that_completes_at_its_first_attempt_has_no_story(store: Store) -> None:
     run = store.running()
     store.complete(run)
     assert not store.client.hexists(store.keys.run(run.id), "story")
 
 
-def test_what_became_of_the_worker_is_said(store: Store) -> None:
+def test_story_says_what_happened_to_the_worker(store: Store) -> None:
     run = store.running()
     for _ in range(3):  # the first judgement begins a hold, which is over then
         store.tick_for(LEASE - 5000)
@@ -98,7 +98,7 @@ def test_what_became_of_the_worker_is_said(store: Store) -> None:
     assert [entry.why for entry in story(store, run.id)] == ["its lease ran out", "its process died"]
 
 
-def test_an_attempt_whose_worker_nobody_gave_up_for_long_was_over_with_its_lease(store: Store) -> None:
+def test_attempt_whose_worker_was_recovered_late_ended_with_its_lease(store: Store) -> None:
     """What came after that was no work of it, and is not said to be lost."""
     run = store.running()
     store.later(1000)
@@ -115,7 +115,7 @@ def test_an_attempt_whose_worker_nobody_gave_up_for_long_was_over_with_its_lease
     )
 
 
-def test_a_run_that_blocked_its_process_is_told_so_and_so_are_its_neighbours(store: Store) -> None:
+def test_story_names_the_run_that_blocked_the_process_and_its_neighbours(store: Store) -> None:
     guilty, other = store.running(), store.running()
     store.abandon(blame=guilty.id)
     (told,), (of_the_other,) = story(store, guilty.id), story(store, other.id)
@@ -126,7 +126,7 @@ def test_a_run_that_blocked_its_process_is_told_so_and_so_are_its_neighbours(sto
     assert story(store, again.id)[-1].why == "its process died"
 
 
-def test_a_lease_that_ran_out_in_an_outage_is_said_as_such(store: Store) -> None:
+def test_lease_that_expired_in_an_outage_is_recorded_as_such(store: Store) -> None:
     run = store.running()
     store.judge()
     store.later(60_000)
@@ -136,7 +136,7 @@ def test_a_lease_that_ran_out_in_an_outage_is_said_as_such(store: Store) -> None
     assert [entry.why for entry in story(store, run.id)] == ["its lease ran out in an outage"]
 
 
-def test_a_cancel_that_ended_an_attempt_is_said(store: Store) -> None:
+def test_cancel_that_ended_an_attempt_is_recorded(store: Store) -> None:
     run = store.running()
     store.cancel(run.id)
     assert store.release(run) == "cancelled"
@@ -144,7 +144,7 @@ def test_a_cancel_that_ended_an_attempt_is_said(store: Store) -> None:
 
 
 @pytest.mark.parametrize("from_start", [False, True])
-def test_a_revival_keeps_the_story_and_is_part_of_it(store: Store, from_start: bool) -> None:
+def test_revival_keeps_the_story_and_is_recorded_in_it(store: Store, from_start: bool) -> None:
     run = store.running()
     store.fail(run, error=ERROR)
     store.later(10)
@@ -160,7 +160,7 @@ def test_a_revival_keeps_the_story_and_is_part_of_it(store: Store, from_start: b
     assert entries[1].why == ("from the start" if from_start else "")
 
 
-def test_it_is_bounded_by_count_and_the_oldest_go(store: Store) -> None:
+def test_story_is_limited_in_count_and_drops_the_oldest_entries(store: Store) -> None:
     run = store.running()
     for _ in range(50):
         store.release(run)
@@ -169,7 +169,7 @@ def test_it_is_bounded_by_count_and_the_oldest_go(store: Store) -> None:
     assert [entry.attempt for entry in entries] == list(range(31, 51))
 
 
-def test_it_is_bounded_in_bytes_whatever_is_raised(store: Store) -> None:
+def test_story_is_limited_in_bytes_for_any_error(store: Store) -> None:
     long = encode(["E" * 10_000, "m" * 9000 + "é" * 1000, "t" * 20_000], "error")
     run = store.running()
     for _ in range(40):
@@ -181,7 +181,7 @@ def test_it_is_bounded_in_bytes_whatever_is_raised(store: Store) -> None:
     assert len(read_story(raw)) == 20
 
 
-def test_one_that_cannot_be_read_begins_anew(store: Store) -> None:
+def test_unreadable_story_starts_again(store: Store) -> None:
     run = store.running()
     store.client.hset(store.keys.run(run.id), "story", "no netstrings at all")
     store.release(run)
@@ -189,7 +189,7 @@ def test_one_that_cannot_be_read_begins_anew(store: Store) -> None:
 
 
 @pytest.mark.parametrize("what", ["discard", "retention=0"])
-def test_it_goes_with_the_run(store: Store, what: str) -> None:
+def test_story_is_removed_with_the_run(store: Store, what: str) -> None:
     run = store.running(retention="0" if what == "retention=0" else "")
     store.release(run)
     store.fail(store.take(), error=ERROR)

@@ -12,7 +12,7 @@ from coordinator.store.replies import word
 from tests.lua.store import ROUTES, Store, delta, messages
 
 
-def test_a_save_is_what_the_next_owner_finds(store: Store) -> None:
+def test_next_owner_finds_the_saved_checkpoint(store: Store) -> None:
     run = store.running()
     assert (
         store.save(run, delta(1, count=2, iteration=3, state=b"s1", phases=(("phase:-:a#0", b"o"),), note=b"n")) == "ok"
@@ -25,12 +25,12 @@ def test_a_save_is_what_the_next_owner_finds(store: Store) -> None:
     assert (head["seq"], head["iteration"], head["schema"], head["updated"]) == (2, 4, 1, store.now)
 
 
-def test_a_fenced_worker_cannot_checkpoint(store: Store, stranger: Claimed) -> None:
+def test_fenced_worker_cannot_checkpoint(store: Store, stranger: Claimed) -> None:
     with store.unchanged():
         assert store.save(stranger, delta(1, count=1, state=b"stale", note=b"stale")) == "fenced"
 
 
-def test_an_ended_run_cannot_be_saved(store: Store) -> None:
+def test_ended_run_cannot_be_saved(store: Store) -> None:
     for end in (store.complete, store.fail, store.retry, store.release, store.reject):
         run = store.running()
         end(run)
@@ -39,7 +39,7 @@ def test_an_ended_run_cannot_be_saved(store: Store) -> None:
         store.cancel(run.id)
 
 
-def test_a_repetition_is_answered_and_writes_nothing_new(store: Store) -> None:
+def test_repeated_save_is_answered_and_writes_nothing_new(store: Store) -> None:
     run = store.running()
     save = delta(1, count=2, state=b"s", phases=(("phase:-:a#0", b"o"),))
     first = store.do(attempt_plans.checkpoint(store.keys, run.id, run.token, save, now=store.at))
@@ -51,7 +51,7 @@ def test_a_repetition_is_answered_and_writes_nothing_new(store: Store) -> None:
 
 
 @pytest.mark.parametrize("late", range(1, 5))
-def test_a_late_save_changes_nothing(store: Store, late: int) -> None:
+def test_late_save_changes_nothing(store: Store, late: int) -> None:
     run = store.running()
     saves = [delta(seq, base=seq - 1, count=1, state=b"s%d" % seq, iteration=seq) for seq in range(1, 6)]
     for save in saves:
@@ -62,7 +62,7 @@ def test_a_late_save_changes_nothing(store: Store, late: int) -> None:
 
 @pytest.mark.parametrize("executed", range(4))
 @pytest.mark.parametrize("replied", [False, True])
-def test_lost_replies_neither_double_nor_lose_a_message(store: Store, executed: int, replied: bool) -> None:
+def test_lost_replies_neither_duplicate_nor_lose_a_message(store: Store, executed: int, replied: bool) -> None:
     """After one save that is acknowledged come three that are not, of which some arrive; then one with everything since."""
     run = store.running()
     store.save(run, delta(1, count=2, state=b"s1"))
@@ -79,7 +79,7 @@ def test_lost_replies_neither_double_nor_lose_a_message(store: Store, executed: 
 
 
 @pytest.mark.parametrize("executed", range(4))
-def test_the_first_reply_may_be_lost_too(store: Store, executed: int) -> None:
+def test_first_reply_may_be_lost_too(store: Store, executed: int) -> None:
     run = store.running()
     lost = [delta(seq, acked=0, count=seq, state=b"s", phases=(("phase:-:a#0", b"o"),)) for seq in (1, 2, 3)]
     for save in lost[:executed]:
@@ -89,7 +89,7 @@ def test_the_first_reply_may_be_lost_too(store: Store, executed: int) -> None:
     assert store.phases(run.id) == {"phase:-:a#0": b"o"}
 
 
-def test_who_has_nothing_acknowledged_puts_everything_in_the_place_of_what_is_there(store: Store) -> None:
+def test_save_without_any_acknowledged_one_replaces_the_whole_checkpoint(store: Store) -> None:
     run = store.running()
     store.save(run, delta(1, count=2, state=b"s", phases=(("phase:-:a#0", b"o"),)))
     store.save(run, delta(2, base=2, count=3))
@@ -99,7 +99,7 @@ def test_who_has_nothing_acknowledged_puts_everything_in_the_place_of_what_is_th
     assert store.save(run, delta(4, acked=0, base=6, count=1)) == "gap", "everything begins at the beginning"
 
 
-def test_a_gap_is_said_and_writes_nothing(store: Store) -> None:
+def test_gap_is_reported_and_nothing_is_written(store: Store) -> None:
     run = store.running()
     with store.unchanged():
         assert store.save(run, delta(3, acked=2, base=0, count=1, state=b"s")) == "gap", (
@@ -118,7 +118,7 @@ def test_a_gap_is_said_and_writes_nothing(store: Store) -> None:
         )
 
 
-def test_a_new_generation_replaces_the_transcript(store: Store) -> None:
+def test_new_generation_replaces_the_transcript(store: Store) -> None:
     run = store.running()
     store.save(run, delta(1, count=5, state=b"s"))
     assert store.save(run, delta(2, generation=2, count=1)) == "ok"
@@ -132,7 +132,7 @@ def test_a_new_generation_replaces_the_transcript(store: Store) -> None:
     assert not store.client.exists(store.keys.messages(run.id, "2"))
 
 
-def test_a_transcript_may_be_cut_back_to_what_was_acknowledged(store: Store) -> None:
+def test_transcript_may_be_truncated_to_what_was_acknowledged(store: Store) -> None:
     run = store.running()
     store.save(run, delta(1, count=2))
     store.save(run, delta(2, base=2, count=5))
@@ -146,7 +146,7 @@ def progress_of(store: Store, run: Claimed, save: attempt_plans.Delta) -> int:
     return progress
 
 
-def test_what_is_progress(store: Store) -> None:
+def test_which_saves_count_as_progress(store: Store) -> None:
     run = store.running()
     steps = [
         (delta(1, count=1), 1),  # messages, and no loop
@@ -168,7 +168,7 @@ def test_what_is_progress(store: Store) -> None:
         assert progress_of(store, run, save) == expected, save
 
 
-def test_progress_never_falls_over_attempts(store: Store) -> None:
+def test_progress_never_falls_across_attempts(store: Store) -> None:
     run = store.running()
     assert progress_of(store, run, delta(1, iteration=5)) == 1
     store.crash(run)
@@ -178,13 +178,13 @@ def test_progress_never_falls_over_attempts(store: Store) -> None:
     assert progress_of(store, run, delta(4, iteration=6)) == 2
 
 
-def test_messages_that_are_sent_again_are_no_progress(store: Store) -> None:
+def test_resent_messages_are_not_progress(store: Store) -> None:
     run = store.running()
     assert progress_of(store, run, delta(1, count=3)) == 1
     assert progress_of(store, run, delta(2, acked=0, count=3)) == 1
 
 
-def test_unfinished_messages_go_with_the_next_save(store: Store) -> None:
+def test_unfinished_messages_are_saved_with_the_next_save(store: Store) -> None:
     run = store.running()
     store.release(run, last=delta(1, count=1, unfinished=b"later").wire())
     assert store.client.hget(store.keys.ckpt(run.id), "unfinished") == b"later"
@@ -193,7 +193,7 @@ def test_unfinished_messages_go_with_the_next_save(store: Store) -> None:
     assert store.client.hget(store.keys.ckpt(run.id), "unfinished") is None
 
 
-def test_the_route_follows_the_schema(store: Store) -> None:
+def test_route_follows_the_schema_of_the_checkpoint(store: Store) -> None:
     run = store.running()
     assert store.run(run.id)["route"] == ROUTES[0]
     store.save(run, delta(1, schema=2))
@@ -223,7 +223,7 @@ BAD += [
 ]
 
 
-def test_one_bad_save_does_not_spoil_its_neighbours(store: Store) -> None:
+def test_bad_save_does_not_affect_the_others_in_its_call(store: Store) -> None:
     first, second, third = (store.running() for _ in range(3))
     good = delta(1, count=1).wire()
     for bad in BAD:
@@ -237,7 +237,7 @@ def test_one_bad_save_does_not_spoil_its_neighbours(store: Store) -> None:
 
 
 @pytest.mark.parametrize("what", ["ckpt", "head", "messages"])
-def test_a_checkpoint_that_cannot_be_read_is_said_and_left_alone(store: Store, what: str) -> None:
+def test_unreadable_checkpoint_is_reported_and_left_alone(store: Store, what: str) -> None:
     run, neighbour = store.running(), store.running()
     store.save(run, delta(1, count=1))
     if what == "head":
@@ -249,7 +249,7 @@ def test_a_checkpoint_that_cannot_be_read_is_said_and_left_alone(store: Store, w
     assert store.save(neighbour, delta(1, count=1)) == "ok"
 
 
-def test_many_saves_in_one_call_are_answered_one_by_one(store: Store) -> None:
+def test_many_saves_in_one_call_are_answered_separately(store: Store) -> None:
     runs = [store.running() for _ in range(4)]
     stale = runs[1]._replace(token="1-1-w1")
     calls = [

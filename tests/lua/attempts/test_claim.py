@@ -27,7 +27,7 @@ def suspect(store: Store) -> str:
     return id
 
 
-def test_the_lowest_scores_of_all_lines_are_taken(store: Store) -> None:
+def test_lowest_scores_of_all_routes_are_claimed(store: Store) -> None:
     ids = []
     for route in (ROUTES[0], ROUTES[1], ROUTES[0], "default:other@0", ROUTES[1]):
         ids.append(store.enqueue(route=route))
@@ -39,7 +39,7 @@ def test_the_lowest_scores_of_all_lines_are_taken(store: Store) -> None:
     assert store.members(store.keys.owned("w1")) == store.members(store.keys.live()) == {*ids[:3], ids[4]}
 
 
-def test_it_returns_what_is_needed_to_start(store: Store) -> None:
+def test_claim_returns_what_an_attempt_needs_to_start(store: Store) -> None:
     id = store.enqueue(spec=b"\x00spec")
     store.later(7)
     run = store.take()
@@ -49,7 +49,7 @@ def test_it_returns_what_is_needed_to_start(store: Store) -> None:
     assert store.places(id) == ["owned:w1"]
 
 
-def test_the_attempt_counts_from_one_and_the_epoch_is_the_servers_time(store: Store) -> None:
+def test_attempts_count_from_one_and_the_epoch_is_the_servers_time(store: Store) -> None:
     store.enqueue()
     for attempt in (1, 2, 3):
         store.later(10)
@@ -59,7 +59,7 @@ def test_the_attempt_counts_from_one_and_the_epoch_is_the_servers_time(store: St
         store.release(run)
 
 
-def test_the_epoch_grows_although_the_clock_went_back(store: Store) -> None:
+def test_epoch_grows_even_if_the_clock_went_back(store: Store) -> None:
     store.enqueue()
     seen = []
     for step in (0, -3_600_000, -1, 0):
@@ -71,7 +71,7 @@ def test_the_epoch_grows_although_the_clock_went_back(store: Store) -> None:
     assert seen == sorted(set(seen)), "each is larger than the one before"
 
 
-def test_one_number_is_answered_once_and_repeated_the_same(store: Store) -> None:
+def test_claim_number_is_answered_once_and_repeated_with_the_same_answer(store: Store) -> None:
     for _ in range(4):
         store.enqueue()
     store.join()
@@ -81,7 +81,7 @@ def test_one_number_is_answered_once_and_repeated_the_same(store: Store) -> None
     assert (again[0], sorted(again[1], key=lambda run: run.id)) == first
 
 
-def test_a_repeated_answer_lists_only_what_is_still_owned_with_that_token(store: Store) -> None:
+def test_repeated_answer_lists_only_runs_still_owned_with_that_token(store: Store) -> None:
     for _ in range(4):
         store.enqueue()
     store.join()
@@ -93,7 +93,7 @@ def test_a_repeated_answer_lists_only_what_is_still_owned_with_that_token(store:
     assert store.claim(want=3, number=2)[1][0].id == runs[1].id, "only what this number took"
 
 
-def test_a_repetition_brings_the_checkpoint_along(store: Store) -> None:
+def test_repeated_claim_includes_the_checkpoint(store: Store) -> None:
     store.save(store.running(), delta(1, count=2, state=b"s"))
     store.abandon("w1")
     store.join("w2")
@@ -102,7 +102,7 @@ def test_a_repetition_brings_the_checkpoint_along(store: Store) -> None:
     assert first[1][0].checkpoint is not None
 
 
-def test_a_lower_number_takes_nothing(store: Store) -> None:
+def test_claim_with_a_lower_number_takes_nothing(store: Store) -> None:
     store.join()
     store.enqueue()
     assert store.claim(number=5)[0] == "ok"
@@ -111,7 +111,7 @@ def test_a_lower_number_takes_nothing(store: Store) -> None:
         assert store.claim(number=4) == ("old", [])
 
 
-def test_a_number_up_to_the_floor_takes_nothing(store: Store) -> None:
+def test_claim_with_a_number_up_to_the_floor_takes_nothing(store: Store) -> None:
     store.join()
     store.beat(floor=3)
     store.enqueue()
@@ -123,7 +123,7 @@ def test_a_number_up_to_the_floor_takes_nothing(store: Store) -> None:
         assert store.claim(number=4) == ("old", []), "given up: not even repeated"
 
 
-def test_an_expired_worker_takes_nothing_until_a_heartbeat(store: Store) -> None:
+def test_expired_worker_claims_nothing_until_a_heartbeat(store: Store) -> None:
     store.join()
     store.enqueue()
     store.later(LEASE)
@@ -134,7 +134,7 @@ def test_an_expired_worker_takes_nothing_until_a_heartbeat(store: Store) -> None
 
 
 @pytest.mark.parametrize("how", ["never joined", "left", "condemned", "swept"])
-def test_a_gone_worker_takes_nothing(store: Store, how: str) -> None:
+def test_removed_worker_claims_nothing(store: Store, how: str) -> None:
     store.enqueue()
     store.enqueue()
     if how != "never joined":
@@ -152,7 +152,7 @@ def test_a_gone_worker_takes_nothing(store: Store, how: str) -> None:
         assert store.claim() == ("gone", [])
 
 
-def test_a_suspect_is_taken_only_by_a_worker_that_says_it_is_alone(store: Store) -> None:
+def test_suspect_is_claimed_only_by_a_worker_that_reports_to_be_alone(store: Store) -> None:
     id = suspect(store)
     store.join()
     assert store.claim(alone=False) == ("ok", [])
@@ -161,14 +161,14 @@ def test_a_suspect_is_taken_only_by_a_worker_that_says_it_is_alone(store: Store)
     assert store.claim(number=2)[0] == "suspect", "and a repetition says so too"
 
 
-def test_a_suspect_is_never_given_to_a_worker_that_owns_something(store: Store) -> None:
+def test_suspect_is_never_given_to_a_worker_that_owns_a_run(store: Store) -> None:
     store.running()
     id = suspect(store)
     assert store.claim(alone=True) == ("ok", [])
     assert store.places(id) == [f"suspect:{ROUTES[0]}"]
 
 
-def test_a_suspect_comes_alone(store: Store) -> None:
+def test_suspect_is_claimed_alone(store: Store) -> None:
     first, second = suspect(store), suspect(store)
     third = store.enqueue()
     store.join()
@@ -178,7 +178,7 @@ def test_a_suspect_comes_alone(store: Store) -> None:
     assert store.places(third) == [f"ready:{ROUTES[0]}"]
 
 
-def test_a_suspect_keeps_its_place_behind_older_runs(store: Store) -> None:
+def test_suspect_waits_behind_older_runs(store: Store) -> None:
     older = store.enqueue()
     store.later(1)
     suspect(store)
@@ -188,7 +188,7 @@ def test_a_suspect_keeps_its_place_behind_older_runs(store: Store) -> None:
 
 
 @pytest.mark.parametrize("paused", ["queue:default", "kind:k"])
-def test_what_is_paused_is_not_taken(store: Store, paused: str) -> None:
+def test_paused_run_is_not_claimed(store: Store, paused: str) -> None:
     store.enqueue()
     suspect(store)
     store.join()
@@ -199,7 +199,7 @@ def test_what_is_paused_is_not_taken(store: Store, paused: str) -> None:
 
 
 @pytest.mark.parametrize("want", [0, -1])
-def test_who_wants_nothing_gets_nothing(store: Store, want: int) -> None:
+def test_claim_of_zero_runs_takes_nothing(store: Store, want: int) -> None:
     store.enqueue()
     suspect(store)
     store.join()
@@ -210,7 +210,7 @@ UNREADABLE = ["missing", "wrong type", "no counters", "bad counters", "no spec",
 
 
 @pytest.mark.parametrize("how", UNREADABLE)
-def test_an_entry_that_cannot_be_read_is_set_aside_and_its_neighbours_are_served(store: Store, how: str) -> None:
+def test_unreadable_entry_is_set_aside_and_other_runs_are_claimed(store: Store, how: str) -> None:
     before, bad, after = store.enqueue(), store.enqueue(), store.enqueue()
     run = store.keys.run(bad)
     match how:
@@ -236,14 +236,14 @@ def test_an_entry_that_cannot_be_read_is_set_aside_and_its_neighbours_are_served
     assert store.members(store.keys.owned("w1")) == {before, after}
 
 
-def test_a_line_of_another_type_does_not_stop_the_others(store: Store) -> None:
+def test_ready_queue_of_another_type_does_not_stop_the_others(store: Store) -> None:
     id = store.enqueue(route=ROUTES[1])
     store.spoil(store.keys.ready(ROUTES[0]))
     assert store.take().id == id
 
 
 @pytest.mark.parametrize("what", ["ckpt", "messages", "head"])
-def test_a_checkpoint_that_cannot_be_read_never_strands_its_run(store: Store, what: str) -> None:
+def test_unreadable_checkpoint_never_strands_its_run(store: Store, what: str) -> None:
     run = store.running()
     store.save(run, delta(1, count=1, state=b"s"))
     store.crash(run)
@@ -260,7 +260,7 @@ def test_a_checkpoint_that_cannot_be_read_never_strands_its_run(store: Store, wh
     assert store.members(store.keys.owned("w2")) == {run.id, neighbour}
 
 
-def test_a_claim_ends_the_expiry(store: Store) -> None:
+def test_claim_ends_the_expiry(store: Store) -> None:
     id = store.enqueue(expires="5000")
     run = store.take()
     assert store.line(store.keys.deadlines()) == []
@@ -270,7 +270,7 @@ def test_a_claim_ends_the_expiry(store: Store) -> None:
     assert store.status(id) == "queued"
 
 
-def test_bells_ring_where_work_is_left(store: Store) -> None:
+def test_bells_ring_where_runs_are_left(store: Store) -> None:
     for route in (ROUTES[0], ROUTES[0], ROUTES[1]):
         store.enqueue(route=route)
     suspect(store)
@@ -291,7 +291,7 @@ def test_bells_ring_where_work_is_left(store: Store) -> None:
     assert not store.client.exists(*bells), "who took nothing rings nobody"
 
 
-def test_a_small_checkpoint_comes_along_and_a_large_one_is_paged(store: Store) -> None:
+def test_small_checkpoint_is_included_and_a_large_one_is_paged(store: Store) -> None:
     run = store.running()
     store.save(run, delta(1, count=2, state=b"s" * 50, phases=(("phase:-:a#0", b"output"),)))
     store.release(run)
@@ -304,7 +304,7 @@ def test_a_small_checkpoint_comes_along_and_a_large_one_is_paged(store: Store) -
 
 
 @pytest.mark.parametrize("what", ["state", "messages", "phases", "unfinished"])
-def test_everything_in_a_checkpoint_counts_for_its_size(store: Store, what: str) -> None:
+def test_every_part_of_a_checkpoint_counts_for_its_size(store: Store, what: str) -> None:
     run = store.running()
     large = b"x" * 2000
     saves = {
@@ -318,7 +318,7 @@ def test_everything_in_a_checkpoint_counts_for_its_size(store: Store, what: str)
     assert store.take(inline=1500).checkpoint == "paged"
 
 
-def test_a_reply_has_a_budget(store: Store) -> None:
+def test_reply_has_a_size_limit(store: Store) -> None:
     for _ in range(3):
         store.enqueue()
     store.join()
@@ -329,7 +329,7 @@ def test_a_reply_has_a_budget(store: Store) -> None:
     assert [run.checkpoint == "paged" for run in runs] == [False, False, True]
 
 
-def test_a_run_waits_where_its_checkpoint_can_be_read(store: Store) -> None:
+def test_run_waits_on_the_route_of_its_checkpoint_schema(store: Store) -> None:
     run = store.running()
     store.save(run, delta(1, schema=2))
     store.crash(run)
@@ -339,7 +339,7 @@ def test_a_run_waits_where_its_checkpoint_can_be_read(store: Store) -> None:
     assert store.claim("w2")[1][0].route == ROUTES[2]
 
 
-def test_a_recovered_run_tells_its_cause_and_its_last_owner(store: Store) -> None:
+def test_recovered_run_carries_its_cause_and_last_owner(store: Store) -> None:
     run = store.running()
     store.crash(run)
     again = store.take("w2")

@@ -22,7 +22,7 @@ def ids(claimed: tuple[str, list[Claimed]]) -> list[str]:
     return [run.id for run in claimed[1]]
 
 
-def test_it_is_left_to_newer_code_which_takes_it_at_once(store: Store) -> None:
+def test_released_run_is_left_to_newer_code_which_claims_it_at_once(store: Store) -> None:
     run = released(store)
     store.join("outdated")
     store.join("new")
@@ -31,7 +31,7 @@ def test_it_is_left_to_newer_code_which_takes_it_at_once(store: Store) -> None:
     assert ids(store.claim("new")) == [run.id]
 
 
-def test_after_a_second_anybody_takes_it(store: Store) -> None:
+def test_after_a_second_any_worker_claims_it(store: Store) -> None:
     run = released(store)
     store.join("outdated")
     store.later(999)
@@ -40,7 +40,7 @@ def test_after_a_second_anybody_takes_it(store: Store) -> None:
     assert ids(store.claim("outdated", outdated=True)) == [run.id]
 
 
-def test_what_else_waits_is_taken(store: Store) -> None:
+def test_other_waiting_runs_are_claimed(store: Store) -> None:
     run = released(store)
     other = store.enqueue()
     store.join("outdated")
@@ -51,7 +51,7 @@ def test_what_else_waits_is_taken(store: Store) -> None:
 
 
 @pytest.mark.parametrize("how", ["recover", "unasked", "retry", "reject"])
-def test_only_what_a_stopping_worker_released_is_left(store: Store, how: str) -> None:
+def test_only_runs_released_by_a_stopping_worker_are_left(store: Store, how: str) -> None:
     run = store.running("old")
     match how:
         case "recover":
@@ -68,7 +68,7 @@ def test_only_what_a_stopping_worker_released_is_left(store: Store, how: str) ->
     assert ids(store.claim("outdated", outdated=True)) == [run.id]
 
 
-def test_it_looks_past_64_and_no_further(store: Store) -> None:
+def test_claim_skips_at_most_64_such_runs(store: Store) -> None:
     """The cost of a claim is bounded: what waits behind more than that waits until their second is over."""
     runs = [store.running("old") for _ in range(66)]
     other = store.enqueue()
@@ -82,7 +82,7 @@ def test_it_looks_past_64_and_no_further(store: Store) -> None:
     assert len(store.claim("outdated", outdated=True, want=100)[1]) == 65
 
 
-def test_a_suspect_is_left_too(store: Store) -> None:
+def test_suspect_is_left_to_newer_code_too(store: Store) -> None:
     run = store.running("old")
     for worker in ("old", "old2"):
         store.crash(run)
@@ -100,14 +100,14 @@ def test_a_suspect_is_left_too(store: Store) -> None:
     assert store.claim("outdated", outdated=True, alone=True)[0] == "suspect"
 
 
-def test_a_clock_that_fell_back_does_not_keep_it_for_ever(store: Store) -> None:
+def test_clock_that_went_back_does_not_reserve_the_run_forever(store: Store) -> None:
     run = released(store)
     store.later(-3_600_000)
     store.join("outdated")
     assert ids(store.claim("outdated", outdated=True)) == [run.id]
 
 
-def test_what_can_not_be_read_is_set_aside_as_ever(store: Store) -> None:
+def test_unreadable_entry_is_set_aside_as_usual(store: Store) -> None:
     run = released(store)
     store.spoil(store.keys.run(run.id))
     store.join("outdated")

@@ -16,7 +16,7 @@ from tests.lua.store import NOW, ROUTES, Store, delta
 DAY = 86_400_000
 
 
-def test_the_run_ends_and_its_checkpoint_goes(store: Store) -> None:
+def test_completed_run_ends_and_its_checkpoint_is_removed(store: Store) -> None:
     run = store.running()
     store.save(run, delta(1, count=1, state=b"s"))
     store.later(5)
@@ -32,7 +32,7 @@ def test_the_run_ends_and_its_checkpoint_goes(store: Store) -> None:
     assert 0 < store.client.pttl(store.keys.run(run.id)) <= DAY
 
 
-def test_sent_twice_it_ends_once(store: Store) -> None:
+def test_repeated_complete_ends_the_run_once(store: Store) -> None:
     run = store.running(once="key", digest="d")
     store.complete(run)
     store.later(10)
@@ -46,14 +46,14 @@ def test_only_the_owner_completes(store: Store, stranger: Claimed) -> None:
 
 
 @pytest.mark.parametrize("other", ["fail", "retry", "release", "reject"])
-def test_after_another_end_of_the_attempt_it_is_refused(store: Store, other: str) -> None:
+def test_completion_after_another_ending_of_the_attempt_is_refused(store: Store, other: str) -> None:
     run = store.running()
     getattr(store, other)(run)
     with store.unchanged():
         assert store.complete(run) == "fenced"
 
 
-def test_one_refused_item_does_not_spoil_its_neighbours(store: Store) -> None:
+def test_refused_item_does_not_affect_its_neighbours(store: Store) -> None:
     first, second, third = (store.running() for _ in range(3))
     store.spoil(store.keys.run(second.id))
     calls = [
@@ -79,9 +79,7 @@ def damage_wake(store: Store, run: Claimed) -> None:
 
 
 @pytest.mark.parametrize("damage", [damage_once, damage_waiters, damage_wake])
-def test_what_is_damaged_of_one_leaves_no_neighbour_half_ended(
-    store: Store, damage: Callable[[Store, Claimed], None]
-) -> None:
+def test_damaged_item_leaves_no_neighbour_half_ended(store: Store, damage: Callable[[Store, Claimed], None]) -> None:
     runs = [store.running(once=f"key{number}", digest="d") for number in range(3)]
     damage(store, runs[1])
     calls = [
@@ -93,7 +91,7 @@ def test_what_is_damaged_of_one_leaves_no_neighbour_half_ended(
     assert not store.client.exists(store.keys.live(), store.keys.owned("w1"))
 
 
-def test_where_a_set_is_broken_the_others_are_written_and_it_is_said(store: Store) -> None:
+def test_broken_set_is_reported_and_the_others_are_written(store: Store) -> None:
     first, second = store.running(), store.running()
     store.spoil(store.keys.ended("completed"))
     calls = [
@@ -105,7 +103,7 @@ def test_where_a_set_is_broken_the_others_are_written_and_it_is_said(store: Stor
     assert not store.client.exists(store.keys.live(), store.keys.owned("w1"))
 
 
-def test_a_completion_wins_over_a_cancel_that_was_asked_for(store: Store) -> None:
+def test_completion_wins_over_a_requested_cancel(store: Store) -> None:
     run = store.running()
     store.cancel(run.id)
     assert store.complete(run) == "ok"
@@ -117,7 +115,7 @@ def test_a_completion_wins_over_a_cancel_that_was_asked_for(store: Store) -> Non
     assert store.status(run.id) == "completed"
 
 
-def test_who_waits_is_woken(store: Store) -> None:
+def test_completion_wakes_waiting_clients(store: Store) -> None:
     run = store.running()
     store.wait(run.id, "c1")
     store.wait(run.id, "c2")
@@ -144,7 +142,7 @@ def test_with_retention_0_only_a_bare_tombstone_is_left(store: Store) -> None:
     assert store.complete(run) == "ok", "and the tombstone still answers"
 
 
-def test_a_short_retention_still_knows_the_run_while_calls_may_be_repeated(store: Store) -> None:
+def test_run_with_short_retention_is_known_while_calls_may_be_repeated(store: Store) -> None:
     run = store.running(retention="1000")
     store.complete(run)
     assert 50_000 < store.client.pttl(store.keys.run(run.id)) <= 60_000

@@ -10,7 +10,7 @@ def spent(store: Store, id: str) -> dict[str, int]:
     return dict(zip(names, map(int, store.run(id)["spent"].split()), strict=True))
 
 
-def test_an_extension_counts_once_however_often_it_is_sent(store: Store) -> None:
+def test_extension_counts_once_however_often_it_is_sent(store: Store) -> None:
     run = store.running()
     assert store.extend(run, 1, 60) == "ok"
     with store.unchanged():
@@ -32,7 +32,7 @@ def test_only_the_owner_extends(store: Store) -> None:
     assert store.extend(again) == "ok"
 
 
-def test_a_field_that_cant_be_read_counts_as_nothing_yet(store: Store) -> None:
+def test_unreadable_field_counts_as_zero(store: Store) -> None:
     run = store.running()
     store.client.hset(store.keys.run(run.id), "spent", "spoilt")
     assert store.extend(run, 1, 60) == "ok"
@@ -41,7 +41,7 @@ def test_a_field_that_cant_be_read_counts_as_nothing_yet(store: Store) -> None:
     assert spent(store, run.id)["used"] == 1000
 
 
-def test_the_next_owner_is_told_what_was_used_and_given(store: Store) -> None:
+def test_next_owner_receives_used_and_extended_time(store: Store) -> None:
     run = store.running()
     assert (run.spent, run.killed) == ("", b"")
     store.extend(run, 1, 60)
@@ -54,7 +54,7 @@ def test_the_next_owner_is_told_what_was_used_and_given(store: Store) -> None:
     assert store.claim("w2", number=1)[1][0].spent == again.spent, "the repeated answer too"
 
 
-def test_each_way_back_adds_the_time_of_the_attempt_once(store: Store) -> None:
+def test_every_way_back_to_the_queue_adds_the_time_of_the_attempt_once(store: Store) -> None:
     run = store.running()
     store.later(1000)
     assert store.release(run) == "ok"
@@ -70,7 +70,7 @@ def test_each_way_back_adds_the_time_of_the_attempt_once(store: Store) -> None:
     assert spent(store, run.id)["used"] == 1230
 
 
-def test_a_crashed_attempt_counts_until_its_workers_last_heartbeat(store: Store) -> None:
+def test_crashed_attempt_counts_until_the_last_heartbeat_of_its_worker(store: Store) -> None:
     run = store.running()
     store.tick_for(4000)
     store.beat()
@@ -79,7 +79,7 @@ def test_a_crashed_attempt_counts_until_its_workers_last_heartbeat(store: Store)
     assert spent(store, run.id)["used"] == 4000
 
 
-def test_a_child_that_is_given_up_counts_until_its_last_heartbeat_in_every_batch(store: Store) -> None:
+def test_runs_of_an_abandoned_child_count_until_its_last_heartbeat_in_every_batch(store: Store) -> None:
     runs = [store.running() for _ in range(5)]
     store.later(4000)
     store.beat()
@@ -88,7 +88,7 @@ def test_a_child_that_is_given_up_counts_until_its_last_heartbeat_in_every_batch
     assert {spent(store, run.id)["used"] for run in runs} == {4000}
 
 
-def test_an_attempt_that_was_begun_after_the_last_heartbeat_counts_nothing(store: Store) -> None:
+def test_attempt_started_after_the_last_heartbeat_counts_as_zero(store: Store) -> None:
     store.join()
     store.later(2000)
     id = store.enqueue()
@@ -98,7 +98,7 @@ def test_an_attempt_that_was_begun_after_the_last_heartbeat_counts_nothing(store
     assert spent(store, id)["used"] == 0
 
 
-def test_progress_begins_the_idle_time_anew(store: Store) -> None:
+def test_progress_restarts_the_idle_time(store: Store) -> None:
     run = store.running()
     store.later(5000)
     store.release(run)
@@ -117,7 +117,7 @@ def test_progress_begins_the_idle_time_anew(store: Store) -> None:
     assert spent(store, run.id)["idle"] == 400
 
 
-def test_a_hand_over_costs_nothing_of_the_time_that_a_run_may_be_without_progress(store: Store) -> None:
+def test_release_while_stopping_resets_the_time_without_progress(store: Store) -> None:
     """What was not saved is done again from its beginning: with less time for it than before a deploy would kill the run."""
     run = store.running()
     store.later(5000)
@@ -129,7 +129,7 @@ def test_a_hand_over_costs_nothing_of_the_time_that_a_run_may_be_without_progres
     assert spent(store, run.id)["idle"] == 5000, "nobody asked it to stop"
 
 
-def test_a_revived_run_begins_with_nothing_used(store: Store) -> None:
+def test_revived_run_starts_with_no_used_time(store: Store) -> None:
     run = store.running()
     store.extend(run)
     store.later(1000)

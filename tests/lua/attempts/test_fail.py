@@ -10,7 +10,7 @@ from tests.lua.store import NOW, Store, delta, messages
 WEEK = 7 * 86_400_000
 
 
-def test_the_run_fails_and_its_checkpoint_is_kept_as_long_as_it(store: Store) -> None:
+def test_failed_run_and_its_checkpoint_are_kept_for_the_same_time(store: Store) -> None:
     run = store.running()
     store.save(run, delta(1, count=1, state=b"s"))
     assert store.fail(run, b"boom", delta(2, base=1, count=1).wire()) == "ok"
@@ -25,7 +25,7 @@ def test_the_run_fails_and_its_checkpoint_is_kept_as_long_as_it(store: Store) ->
     assert store.members(store.keys.live()) == set()
 
 
-def test_sent_twice_it_ends_once(store: Store) -> None:
+def test_repeated_fail_ends_the_run_once(store: Store) -> None:
     run = store.running()
     save = delta(1, count=1).wire()
     store.fail(run, b"boom", save)
@@ -39,14 +39,14 @@ def test_only_the_owner_fails_a_run(store: Store, stranger: Claimed) -> None:
         assert store.fail(stranger, b"stale", delta(1, count=1).wire()) == "fenced"
 
 
-def test_unreadable_counters_refuse_it(store: Store) -> None:
+def test_unreadable_counters_refuse_a_fail(store: Store) -> None:
     run = store.running()
     store.client.hset(store.keys.run(run.id), "counters", "1 2 3")
     with store.unchanged():
         assert store.fail(run) == "fenced"
 
 
-def test_a_gap_is_said_before_anything_is_written(store: Store) -> None:
+def test_gap_is_reported_before_anything_is_written(store: Store) -> None:
     run = store.running()
     with store.unchanged():
         assert store.fail(run, b"boom", delta(5, base=3, count=1).wire()) == "gap"
@@ -55,21 +55,21 @@ def test_a_gap_is_said_before_anything_is_written(store: Store) -> None:
 
 
 @pytest.mark.parametrize("last", [b"nonsense", delta(1, count=1).wire()])
-def test_a_delta_that_cannot_be_kept_does_not_hinder_the_ending(store: Store, last: bytes) -> None:
+def test_delta_that_cannot_be_stored_does_not_prevent_the_ending(store: Store, last: bytes) -> None:
     run = store.running()
     store.save(run, delta(2, acked=0, count=2))
     assert store.fail(run, b"boom", last) == "ok"
     assert (store.status(run.id), store.transcript(run.id)) == ("failed", messages(2))
 
 
-def test_it_wins_over_a_cancel_that_was_asked_for(store: Store) -> None:
+def test_failure_wins_over_a_requested_cancel(store: Store) -> None:
     run = store.running()
     store.cancel(run.id)
     assert store.fail(run) == "ok"
     assert store.status(run.id) == "failed"
 
 
-def test_progress_since_the_last_failure_starts_the_count_anew(store: Store) -> None:
+def test_progress_since_the_last_failure_resets_the_failure_count(store: Store) -> None:
     run = store.running()
     store.retry(run, delay=0)
     store.due()
@@ -79,7 +79,7 @@ def test_progress_since_the_last_failure_starts_the_count_anew(store: Store) -> 
     assert store.counters(run.id).failures == 1
 
 
-def test_a_schema_that_the_last_delta_brings_counts(store: Store) -> None:
+def test_schema_of_the_last_delta_counts(store: Store) -> None:
     run = store.running(retention="0")
     store.fail(run, b"boom", delta(1, count=1, schema=2).wire())
     assert not store.client.exists(store.keys.ckpt(run.id), store.keys.messages(run.id, "1"))

@@ -25,7 +25,9 @@ def recover(store: Store) -> None:
 
 
 @pytest.mark.parametrize("take", TAKES.values(), ids=TAKES)
-def test_whoever_takes_a_killed_run_fails_it(store: Store, take: Callable[[Store, Claimed], object]) -> None:
+def test_killed_run_fails_by_whichever_call_takes_it_from_its_owner(
+    store: Store, take: Callable[[Store, Claimed], object]
+) -> None:
     run = store.running()
     assert store.kill(run, b"too slow") == "ok"
     take(store, run)
@@ -36,7 +38,7 @@ def test_whoever_takes_a_killed_run_fails_it(store: Store, take: Callable[[Store
 
 
 @pytest.mark.parametrize("call", ["release", "retry", "reject"])
-def test_sent_twice_it_is_answered_the_same(store: Store, call: str) -> None:
+def test_repeated_kill_is_answered_the_same(store: Store, call: str) -> None:
     run = store.running()
     store.kill(run)
     assert getattr(store, call)(run) == "failed"
@@ -44,21 +46,21 @@ def test_sent_twice_it_is_answered_the_same(store: Store, call: str) -> None:
         assert getattr(store, call)(run) == "failed"
 
 
-def test_it_fails_without_a_strike_to_its_neighbours(store: Store) -> None:
+def test_killed_run_fails_and_its_neighbours_get_no_strike(store: Store) -> None:
     slow, other = store.running(), store.running()
     store.kill(slow)
     assert (store.abandon(blame="nobody").failed, store.status(other.id)) == (1, "queued")
     assert store.counters(other.id).strikes == 0
 
 
-def test_the_first_reason_stays(store: Store) -> None:
+def test_first_kill_reason_is_kept(store: Store) -> None:
     run = store.running()
     store.kill(run, b"first")
     with store.unchanged():
         assert store.kill(run, b"second") == "ok"
 
 
-def test_who_is_first_wins(store: Store) -> None:
+def test_completion_before_the_kill_takes_effect_wins(store: Store) -> None:
     run = store.running()
     store.kill(run)
     assert store.complete(run) == "ok"
@@ -67,7 +69,7 @@ def test_who_is_first_wins(store: Store) -> None:
         assert store.kill(run) == "fenced"
 
 
-def test_a_cancel_that_a_user_asked_for_is_what_it_ends_as(store: Store) -> None:
+def test_run_with_a_requested_cancel_ends_as_cancelled(store: Store) -> None:
     run = store.running()
     store.kill(run)
     store.cancel(run.id)
@@ -83,7 +85,7 @@ def test_only_the_owner_kills(store: Store) -> None:
     assert store.release(again) == "ok"
 
 
-def test_a_revived_run_is_not_killed_and_sees_why_it_was(store: Store) -> None:
+def test_revived_run_is_not_killed_and_sees_why_it_was(store: Store) -> None:
     run = store.running()
     store.kill(run, b"too slow")
     store.fail(run)
@@ -94,7 +96,7 @@ def test_a_revived_run_is_not_killed_and_sees_why_it_was(store: Store) -> None:
     assert store.take().killed == b"too slow", "for the whole of its life"
 
 
-def test_a_life_that_ended_otherwise_forgets_it(store: Store) -> None:
+def test_kill_is_forgotten_by_a_life_that_ended_otherwise(store: Store) -> None:
     run = store.running()
     store.kill(run)
     store.fail(run)
@@ -104,14 +106,14 @@ def test_a_life_that_ended_otherwise_forgets_it(store: Store) -> None:
     assert store.take().killed == b""
 
 
-def test_nothing_of_it_stays_in_a_bare_tombstone(store: Store) -> None:
+def test_bare_tombstone_keeps_nothing_of_a_kill(store: Store) -> None:
     run = store.running(retention="0")
     store.kill(run)
     store.release(run)
     assert store.run(run.id).keys().isdisjoint({"kill", "killed", "error", "spec"})
 
 
-def test_the_doctor_ends_a_killed_run_without_an_owner(store: Store) -> None:
+def test_doctor_ends_a_killed_run_without_an_owner(store: Store) -> None:
     from coordinator.store.plans import doctor as doctor_plans
 
     run = store.running()

@@ -32,16 +32,16 @@ def test_all_pages_together_are_the_checkpoint(store: Store) -> None:
         assert b"".join(chunk for _, chunk in found) == b"".join(b"m%d;" % i for i in range(50))
 
 
-def test_a_run_without_a_checkpoint_has_none(store: Store) -> None:
+def test_run_without_a_checkpoint_loads_nothing(store: Store) -> None:
     assert store.load(store.running()) == [[], []]
 
 
-def test_only_the_owner_reads(store: Store, stranger: Claimed) -> None:
+def test_only_the_owner_loads_a_checkpoint(store: Store, stranger: Claimed) -> None:
     with store.unchanged():
         assert store.load(stranger) == "fenced"
 
 
-def test_each_page_is_fenced(store: Store) -> None:
+def test_every_page_is_fenced(store: Store) -> None:
     run = large(store)
     plan = worker_plans.load(store.keys, run.id, run.token, page_bytes=1)
     reply = store.wire.ask([next(plan)])[0]
@@ -52,7 +52,7 @@ def test_each_page_is_fenced(store: Store) -> None:
     assert done.value.value == "fenced"
 
 
-def test_an_unreadable_head_is_said(store: Store) -> None:
+def test_unreadable_head_is_reported(store: Store) -> None:
     run = large(store)
     store.client.hset(store.keys.ckpt(run.id), "head", "nonsense")
     assert store.load(run) == "unreadable"

@@ -7,7 +7,7 @@ from coordinator.store.plans.workers import Claimed
 from tests.lua.store import Store
 
 
-def test_the_owners_note_is_kept(store: Store) -> None:
+def test_note_of_the_owner_is_stored(store: Store) -> None:
     run = store.running()
     assert store.do(attempt_plans.note(store.keys, run.id, run.token, b"half")) == "ok"
     assert store.run(run.id)["note"] == "half"
@@ -15,6 +15,6 @@ def test_the_owners_note_is_kept(store: Store) -> None:
         assert store.do(attempt_plans.note(store.keys, run.id, run.token, b"half")) == "ok"
 
 
-def test_nobody_elses_is(store: Store, stranger: Claimed) -> None:
+def test_note_of_another_worker_is_refused(store: Store, stranger: Claimed) -> None:
     with store.unchanged():
         assert store.do(attempt_plans.note(store.keys, stranger.id, stranger.token, b"stale")) == "fenced"

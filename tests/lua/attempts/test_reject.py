@@ -18,7 +18,7 @@ def rejected(store: Store, run: Claimed, **more: object) -> Claimed:
     return store.take(alone=True)
 
 
-def test_the_run_comes_back_later_at_a_new_place(store: Store) -> None:
+def test_rejected_run_is_delayed_with_a_new_position(store: Store) -> None:
     run = store.running()
     store.later(10)
     assert store.reject(run) == "delayed"
@@ -31,7 +31,7 @@ def test_the_run_comes_back_later_at_a_new_place(store: Store) -> None:
 
 
 @pytest.mark.parametrize(("jitter", "factor"), [(0, 0.75), (0.5, 1), (1, 1.25)])
-def test_the_back_off_grows_to_five_minutes(store: Store, jitter: float, factor: float) -> None:
+def test_back_off_grows_up_to_five_minutes(store: Store, jitter: float, factor: float) -> None:
     run = store.running()
     waits = []
     for _ in range(10):
@@ -44,14 +44,14 @@ def test_the_back_off_grows_to_five_minutes(store: Store, jitter: float, factor:
     assert waits == [int(min(2000 * 2**n, 300_000) * factor) for n in range(10)]
 
 
-def test_it_is_a_strike_only_where_the_kind_is_proven(store: Store) -> None:
+def test_rejection_is_a_strike_only_if_the_kind_has_started_before(store: Store) -> None:
     run = store.running()
     for _ in range(10):
         run = rejected(store, run, proven=False)
     assert (store.counters(run.id).strikes, store.counters(run.id).recoveries) == (0, 10)
 
 
-def test_three_strikes_and_it_is_dead(store: Store) -> None:
+def test_run_is_dead_after_three_strikes(store: Store) -> None:
     run = store.running()
     run = rejected(store, run)
     run = rejected(store, run)
@@ -63,7 +63,7 @@ def test_three_strikes_and_it_is_dead(store: Store) -> None:
         assert store.reject(run) == "dead"
 
 
-def test_the_backstop_of_100(store: Store) -> None:
+def test_run_is_dead_after_100_recoveries(store: Store) -> None:
     run = store.running()
     for _ in range(99):
         run = rejected(store, run, proven=False)
@@ -71,7 +71,7 @@ def test_the_backstop_of_100(store: Store) -> None:
     assert store.run(run.id)["reason"].startswith("100 recoveries")
 
 
-def test_progress_takes_strikes_and_back_off_away(store: Store) -> None:
+def test_progress_resets_strikes_and_back_off(store: Store) -> None:
     run = rejected(store, rejected(store, store.running()))
     store.save(run, delta(1, count=1))
     store.release(run)
@@ -80,7 +80,7 @@ def test_progress_takes_strikes_and_back_off_away(store: Store) -> None:
     assert (store.counters(run.id).strikes, store.counters(run.id).backoffs) == (0, 1)
 
 
-def test_why_it_is_resumed_stays_what_it_was(store: Store) -> None:
+def test_rejection_keeps_the_cause_of_the_resume(store: Store) -> None:
     run = rejected(store, rejected(store, store.running(), proven=False), proven=False)
     assert run.cause == "", "it was never begun"
     store.crash(run)
@@ -91,7 +91,7 @@ def test_why_it_is_resumed_stays_what_it_was(store: Store) -> None:
     assert store.take("w3", alone=True).cause == "recover"
 
 
-def test_sent_twice_it_comes_back_once(store: Store) -> None:
+def test_repeated_reject_requeues_once(store: Store) -> None:
     run = store.running()
     store.reject(run)
     store.later(10)
@@ -104,14 +104,14 @@ def test_only_the_owner_rejects(store: Store, stranger: Claimed) -> None:
         assert store.reject(stranger) == "fenced"
 
 
-def test_unreadable_counters_refuse_it(store: Store) -> None:
+def test_unreadable_counters_refuse_a_reject(store: Store) -> None:
     run = store.running()
     store.client.hset(store.keys.run(run.id), "counters", "1 2 3")
     with store.unchanged():
         assert store.reject(run) == "fenced"
 
 
-def test_a_cancel_that_was_asked_for_wins(store: Store) -> None:
+def test_requested_cancel_wins(store: Store) -> None:
     run = store.running()
     store.cancel(run.id)
     assert store.reject(run) == "cancelled"
@@ -120,7 +120,7 @@ def test_a_cancel_that_was_asked_for_wins(store: Store) -> None:
         assert store.reject(run) == "cancelled"
 
 
-def test_a_suspect_goes_back_among_the_suspects(store: Store) -> None:
+def test_rejected_suspect_stays_a_suspect(store: Store) -> None:
     run = rejected(store, store.running())
     store.reject(run)
     store.later(400_000)

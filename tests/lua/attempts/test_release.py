@@ -8,7 +8,7 @@ from coordinator.store.plans.workers import Claimed
 from tests.lua.store import LEASE, NOW, ROUTES, Store, delta, messages
 
 
-def test_a_stopping_release_keeps_the_place_and_costs_nothing(store: Store) -> None:
+def test_stopping_release_keeps_the_position_without_a_strike(store: Store) -> None:
     run = store.running()
     younger = store.enqueue()
     store.later(10)
@@ -26,7 +26,7 @@ def test_a_stopping_release_keeps_the_place_and_costs_nothing(store: Store) -> N
     assert (runs[0].cause, runs[0].prev) == ("release", "w1 c1")
 
 
-def test_a_hundred_deploys_are_no_strike(store: Store) -> None:
+def test_hundred_deploys_cause_no_strike(store: Store) -> None:
     run = store.running()
     for _ in range(120):
         assert store.release(run) == "ok"
@@ -34,7 +34,7 @@ def test_a_hundred_deploys_are_no_strike(store: Store) -> None:
     assert store.counters(run.id).strikes == 0
 
 
-def test_an_unasked_release_is_backed_off_and_a_strike(store: Store) -> None:
+def test_unrequested_release_is_delayed_with_a_strike(store: Store) -> None:
     run = store.running()
     waits = []
     for strikes in (1, 2):
@@ -53,7 +53,7 @@ def test_an_unasked_release_is_backed_off_and_a_strike(store: Store) -> None:
         assert store.release(run, mode="unasked") == "dead"
 
 
-def test_an_unasked_release_with_progress_is_no_strike(store: Store) -> None:
+def test_unrequested_release_with_progress_is_not_a_strike(store: Store) -> None:
     run = store.running()
     for seq in range(1, 6):
         assert store.release(run, mode="unasked", last=delta(seq, base=seq - 1, count=1).wire()) == "delayed"
@@ -64,7 +64,7 @@ def test_an_unasked_release_with_progress_is_no_strike(store: Store) -> None:
         run = store.take()
 
 
-def test_a_suspect_that_stops_stays_a_suspect_until_it_progresses(store: Store) -> None:
+def test_suspect_released_while_stopping_stays_a_suspect_until_it_progresses(store: Store) -> None:
     run = store.running()
     for _ in range(2):
         store.release(run, mode="unasked")
@@ -80,7 +80,7 @@ def test_a_suspect_that_stops_stays_a_suspect_until_it_progresses(store: Store) 
     assert store.places(run.id) == [f"ready:{ROUTES[1]}"]
 
 
-def test_sent_twice_it_comes_back_once(store: Store) -> None:
+def test_repeated_release_requeues_once(store: Store) -> None:
     run = store.running()
     save = delta(1, count=1).wire()
     store.release(run, last=save)
@@ -89,7 +89,7 @@ def test_sent_twice_it_comes_back_once(store: Store) -> None:
         assert store.release(run, last=save) == "ok"
 
 
-def test_sent_late_it_takes_nothing_from_the_next_owner(store: Store) -> None:
+def test_late_release_takes_nothing_from_the_next_owner(store: Store) -> None:
     run = store.running()
     store.release(run)
     again = store.take("w2")
@@ -106,14 +106,14 @@ def test_only_the_owner_releases(store: Store, stranger: Claimed) -> None:
         assert store.release(stranger, mode="unasked") == "fenced"
 
 
-def test_unreadable_counters_refuse_it(store: Store) -> None:
+def test_unreadable_counters_refuse_a_release(store: Store) -> None:
     run = store.running()
     store.client.hset(store.keys.run(run.id), "counters", "1 2 3")
     with store.unchanged():
         assert store.release(run) == "fenced"
 
 
-def test_a_gap_is_said_before_anything_is_written(store: Store) -> None:
+def test_gap_is_reported_before_anything_is_written(store: Store) -> None:
     run = store.running()
     store.save(run, delta(1, count=1))
     with store.unchanged():
@@ -123,7 +123,7 @@ def test_a_gap_is_said_before_anything_is_written(store: Store) -> None:
 
 
 @pytest.mark.parametrize("last", [b"nonsense", delta(1, count=9).wire()])
-def test_a_delta_that_cannot_be_kept_does_not_hinder_the_release(store: Store, last: bytes) -> None:
+def test_delta_that_cannot_be_stored_does_not_prevent_the_release(store: Store, last: bytes) -> None:
     run = store.running()
     store.save(run, delta(2, acked=0, count=2))
     assert store.release(run, last=last) == "ok"
@@ -131,7 +131,7 @@ def test_a_delta_that_cannot_be_kept_does_not_hinder_the_release(store: Store, l
 
 
 @pytest.mark.parametrize("mode", ["stopping", "unasked"])
-def test_a_cancel_that_was_asked_for_wins(store: Store, mode: str) -> None:
+def test_requested_cancel_wins(store: Store, mode: str) -> None:
     run = store.running()
     store.cancel(run.id)
     assert store.release(run, mode=mode, last=delta(1, count=1).wire()) == "cancelled"
@@ -144,7 +144,7 @@ def test_a_cancel_that_was_asked_for_wins(store: Store, mode: str) -> None:
         assert store.release(run, mode=mode) == "cancelled"
 
 
-def test_a_condemned_workers_release_counts_while_its_token_holds(store: Store) -> None:
+def test_release_of_a_condemned_worker_counts_while_its_token_is_valid(store: Store) -> None:
     run, other = store.running(), store.running()
     store.do_abandon_batch(1)
     held = run if store.status(run.id) == "running" else other

@@ -8,7 +8,7 @@ from tests.lua.store import NOW, ROUTES, Store, delta, messages
 STEP = 2**43
 
 
-def test_the_run_comes_back_after_the_delay(store: Store) -> None:
+def test_retried_run_is_due_after_the_delay(store: Store) -> None:
     run = store.running(priority=3)
     store.later(10)
     assert store.retry(run, delay=2.5, last=delta(1, count=1).wire()) == "ok"
@@ -24,7 +24,7 @@ def test_the_run_comes_back_after_the_delay(store: Store) -> None:
     assert store.members(store.keys.live()) == {run.id}
 
 
-def test_sent_twice_it_comes_back_once(store: Store) -> None:
+def test_repeated_retry_requeues_once(store: Store) -> None:
     run = store.running()
     store.retry(run)
     store.later(10)
@@ -32,7 +32,7 @@ def test_sent_twice_it_comes_back_once(store: Store) -> None:
         assert store.retry(run) == "ok"
 
 
-def test_sent_late_it_takes_nothing_from_the_next_owner(store: Store) -> None:
+def test_late_retry_takes_nothing_from_the_next_owner(store: Store) -> None:
     run = store.running()
     store.retry(run, delay=0)
     store.due()
@@ -49,20 +49,20 @@ def test_only_the_owner_retries(store: Store, stranger: Claimed) -> None:
         assert store.retry(stranger, last=delta(1, count=1).wire()) == "fenced"
 
 
-def test_unreadable_counters_refuse_it(store: Store) -> None:
+def test_unreadable_counters_refuse_a_retry(store: Store) -> None:
     run = store.running()
     store.client.hset(store.keys.run(run.id), "counters", "1 2 3")
     with store.unchanged():
         assert store.retry(run) == "fenced"
 
 
-def test_a_gap_is_said_before_anything_is_written(store: Store) -> None:
+def test_gap_is_reported_before_anything_is_written(store: Store) -> None:
     run = store.running()
     with store.unchanged():
         assert store.retry(run, last=delta(5, base=3, count=1).wire()) == "gap"
 
 
-def test_failures_count_in_a_row_and_progress_starts_anew(store: Store) -> None:
+def test_failures_count_in_a_row_and_progress_resets_them(store: Store) -> None:
     store.enqueue()
     seen = []
     for seq in (0, 0, 1, 0, 2):
@@ -75,7 +75,7 @@ def test_failures_count_in_a_row_and_progress_starts_anew(store: Store) -> None:
     assert seen == [1, 2, 1, 2, 1]
 
 
-def test_from_the_start_nothing_is_left_of_what_was_saved(store: Store) -> None:
+def test_retry_from_the_start_removes_everything_saved(store: Store) -> None:
     run = store.running()
     store.save(run, delta(1, count=2, iteration=3, state=b"s", schema=2))
     assert store.retry(run, delay=0, last=delta(2, base=2, count=1, iteration=4).wire(), from_start=True) == "ok"
@@ -87,7 +87,7 @@ def test_from_the_start_nothing_is_left_of_what_was_saved(store: Store) -> None:
     assert store.save(again, delta(1, count=1)) == "ok", "a checkpoint of its own"
 
 
-def test_from_the_start_no_progress_begins_the_count_anew(store: Store) -> None:
+def test_retry_from_the_start_does_not_reset_the_failure_count(store: Store) -> None:
     store.enqueue()
     seen = []
     for turns in (3, 3, 2, 5, 5):
@@ -103,7 +103,7 @@ def test_from_the_start_no_progress_begins_the_count_anew(store: Store) -> None:
     assert seen == [1, 2, 3, 4, 5]
 
 
-def test_from_the_start_the_progress_deadline_begins_anew(store: Store) -> None:
+def test_retry_from_the_start_restarts_the_progress_deadline(store: Store) -> None:
     run = store.running()
     store.save(run, delta(1, iteration=1))
     store.later(5000)
@@ -112,7 +112,7 @@ def test_from_the_start_the_progress_deadline_begins_anew(store: Store) -> None:
     assert (used, idle, progress) == ("5000", "0", "0")
 
 
-def test_a_cancel_that_was_asked_for_wins(store: Store) -> None:
+def test_requested_cancel_wins(store: Store) -> None:
     run = store.running()
     store.cancel(run.id)
     assert store.retry(run, last=delta(1, count=1).wire()) == "cancelled"
@@ -123,7 +123,7 @@ def test_a_cancel_that_was_asked_for_wins(store: Store) -> None:
         assert store.retry(run) == "cancelled"
 
 
-def test_it_waits_where_its_last_delta_can_be_read(store: Store) -> None:
+def test_retried_run_waits_on_the_route_of_its_last_delta(store: Store) -> None:
     run = store.running()
     store.retry(run, delay=0, last=delta(1, schema=2).wire())
     store.due()

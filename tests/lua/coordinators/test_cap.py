@@ -42,7 +42,7 @@ def ended(store: Store, ending: str) -> str:
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled", "dead"])
-def test_the_oldest_beyond_the_number_go_and_leave_nothing(store: Store, status: str) -> None:
+def test_oldest_runs_beyond_the_limit_are_removed_completely(store: Store, status: str) -> None:
     ids = [ended(store, status) for _ in range(5)]
     assert cap(store, status, keep=2) == 3
     assert store.line(store.keys.ended(status)) == ids[3:]
@@ -57,7 +57,7 @@ def test_the_oldest_beyond_the_number_go_and_leave_nothing(store: Store, status:
         assert store.client.hexists(store.keys.run(id), "spec")
 
 
-def test_up_to_the_number_nothing_changes(store: Store) -> None:
+def test_up_to_the_limit_nothing_changes(store: Store) -> None:
     for _ in range(3):
         ended(store, "failed")
     with store.unchanged():
@@ -66,13 +66,13 @@ def test_up_to_the_number_nothing_changes(store: Store) -> None:
         assert cap(store, "dead", keep=0) == 0
 
 
-def test_a_batch_is_bounded(store: Store) -> None:
+def test_batch_is_limited(store: Store) -> None:
     for _ in range(5):
         ended(store, "failed")
     assert [cap(store, "failed", keep=1, batch=3) for _ in range(3)] == [3, 1, 0]
 
 
-def test_what_is_kept_longest_by_its_own_retention_goes_last(store: Store) -> None:
+def test_run_with_the_longest_retention_is_removed_last(store: Store) -> None:
     long = store.running(retention=str(30 * DAY))
     store.fail(long)
     store.later(1000)
@@ -81,7 +81,7 @@ def test_what_is_kept_longest_by_its_own_retention_goes_last(store: Store) -> No
     assert store.line(store.keys.ended("failed")) == [long.id]
 
 
-def test_a_run_that_is_no_longer_so_is_only_taken_from_the_list(store: Store) -> None:
+def test_run_with_another_status_is_only_removed_from_the_list(store: Store) -> None:
     id = ended(store, "failed")
     store.revive(id)
     store.client.zadd(store.keys.ended("failed"), {id: 5, "gone": 6})

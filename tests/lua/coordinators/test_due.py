@@ -8,7 +8,7 @@ from coordinator.store.plans.coordinators import DueResult
 from tests.lua.store import NOW, ROUTES, Store, delta
 
 
-def test_a_run_is_moved_when_its_time_has_come(store: Store) -> None:
+def test_run_is_moved_when_it_is_due(store: Store) -> None:
     early, late = store.enqueue(due="+1000"), store.enqueue(due="+3000")
     store.later(999)
     with store.unchanged():
@@ -21,7 +21,7 @@ def test_a_run_is_moved_when_its_time_has_come(store: Store) -> None:
     assert store.members(store.keys.routes()) == {ROUTES[0]}
 
 
-def test_sent_twice_it_moves_once(store: Store) -> None:
+def test_repeated_due_moves_once(store: Store) -> None:
     store.enqueue(due="+1000")
     store.later(1000)
     store.due()
@@ -29,7 +29,7 @@ def test_sent_twice_it_moves_once(store: Store) -> None:
         assert store.due() == DueResult(0, 0, None)
 
 
-def test_it_moves_a_batch_and_says_that_more_is_due(store: Store) -> None:
+def test_due_moves_a_batch_and_says_that_more_is_due(store: Store) -> None:
     for _ in range(5):
         store.enqueue(due="+1")
     store.later(10)
@@ -39,7 +39,7 @@ def test_it_moves_a_batch_and_says_that_more_is_due(store: Store) -> None:
 
 
 @pytest.mark.parametrize("how", ["missing", "wrong type", "counters", "no counters", "queued", "running"])
-def test_an_entry_that_cannot_be_read_is_set_aside_and_its_neighbours_are_served(store: Store, how: str) -> None:
+def test_unreadable_entry_is_set_aside_and_other_runs_are_moved(store: Store, how: str) -> None:
     bad, good = store.enqueue(due="+1"), store.enqueue(due="+1")
     key = store.keys.run(bad)
     match how:
@@ -60,7 +60,7 @@ def test_an_entry_that_cannot_be_read_is_set_aside_and_its_neighbours_are_served
 
 
 @pytest.mark.parametrize("due", ["", "+9000"])
-def test_a_run_that_nobody_took_expires(store: Store, due: str) -> None:
+def test_run_that_no_worker_took_expires(store: Store, due: str) -> None:
     id = store.enqueue(expires="5000", due=due)
     assert store.client.llen(store.keys.coordinator_bell()) == 1
     store.later(4999)
@@ -74,7 +74,7 @@ def test_a_run_that_nobody_took_expires(store: Store, due: str) -> None:
     assert store.claim() == ("ok", [])
 
 
-def test_a_running_one_does_not_expire(store: Store) -> None:
+def test_running_run_does_not_expire(store: Store) -> None:
     run = store.running(expires="5000")
     store.client.zadd(store.keys.deadlines(), {f"expire:{run.id}": NOW})
     store.later(9000)
@@ -82,7 +82,7 @@ def test_a_running_one_does_not_expire(store: Store) -> None:
     assert store.complete(run) == "ok"
 
 
-def test_a_cancel_that_was_not_honoured_is_carried_out_by_force(store: Store) -> None:
+def test_ignored_cancel_is_carried_out_by_force(store: Store) -> None:
     run = store.running()
     store.save(run, delta(1, count=1))
     store.cancel(run.id, grace=10)
@@ -105,7 +105,7 @@ def test_a_cancel_that_was_not_honoured_is_carried_out_by_force(store: Store) ->
 
 
 @pytest.mark.parametrize("how", ["never asked", "missing", "wrong type", "no token", "nonsense"])
-def test_a_deadline_that_is_not_meant_any_more_does_nothing(store: Store, how: str) -> None:
+def test_obsolete_deadline_does_nothing(store: Store, how: str) -> None:
     run, delayed = store.running(), store.enqueue(due="+1")
     entry = f"cancel:{run.id}"
     match how:
@@ -128,7 +128,7 @@ def test_a_deadline_that_is_not_meant_any_more_does_nothing(store: Store, how: s
     assert store.status(delayed) == "queued"
 
 
-def test_a_run_that_is_due_and_expired_at_once_has_one_ending(store: Store) -> None:
+def test_run_that_is_due_and_expired_has_one_ending(store: Store) -> None:
     id = store.enqueue(due="+1000", expires="1000")
     store.later(1000)
     assert store.due() == DueResult(1, 1, None)

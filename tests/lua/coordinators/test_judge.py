@@ -20,7 +20,7 @@ def hold(store: Store) -> int:
     return store.judge()[1]
 
 
-def test_one_that_expired_is_told(store: Store) -> None:
+def test_expired_worker_is_reported(store: Store) -> None:
     settled(store, "w1", "w2", "w3")
     store.tick_for(LEASE - 1000)
     store.beat("w2")
@@ -31,7 +31,7 @@ def test_one_that_expired_is_told(store: Store) -> None:
     assert store.judge() == (["w1"], 0)
 
 
-def test_it_notes_that_a_coordinator_is_there(store: Store) -> None:
+def test_judge_registers_its_coordinator(store: Store) -> None:
     store.judge()
     assert store.score(store.keys.coordinators(), "c1") == NOW
     store.client.zadd(store.keys.coordinators(), {"old": NOW - 60_000})
@@ -39,7 +39,7 @@ def test_it_notes_that_a_coordinator_is_there(store: Store) -> None:
     assert store.line(store.keys.coordinators()) == ["c1"]
 
 
-def test_a_fresh_coordinator_holds_for_one_lease(store: Store) -> None:
+def test_new_coordinator_holds_recovery_for_one_lease(store: Store) -> None:
     store.join()
     store.later(10 * LEASE)
     assert store.judge() == ([], LEASE)
@@ -53,13 +53,13 @@ def test_a_fresh_coordinator_holds_for_one_lease(store: Store) -> None:
 @pytest.mark.parametrize(
     ("gap", "held"), [(3000, False), (3001, True), (3_600_000, True), (0, False), (-1, True), (-3_600_000, True)]
 )
-def test_a_gap_or_a_step_back_holds(store: Store, gap: int, held: bool) -> None:
+def test_gap_or_backward_clock_step_holds_recovery(store: Store, gap: int, held: bool) -> None:
     settled(store, "w1")
     store.later(gap)
     assert hold(store) == (LEASE if held else 0)
 
 
-def test_a_hold_of_a_clock_that_was_ahead_ends(store: Store) -> None:
+def test_hold_set_by_a_clock_that_was_ahead_ends(store: Store) -> None:
     settled(store, "w1")
     store.later(3_600_000)
     assert hold(store) == LEASE
@@ -69,7 +69,7 @@ def test_a_hold_of_a_clock_that_was_ahead_ends(store: Store) -> None:
     assert hold(store) == 0
 
 
-def test_most_of_the_fleet_at_once_holds(store: Store) -> None:
+def test_recovery_is_held_when_most_of_the_fleet_expires_at_once(store: Store) -> None:
     settled(store, "w1", "w2", "w3")
     store.join("w4")
     store.join("w5")
@@ -81,7 +81,7 @@ def test_most_of_the_fleet_at_once_holds(store: Store) -> None:
 
 
 @pytest.mark.parametrize(("expired", "alive"), [(2, 0), (3, 3), (3, 9)])
-def test_few_or_less_than_half_do_not_hold(store: Store, expired: int, alive: int) -> None:
+def test_recovery_is_not_held_when_few_or_less_than_half_expire(store: Store, expired: int, alive: int) -> None:
     settled(store, *(f"w{n}" for n in range(expired)), *(f"a{n}" for n in range(alive)))
     store.tick_for(LEASE - 1000)
     for n in range(alive):
@@ -90,7 +90,7 @@ def test_few_or_less_than_half_do_not_hold(store: Store, expired: int, alive: in
     assert len(store.judge()[0]) == expired
 
 
-def test_condemned_workers_do_not_count_for_the_fleet(store: Store) -> None:
+def test_condemned_workers_do_not_count_as_part_of_the_fleet(store: Store) -> None:
     settled(store, "w1", "w2", "w3")
     for n in range(10):
         store.client.zadd(store.keys.workers(), {f"condemned{n}": 0})
@@ -98,7 +98,7 @@ def test_condemned_workers_do_not_count_for_the_fleet(store: Store) -> None:
     assert hold(store) == LEASE
 
 
-def test_those_that_expired_before_the_last_judgement_do_not_count(store: Store) -> None:
+def test_workers_that_expired_before_the_last_judgement_do_not_count(store: Store) -> None:
     settled(store, "w1", "w2")
     store.join("w3")
     store.join("w4")
@@ -111,7 +111,7 @@ def test_those_that_expired_before_the_last_judgement_do_not_count(store: Store)
     assert hold(store) == 0, "two and two, one after the other"
 
 
-def test_only_condemned_workers_are_told_during_a_hold(store: Store) -> None:
+def test_only_condemned_workers_are_reported_during_a_hold(store: Store) -> None:
     store.running("w1")
     store.running("w1")
     store.join("w2")
@@ -120,7 +120,7 @@ def test_only_condemned_workers_are_told_during_a_hold(store: Store) -> None:
     assert store.judge() == (["w1"], LEASE)
 
 
-def test_a_hold_lasts_the_longest_lease(store: Store) -> None:
+def test_hold_lasts_as_long_as_the_longest_lease(store: Store) -> None:
     store.join("w1", lease=5000)
     store.join("w2", lease=40_000)
     store.join("w3", lease=15_000)
@@ -128,7 +128,7 @@ def test_a_hold_lasts_the_longest_lease(store: Store) -> None:
 
 
 @pytest.mark.parametrize("other_lease", [1000, LEASE, 60_000])
-def test_a_deadline_that_is_too_far_away_is_clamped_to_the_workers_own_lease(store: Store, other_lease: int) -> None:
+def test_deadline_that_is_too_far_away_is_limited_to_the_workers_own_lease(store: Store, other_lease: int) -> None:
     store.later(30_000)
     store.join("w1")
     store.later(-30_000)
@@ -138,7 +138,7 @@ def test_a_deadline_that_is_too_far_away_is_clamped_to_the_workers_own_lease(sto
     assert store.score(store.keys.workers(), "w2") == NOW + other_lease
 
 
-def test_an_entry_that_cannot_be_read_does_not_stop_the_judgement(store: Store) -> None:
+def test_unreadable_entry_does_not_stop_the_judgement(store: Store) -> None:
     settled(store, "w1", "w2")
     store.spoil(store.keys.worker("w1"))
     store.beat("w2")
@@ -146,7 +146,7 @@ def test_an_entry_that_cannot_be_read_does_not_stop_the_judgement(store: Store) 
     assert store.judge() == (["w1"], 0), "its lease is as good as over"
 
 
-def test_deadlines_are_clamped_also_while_judgements_follow_close_upon_each_other(store: Store) -> None:
+def test_deadlines_are_limited_even_if_judgements_follow_each_other_closely(store: Store) -> None:
     settled(store)
     store.later(30_000)
     store.join("w1")
@@ -157,7 +157,7 @@ def test_deadlines_are_clamped_also_while_judgements_follow_close_upon_each_othe
     assert store.score(store.keys.workers(), "w1") == store.now + LEASE
 
 
-def test_most_of_the_fleet_at_once_holds_also_just_after_a_judgement(store: Store) -> None:
+def test_recovery_is_held_when_most_of_the_fleet_expires_just_after_a_judgement(store: Store) -> None:
     settled(store, "w1", "w2", "w3")
     store.tick_for(LEASE - 1000)
     store.later(999)
@@ -166,14 +166,14 @@ def test_most_of_the_fleet_at_once_holds_also_just_after_a_judgement(store: Stor
     assert store.judge() == ([], LEASE)
 
 
-def test_sent_twice_it_says_the_same(store: Store) -> None:
+def test_repeated_judge_answers_the_same(store: Store) -> None:
     store.join()
     first = store.judge()
     with store.unchanged():
         assert store.judge() == first
 
 
-def test_it_tells_so_many_at_most(store: Store) -> None:
+def test_judge_limits_the_number_of_reported_workers(store: Store) -> None:
     from coordinator.store.plans import coordinators as coordinator_plans
 
     settled(store, "w1", "w2")

@@ -17,7 +17,7 @@ def expire(store: Store, *alive: str) -> None:
             store.beat(worker)
 
 
-def test_an_interrupted_run_goes_back_to_its_place(store: Store) -> None:
+def test_interrupted_run_returns_to_its_position(store: Store) -> None:
     settled(store)
     run = store.running()
     store.save(run, delta(1, count=2))
@@ -38,7 +38,7 @@ def test_an_interrupted_run_goes_back_to_its_place(store: Store) -> None:
     assert store.transcript(run.id) == messages(2)
 
 
-def test_what_was_taken_cannot_be_written_by_its_old_owner(store: Store) -> None:
+def test_previous_owner_of_a_recovered_run_cannot_write(store: Store) -> None:
     settled(store)
     run = store.running()
     expire(store)
@@ -54,7 +54,7 @@ def test_what_was_taken_cannot_be_written_by_its_old_owner(store: Store) -> None
         assert store.beat() is None
 
 
-def test_the_epoch_grows_although_the_clock_went_back(store: Store) -> None:
+def test_epoch_grows_even_if_the_clock_went_back(store: Store) -> None:
     run = store.running()
     before = store.counters(run.id).epoch
     store.later(-3_600_000)
@@ -62,7 +62,7 @@ def test_the_epoch_grows_although_the_clock_went_back(store: Store) -> None:
     assert store.counters(run.id).epoch == before + 1
 
 
-def test_without_the_lock_nothing_is_taken(store: Store) -> None:
+def test_without_the_lock_nothing_is_recovered(store: Store) -> None:
     settled(store)
     store.running()
     expire(store)
@@ -73,7 +73,7 @@ def test_without_the_lock_nothing_is_taken(store: Store) -> None:
         assert store.recover(locked=False) == Recovered("unlocked")
 
 
-def test_a_worker_whose_lease_holds_is_left_alone(store: Store) -> None:
+def test_worker_with_a_valid_lease_is_left_alone(store: Store) -> None:
     settled(store)
     run = store.running()
     expire(store, "w1")
@@ -82,7 +82,7 @@ def test_a_worker_whose_lease_holds_is_left_alone(store: Store) -> None:
     assert store.recover("unknown") == Recovered("gone")
 
 
-def test_during_a_hold_nobody_expired_is_taken_and_afterwards_without_a_strike(store: Store) -> None:
+def test_runs_are_not_recovered_during_a_hold_and_afterwards_without_a_strike(store: Store) -> None:
     store.lock("recovery", "t1")
     run = store.running()
     store.later(10 * LEASE)
@@ -92,7 +92,7 @@ def test_during_a_hold_nobody_expired_is_taken_and_afterwards_without_a_strike(s
     assert (store.counters(run.id).strikes, store.counters(run.id).recoveries) == (0, 1)
 
 
-def test_a_beat_that_was_on_its_way_when_the_server_stood_still_does_not_turn_into_a_strike(store: Store) -> None:
+def test_heartbeat_delayed_by_a_frozen_server_does_not_cause_a_strike(store: Store) -> None:
     """It is carried out just after the hold began, and so ends just after it."""
     store.lock("recovery", "t1")
     run = store.running()
@@ -105,7 +105,7 @@ def test_a_beat_that_was_on_its_way_when_the_server_stood_still_does_not_turn_in
     assert store.counters(run.id).strikes == 0
 
 
-def test_who_expires_after_a_hold_is_struck(store: Store) -> None:
+def test_worker_that_expires_after_a_hold_gets_strikes(store: Store) -> None:
     store.judge()
     store.tick_for(1000)
     run = store.running()
@@ -117,7 +117,7 @@ def test_who_expires_after_a_hold_is_struck(store: Store) -> None:
     assert store.counters(run.id).strikes == 1
 
 
-def test_a_condemned_worker_is_taken_during_a_hold_with_a_strike(store: Store) -> None:
+def test_condemned_worker_is_recovered_during_a_hold_with_a_strike(store: Store) -> None:
     store.judge()
     first, second = store.running(), store.running()
     store.do_abandon_batch(1)
@@ -125,7 +125,7 @@ def test_a_condemned_worker_is_taken_during_a_hold_with_a_strike(store: Store) -
     assert [store.counters(run.id).strikes for run in (first, second)] == [1, 1]
 
 
-def test_the_excuse_holds_over_batches(store: Store) -> None:
+def test_missing_strike_after_a_hold_applies_to_all_batches(store: Store) -> None:
     runs = [store.running() for _ in range(5)]
     store.later(10 * LEASE)
     store.judge()
@@ -140,7 +140,7 @@ def test_the_excuse_holds_over_batches(store: Store) -> None:
     assert store.recover() == Recovered("gone")
 
 
-def test_sent_twice_it_takes_once(store: Store) -> None:
+def test_repeated_recover_takes_once(store: Store) -> None:
     settled(store)
     store.running()
     expire(store)
@@ -149,7 +149,7 @@ def test_sent_twice_it_takes_once(store: Store) -> None:
         assert store.recover() == Recovered("gone")
 
 
-def test_from_the_second_strike_on_it_waits_with_jitter_among_the_suspects(store: Store) -> None:
+def test_from_the_second_strike_the_run_waits_with_jitter_among_the_suspects(store: Store) -> None:
     run = store.running("w1")
     store.crash(run)
     run = store.take("w2")
@@ -166,7 +166,7 @@ def test_from_the_second_strike_on_it_waits_with_jitter_among_the_suspects(store
     assert store.run(run.id)["reason"] == "3 strikes without progress; the last: its process died"
 
 
-def test_progress_sets_strikes_to_0(store: Store) -> None:
+def test_progress_resets_strikes(store: Store) -> None:
     store.enqueue()
     seen = []
     for number, saved in enumerate([0, 0, 1, 0, 0, 2], 1):
@@ -180,7 +180,7 @@ def test_progress_sets_strikes_to_0(store: Store) -> None:
     assert seen == [1, 2, 0, 1, 2, 0]
 
 
-def test_the_backstop_of_100(store: Store) -> None:
+def test_run_is_dead_after_100_recoveries(store: Store) -> None:
     id = store.enqueue()
     for number in range(1, 101):
         run = store.take(f"w{number}")
@@ -192,7 +192,7 @@ def test_the_backstop_of_100(store: Store) -> None:
 
 
 @pytest.mark.parametrize("how", ["missing", "wrong type", "counters", "no counters", "no token"])
-def test_an_entry_that_cannot_be_read_is_set_aside_and_its_neighbours_are_served(store: Store, how: str) -> None:
+def test_unreadable_entry_is_set_aside_and_other_runs_are_recovered(store: Store, how: str) -> None:
     settled(store)
     bad, good = store.running(), store.running()
     key = store.keys.run(bad.id)
@@ -214,7 +214,7 @@ def test_an_entry_that_cannot_be_read_is_set_aside_and_its_neighbours_are_served
     assert store.line(store.keys.workers()) == []
 
 
-def test_what_another_worker_owns_by_now_is_not_taken(store: Store) -> None:
+def test_run_owned_by_another_worker_is_not_taken(store: Store) -> None:
     settled(store)
     store.join()
     other = store.running("w2")
@@ -224,7 +224,7 @@ def test_what_another_worker_owns_by_now_is_not_taken(store: Store) -> None:
     assert store.complete(other) == "ok"
 
 
-def test_an_entry_without_a_readable_hash_is_swept(store: Store) -> None:
+def test_entry_without_a_readable_hash_is_removed(store: Store) -> None:
     settled(store)
     run = store.running()
     store.client.delete(store.keys.worker("w1"))
@@ -233,7 +233,7 @@ def test_an_entry_without_a_readable_hash_is_swept(store: Store) -> None:
     assert store.complete(run) == "fenced"
 
 
-def test_a_line_that_cannot_be_written_to_keeps_no_other_run_from_coming_back(store: Store) -> None:
+def test_unwritable_ready_queue_does_not_stop_the_recovery_of_other_runs(store: Store) -> None:
     settled(store)
     held = [store.running() for _ in range(3)]
     saved = store.running()

@@ -7,7 +7,7 @@ from tests.lua.attempts.test_claim import suspect
 from tests.lua.store import ROUTES, Store
 
 
-def test_it_rings_where_runs_wait_and_forgets_lines_that_are_empty(store: Store) -> None:
+def test_ring_rings_bells_of_waiting_routes_and_forgets_empty_routes(store: Store) -> None:
     store.enqueue()
     suspect(store)
     store.client.sadd(store.keys.routes(), "default:gone@0")
@@ -20,7 +20,7 @@ def test_it_rings_where_runs_wait_and_forgets_lines_that_are_empty(store: Store)
         assert store.do(coordinator_plans.ring(store.keys)) == 1, "a bell has one token"
 
 
-def test_a_line_of_suspects_alone_is_not_forgotten(store: Store) -> None:
+def test_route_with_only_suspects_is_not_forgotten(store: Store) -> None:
     suspect(store)
     store.client.delete(store.keys.suspect_bell(ROUTES[0]))
     assert store.do(coordinator_plans.ring(store.keys)) == 1

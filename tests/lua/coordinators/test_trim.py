@@ -9,7 +9,7 @@ from tests.lua.store import NOW, ROUTES, Store, delta
 DAY = 86_400_000
 
 
-def test_it_forgets_runs_whose_retention_is_over(store: Store) -> None:
+def test_trim_forgets_runs_whose_retention_is_over(store: Store) -> None:
     first, second = store.running(retention="100000"), store.running()
     store.complete(first)
     store.complete(second)
@@ -23,7 +23,7 @@ def test_it_forgets_runs_whose_retention_is_over(store: Store) -> None:
         assert store.trim() == 0
 
 
-def test_entries_that_were_set_aside_are_capped_by_count_and_age(store: Store) -> None:
+def test_entries_set_aside_are_limited_by_count_and_age(store: Store) -> None:
     store.client.zadd(store.keys.aside(), {f"queued:{n}": NOW + n for n in range(10)})
     store.trim(cap=4)
     assert store.line(store.keys.aside()) == [f"queued:{n}" for n in range(6, 10)]
@@ -47,7 +47,7 @@ ENDINGS = [
 
 @pytest.mark.parametrize("retention", ["", "90000", "0"])
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_not_one_byte_is_left(store: Store, ending: str, retention: str) -> None:
+def test_trimmed_run_leaves_nothing_behind(store: Store, ending: str, retention: str) -> None:
     """All that has no TTL of its own is gone; all that has one ends no later than the retention."""
     founded = set(store.dump())
     id = store.enqueue(once="key", digest="d", expires="50000", retention=retention)
@@ -95,7 +95,7 @@ def test_not_one_byte_is_left(store: Store, ending: str, retention: str) -> None
     assert left == {}
 
 
-def test_after_a_revival_and_a_second_ending_nothing_is_left_either(store: Store) -> None:
+def test_revived_run_leaves_nothing_behind_after_its_second_ending(store: Store) -> None:
     founded = set(store.dump())
     run = store.running(once="key", digest="d")
     store.save(run, delta(1, count=1, state=b"s"))

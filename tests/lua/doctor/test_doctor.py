@@ -74,7 +74,7 @@ def busy(store: Store) -> dict[str, str]:
     }
 
 
-def test_nothing_is_said_of_a_sound_namespace(store: Store) -> None:
+def test_doctor_finds_nothing_in_a_sound_namespace(store: Store) -> None:
     busy(store)
     with store.unchanged():
         report = look(store)
@@ -393,7 +393,7 @@ DAMAGE: dict[str, Damage] = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_damage_is_found_said_and_mended(store: Store, name: str) -> None:
+def test_damage_is_found_described_and_repaired(store: Store, name: str) -> None:
     damage = DAMAGE[name]
     at = busy(store)
     damage.plant(store, at)
@@ -443,7 +443,7 @@ KEYS: dict[str, Callable[[Store, dict[str, str]], str]] = {
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_a_key_of_another_type_is_set_aside_and_what_it_held_is_put_back(store: Store, name: str) -> None:
+def test_key_of_another_type_is_set_aside_and_its_content_rebuilt(store: Store, name: str) -> None:
     at = busy(store)
     key = KEYS[name](store, at)
     store.spoil(key)
@@ -464,7 +464,7 @@ def test_a_key_of_another_type_is_set_aside_and_what_it_held_is_put_back(store: 
             assert store.status(at[which]) in ("queued", "delayed"), which
 
 
-def test_an_idempotency_key_of_another_type_is_set_aside(store: Store) -> None:
+def test_idempotency_key_of_another_type_is_set_aside(store: Store) -> None:
     id = store.enqueue(once="a", digest="d")
     store.client.delete(store.keys.once("k", "a"))
     store.client.sadd(store.keys.once("k", "a"), "spoilt")
@@ -481,7 +481,7 @@ def test_entries_and_names_may_be_any_bytes(store: Store) -> None:
     assert look(store, repair=True).healthy
 
 
-def test_everything_at_once(store: Store) -> None:
+def test_all_kinds_of_damage_at_once_are_repaired(store: Store) -> None:
     at = busy(store)
     for name, damage in DAMAGE.items():
         if not damage.run or name in ("owner without a lease", "running without a token"):
@@ -497,7 +497,7 @@ def test_everything_at_once(store: Store) -> None:
 # ---- what a repair means for the run ---------------------------------------------------------------------------------------
 
 
-def test_a_run_that_was_put_back_is_claimed(store: Store) -> None:
+def test_requeued_run_is_claimed(store: Store) -> None:
     id = store.enqueue()
     store.client.delete(store.keys.ready(LINE), store.keys.bell(LINE), store.keys.routes())
     look(store, repair=True)
@@ -505,7 +505,7 @@ def test_a_run_that_was_put_back_is_claimed(store: Store) -> None:
     assert store.take().id == id
 
 
-def test_it_keeps_its_place_in_the_line(store: Store) -> None:
+def test_requeued_run_keeps_its_position(store: Store) -> None:
     first = store.enqueue(priority=3)
     score = store.score(store.keys.ready(LINE), first)
     store.later(1000)
@@ -516,7 +516,7 @@ def test_it_keeps_its_place_in_the_line(store: Store) -> None:
 
 
 @pytest.mark.parametrize("how", ["enqueue", "retry"])
-def test_a_delayed_run_is_due_when_it_was(store: Store, how: str) -> None:
+def test_delayed_run_keeps_its_due_time(store: Store, how: str) -> None:
     if how == "enqueue":
         id = store.enqueue(due="+9000", priority=-7)
     else:
@@ -528,7 +528,7 @@ def test_a_delayed_run_is_due_when_it_was(store: Store, how: str) -> None:
     assert store.score(store.keys.delayed(), id) == NOW + 9000
 
 
-def test_the_owner_of_a_run_that_is_taken_away_is_fenced(store: Store) -> None:
+def test_owner_of_a_requeued_run_is_fenced(store: Store) -> None:
     run = store.running()
     store.save(run, delta(1, count=1, state=b"s"))
     store.client.zrem(store.keys.workers(), "w1")
@@ -542,7 +542,7 @@ def test_the_owner_of_a_run_that_is_taken_away_is_fenced(store: Store) -> None:
     assert store.counters(run.id).strikes == 0, "nobody knows why the entry is gone: no strike"
 
 
-def test_one_that_waits_and_is_held_is_fenced_too(store: Store) -> None:
+def test_owner_of_a_run_that_is_also_queued_is_fenced(store: Store) -> None:
     run = store.running()
     store.client.hset(store.keys.run(run.id), "status", "queued")
     look(store, repair=True)
@@ -551,7 +551,7 @@ def test_one_that_waits_and_is_held_is_fenced_too(store: Store) -> None:
     assert store.take("w2").token != run.token
 
 
-def test_the_owner_of_a_run_that_is_put_back_into_owned_goes_on(store: Store) -> None:
+def test_owner_of_a_run_restored_to_its_owned_set_continues(store: Store) -> None:
     run = store.running()
     store.client.delete(store.keys.owned("w1"), store.keys.live())
     look(store, repair=True)
@@ -559,7 +559,7 @@ def test_the_owner_of_a_run_that_is_put_back_into_owned_goes_on(store: Store) ->
     assert store.complete(run) == "ok"
 
 
-def test_one_that_could_not_be_read_can_be_revived(store: Store) -> None:
+def test_repaired_unreadable_run_can_be_revived(store: Store) -> None:
     run = store.running(once="a", digest="d")
     store.save(run, delta(1, count=2, state=b"s"))
     store.client.hset(store.keys.run(run.id), "counters", "1 2 3")
@@ -577,9 +577,7 @@ def test_one_that_could_not_be_read_can_be_revived(store: Store) -> None:
 
 
 @pytest.mark.parametrize("field", ["counters", "status"])
-def test_one_that_could_not_be_read_is_shown_after_its_repair_whatever_bytes_were_there(
-    store: Store, field: str
-) -> None:
+def test_repaired_unreadable_run_is_shown_whatever_bytes_it_had(store: Store, field: str) -> None:
     id = store.enqueue()
     store.client.hset(store.keys.run(id), field, b"\xff\x00\x1b[31m" + b"x" * 5000)
     look(store, repair=True)
@@ -589,14 +587,14 @@ def test_one_that_could_not_be_read_is_shown_after_its_repair_whatever_bytes_wer
     assert len(shown.why) < 200
 
 
-def test_a_key_whose_run_is_gone_can_be_used_again(store: Store) -> None:
+def test_key_whose_run_is_gone_can_be_used_again(store: Store) -> None:
     id = store.enqueue(once="a", digest="d")
     store.client.delete(store.keys.run(id))
     look(store, repair=True)
     assert store.enqueue(once="a", digest="d") != id
 
 
-def test_a_worker_of_which_nothing_is_known_is_recovered(store: Store) -> None:
+def test_worker_without_a_record_is_recovered(store: Store) -> None:
     run = store.running()
     store.client.delete(store.keys.worker("w1"))
     look(store, repair=True)
@@ -609,7 +607,7 @@ def test_a_worker_of_which_nothing_is_known_is_recovered(store: Store) -> None:
 # ---- a repair checks again what was seen -------------------------------------------------------------------------------------
 
 
-def test_a_run_that_is_sound_by_now_is_not_touched(store: Store) -> None:
+def test_run_that_became_sound_is_not_touched(store: Store) -> None:
     at = busy(store)
     with store.unchanged():
         for id in at.values():
@@ -617,14 +615,14 @@ def test_a_run_that_is_sound_by_now_is_not_touched(store: Store) -> None:
         assert store.do(doctor_plans.repair_runs(store.keys, [(store.id(), "lineless")], now=store.at)) == ["changed"]
 
 
-def test_what_has_another_fault_by_now_is_not_touched(store: Store) -> None:
+def test_run_that_has_another_fault_by_now_is_not_touched(store: Store) -> None:
     id = store.enqueue()
     store.client.delete(store.keys.ready(LINE))
     with store.unchanged():
         assert store.do(doctor_plans.repair_runs(store.keys, [(id, "ownerless")], now=store.at)) == ["changed"]
 
 
-def test_an_entry_or_a_key_that_is_sound_by_now_is_not_touched(store: Store) -> None:
+def test_entry_or_key_that_became_sound_is_not_touched(store: Store) -> None:
     at = busy(store)
     mends = [
         doctor_plans.repair_entries(store.keys, "live", "", [(at["running"], "runless")], now=store.at),
@@ -641,7 +639,7 @@ def test_an_entry_or_a_key_that_is_sound_by_now_is_not_touched(store: Store) -> 
             assert store.do(doctor_plans.repair_type(store.keys, key, name, "set")) == "changed"
 
 
-def test_what_needs_another_repair_first_waits_for_it(store: Store) -> None:
+def test_repair_that_depends_on_another_waits_for_it(store: Store) -> None:
     id = store.enqueue()
     store.spoil(store.keys.ready(LINE))
     with store.unchanged():
@@ -651,13 +649,13 @@ def test_what_needs_another_repair_first_waits_for_it(store: Store) -> None:
 # ---- what is only passing ----------------------------------------------------------------------------------------------------
 
 
-def test_an_expired_lease_is_the_coordinators_business(store: Store) -> None:
+def test_expired_lease_is_left_to_the_coordinator(store: Store) -> None:
     store.running()
     store.later(10 * LEASE)
     assert look(store).found == 0
 
 
-def test_a_list_of_ended_runs_may_lag_behind(store: Store) -> None:
+def test_list_of_ended_runs_may_lag_behind(store: Store) -> None:
     run = store.running()
     store.complete(run)
     store.client.delete(store.keys.run(run.id))
@@ -665,7 +663,7 @@ def test_a_list_of_ended_runs_may_lag_behind(store: Store) -> None:
     assert look(store).found == 0
 
 
-def test_what_ends_by_itself_is_left_to_do_so(store: Store) -> None:
+def test_key_that_expires_by_itself_is_not_touched(store: Store) -> None:
     gone = store.id()
     store.client.hset(store.keys.ckpt(gone), "head", "x")
     store.client.expire(store.keys.ckpt(gone), 100)
@@ -673,7 +671,7 @@ def test_what_ends_by_itself_is_left_to_do_so(store: Store) -> None:
     assert look(store).found == 0
 
 
-def test_what_was_seen_once_and_is_gone_at_the_second_look_is_not_said(store: Store) -> None:
+def test_damage_that_is_gone_at_the_second_look_is_not_reported(store: Store) -> None:
     id = store.enqueue()
     store.client.zrem(store.keys.ready(LINE), id)
     looks = 0
@@ -698,7 +696,7 @@ def test_what_was_seen_once_and_is_gone_at_the_second_look_is_not_said(store: St
     assert (report.found, looks) == (0, 2)
 
 
-def test_every_partition_is_looked_at(store_url: str, namespace: str) -> None:
+def test_every_partition_is_examined(store_url: str, namespace: str) -> None:
     store = Store(store_url, namespace, partitions=3)
     try:
         for partition in range(3):
@@ -723,7 +721,7 @@ def test_another_namespace_is_not_touched(store: Store, store_url: str, namespac
 # ---- words -------------------------------------------------------------------------------------------------------------------
 
 
-def test_every_word_that_a_script_may_answer_is_said_in_a_sentence() -> None:
+def test_every_answer_of_a_script_has_a_sentence() -> None:
     for fault in set(scripts.EXAMINE.head["Answers"]) - {"mistaken"}:
         detail = {"lineless": "ready", "twice": "delayed"}.get(fault, "x y")
         assert "damaged" not in Finding("run", 0, "id", fault, detail).sentence, fault
@@ -734,7 +732,7 @@ def test_every_word_that_a_script_may_answer_is_said_in_a_sentence() -> None:
             assert Finding("key", 0, "id", fault, "", family).sentence
 
 
-def test_many_findings_are_all_mended_and_the_first_are_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_findings_are_all_repaired_and_the_first_are_listed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinator.doctor.report.MAX_FINDINGS", 5)
     ids = {store.enqueue() for _ in range(40)}
     store.client.delete(store.keys.ready(LINE))

@@ -39,14 +39,14 @@ def going_on(history: History, choose: random.Random, steps: int) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(name for name in PREPARE if not name.startswith(("examine", "mend"))))
-def test_nothing_is_said_of_what_one_script_leaves(valkey_server: Server, namespace: str, name: str) -> None:
+def test_doctor_finds_nothing_after_any_single_script(valkey_server: Server, namespace: str, name: str) -> None:
     with closing(Store(valkey_server.url, namespace)) as store:
         store.do(PREPARE[name](store))
         assert said(store.do(examine(store.ns, now=store.at))) == []
 
 
 @pytest.mark.parametrize("seed", range(8 * DEEPER))
-def test_nothing_is_said_of_any_history(valkey_server: Server, seed: int) -> None:
+def test_doctor_finds_nothing_after_any_history(valkey_server: Server, seed: int) -> None:
     choose = random.Random(seed)
     with closing(History(valkey_server.url)) as history:
         for _ in range(8):
@@ -55,7 +55,7 @@ def test_nothing_is_said_of_any_history(valkey_server: Server, seed: int) -> Non
 
 
 @pytest.mark.parametrize("seed", range(8 * DEEPER))
-def test_whatever_is_broken_is_mended_until_nothing_is_wrong(valkey_server: Server, seed: int) -> None:
+def test_doctor_repairs_any_damage_until_nothing_is_wrong(valkey_server: Server, seed: int) -> None:
     """Keys are deleted, overwritten, emptied by half, given and robbed of their TTL."""
     choose = random.Random(seed)
     with closing(History(valkey_server.url)) as history:

@@ -23,7 +23,7 @@ def busy(store: Store) -> None:
     store.do(schedule_plans.remove(store.keys, "removed", "g2", now=store.at))
 
 
-def test_nothing_is_said_of_sound_ones(store: Store) -> None:
+def test_doctor_finds_nothing_in_sound_schedules(store: Store) -> None:
     busy(store)
     with store.unchanged():
         assert look(store, repair=True).found == 0
@@ -50,7 +50,7 @@ DAMAGE: dict[str, tuple[Callable[[Store], Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_damage_is_found_said_and_mended(store: Store, name: str) -> None:
+def test_damage_is_found_described_and_repaired(store: Store, name: str) -> None:
     plant, said, sentence = DAMAGE[name]
     busy(store)
     plant(store)
@@ -70,7 +70,7 @@ def test_damage_is_found_said_and_mended(store: Store, name: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["list", "schedule"])
-def test_one_of_another_type_is_set_aside(store: Store, what: str) -> None:
+def test_schedule_of_another_type_is_set_aside(store: Store, what: str) -> None:
     busy(store)
     store.spoil(store.keys.schedules() if what == "list" else store.keys.schedule("active"))
     report = look(store, repair=True)

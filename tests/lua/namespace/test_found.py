@@ -9,33 +9,33 @@ from coordinator.store.plans import namespace as namespace_plans
 from tests.lua.store import NOW, Store
 
 
-def test_the_first_one_fixes_the_facts(store: Store) -> None:
+def test_first_call_fixes_the_settings_of_the_namespace(store: Store) -> None:
     with store.unchanged():
         again = store.do(namespace_plans.create(store.ns.name, birth="b2", clock="server"))
     assert (again.birth, again.partitions, again.durability) == ("b1", 1, "local")
 
 
-def test_other_facts_are_refused(store: Store) -> None:
+def test_different_settings_are_refused(store: Store) -> None:
     with pytest.raises(NotConfigured, match="1 partitions for good, not 4"):
         store.do(namespace_plans.create(store.ns.name, birth="b1", partitions=4))
     with pytest.raises(NotConfigured, match="durability 'local', not 'synced'"):
         store.do(namespace_plans.create(store.ns.name, birth="b1", durability="synced"))
 
 
-def test_another_format_is_refused(store: Store) -> None:
+def test_different_format_is_refused(store: Store) -> None:
     store.client.hset(store.keys.namespace(), "format", "2")
     with pytest.raises(NotConfigured, match="has format 2"):
         store.do(namespace_plans.create(store.ns.name, birth="b1"))
 
 
-def test_every_partition_knows_the_facts(store_url: str, namespace: str) -> None:
+def test_every_partition_stores_the_settings(store_url: str, namespace: str) -> None:
     store = Store(store_url, namespace, partitions=3)
     facts = [store.client.hgetall(keys.namespace()) for keys in store.ns.everywhere()]
     assert facts[0] == facts[1] == facts[2]
     store.close()
 
 
-def test_a_time_that_is_given_counts_only_with_the_test_clock(store_url: str, namespace: str) -> None:
+def test_given_time_counts_only_with_the_test_clock(store_url: str, namespace: str) -> None:
     store = Store(store_url, namespace, clock="server")
     created = store.counters(store.enqueue()).created
     assert created != NOW

@@ -59,7 +59,7 @@ def records(store: Store) -> Records:
     return Records(store)
 
 
-def test_a_lease_lasts_from_the_last_save_or_renewal(records: Records, store: Store) -> None:
+def test_lease_counts_from_the_last_save_or_renewal(records: Records, store: Store) -> None:
     records.save(A, "a")
     store.later(LEASE - 1)
     assert records.interrupted(B) == {}
@@ -70,7 +70,7 @@ def test_a_lease_lasts_from_the_last_save_or_renewal(records: Records, store: St
     assert records.interrupted(B) == {"r1": A}
 
 
-def test_whom_a_run_was_taken_from_stays_fenced_when_its_new_owner_is_gone(records: Records) -> None:
+def test_previous_owner_stays_fenced_when_the_new_owner_is_gone(records: Records) -> None:
     records.save(A, "a")
     records.lapse()
     assert records.claim(B, seen=A)
@@ -82,7 +82,7 @@ def test_whom_a_run_was_taken_from_stays_fenced_when_its_new_owner_is_gone(recor
     assert records.messages() == ["a"]
 
 
-def test_whose_record_was_taken_by_a_save_stays_fenced(records: Records) -> None:
+def test_owner_whose_record_was_taken_by_a_save_stays_fenced(records: Records) -> None:
     records.save(A, "a")
     records.lapse()
     known = records.save(B, "b", seq=2)
@@ -93,7 +93,7 @@ def test_whose_record_was_taken_by_a_save_stays_fenced(records: Records) -> None
         records.save(A, "stale", seq=9)
 
 
-def test_whom_a_run_was_taken_from_does_not_bring_it_back_after_its_end(records: Records) -> None:
+def test_previous_owner_cannot_restore_a_run_after_its_end(records: Records) -> None:
     records.save(A, "a")
     records.lapse()
     assert records.claim(B, seen=A)
@@ -105,7 +105,7 @@ def test_whom_a_run_was_taken_from_does_not_bring_it_back_after_its_end(records:
     assert records.messages() == ["a new life"]
 
 
-def test_whose_record_was_deleted_by_another_does_not_bring_it_back(records: Records) -> None:
+def test_owner_whose_record_was_deleted_cannot_restore_it(records: Records) -> None:
     records.save(A, "a")
     records.lapse()
     records.delete(B, seq=2)
@@ -113,7 +113,7 @@ def test_whose_record_was_deleted_by_another_does_not_bring_it_back(records: Rec
         records.save(A, "late", seq=9)
 
 
-def test_a_run_can_be_claimed_back(records: Records) -> None:
+def test_run_can_be_claimed_back(records: Records) -> None:
     records.save(A, "a")
     records.lapse()
     assert records.claim(B, seen=A)
@@ -126,7 +126,7 @@ def test_a_run_can_be_claimed_back(records: Records) -> None:
     assert records.messages() == ["a new life"]
 
 
-def test_a_claim_of_what_changed_since_it_was_seen_gets_nothing(records: Records) -> None:
+def test_claim_of_a_record_that_has_changed_gets_nothing(records: Records) -> None:
     records.save(A, "a")
     records.lapse()
     assert records.claim(B, seen=A)
@@ -135,7 +135,7 @@ def test_a_claim_of_what_changed_since_it_was_seen_gets_nothing(records: Records
     assert records.claim(C, seen=B)
 
 
-def test_a_claim_of_what_is_gone_gets_nothing(records: Records) -> None:
+def test_claim_of_a_missing_record_gets_nothing(records: Records) -> None:
     assert not records.claim(B, seen=A)
     records.save(A, "a")
     records.delete(A, seq=2)
@@ -143,7 +143,7 @@ def test_a_claim_of_what_is_gone_gets_nothing(records: Records) -> None:
     assert not records.claim(B, seen=A)
 
 
-def test_a_delta_is_only_applied_to_what_it_was_made_for(records: Records) -> None:
+def test_delta_is_applied_only_to_the_record_it_was_made_for(records: Records) -> None:
     one = records.save(A, "a", seq=1)
     two = records.save(A, "a", "b", seq=2, known=one)
     records.save(A, "a", "b", "c", seq=3, known=one)  # its base is that of `one`: another chunk in the same place
@@ -152,20 +152,20 @@ def test_a_delta_is_only_applied_to_what_it_was_made_for(records: Records) -> No
 
 
 @pytest.mark.parametrize("late", [1, 2])
-def test_a_save_from_before_the_end_changes_nothing_after_it(records: Records, late: int) -> None:
+def test_save_sent_before_the_end_changes_nothing_after_it(records: Records, late: int) -> None:
     records.save(A, "a", seq=1)
     records.delete(A, seq=2)
     records.explicit(A, "late", seq=late)
     assert records.messages() is None
 
 
-def test_an_end_before_its_late_first_save_is_an_end(records: Records) -> None:
+def test_end_that_arrives_before_its_first_save_still_ends_the_run(records: Records) -> None:
     records.delete(A, seq=2)
     records.explicit(A, "late", seq=1)
     assert records.messages() is None
 
 
-def test_a_late_end_does_not_shorten_the_memory_of_another(records: Records) -> None:
+def test_late_end_does_not_shorten_the_tombstone_of_another(records: Records) -> None:
     records.save(A, "a", seq=1)
     records.delete(A, seq=5)
     records.delete(A, seq=2)
@@ -173,7 +173,7 @@ def test_a_late_end_does_not_shorten_the_memory_of_another(records: Records) -> 
     assert records.messages() is None
 
 
-def test_a_tombstone_fences_nobody_who_never_had_the_run(records: Records) -> None:
+def test_tombstone_does_not_fence_a_process_that_never_owned_the_run(records: Records) -> None:
     records.save(A, "a", seq=1)
     records.delete(A, seq=2)
     records.save(B, "b", seq=3)
@@ -181,7 +181,7 @@ def test_a_tombstone_fences_nobody_who_never_had_the_run(records: Records) -> No
     assert "gone" not in records.store.dump()[records.keys.record("r1")][1]
 
 
-def test_the_index_holds_what_is_there_and_nothing_else(records: Records, store: Store) -> None:
+def test_index_contains_exactly_the_existing_records(records: Records, store: Store) -> None:
     records.save(A, "a")
     records.save(A, "a", id="r2")
     assert store.line(records.keys.records()) == ["r1", "r2"]

@@ -10,7 +10,7 @@ from tests.lua.store import LEASE, NOW, ROUTES, Store, delta
 
 
 @pytest.mark.parametrize("where", ["ready", "suspect", "delayed", "expiring"])
-def test_a_run_that_waits_ends_at_once(store: Store, where: str) -> None:
+def test_waiting_run_is_cancelled_at_once(store: Store, where: str) -> None:
     match where:
         case "suspect":
             id = suspect(store)
@@ -29,7 +29,7 @@ def test_a_run_that_waits_ends_at_once(store: Store, where: str) -> None:
     assert store.claim(alone=True) == ("ok", [])
 
 
-def test_a_released_run_with_a_checkpoint_keeps_it_for_the_retention(store: Store) -> None:
+def test_cancelled_run_keeps_its_checkpoint_for_the_retention(store: Store) -> None:
     run = store.running()
     store.release(run, last=delta(1, count=1).wire())
     store.cancel(run.id)
@@ -38,7 +38,7 @@ def test_a_released_run_with_a_checkpoint_keeps_it_for_the_retention(store: Stor
     assert store.members(store.keys.live()) == set()
 
 
-def test_the_owner_of_a_running_one_is_asked(store: Store) -> None:
+def test_owner_of_a_running_run_is_asked_to_stop(store: Store) -> None:
     run = store.running()
     assert store.cancel(run.id, grace=7) == ["cancelling"]
     assert (store.status(run.id), store.run(run.id)["cancel"]) == ("running", str(NOW))
@@ -52,7 +52,7 @@ def test_the_owner_of_a_running_one_is_asked(store: Store) -> None:
     assert store.save(run, delta(1, count=1)) == "ok", "the owner still owns it"
 
 
-def test_sent_twice_it_is_one_cancel(store: Store) -> None:
+def test_repeated_cancel_is_one_cancel(store: Store) -> None:
     run, waiting = store.running(), store.enqueue()
     store.cancel(run.id)
     store.cancel(waiting)
@@ -62,7 +62,7 @@ def test_sent_twice_it_is_one_cancel(store: Store) -> None:
         assert store.cancel(waiting) == ["cancelled"]
 
 
-def test_asking_again_gives_no_more_time(store: Store) -> None:
+def test_second_cancel_does_not_extend_the_grace(store: Store) -> None:
     run = store.running()
     store.cancel(run.id, "o1", grace=10)
     store.later(5000)
@@ -73,7 +73,7 @@ def test_asking_again_gives_no_more_time(store: Store) -> None:
 
 
 @pytest.mark.parametrize("ending", ["complete", "fail"])
-def test_repeated_after_the_run_ended_otherwise_it_says_how(store: Store, ending: str) -> None:
+def test_repeated_cancel_reports_how_the_run_ended_meanwhile(store: Store, ending: str) -> None:
     run = store.running()
     store.cancel(run.id)
     getattr(store, ending)(run)
@@ -81,7 +81,7 @@ def test_repeated_after_the_run_ended_otherwise_it_says_how(store: Store, ending
         assert store.cancel(run.id) == ["ended", store.status(run.id)]
 
 
-def test_an_ended_run_stays_as_it_is(store: Store) -> None:
+def test_ended_run_stays_as_it_is(store: Store) -> None:
     run = store.running()
     store.complete(run)
     with store.unchanged():
@@ -89,7 +89,7 @@ def test_an_ended_run_stays_as_it_is(store: Store) -> None:
 
 
 @pytest.mark.parametrize("life", [1, None])
-def test_sent_late_it_does_nothing_to_another_life(store: Store, life: int | None) -> None:
+def test_late_cancel_does_not_affect_another_life(store: Store, life: int | None) -> None:
     id = store.enqueue()
     store.cancel(id, "o1", life=life)
     store.revive(id)
@@ -104,7 +104,7 @@ def test_sent_late_it_does_nothing_to_another_life(store: Store, life: int | Non
 
 
 @pytest.mark.parametrize("what", ["missing", "wrong type", "counters", "no token"])
-def test_what_cannot_be_read_is_missing(store: Store, what: str) -> None:
+def test_unreadable_run_is_reported_as_missing(store: Store, what: str) -> None:
     run = store.running()
     id = run.id
     match what:
@@ -121,7 +121,7 @@ def test_what_cannot_be_read_is_missing(store: Store, what: str) -> None:
 
 
 @pytest.mark.parametrize("then", ["release", "retry", "reject", "crash", "expired lease", "force"])
-def test_a_request_is_honoured_on_every_way_out(store: Store, then: str) -> None:
+def test_requested_cancel_is_honoured_by_every_call_that_ends_an_attempt(store: Store, then: str) -> None:
     run = store.running()
     store.tick_for(1000)
     store.cancel(run.id)
@@ -144,7 +144,7 @@ def test_a_request_is_honoured_on_every_way_out(store: Store, then: str) -> None
 
 
 @pytest.mark.parametrize("before", ["release", "retry", "reject", "crash", "unasked"])
-def test_after_the_run_came_back_it_ends_at_once(store: Store, before: str) -> None:
+def test_requeued_run_with_a_requested_cancel_ends_at_once(store: Store, before: str) -> None:
     run = store.running()
     match before:
         case "crash":
@@ -157,7 +157,7 @@ def test_after_the_run_came_back_it_ends_at_once(store: Store, before: str) -> N
     assert store.places(run.id) == ["ended:cancelled"]
 
 
-def test_the_next_attempt_is_not_cancelled_by_what_was_asked_of_another_run(store: Store) -> None:
+def test_cancel_of_one_run_does_not_affect_another_run(store: Store) -> None:
     run, other = store.running(), store.running()
     store.cancel(run.id)
     store.release(run)
@@ -168,7 +168,7 @@ def test_the_next_attempt_is_not_cancelled_by_what_was_asked_of_another_run(stor
     assert store.take().id == other.id
 
 
-def test_it_is_found_in_its_line_after_the_schema_changed(store: Store) -> None:
+def test_run_is_found_in_its_ready_queue_after_its_schema_changed(store: Store) -> None:
     run: Claimed = store.running()
     store.save(run, delta(1, schema=2))
     store.release(run)

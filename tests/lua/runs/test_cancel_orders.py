@@ -47,7 +47,7 @@ def settle(store: Store, run: Claimed) -> None:
 @pytest.mark.parametrize(
     "order", ["cancel first", "cancel second", "cancel around", "cancel twice first", "other twice"]
 )
-def test_there_is_one_ending_and_it_is_the_one_of_the_design(store: Store, other: str, order: str) -> None:
+def test_run_has_exactly_the_ending_that_the_design_prescribes(store: Store, other: str, order: str) -> None:
     run = running(store, other)
 
     def cancel(operation: str = "o1") -> None:
@@ -81,7 +81,7 @@ def test_there_is_one_ending_and_it_is_the_one_of_the_design(store: Store, other
 
 
 @pytest.mark.parametrize("other", [name for name in OTHERS if name != "due"])
-def test_what_comes_late_changes_nothing(store: Store, other: str) -> None:
+def test_late_calls_change_nothing(store: Store, other: str) -> None:
     run = running(store, other)
     store.cancel(run.id, life=1)
     OTHERS[other](store, run)
@@ -97,7 +97,7 @@ TRIOS = [trio for pair in (("complete", "recover"), ("release", "abandon"), ("re
 
 
 @pytest.mark.parametrize("trio", TRIOS, ids=" ".join)
-def test_of_three_at_once_the_first_that_ends_it_wins(store: Store, trio: tuple[str, ...]) -> None:
+def test_first_of_three_concurrent_endings_wins(store: Store, trio: tuple[str, ...]) -> None:
     run = running(store, "recover" if "recover" in trio else "")
     for deed in trio:
         if deed == "cancel":

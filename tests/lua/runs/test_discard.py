@@ -16,7 +16,7 @@ def discard(store: Store, id: str, life: int | None = None) -> list[str]:
 
 
 @pytest.mark.parametrize("ending", ["completed", "failed", "cancelled", "dead"])
-def test_nothing_but_a_bare_tombstone_is_left(store: Store, ending: str) -> None:
+def test_discarded_run_leaves_only_a_bare_tombstone(store: Store, ending: str) -> None:
     founded = set(store.dump())
     run = store.running(once="a", digest="d", spec=b"s" * 200)
     store.save(run, delta(1, count=2, state=b"s", note=b"n"))
@@ -45,13 +45,13 @@ def test_nothing_but_a_bare_tombstone_is_left(store: Store, ending: str) -> None
 
 
 @pytest.mark.parametrize("status", ["queued", "delayed", "running"])
-def test_a_run_that_has_not_ended_stays(store: Store, status: str) -> None:
+def test_open_run_is_not_discarded(store: Store, status: str) -> None:
     id = store.running().id if status == "running" else store.enqueue(due="+1000" if status == "delayed" else "")
     with store.unchanged():
         assert discard(store, id) == ["open", status]
 
 
-def test_one_that_was_revived_meanwhile_stays(store: Store) -> None:
+def test_run_that_was_revived_meanwhile_is_not_discarded(store: Store) -> None:
     run = store.running()
     store.fail(run)
     store.revive(run.id)
@@ -61,12 +61,12 @@ def test_one_that_was_revived_meanwhile_stays(store: Store) -> None:
     assert discard(store, run.id, life=2) == ["discarded", "cancelled"]
 
 
-def test_what_is_not_there_is_missing(store: Store) -> None:
+def test_missing_run_is_reported_as_missing(store: Store) -> None:
     with store.unchanged():
         assert discard(store, store.id()) == ["missing"]
 
 
-def test_a_late_repetition_of_its_enqueue_does_not_bring_it_back(store: Store) -> None:
+def test_late_repetition_of_its_enqueue_does_not_recreate_the_run(store: Store) -> None:
     run = store.running()
     store.complete(run)
     discard(store, run.id)
@@ -74,7 +74,7 @@ def test_a_late_repetition_of_its_enqueue_does_not_bring_it_back(store: Store) -
     assert store.line(store.keys.ready(ROUTES[0])) == []
 
 
-def test_its_key_is_free_and_another_runs_is_not_touched(store: Store) -> None:
+def test_key_of_a_discarded_run_is_free_and_other_keys_are_kept(store: Store) -> None:
     run = store.running(once="a", digest="d", key_ttl="100000")
     store.complete(run)
     discard(store, run.id)
@@ -83,7 +83,7 @@ def test_its_key_is_free_and_another_runs_is_not_touched(store: Store) -> None:
     assert store.client.get(store.keys.once("k", "a")) == f"{other} d".encode()
 
 
-def test_it_can_be_revived_no_more(store: Store) -> None:
+def test_discarded_run_cannot_be_revived(store: Store) -> None:
     run = store.running()
     store.fail(run)
     discard(store, run.id)

@@ -14,7 +14,7 @@ from tests.lua.store import NOW, ROUTES, Store
 STEP = 2**43
 
 
-def test_a_run_waits_in_its_line(store: Store) -> None:
+def test_enqueued_run_waits_in_its_ready_queue(store: Store) -> None:
     id = store.enqueue()
     assert (store.status(id), store.places(id)) == ("queued", [f"ready:{ROUTES[0]}"])
     counters = store.counters(id)
@@ -24,7 +24,7 @@ def test_a_run_waits_in_its_line(store: Store) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 127, 128, 129, 511, 512, 513, 5000])
-def test_a_spec_of_any_size_comes_back_as_it_was(store: Store, size: int) -> None:
+def test_spec_of_any_size_round_trips(store: Store, size: int) -> None:
     """It lies in pieces of 64 bytes, or whole where it is long."""
     spec = bytes(i % 251 for i in range(size))
     id = store.enqueue(spec=spec)
@@ -36,7 +36,7 @@ def test_a_spec_of_any_size_comes_back_as_it_was(store: Store, size: int) -> Non
     assert [one.spec for one in again] == [spec], "and where the claim is answered again"
 
 
-def test_a_run_takes_little_memory_while_it_waits_runs_and_when_it_has_ended(real_url: str, namespace: str) -> None:
+def test_run_uses_little_memory_while_waiting_running_and_ended(real_url: str, namespace: str) -> None:
     """One value of more than 64 bytes, and the server gives each field a place of its own."""
     store = Store(real_url, namespace)
     id = store.enqueue(spec=b"x" * 300)
@@ -52,7 +52,7 @@ def test_a_run_takes_little_memory_while_it_waits_runs_and_when_it_has_ended(rea
     store.close()
 
 
-def test_sent_twice_it_is_there_once(store: Store) -> None:
+def test_repeated_enqueue_creates_one_run(store: Store) -> None:
     run = NewRun(store.id(), ROUTES[0], b"spec", expires="5000", once="key", digest="d", parent="p", retention="1000")
     first = store.ask_enqueue(run)
     store.later(10)
@@ -61,7 +61,7 @@ def test_sent_twice_it_is_there_once(store: Store) -> None:
 
 
 @pytest.mark.parametrize("ending", ["running", "completed", "gone"])
-def test_sent_late_it_is_not_there_again(store: Store, ending: str) -> None:
+def test_late_enqueue_does_not_recreate_an_ended_run(store: Store, ending: str) -> None:
     run = NewRun(store.id(), ROUTES[0], b"spec", retention="0" if ending == "gone" else "")
     store.ask_enqueue(run)
     claimed = store.take()
@@ -71,7 +71,7 @@ def test_sent_late_it_is_not_there_again(store: Store, ending: str) -> None:
         assert store.ask_enqueue(run) == ("created", run.id)
 
 
-def test_the_lower_score_is_first_and_priority_comes_before_time(store: Store) -> None:
+def test_lower_score_is_first_and_priority_comes_before_time(store: Store) -> None:
     ordinary = store.enqueue()
     store.later(5)
     later, low, high = store.enqueue(), store.enqueue(priority=-1), store.enqueue(priority=100)
@@ -80,7 +80,7 @@ def test_the_lower_score_is_first_and_priority_comes_before_time(store: Store) -
 
 
 @pytest.mark.parametrize("due", ["+1500", str(NOW + 1500)])
-def test_a_delayed_run_waits_for_its_time(store: Store, due: str) -> None:
+def test_delayed_run_waits_until_it_is_due(store: Store, due: str) -> None:
     id = store.enqueue(due=due)
     assert (store.status(id), store.places(id)) == ("delayed", ["delayed"])
     assert store.score(store.keys.delayed(), id) == store.counters(id).score == NOW + 1500
@@ -89,12 +89,12 @@ def test_a_delayed_run_waits_for_its_time(store: Store, due: str) -> None:
 
 
 @pytest.mark.parametrize("due", ["+0", str(NOW), str(NOW - 5000)])
-def test_a_time_that_is_past_is_now(store: Store, due: str) -> None:
+def test_past_time_means_now(store: Store, due: str) -> None:
     id = store.enqueue(due=due)
     assert (store.status(id), store.counters(id).score) == ("queued", NOW)
 
 
-def test_only_an_earlier_delayed_run_rings_the_coordinator(store: Store) -> None:
+def test_only_an_earlier_delayed_run_wakes_the_coordinator(store: Store) -> None:
     store.enqueue(due="+1000")
     store.client.delete(store.keys.coordinator_bell())
     store.enqueue(due="+1000")
@@ -103,7 +103,7 @@ def test_only_an_earlier_delayed_run_rings_the_coordinator(store: Store) -> None
     assert store.client.exists(store.keys.coordinator_bell())
 
 
-def test_a_key_finds_its_run(store: Store) -> None:
+def test_key_finds_its_run(store: Store) -> None:
     id = store.enqueue(once="a key", digest="d1")
     assert store.client.pttl(store.keys.once("k", "a key")) == -1
     with store.unchanged():
@@ -111,32 +111,32 @@ def test_a_key_finds_its_run(store: Store) -> None:
         assert store.ask_enqueue(NewRun(store.id(), ROUTES[0], b"other", once="a key", digest="d2")) == ("conflict", id)
 
 
-def test_a_key_counts_within_its_kind(store: Store) -> None:
+def test_key_is_unique_within_its_kind(store: Store) -> None:
     store.enqueue(once="key", digest="d1")
     store.enqueue(once="key", digest="d2", route="default:other@0")
 
 
-def test_finding_a_run_keeps_its_keys_end(store: Store) -> None:
+def test_finding_a_run_keeps_the_ttl_of_its_key(store: Store) -> None:
     id = store.enqueue(once="key", digest="d", retention="70000")
     store.complete(store.take())
     assert store.ask_enqueue(NewRun(store.id(), ROUTES[0], b"", once="key", digest="d")) == ("found", id)
     assert 0 < store.client.pttl(store.keys.once("k", "key")) <= 70_000
 
 
-def test_with_key_ttl_0_the_key_is_free_at_the_ending(store: Store) -> None:
+def test_with_key_ttl_0_the_key_is_free_when_the_run_ends(store: Store) -> None:
     store.enqueue(once="key", digest="d", key_ttl="0")
     store.complete(store.take())
     store.enqueue(once="key", digest="other", key_ttl="0")
 
 
-def test_a_key_of_its_own_time_ends_then(store: Store) -> None:
+def test_key_with_its_own_ttl_expires_then(store: Store) -> None:
     store.enqueue(once="key", digest="d", key_ttl="5000")
     assert store.client.pttl(store.keys.once("k", "key")) == -1, "while the run lives the key does"
     store.complete(store.take())
     assert 0 < store.client.pttl(store.keys.once("k", "key")) <= 5000
 
 
-def test_a_late_enqueue_whose_key_outlived_its_run_creates_nothing(store: Store) -> None:
+def test_late_enqueue_creates_nothing_if_its_key_outlived_its_run(store: Store) -> None:
     run = NewRun(store.id(), ROUTES[0], b"spec", once="key", digest="d", key_ttl="900000", retention="0")
     store.ask_enqueue(run)
     store.complete(store.take())
@@ -145,7 +145,7 @@ def test_a_late_enqueue_whose_key_outlived_its_run_creates_nothing(store: Store)
         assert store.ask_enqueue(run) == ("created", run.id)
 
 
-def test_an_ending_leaves_a_key_that_names_another_run(store: Store) -> None:
+def test_ending_keeps_a_key_that_names_another_run(store: Store) -> None:
     store.enqueue(once="key", digest="d")
     run = store.take()
     store.client.set(store.keys.once("k", "key"), f"{store.id()} d")
@@ -153,14 +153,14 @@ def test_an_ending_leaves_a_key_that_names_another_run(store: Store) -> None:
     assert store.client.pttl(store.keys.once("k", "key")) == -1
 
 
-def test_a_child_is_found_at_its_parent(store: Store) -> None:
+def test_child_is_listed_at_its_parent(store: Store) -> None:
     parent, child = store.enqueue(), store.enqueue(parent="parent")
     assert parent != child
     assert store.members(store.keys.children("parent")) == {child}
     assert store.client.pttl(store.keys.children("parent")) > 0
 
 
-def test_another_birth_is_a_stranger(store: Store) -> None:
+def test_call_with_another_birth_is_refused_as_a_stranger(store: Store) -> None:
     store.client.hset(store.keys.namespace(), "birth", "b2")  # flushed, and founded by somebody else
     with store.unchanged():
         assert store.ask_enqueue(NewRun(store.id(), ROUTES[0], b"")) == ("mismatch", "")
@@ -181,7 +181,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("wrong", BAD, ids=lambda wrong: next(iter(wrong)))
-def test_one_bad_item_does_not_spoil_its_neighbours(store: Store, wrong: dict[str, Any]) -> None:
+def test_bad_item_does_not_affect_its_neighbours(store: Store, wrong: dict[str, Any]) -> None:
     before, bad, after = (NewRun(store.id(), ROUTES[0], b"") for _ in range(3))
     answers = store.do(client_plans.enqueue(store.ns, [before, bad._replace(**wrong), after], now=store.at))
     assert answers == [("created", before.id), ("bad", bad.id), ("created", after.id)]
@@ -190,7 +190,7 @@ def test_one_bad_item_does_not_spoil_its_neighbours(store: Store, wrong: dict[st
 
 
 @pytest.mark.parametrize("what", ["run", "key", "line"])
-def test_a_key_of_another_type_is_said_and_spares_the_neighbours(store: Store, what: str) -> None:
+def test_key_of_another_type_is_reported_and_does_not_affect_its_neighbours(store: Store, what: str) -> None:
     good = NewRun(store.id(), "default:good@0", b"")
     spoilt = NewRun(store.id(), ROUTES[0], b"", once="key", digest="d")
     store.client.lpush(
@@ -204,7 +204,7 @@ def test_a_key_of_another_type_is_said_and_spares_the_neighbours(store: Store, w
     assert store.places(good.id) == ["ready:default:good@0"]
 
 
-def test_many_at_once_are_all_there_in_order(store: Store) -> None:
+def test_many_runs_are_enqueued_in_order(store: Store) -> None:
     runs = [NewRun(store.id(), ROUTES[i % 2], b"", due="+5" if i % 3 == 2 else "") for i in range(1201)]
     answers = store.do(client_plans.enqueue(store.ns, runs, now=store.at))
     assert answers == [("created", run.id) for run in runs]
@@ -214,7 +214,7 @@ def test_many_at_once_are_all_there_in_order(store: Store) -> None:
     assert set(store.line(store.keys.delayed())) == {run.id for run in runs if run.due}
 
 
-def test_two_with_one_key_in_one_call_are_one_run(store: Store) -> None:
+def test_two_items_with_one_key_in_one_call_are_one_run(store: Store) -> None:
     first, second = (NewRun(store.id(), ROUTES[0], b"", once="key", digest="d") for _ in range(2))
     assert store.do(client_plans.enqueue(store.ns, [first, second], now=store.at)) == [
         ("created", first.id),
@@ -222,7 +222,7 @@ def test_two_with_one_key_in_one_call_are_one_run(store: Store) -> None:
     ]
 
 
-def test_four_partitions_each_hold_their_runs(store_url: str, namespace: str) -> None:
+def test_each_of_four_partitions_holds_its_runs(store_url: str, namespace: str) -> None:
     store = Store(store_url, namespace, partitions=4)
     runs = [NewRun(store.id(i % 4), ROUTES[0], b"") for i in range(12)]
     assert store.do(client_plans.enqueue(store.ns, runs, now=store.at)) == [("created", run.id) for run in runs]

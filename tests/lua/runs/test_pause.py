@@ -11,7 +11,7 @@ OTHER = "other:k@0"
 
 
 @pytest.mark.parametrize("name", ["queue:default", "kind:k"])
-def test_what_is_paused_is_not_claimed_until_it_is_unpaused(store: Store, name: str) -> None:
+def test_paused_run_is_not_claimed_until_it_is_unpaused(store: Store, name: str) -> None:
     id = store.enqueue()
     store.join()
     assert store.do(client_plans.pause(store.keys, name)) is True
@@ -20,7 +20,7 @@ def test_what_is_paused_is_not_claimed_until_it_is_unpaused(store: Store, name: 
     assert [run.id for run in store.claim()[1]] == [id]
 
 
-def test_another_queue_or_kind_goes_on(store: Store) -> None:
+def test_other_queues_and_kinds_are_still_claimed(store: Store) -> None:
     store.enqueue()
     other = store.enqueue(route=OTHER)
     store.join()
@@ -30,7 +30,7 @@ def test_another_queue_or_kind_goes_on(store: Store) -> None:
     assert [run.id for run in store.claim(routes=(*ROUTES, OTHER))[1]] == [other]
 
 
-def test_what_runs_goes_on(store: Store) -> None:
+def test_running_run_continues(store: Store) -> None:
     run = store.running()
     store.do(client_plans.pause(store.keys, "kind:k"))
     assert store.complete(run) == "ok"
@@ -49,7 +49,7 @@ def test_suspects_are_paused_too(store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", ["queue:default", "kind:k"])
-def test_unpausing_rings_the_lines_that_are_meant_and_no_other(store: Store, name: str) -> None:
+def test_unpausing_rings_only_the_bells_of_matching_routes(store: Store, name: str) -> None:
     store.enqueue()
     store.enqueue(route="other:j@0")
     store.do(client_plans.pause(store.keys, name))
@@ -59,14 +59,14 @@ def test_unpausing_rings_the_lines_that_are_meant_and_no_other(store: Store, nam
     assert store.client.llen(store.keys.bell("other:j@0")) == 0
 
 
-def test_an_empty_line_is_not_rung(store: Store) -> None:
+def test_bell_of_an_empty_route_is_not_rung(store: Store) -> None:
     store.complete(store.running())
     store.client.delete(store.keys.bell(ROUTES[0]))
     store.do(client_plans.unpause(store.keys, "kind:k"))
     assert store.client.llen(store.keys.bell(ROUTES[0])) == 0
 
 
-def test_doing_it_again_is_said_and_changes_nothing(store: Store) -> None:
+def test_repeated_pause_is_reported_and_changes_nothing(store: Store) -> None:
     store.do(client_plans.pause(store.keys, "kind:k"))
     with store.unchanged():
         assert store.do(client_plans.pause(store.keys, "kind:k")) is False

@@ -26,7 +26,7 @@ def dead(store: Store) -> str:
     return id
 
 
-def test_it_goes_on_from_the_kept_checkpoint(store: Store) -> None:
+def test_revived_run_continues_from_the_kept_checkpoint(store: Store) -> None:
     run = failed(store, priority="2")
     store.later(100)
     assert store.revive(run.id) == "queued"
@@ -44,7 +44,7 @@ def test_it_goes_on_from_the_kept_checkpoint(store: Store) -> None:
     assert store.save(again, delta(2, base=2, count=1)) == "ok"
 
 
-def test_it_starts_from_the_start_where_that_is_asked(store: Store) -> None:
+def test_revived_run_starts_from_the_start_if_requested(store: Store) -> None:
     run = failed(store)
     assert store.revive(run.id, from_start=True) == "queued"
     assert store.places(run.id) == [f"ready:{ROUTES[0]}"]
@@ -55,7 +55,7 @@ def test_it_starts_from_the_start_where_that_is_asked(store: Store) -> None:
 
 
 @pytest.mark.parametrize("saved", [False, True])
-def test_from_the_start_it_waits_where_its_producer_asked_for(store: Store, saved: bool) -> None:
+def test_revived_from_the_start_the_run_waits_on_its_original_route(store: Store, saved: bool) -> None:
     run = store.running(route=ROUTES[2])
     if saved:
         store.save(run, delta(1, schema=1, count=1))
@@ -64,7 +64,7 @@ def test_from_the_start_it_waits_where_its_producer_asked_for(store: Store, save
     assert store.places(run.id) == [f"ready:{ROUTES[2]}"]
 
 
-def test_strikes_recoveries_and_the_cancel_request_come_off(store: Store) -> None:
+def test_revival_resets_strikes_recoveries_and_the_cancel_request(store: Store) -> None:
     id = dead(store)
     store.revive(id)
     counters = store.counters(id)
@@ -78,7 +78,7 @@ def test_strikes_recoveries_and_the_cancel_request_come_off(store: Store) -> Non
     assert store.counters(id).life == 3
 
 
-def test_progress_of_the_last_life_is_no_progress_of_this_one(store: Store) -> None:
+def test_progress_of_the_previous_life_is_not_progress_of_this_one(store: Store) -> None:
     run = failed(store)
     store.revive(run.id)
     for strikes, worker in ((1, "w2"), (2, "w3")):
@@ -87,7 +87,7 @@ def test_progress_of_the_last_life_is_no_progress_of_this_one(store: Store) -> N
         store.later(5000)
 
 
-def test_sent_twice_it_revives_once(store: Store) -> None:
+def test_repeated_revive_revives_once(store: Store) -> None:
     run = failed(store)
     store.revive(run.id)
     store.later(5)
@@ -96,7 +96,7 @@ def test_sent_twice_it_revives_once(store: Store) -> None:
 
 
 @pytest.mark.parametrize("life", [1, None])
-def test_sent_late_it_revives_once(store: Store, life: int | None) -> None:
+def test_late_revive_revives_once(store: Store, life: int | None) -> None:
     run = failed(store)
     store.revive(run.id, life=life)
     again = store.take("w2")
@@ -123,7 +123,7 @@ def test_only_an_ended_run_is_revived(store: Store) -> None:
 
 
 @pytest.mark.parametrize("what", ["wrong type", "counters", "tombstone"])
-def test_what_cannot_be_read_is_missing(store: Store, what: str) -> None:
+def test_unreadable_run_is_reported_as_missing(store: Store, what: str) -> None:
     run = store.running(retention="0")
     store.fail(run)
     if what == "wrong type":
@@ -134,7 +134,7 @@ def test_what_cannot_be_read_is_missing(store: Store, what: str) -> None:
         assert store.revive(run.id) == "missing"
 
 
-def test_an_unreadable_checkpoint_is_not_dropped_in_silence(store: Store) -> None:
+def test_unreadable_checkpoint_is_not_dropped_silently(store: Store) -> None:
     run = failed(store)
     store.client.hset(store.keys.ckpt(run.id), "head", "nonsense")
     with store.unchanged():
@@ -142,7 +142,7 @@ def test_an_unreadable_checkpoint_is_not_dropped_in_silence(store: Store) -> Non
     assert store.revive(run.id, from_start=True) == "queued"
 
 
-def test_it_takes_its_key_again(store: Store) -> None:
+def test_revived_run_takes_its_key_again(store: Store) -> None:
     run = failed(store, once="key", digest="d", key_ttl="0")
     once = store.keys.once("k", "key")
     assert not store.client.exists(once)
@@ -151,7 +151,7 @@ def test_it_takes_its_key_again(store: Store) -> None:
     assert store.ask_enqueue(NewRun(store.id(), ROUTES[0], b"", once="key", digest="d")) == ("found", run.id)
 
 
-def test_a_key_that_still_names_it_lives_on(store: Store) -> None:
+def test_key_that_still_names_the_run_is_kept(store: Store) -> None:
     run = failed(store, once="key", digest="d")
     once = store.keys.once("k", "key")
     assert store.client.pttl(once) > 0
@@ -159,20 +159,20 @@ def test_a_key_that_still_names_it_lives_on(store: Store) -> None:
     assert store.client.pttl(once) == -1
 
 
-def test_a_key_that_names_another_run_is_a_conflict(store: Store) -> None:
+def test_key_that_names_another_run_is_a_conflict(store: Store) -> None:
     run = failed(store, once="key", digest="d", key_ttl="0")
     store.enqueue(once="key", digest="d")
     with store.unchanged():
         assert store.revive(run.id) == "conflict"
 
 
-def test_other_inputs_are_a_conflict(store: Store) -> None:
+def test_key_with_different_inputs_is_a_conflict(store: Store) -> None:
     run = failed(store, once="key", digest="d")
     with store.unchanged():
         assert store.revive(run.id, digest="other") == "conflict"
 
 
-def test_an_expiry_of_the_last_life_is_over(store: Store) -> None:
+def test_expiry_of_the_previous_life_does_not_apply(store: Store) -> None:
     id = store.enqueue(expires="1000")
     store.later(1000)
     store.due()
@@ -184,7 +184,7 @@ def test_an_expiry_of_the_last_life_is_over(store: Store) -> None:
     assert store.take().id == id
 
 
-def test_the_listing_forgets_it(store: Store) -> None:
+def test_revived_run_leaves_the_list_of_ended_runs(store: Store) -> None:
     run = failed(store)
     store.revive(run.id)
     store.later(30 * 86_400_000)

@@ -13,7 +13,7 @@ def view(store: Store, id: str) -> Any:
     return store.do(client_plans.view(store.keys, id))
 
 
-def test_it_tells_what_is_before_a_run_and_who_could_take_it(store: Store) -> None:
+def test_view_shows_the_runs_before_it_and_workers_that_could_claim_it(store: Store) -> None:
     store.enqueue()
     id = store.enqueue()
     store.join("w1")
@@ -29,25 +29,25 @@ def test_it_tells_what_is_before_a_run_and_who_could_take_it(store: Store) -> No
     assert view(store, id)[5] == b"kind"
 
 
-def test_it_tells_the_head_and_the_phases(store: Store) -> None:
+def test_view_shows_the_checkpoint_head_and_phases(store: Store) -> None:
     run = store.running()
     store.save(run, delta(1, count=1, phases=(("phase:-:a#0", b"o"),)))
     _, head, phases, *_ = view(store, run.id)
     assert (head.split()[0], phases) == (b"1", [b"phase:-:a#0"])
 
 
-def test_it_tells_when_a_delayed_run_is_due(store: Store) -> None:
+def test_view_shows_when_a_delayed_run_is_due(store: Store) -> None:
     assert int(view(store, store.enqueue(due="+5"))[6]) == NOW + 5
 
 
-def test_what_is_not_there_is_none(store: Store) -> None:
+def test_missing_run_has_no_view(store: Store) -> None:
     id = store.id()
     assert view(store, id) is None
     store.spoil(store.keys.run(id))
     assert view(store, id) is None
 
 
-def test_spoilt_neighbours_do_not_matter(store: Store) -> None:
+def test_damaged_neighbours_do_not_affect_a_view(store: Store) -> None:
     id = store.enqueue()
     store.spoil(store.keys.ckpt(id))
     store.spoil(store.keys.ready(ROUTES[0]))

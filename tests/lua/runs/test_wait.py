@@ -7,7 +7,7 @@ import pytest
 from tests.lua.store import NOW, Store
 
 
-def test_an_open_run_notes_who_is_to_be_woken(store: Store) -> None:
+def test_open_run_registers_the_waiting_client(store: Store) -> None:
     id = store.enqueue()
     assert store.wait(id) == ["open", "queued"]
     assert store.members(store.keys.waiters(id)) == {"c1"}
@@ -19,7 +19,7 @@ def test_an_open_run_notes_who_is_to_be_woken(store: Store) -> None:
     assert store.members(store.keys.waiters(id)) == {"c1", "c2"}
 
 
-def test_an_ended_run_tells_how(store: Store) -> None:
+def test_ended_run_returns_its_ending(store: Store) -> None:
     runs = [store.running() for _ in range(3)]
     store.complete(runs[0], b"result")
     store.fail(runs[1], b"boom")
@@ -31,14 +31,14 @@ def test_an_ended_run_tells_how(store: Store) -> None:
         assert store.wait(runs[2].id)[:6] == ["ended", "cancelled", "", "", "cancelled", str(NOW)]
 
 
-def test_of_a_tombstone_it_says_that_nothing_was_kept(store: Store) -> None:
+def test_wait_for_a_bare_tombstone_says_that_nothing_was_kept(store: Store) -> None:
     run = store.running(retention="0")
     store.complete(run)
     assert store.wait(run.id)[-1] == "bare"
 
 
 @pytest.mark.parametrize("how", ["missing", "wrong type"])
-def test_a_run_that_is_not_there_is_missing(store: Store, how: str) -> None:
+def test_missing_run_is_reported_as_missing(store: Store, how: str) -> None:
     id = store.id()
     if how == "wrong type":
         store.spoil(store.keys.run(id))
@@ -47,7 +47,7 @@ def test_a_run_that_is_not_there_is_missing(store: Store, how: str) -> None:
 
 
 @pytest.mark.parametrize("ending", ["complete", "fail", "cancel", "force", "dead", "expire"])
-def test_every_ending_wakes(store: Store, ending: str) -> None:
+def test_every_ending_wakes_waiting_clients(store: Store, ending: str) -> None:
     id = store.enqueue(expires="5000")
     if ending == "cancel":
         store.wait(id)
@@ -74,14 +74,14 @@ def test_every_ending_wakes(store: Store, ending: str) -> None:
     assert store.client.lrange(store.keys.wake("c1"), 0, -1) == [id.encode()]
 
 
-def test_so_many_are_noted_at_most(store: Store) -> None:
+def test_number_of_registered_clients_is_limited(store: Store) -> None:
     id = store.enqueue()
     store.client.sadd(store.keys.waiters(id), *(f"client-{n}" for n in range(1000)))
     assert store.wait(id, "one-more") == ["open", "queued"]
     assert store.client.scard(store.keys.waiters(id)) == 1000
 
 
-def test_a_wake_list_is_capped(store: Store) -> None:
+def test_wake_list_is_limited(store: Store) -> None:
     store.client.rpush(store.keys.wake("c1"), *(["x"] * 10_000))
     run = store.running()
     store.wait(run.id)

@@ -50,7 +50,7 @@ def remove(store: Store, generation: str = "r") -> str:
 # ---- firing ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_schedule_is_looked_at_at_once(store: Store) -> None:
+def test_new_schedule_is_due_for_planning_at_once(store: Store) -> None:
     assert put(store) == "ok"
     assert entries(store) == (DueSchedule("s", "g1", NOW, None, 0, HOURLY),)
     assert fire_all(store, step(next=FIRST, due=FIRST + 5)) == [("moved", "")]
@@ -58,7 +58,7 @@ def test_a_new_schedule_is_looked_at_at_once(store: Store) -> None:
     assert (found.entries, found.next_ms, found.now) == ((), FIRST + 5 - NOW, NOW)
 
 
-def test_a_fire_time_enqueues_the_run_that_its_id_names(store: Store) -> None:
+def test_fire_time_enqueues_the_run_with_the_expected_id(store: Store) -> None:
     planned(store)
     assert first(store) == [("fired", RUN)]
     assert (store.status(RUN), store.places(RUN)) == ("queued", [f"ready:{ROUTES[0]}"])
@@ -72,7 +72,7 @@ def test_a_fire_time_enqueues_the_run_that_its_id_names(store: Store) -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"priority": -7}, {"expires": "5000", "retention": "1000"}, {"route": "q:k@2"}]
 )
-def test_a_fired_run_is_as_one_that_was_enqueued(store: Store, options: dict[str, Any]) -> None:
+def test_fired_run_equals_an_enqueued_run(store: Store, options: dict[str, Any]) -> None:
     planned(store, **options)
     first(store)
     other = store.enqueue(**options)
@@ -82,7 +82,7 @@ def test_a_fired_run_is_as_one_that_was_enqueued(store: Store, options: dict[str
         assert (store.score(store.keys.deadlines(), f"expire:{id}") is not None) == ("expires" in options)
 
 
-def test_sent_twice_it_enqueues_once(store: Store) -> None:
+def test_repeated_fire_enqueues_once(store: Store) -> None:
     planned(store)
     first(store)
     with store.unchanged():
@@ -90,7 +90,7 @@ def test_sent_twice_it_enqueues_once(store: Store) -> None:
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["kept", "its retention is over"])
-def test_sent_late_it_enqueues_nothing(store: Store, gone: bool) -> None:
+def test_late_fire_enqueues_nothing(store: Store, gone: bool) -> None:
     planned(store, overlap="allow")
     first(store)
     second(store)
@@ -101,7 +101,7 @@ def test_sent_late_it_enqueues_nothing(store: Store, gone: bool) -> None:
         assert first(store) == [("changed", "") if gone else ("fired", RUN)]
 
 
-def test_of_two_coordinators_that_disagree_about_the_next_time_one_is_heard(store: Store) -> None:
+def test_only_one_of_two_coordinators_that_disagree_about_the_next_time_is_accepted(store: Store) -> None:
     planned(store)
     assert first(store) == [("fired", RUN)]
     with store.unchanged():
@@ -110,7 +110,7 @@ def test_of_two_coordinators_that_disagree_about_the_next_time_one_is_heard(stor
     assert len(store.line(store.keys.ready(ROUTES[0]))) == 1
 
 
-def test_steps_of_one_schedule_follow_each_other_in_one_call(store: Store) -> None:
+def test_several_steps_of_one_schedule_fit_in_one_call(store: Store) -> None:
     planned(store, overlap="allow")
     store.now = SECOND
     steps = [step(expected=FIRST, at=FIRST, next=SECOND), step(expected=SECOND, at=SECOND, next=THIRD)]
@@ -119,14 +119,14 @@ def test_steps_of_one_schedule_follow_each_other_in_one_call(store: Store) -> No
         assert fire_all(store, *steps) == [("fired", RUN), ("fired", NEXT_RUN)]
 
 
-def test_time_is_the_servers_and_nothing_fires_early(store: Store) -> None:
+def test_schedule_uses_the_servers_time_and_never_fires_early(store: Store) -> None:
     planned(store)
     store.now = FIRST - 1
     with store.unchanged():
         assert first(store) == [("early", "")]
 
 
-def test_a_jitter_that_is_not_over_is_early(store: Store) -> None:
+def test_fire_before_its_jitter_has_passed_is_early(store: Store) -> None:
     put(store)
     fire_all(store, step(next=FIRST, due=FIRST + 500))
     store.now = FIRST + 499
@@ -136,20 +136,20 @@ def test_a_jitter_that_is_not_over_is_early(store: Store) -> None:
     assert first(store) == [("fired", RUN)]
 
 
-def test_a_fire_time_in_the_future_is_not_made_up_by_a_coordinator(store: Store) -> None:
+def test_coordinator_cannot_fire_a_future_time(store: Store) -> None:
     planned(store)
     with store.unchanged():
         assert first(store, at=str(SECOND)) == [("early", "")]
 
 
 @pytest.mark.parametrize("wrong", [{"next": "soon"}, {"next": str(FIRST)}, {"due": ""}, {"at": "now"}])
-def test_a_step_that_leads_nowhere_is_refused(store: Store, wrong: dict[str, str]) -> None:
+def test_step_that_does_not_advance_is_refused(store: Store, wrong: dict[str, str]) -> None:
     planned(store)
     with store.unchanged():
         assert first(store, **wrong) == [("bad", "")]
 
 
-def test_a_run_that_is_there_already_is_not_enqueued_again(store: Store) -> None:
+def test_existing_run_is_not_enqueued_again(store: Store) -> None:
     """After a failover that lost the schedule's step and kept its run."""
     planned(store)
     store.enqueue(RUN)
@@ -158,7 +158,7 @@ def test_a_run_that_is_there_already_is_not_enqueued_again(store: Store) -> None
     assert (store.status(RUN), fields(store)["next"]) == ("completed", str(SECOND))
 
 
-def test_missed_times_are_passed_over_without_a_run(store: Store) -> None:
+def test_missed_times_are_skipped_without_a_run(store: Store) -> None:
     planned(store)
     store.now = SECOND + 1
     assert fire_all(store, step(expected=FIRST, next=THIRD)) == [("moved", "")]
@@ -170,7 +170,7 @@ def test_missed_times_are_passed_over_without_a_run(store: Store) -> None:
 
 
 @pytest.mark.parametrize("running", [False, True], ids=["queued", "running"])
-def test_with_skip_a_run_that_has_not_ended_keeps_the_next_one_away(store: Store, running: bool) -> None:
+def test_overlap_skip_skips_the_next_run_while_one_is_open(store: Store, running: bool) -> None:
     planned(store, overlap="skip")
     first(store)
     claimed = store.take() if running else None
@@ -183,14 +183,14 @@ def test_with_skip_a_run_that_has_not_ended_keeps_the_next_one_away(store: Store
         assert fire_all(store, step(expected=THIRD, at=THIRD, next=THIRD + 1)) == [("fired", run_id("s", THIRD, 0))]
 
 
-def test_with_allow_both_are_there(store: Store) -> None:
+def test_overlap_allow_keeps_both_runs(store: Store) -> None:
     planned(store, overlap="allow")
     first(store)
     assert second(store) == [("fired", NEXT_RUN)]
     assert store.line(store.keys.ready(ROUTES[0])) == [RUN, NEXT_RUN]
 
 
-def test_with_cancel_a_waiting_one_is_cancelled(store: Store) -> None:
+def test_overlap_cancel_cancels_a_waiting_run(store: Store) -> None:
     planned(store, overlap="cancel")
     first(store)
     assert second(store) == [("fired", NEXT_RUN)]
@@ -199,7 +199,7 @@ def test_with_cancel_a_waiting_one_is_cancelled(store: Store) -> None:
     assert store.line(store.keys.ready(ROUTES[0])) == [NEXT_RUN]
 
 
-def test_with_cancel_the_owner_of_a_running_one_is_told_and_then_it_is_ended_by_force(store: Store) -> None:
+def test_overlap_cancel_asks_a_running_run_to_stop_and_then_ends_it_by_force(store: Store) -> None:
     planned(store, overlap="cancel")
     first(store)
     store.take()
@@ -213,7 +213,7 @@ def test_with_cancel_the_owner_of_a_running_one_is_told_and_then_it_is_ended_by_
     assert store.status(RUN) == "cancelled"
 
 
-def test_with_cancel_a_running_one_that_is_told_can_still_complete(store: Store) -> None:
+def test_overlap_cancel_lets_a_running_run_complete(store: Store) -> None:
     planned(store, overlap="cancel")
     first(store)
     claimed = store.take()
@@ -225,7 +225,7 @@ def test_with_cancel_a_running_one_that_is_told_can_still_complete(store: Store)
 
 
 @pytest.mark.parametrize("overlap", ["skip", "cancel"])
-def test_a_run_that_has_ended_or_is_gone_is_no_overlap(store: Store, overlap: str) -> None:
+def test_ended_or_missing_run_does_not_count_as_overlap(store: Store, overlap: str) -> None:
     planned(store, overlap=overlap)
     first(store)
     store.complete(store.take())
@@ -235,7 +235,7 @@ def test_a_run_that_has_ended_or_is_gone_is_no_overlap(store: Store, overlap: st
     assert fire_all(store, step(expected=THIRD, at=THIRD, next=THIRD + 1))[0][0] == "fired"
 
 
-def test_a_run_before_that_cannot_be_read_is_no_overlap(store: Store) -> None:
+def test_unreadable_previous_run_does_not_count_as_overlap(store: Store) -> None:
     planned(store, overlap="cancel")
     first(store)
     store.spoil(store.keys.run(RUN))
@@ -245,7 +245,7 @@ def test_a_run_before_that_cannot_be_read_is_no_overlap(store: Store) -> None:
 # ---- what users change -----------------------------------------------------------------------------------------------
 
 
-def test_a_replaced_schedule_never_fires_late(store: Store) -> None:
+def test_replaced_schedule_never_fires_late(store: Store) -> None:
     planned(store)
     assert put(store, generation="g2", rules=OTHER) == "ok"
     with store.unchanged():
@@ -253,7 +253,7 @@ def test_a_replaced_schedule_never_fires_late(store: Store) -> None:
     assert entries(store) == (DueSchedule("s", "g2", FIRST, None, 0, OTHER),)
 
 
-def test_a_late_step_of_a_replaced_schedule_counts_for_nothing_where_the_new_one_waits_for_the_same_time(
+def test_late_step_of_a_replaced_schedule_is_ignored_even_if_the_new_one_waits_for_the_same_time(
     store: Store,
 ) -> None:
     planned(store)
@@ -265,14 +265,14 @@ def test_a_late_step_of_a_replaced_schedule_counts_for_nothing_where_the_new_one
         assert first(store) == [("changed", "")]
 
 
-def test_a_paused_schedule_is_not_planned(store: Store) -> None:
+def test_paused_schedule_is_not_planned(store: Store) -> None:
     put(store)
     pause(store, "p1")
     with store.unchanged():
         assert fire_all(store, step(generation="p1", next=FIRST)) == [("changed", "")]
 
 
-def test_a_removed_schedule_never_fires_late(store: Store) -> None:
+def test_removed_schedule_never_fires_late(store: Store) -> None:
     planned(store)
     assert remove(store) == "ok"
     with store.unchanged():
@@ -280,7 +280,7 @@ def test_a_removed_schedule_never_fires_late(store: Store) -> None:
         assert entries(store) == ()
 
 
-def test_a_paused_schedule_does_not_fire_and_misses_nothing(store: Store) -> None:
+def test_paused_schedule_does_not_fire_and_misses_nothing(store: Store) -> None:
     planned(store)
     assert pause(store, "p1") == "ok"
     assert first(store, generation="p1") == first(store) == [("changed", "")]
@@ -290,7 +290,7 @@ def test_a_paused_schedule_does_not_fire_and_misses_nothing(store: Store) -> Non
     assert entries(store) == (DueSchedule("s", "p2", THIRD, None, 0, HOURLY),), "its times are counted from now on"
 
 
-def test_the_same_rules_again_keep_the_next_fire_time(store: Store) -> None:
+def test_setting_the_same_rules_again_keeps_the_next_fire_time(store: Store) -> None:
     planned(store)
     store.now = FIRST - 10
     assert put(store, generation="g2", spec=b"other") == "ok"
@@ -300,7 +300,7 @@ def test_the_same_rules_again_keep_the_next_fire_time(store: Store) -> None:
     assert store.take().spec == b"other"
 
 
-def test_a_replaced_schedule_stays_paused(store: Store) -> None:
+def test_replaced_schedule_stays_paused(store: Store) -> None:
     planned(store)
     pause(store, "p1")
     assert put(store, generation="g2", rules=OTHER) == "ok"
@@ -308,7 +308,7 @@ def test_a_replaced_schedule_stays_paused(store: Store) -> None:
 
 
 @pytest.mark.parametrize("what", ["set", "pause", "unpause", "remove"])
-def test_a_change_that_is_sent_twice_is_made_once(store: Store, what: str) -> None:
+def test_repeated_change_is_made_once(store: Store, what: str) -> None:
     planned(store)
     if what == "unpause":
         pause(store, "p0")
@@ -323,7 +323,7 @@ def test_a_change_that_is_sent_twice_is_made_once(store: Store, what: str) -> No
 
 
 @pytest.mark.parametrize("then", ["set", "pause", "remove", "remove and set"])
-def test_a_change_that_arrives_late_does_not_undo_a_later_one(store: Store, then: str) -> None:
+def test_late_change_does_not_undo_a_later_one(store: Store, then: str) -> None:
     planned(store)
     late = [
         SCHEDULE.call(store.keys.at, now=store.at, birth="b1", seen=seen, generation="late", **new()._asdict())
@@ -343,7 +343,7 @@ def test_a_change_that_arrives_late_does_not_undo_a_later_one(store: Store, then
         assert {word(reply) for reply in store.wire.ask(late)} <= {"changed", "missing"}
 
 
-def test_what_is_not_there_can_be_neither_paused_nor_removed(store: Store) -> None:
+def test_missing_schedule_can_be_neither_paused_nor_removed(store: Store) -> None:
     with store.unchanged():
         assert (pause(store, "p"), remove(store)) == ("missing", "missing")
     put(store)
@@ -352,7 +352,7 @@ def test_what_is_not_there_can_be_neither_paused_nor_removed(store: Store) -> No
         assert (pause(store, "p"), remove(store, "again")) == ("missing", "missing")
 
 
-def test_nothing_is_left_of_a_removed_schedule_after_ten_minutes(store: Store) -> None:
+def test_removed_schedule_leaves_nothing_after_ten_minutes(store: Store) -> None:
     planned(store)
     remove(store)
     store.later(599_999)
@@ -363,7 +363,7 @@ def test_nothing_is_left_of_a_removed_schedule_after_ten_minutes(store: Store) -
     assert not store.client.exists(store.keys.schedule("s"), store.keys.schedules())
 
 
-def test_another_birth_is_a_stranger(store: Store) -> None:
+def test_call_with_another_birth_is_refused_as_a_stranger(store: Store) -> None:
     store.client.hset(store.keys.namespace(), "birth", "b2")
     with store.unchanged():
         assert put(store) == "mismatch"
@@ -372,7 +372,7 @@ def test_another_birth_is_a_stranger(store: Store) -> None:
 # ---- bad entries -----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_no_schedule_holds_up_no_other(store: Store) -> None:
+def test_invalid_entry_does_not_block_other_schedules(store: Store) -> None:
     for name in ("a", "b", "c"):
         put(store, name)
     store.spoil(store.keys.schedule("a"))
@@ -382,7 +382,7 @@ def test_what_is_no_schedule_holds_up_no_other(store: Store) -> None:
     assert store.line(store.keys.schedules()) == ["c", "a"]
 
 
-def test_a_schedule_in_the_place_of_something_else_can_be_set_and_removed(store: Store) -> None:
+def test_schedule_can_be_set_and_removed_over_a_key_of_another_type(store: Store) -> None:
     put(store)
     store.spoil(store.keys.schedule("s"))
     assert put(store, generation="g2") == "ok"
@@ -393,7 +393,7 @@ def test_a_schedule_in_the_place_of_something_else_can_be_set_and_removed(store:
 
 
 @pytest.mark.parametrize("what", ["run", "ready", "route", "priority", "spec"])
-def test_a_run_that_cannot_be_made_changes_nothing_and_holds_up_no_neighbour(store: Store, what: str) -> None:
+def test_run_that_cannot_be_created_changes_nothing_and_does_not_block_others(store: Store, what: str) -> None:
     planned(store)
     put(store, "t", "g1", route="default:other@0")
     fire_all(store, step("t", next=FIRST + 1, due=FIRST))
@@ -410,7 +410,7 @@ def test_a_run_that_cannot_be_made_changes_nothing_and_holds_up_no_neighbour(sto
     assert fields(store) == before
 
 
-def test_trouble_is_said_and_the_schedule_looked_at_later(store: Store) -> None:
+def test_schedule_with_an_error_is_reported_and_postponed(store: Store) -> None:
     put(store)
     entry = entries(store)[0]
     assert store.do(plans.postpone(store.keys, entry, "no such zone", 30, now=store.at)) == "ok"
@@ -421,7 +421,7 @@ def test_trouble_is_said_and_the_schedule_looked_at_later(store: Store) -> None:
     assert "why" not in fields(store), "somebody knew"
 
 
-def test_trouble_with_a_schedule_that_another_has_moved_is_not_said(store: Store) -> None:
+def test_error_of_a_schedule_that_was_moved_meanwhile_is_not_reported(store: Store) -> None:
     put(store)
     entry = entries(store)[0]
     fire_all(store, step(next=FIRST))

@@ -6,7 +6,7 @@ from coordinator.store.plans.coordinators import Recovered
 from tests.lua.store import Store
 
 
-def test_its_runs_are_back_at_once(store: Store) -> None:
+def test_abandoned_runs_are_requeued_at_once(store: Store) -> None:
     runs = [store.running() for _ in range(5)]
     assert store.abandon(batch=2) == Recovered("ok", queued=5)
     assert {store.status(run.id) for run in runs} == {"queued"}
@@ -16,14 +16,14 @@ def test_its_runs_are_back_at_once(store: Store) -> None:
     assert store.complete(runs[0]) == "fenced"
 
 
-def test_sent_twice_it_takes_once(store: Store) -> None:
+def test_repeated_abandon_takes_once(store: Store) -> None:
     store.running()
     store.abandon()
     with store.unchanged():
         assert store.abandon() == Recovered("ok")
 
 
-def test_sent_late_it_takes_nothing_from_the_next_owner(store: Store) -> None:
+def test_late_abandon_takes_nothing_from_the_next_owner(store: Store) -> None:
     run = store.running()
     store.abandon()
     again = store.take("w2")
@@ -33,7 +33,7 @@ def test_sent_late_it_takes_nothing_from_the_next_owner(store: Store) -> None:
     assert store.complete(again) == "ok"
 
 
-def test_an_unknown_id_leaves_a_tombstone_that_a_late_join_respects(store: Store) -> None:
+def test_unknown_worker_gets_a_tombstone_that_blocks_a_late_join(store: Store) -> None:
     assert store.abandon("w9") == Recovered("ok")
     assert store.line(store.keys.workers()) == []
     assert 50_000 < store.client.pttl(store.keys.worker("w9")) <= 60_000
@@ -41,14 +41,14 @@ def test_an_unknown_id_leaves_a_tombstone_that_a_late_join_respects(store: Store
         assert store.join("w9") == "gone"
 
 
-def test_only_the_run_that_is_blamed_is_struck(store: Store) -> None:
+def test_only_the_blamed_run_gets_a_strike(store: Store) -> None:
     guilty, *innocent = [store.running() for _ in range(4)]
     store.abandon(blame=guilty.id)
     assert store.counters(guilty.id).strikes == 1
     assert {store.counters(run.id).strikes for run in innocent} == {0}
 
 
-def test_the_blame_holds_where_a_coordinator_takes_the_rest(store: Store) -> None:
+def test_blame_holds_when_a_coordinator_recovers_the_rest(store: Store) -> None:
     from coordinator.store.plans import coordinators as coordinator_plans
 
     guilty, *innocent = [store.running() for _ in range(6)]
@@ -58,7 +58,7 @@ def test_the_blame_holds_where_a_coordinator_takes_the_rest(store: Store) -> Non
     assert {store.counters(run.id).strikes for run in innocent} == {0}
 
 
-def test_the_blame_holds_where_another_supervisor_takes_the_rest(store: Store) -> None:
+def test_blame_holds_when_another_supervisor_abandons_the_rest(store: Store) -> None:
     """Who gave the worker up dies in the middle, and the next one on its host only sees that its process is gone."""
     from coordinator.store.plans import coordinators as coordinator_plans
 

@@ -10,7 +10,7 @@ def drain(store: Store, worker: str = "w1") -> bool:
     return store.do(fleet_plans.drain(store.keys, worker, now=store.at))
 
 
-def test_the_worker_is_told_with_every_heartbeat_and_at_once(store: Store) -> None:
+def test_worker_learns_of_a_drain_at_once_and_with_every_heartbeat(store: Store) -> None:
     store.join()
     assert drain(store)
     assert store.client.lrange(store.keys.inbox("w1"), 0, -1) == [b"drain"]
@@ -21,7 +21,7 @@ def test_the_worker_is_told_with_every_heartbeat_and_at_once(store: Store) -> No
         assert beat.drain == str(NOW)
 
 
-def test_asked_again_it_is_since_the_first_time(store: Store) -> None:
+def test_repeated_drain_keeps_the_first_time(store: Store) -> None:
     store.join()
     drain(store)
     store.later(10)
@@ -31,7 +31,7 @@ def test_asked_again_it_is_since_the_first_time(store: Store) -> None:
     assert beat.drain == str(NOW)
 
 
-def test_nothing_is_written_of_a_worker_that_is_gone(store: Store) -> None:
+def test_drain_writes_nothing_for_a_removed_worker(store: Store) -> None:
     store.join()
     store.leave()
     with store.unchanged():

@@ -6,21 +6,21 @@ from coordinator.store.plans.workers import HeartbeatReply
 from tests.lua.store import LEASE, NOW, Store
 
 
-def test_it_renews_the_lease(store: Store) -> None:
+def test_heartbeat_renews_the_lease(store: Store) -> None:
     store.join()
     store.later(4000)
     assert store.beat() == HeartbeatReply()
     assert store.score(store.keys.workers(), "w1") == NOW + 4000 + LEASE
 
 
-def test_an_expired_lease_that_nobody_condemned_is_renewed(store: Store) -> None:
+def test_expired_lease_is_renewed_if_the_worker_was_not_condemned(store: Store) -> None:
     run = store.running()
     store.later(10 * LEASE)
     assert store.beat() == HeartbeatReply()
     assert store.complete(run) == "ok"
 
 
-def test_who_is_gone_is_not_renewed(store: Store) -> None:
+def test_removed_worker_is_not_renewed(store: Store) -> None:
     with store.unchanged():
         assert store.beat("never-joined") is None
     store.running()
@@ -33,14 +33,14 @@ def test_who_is_gone_is_not_renewed(store: Store) -> None:
         assert store.beat() is None, "swept"
 
 
-def test_the_floor_only_rises(store: Store) -> None:
+def test_floor_only_rises(store: Store) -> None:
     store.join()
     for floor, kept in ((3, b"3"), (1, b"3"), (12, b"12")):
         store.beat(floor=floor)
         assert store.client.hget(store.keys.worker("w1"), "floor") == kept
 
 
-def test_it_tells_cancels_and_the_wish_to_drain(store: Store) -> None:
+def test_heartbeat_reports_cancels_and_a_requested_drain(store: Store) -> None:
     first, second = store.running(), store.running()
     store.running()
     store.cancel(first.id)
@@ -53,7 +53,7 @@ def test_it_tells_cancels_and_the_wish_to_drain(store: Store) -> None:
     assert store.beat() == HeartbeatReply(cancels=(second.id,), drain="roll")
 
 
-def test_what_is_held_and_not_owned_is_lost(store: Store) -> None:
+def test_run_that_is_held_but_not_owned_is_lost(store: Store) -> None:
     kept, recovered, retaken, gone, spoilt = (store.running() for _ in range(5))
     store.release(recovered)
     store.release(retaken)
@@ -71,7 +71,7 @@ def test_what_is_held_and_not_owned_is_lost(store: Store) -> None:
     assert beat.lost == ((stale.id, stale.token),)
 
 
-def test_what_is_owned_and_not_held_is_a_stray(store: Store) -> None:
+def test_run_that_is_owned_but_not_held_is_a_stray(store: Store) -> None:
     held, stray = store.running(), store.running()
     beat = store.beat(held=[held])
     assert beat is not None
@@ -81,12 +81,12 @@ def test_what_is_owned_and_not_held_is_a_stray(store: Store) -> None:
     assert set(beat.strays) == {(held.id, held.token), (stray.id, stray.token)}
 
 
-def test_without_a_comparison_nothing_is_compared(store: Store) -> None:
+def test_without_a_list_of_held_runs_nothing_is_compared(store: Store) -> None:
     store.running()
     assert store.beat() == HeartbeatReply()
 
 
-def test_sent_twice_it_changes_nothing_more(store: Store) -> None:
+def test_repeated_heartbeat_changes_nothing_more(store: Store) -> None:
     run = store.running()
     store.beat(floor=2, held=[run])
     with store.unchanged():

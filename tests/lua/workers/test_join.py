@@ -8,7 +8,7 @@ from coordinator.store.plans import coordinators as coordinator_plans
 from tests.lua.store import LEASE, NOW, ROUTES, Store
 
 
-def test_a_worker_is_registered(store: Store) -> None:
+def test_joining_worker_is_registered(store: Store) -> None:
     assert store.join() == "ok"
     assert store.score(store.keys.workers(), "w1") == NOW + LEASE
     entry = {field.decode(): value.decode() for field, value in store.client.hgetall(store.keys.worker("w1")).items()}
@@ -19,7 +19,7 @@ def test_a_worker_is_registered(store: Store) -> None:
     assert store.client.pttl(store.keys.worker("w1")) == -1
 
 
-def test_sent_twice_it_is_one_entry_and_forgets_nothing(store: Store) -> None:
+def test_repeated_join_makes_one_entry_and_keeps_its_fields(store: Store) -> None:
     store.join()
     with store.unchanged():
         assert store.join() == "ok"
@@ -33,7 +33,7 @@ def test_sent_twice_it_is_one_entry_and_forgets_nothing(store: Store) -> None:
 @pytest.mark.parametrize(
     "how", ["left", "abandoned", "abandoned before it joined", "condemned", "left before it joined"]
 )
-def test_a_late_join_is_gone(store: Store, how: str) -> None:
+def test_join_of_a_removed_worker_is_refused(store: Store, how: str) -> None:
     match how:
         case "left":
             store.join()
@@ -55,11 +55,11 @@ def test_a_late_join_is_gone(store: Store, how: str) -> None:
         assert store.claim() == ("gone", [])
 
 
-def test_another_birth_is_a_stranger(store: Store) -> None:
+def test_call_with_another_birth_is_refused_as_a_stranger(store: Store) -> None:
     with store.unchanged():
         assert store.join(birth="b2") == "mismatch"
 
 
-def test_a_tombstone_goes_after_a_minute(store: Store) -> None:
+def test_tombstone_of_a_worker_expires_after_a_minute(store: Store) -> None:
     store.do(coordinator_plans.abandon(store.keys, "w9", now=store.at))
     assert 50_000 < store.client.pttl(store.keys.worker("w9")) <= 60_000

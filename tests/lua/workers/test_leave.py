@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.lua.store import Store
 
 
-def test_who_holds_nothing_goes(store: Store) -> None:
+def test_worker_without_runs_leaves(store: Store) -> None:
     store.join()
     store.client.rpush(store.keys.inbox("w1"), "drain")
     assert store.leave() == []
@@ -17,7 +17,7 @@ def test_who_holds_nothing_goes(store: Store) -> None:
         assert store.beat() is None
 
 
-def test_what_is_still_owned_is_told_instead(store: Store) -> None:
+def test_worker_that_still_owns_runs_gets_their_list_instead(store: Store) -> None:
     runs = [store.running() for _ in range(3)]
     with store.unchanged():
         assert sorted(store.leave()) == sorted((run.id, run.token) for run in runs)
@@ -26,7 +26,7 @@ def test_what_is_still_owned_is_told_instead(store: Store) -> None:
     assert store.leave() == []
 
 
-def test_entries_that_are_stale_do_not_keep_it(store: Store) -> None:
+def test_stale_entries_do_not_prevent_leaving(store: Store) -> None:
     run = store.running()
     store.client.sadd(store.keys.owned("w1"), store.id(), "missing")
     assert store.leave() == [(run.id, run.token)]
@@ -38,7 +38,7 @@ def test_entries_that_are_stale_do_not_keep_it(store: Store) -> None:
     assert store.complete(other) == "ok", "what another worker owns by now is not touched"
 
 
-def test_it_never_leaves_runs_behind_many_stale_entries(store: Store) -> None:
+def test_run_behind_many_stale_entries_is_never_left_behind(store: Store) -> None:
     run = store.running()
     for n in range(8):
         store.client.sadd(store.keys.owned("w1"), *(f"stale-{n}-{i}" for i in range(100)))

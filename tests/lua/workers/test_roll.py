@@ -35,7 +35,7 @@ def hints(store: Store, supervisor: str) -> int:
     return int(store.client.llen(store.keys.inbox(supervisor)))
 
 
-def test_a_part_is_read_as_it_was_written() -> None:
+def test_part_of_a_roll_round_trips() -> None:
     for part in (
         RollPart("waiting"),
         RollPart("going", 1, 4),
@@ -44,7 +44,7 @@ def test_a_part_is_read_as_it_was_written() -> None:
         assert RollPart.read(str(part)) == part
 
 
-def test_every_supervisor_of_the_fleet_gets_a_part_and_is_told(store: Store) -> None:
+def test_every_supervisor_of_the_fleet_gets_a_part_and_is_notified(store: Store) -> None:
     assert supervise(store, "s1", "s2") is None
     store.do(fleet_plans.supervise(store.keys, "another", "s3", now=store.at))
     assert ask(store, at_once=3) == RollAnswer("ok")
@@ -53,7 +53,7 @@ def test_every_supervisor_of_the_fleet_gets_a_part_and_is_told(store: Store) -> 
     assert supervise(store, "s2") == RollOrder("r1", 3, RollPart("waiting"))
 
 
-def test_asked_twice_it_is_one_roll(store: Store) -> None:
+def test_repeated_request_starts_one_roll(store: Store) -> None:
     supervise(store)
     ask(store)
     tell(store, "s1", RollPart("going", 1, 4))
@@ -61,7 +61,7 @@ def test_asked_twice_it_is_one_roll(store: Store) -> None:
         assert ask(store) == RollAnswer("ok")
 
 
-def test_a_second_roll_is_refused_while_one_is_under_way(store: Store) -> None:
+def test_second_roll_is_refused_while_one_is_in_progress(store: Store) -> None:
     supervise(store, "s1", "s2")
     ask(store)
     tell(store, "s1", RollPart("done", 4, 4))
@@ -73,7 +73,7 @@ def test_a_second_roll_is_refused_while_one_is_under_way(store: Store) -> None:
     assert parts(store) == {"s1": "waiting 0 0", "s2": "waiting 0 0"}
 
 
-def test_nobody_waits_for_a_supervisor_that_was_not_seen_for_a_while(store: Store) -> None:
+def test_roll_does_not_wait_for_a_supervisor_that_was_not_seen_for_a_while(store: Store) -> None:
     supervise(store, "s1", "s2")
     ask(store)
     tell(store, "s2", RollPart("done", 4, 4))
@@ -84,7 +84,7 @@ def test_nobody_waits_for_a_supervisor_that_was_not_seen_for_a_while(store: Stor
     assert parts(store) == {"s2": "waiting 0 0"}
 
 
-def test_a_supervisor_that_leaves_is_not_waited_for(store: Store) -> None:
+def test_roll_does_not_wait_for_a_supervisor_that_leaves(store: Store) -> None:
     supervise(store, "s1", "s2")
     ask(store)
     tell(store, "s1", RollPart("going", 1, 4))
@@ -94,7 +94,7 @@ def test_a_supervisor_that_leaves_is_not_waited_for(store: Store) -> None:
     assert ask(store, "r2") == RollAnswer("nobody")
 
 
-def test_one_that_leaves_after_its_part_is_done_changes_nothing_in_it(store: Store) -> None:
+def test_supervisor_that_leaves_after_its_part_is_done_changes_nothing(store: Store) -> None:
     supervise(store)
     ask(store)
     tell(store, "s1", RollPart("done", 4, 4))
@@ -102,7 +102,7 @@ def test_one_that_leaves_after_its_part_is_done_changes_nothing_in_it(store: Sto
     assert parts(store) == {"s1": "done 4 4"}
 
 
-def test_a_failed_part_stops_those_that_wait_and_not_those_that_go(store: Store) -> None:
+def test_failed_part_stops_waiting_parts_but_not_those_in_progress(store: Store) -> None:
     supervise(store, "s1", "s2", "s3")
     ask(store)
     tell(store, "s1", RollPart("going", 0, 4))
@@ -113,7 +113,7 @@ def test_a_failed_part_stops_those_that_wait_and_not_those_that_go(store: Store)
     assert not tell(store, "s2", RollPart("going", 0, 4)), "its turn does not come any more"
 
 
-def test_the_next_one_is_rung_when_a_part_is_done(store: Store) -> None:
+def test_next_supervisor_is_woken_when_a_part_is_done(store: Store) -> None:
     supervise(store, "s1", "s2")
     ask(store)
     store.client.delete(store.keys.inbox("s2"))
@@ -124,7 +124,7 @@ def test_the_next_one_is_rung_when_a_part_is_done(store: Store) -> None:
 
 
 @pytest.mark.parametrize("late", ["another roll", "no part", "over"])
-def test_what_is_over_stays_over(store: Store, late: str) -> None:
+def test_late_report_does_not_change_a_finished_roll(store: Store, late: str) -> None:
     supervise(store)
     ask(store)
     tell(store, "s1", RollPart("done", 4, 4))
@@ -138,7 +138,7 @@ def test_what_is_over_stays_over(store: Store, late: str) -> None:
                 assert not tell(store, "s1", RollPart("going", 1, 4))
 
 
-def test_everything_of_a_roll_ends(store: Store) -> None:
+def test_every_key_of_a_roll_expires(store: Store) -> None:
     supervise(store)
     ask(store)
     ttl = {
@@ -149,7 +149,7 @@ def test_everything_of_a_roll_ends(store: Store) -> None:
     assert store.score(store.keys.supervisors("f"), "s1") == NOW
 
 
-def test_a_roll_that_is_over_is_forgotten_although_its_supervisors_live_on(store: Store) -> None:
+def test_finished_roll_is_forgotten_while_its_supervisors_live_on(store: Store) -> None:
     supervise(store)
     ask(store)
     for part, kept in ((RollPart("going", 1, 4), True), (RollPart("done", 4, 4), False)):
@@ -159,7 +159,7 @@ def test_a_roll_that_is_over_is_forgotten_although_its_supervisors_live_on(store
         assert (store.client.pttl(store.keys.roll("f")) > 60_000) is kept
 
 
-def test_only_who_holds_a_lock_gives_it_back(store: Store) -> None:
+def test_only_the_holder_releases_a_lock(store: Store) -> None:
     store.lock("roll:f", "t1")
     with store.unchanged():
         assert not store.do(fleet_plans.unlock(store.keys, "roll:f", "t2"))
