@@ -1,4 +1,4 @@
-"""Certificates made for a test: an authority, a server's and a client's."""
+"""Certificates for tests: those of an authority, a server and a client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import trustme
 
 
 class Certificates:
-    """Files in a folder; `options` are what a URL needs."""
+    """Certificate files in a directory. `options` returns the parameters for a URL."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(exist_ok=True)
@@ -27,7 +27,7 @@ class Certificates:
         return key, chain
 
     def settings(self) -> dict[str, str]:
-        """Of a server that wants a client's certificate, too."""
+        """Return the settings of a server that also requires a client certificate."""
         return {
             "tls-cert-file": str(self.server_cert), "tls-key-file": str(self.server_key), "tls-ca-cert-file": str(self.ca),
             "tls-auth-clients": "yes", "tls-replication": "yes",

@@ -1,7 +1,7 @@
-"""Real servers together: a Cluster of three masters with a replica each, and a Sentinel group, on loopback.
+"""Groups of real servers on loopback: a Cluster of three masters with one replica each, and a Sentinel group.
 
-Nodes are told to be impatient (two seconds until a silent one is given up), so that a failover takes seconds. A machine that stands
-still for as long makes one, too: where nobody is to die they are told to be patient.
+A node that is silent for two seconds counts as failed, so that a failover takes only seconds. A busy machine that stalls that long
+causes a failover too. So tests that kill no node set a longer timeout with `be_patient`.
 """
 
 from __future__ import annotations
@@ -23,21 +23,24 @@ from tests.certificates import Certificates
 from tests.servers import HERE, Host, Kind, Server, binary, bound, free_port
 from tests.waiting import wait_until
 
-SILENT_MS = 2000  # on a busy machine a living master is silent for a second now and then
+SILENT_MS = 2000  # on a busy machine a live master is sometimes silent for a second
 PATIENT_MS = 5000
-MANUAL_SECONDS = 5.0  # after which a node of a Cluster forgets that it was asked for a failover
+MANUAL_SECONDS = 5.0  # a Cluster node forgets a requested failover after this time
 
 
 def replicated(master: Server) -> bool:
-    """Whether every replica has all that the master was given until now, by their offsets: a WAIT on a connection that wrote
-    nothing would wait for nothing, and it is not known which of them will be chosen."""
+    """Wait until every replica has received all writes of the master so far, and return True.
+
+    This compares replication offsets, because a WAIT on a connection without writes returns at once. All replicas must agree,
+    because a failover may choose any of them.
+    """
     written = int(master.admin.info("replication")["master_repl_offset"])
 
     def acknowledged() -> bool:
         replicas = master.admin.execute_command("ROLE")[2]
         return bool(replicas) and all(int(offset) >= written for _, _, offset in replicas)
 
-    return bool(wait_until(acknowledged, "all replicas have all"))
+    return bool(wait_until(acknowledged, "all replicas have all writes"))
 
 
 SERVICE = "mymaster"
@@ -57,21 +60,21 @@ class ClusterNode(Server):
             return False
 
     def serves(self, slot: int) -> bool:
-        """Whether it is the master of a slot, as it says itself."""
+        """Return whether the node says that it is the master of a hash slot."""
         if not self.answers or not self.is_master():
             return False
         slots = self.admin.execute_command("CLUSTER", "SLOTS")
         return any(first <= slot <= last and master[1] == self.port for first, last, master, *_ in slots)
 
     def has(self, replica: ClusterNode) -> bool:
-        """Whether it knows a node as its replica."""
-        with contextlib.suppress(redis.ResponseError):  # it is a replica itself by now
+        """Return whether the node knows another one as its replica."""
+        with contextlib.suppress(redis.ResponseError):  # the node has become a replica itself
             text = self.admin.execute_command("CLUSTER", "REPLICAS", self.id)
             return any(replica.id in str(line) for line in text)
         return False
 
     def assign(self, slot: int, how: str, other: ClusterNode) -> None:
-        """CLUSTER SETSLOT. Valkey asks its replicas first, and refuses where one is silent for two seconds."""
+        """Send CLUSTER SETSLOT, with retries. Valkey asks its replicas first, and refuses if one is silent for two seconds."""
 
         def taken() -> bool:
             try:
@@ -81,22 +84,24 @@ class ClusterNode(Server):
                     return False
                 raise
 
-        wait_until(taken, "its replicas know where the slot is", timeout=60)
+        wait_until(taken, "replicas that accept the new place of the slot", timeout=60)
 
     def met(self) -> set[str]:
-        """The ids of those that it knows. Who still shakes hands has no name yet, and is counted as a known node all the same."""
+        """Return the ids of the nodes that this node knows, without those that are still in the handshake.
+
+        The server counts a node in the handshake as known, but has no name for it yet.
+        """
         lines = self.admin.execute_command("CLUSTER", "NODES").decode().splitlines()
         return {line.split()[0] for line in lines if "handshake" not in line.split()[2]}
 
     def knows(self) -> dict[str, str]:
-        """What CLUSTER INFO says."""
-        # redis-py reads it by itself, into words
+        """Return the fields of CLUSTER INFO. redis-py has already parsed them."""
         info = self.admin.execute_command("CLUSTER INFO")
         return {str(name): str(value) for name, value in info.items()}
 
 
 class Cluster:
-    """Three masters, each with replicas. `nodes` are all; roles change with failovers."""
+    """Three masters, each with replicas. `nodes` contains all of them, because failovers change the roles."""
 
     def __init__(self, kind: Kind, directory: Path, replicas: int = 1, tls: Certificates | None = None) -> None:
         self.nodes: list[ClusterNode] = []
@@ -107,7 +112,7 @@ class Cluster:
             cluster = {
                 "cluster-enabled": "yes", "cluster-port": str(free_port()), "cluster-node-timeout": str(SILENT_MS),
                 "cluster-require-full-coverage": "no", "repl-diskless-sync-delay": "0",
-                "cluster-replica-validity-factor": "0",  # else who missed the first elections, on a busy machine, is never chosen
+                "cluster-replica-validity-factor": "0",  # a replica may be late on a busy machine
             }  # fmt: skip
             if tls is not None:
                 cluster |= {"tls-port": str(free_port()), "tls-cluster": "yes", **tls.settings()}
@@ -115,10 +120,10 @@ class Cluster:
         with _closed_on_failure(self):
             self._join(self.nodes[:3], self.nodes[3:])
             if not replicas:
-                self.be_patient()  # nobody takes the place of another: there is nothing to be in a hurry for
+                self.be_patient()  # without replicas there are no failovers to wait for
 
     def be_patient(self) -> None:
-        """From now on only who is silent for long is given up."""
+        """Raise the timeout after which a silent node counts as failed."""
         for node in self.nodes:
             node.admin.config_set("cluster-node-timeout", PATIENT_MS)
             node.settings["cluster-node-timeout"] = str(PATIENT_MS)  # also after a restart
@@ -134,8 +139,11 @@ class Cluster:
         wait_until(self.whole, "the cluster is up", timeout=60)
 
     def _met(self) -> bool:
-        """Whether all know all. Hands that are not shaken within a second, on a busy machine, are withdrawn by one side or by both:
-        then they are offered again. Of the others each hears by those it knows, again and again."""
+        """Return whether all nodes know each other, and repeat handshakes that timed out.
+
+        On a busy machine a handshake may take longer than its limit of one second. Then one side or both forget it. The other
+        nodes learn of each other by gossip.
+        """
         known = {node.id: node.met() for node in self.nodes}
         first, *others = self.nodes
         for node in others:
@@ -151,19 +159,24 @@ class Cluster:
         return f"redis+cluster://{nodes}" if self._tls is None else f"rediss+cluster://{nodes}?{self._tls.options()}"
 
     def whole(self) -> bool:
-        """Whether all slots are served, and every replica follows its master."""
+        """Return whether all hash slots are served and every replica follows its master."""
         with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):
             if any(node.knows()["cluster_state"] != "ok" for node in self.nodes):
                 return False
-            roles = [node.admin.execute_command("ROLE") for node in self.nodes]  # each once: they may change meanwhile
+            roles = [
+                node.admin.execute_command("ROLE") for node in self.nodes
+            ]  # ask each node once, because roles may change meanwhile
             masters = [role for role in roles if role[0] == b"master"]
             followed = all(role[3] == b"connected" for role in roles if role[0] == b"slave")
             return followed and sum(len(role[2]) for role in masters) == len(self.nodes) - 3
         return False
 
     def master_of(self, key: str) -> ClusterNode:
-        """The master that serves a key, by its own word: others may hear of a failover or a resharding seconds later. Where two
-        say so it is the one of the later epoch: the other one has not heard of it either."""
+        """Return the node that says that it serves a key.
+
+        Other nodes may learn of a failover or a resharding seconds later. If two nodes claim the key, the one with the later epoch
+        is right, because the other one has not learned of the change yet.
+        """
         claims = [node for node in self.nodes if node.serves(slot_of(key))]
         if not claims:
             raise AssertionError(f"nobody serves {key}")
@@ -177,17 +190,17 @@ class Cluster:
         raise AssertionError("the master has no replica")
 
     def replaced(self, key: str, old: Server) -> bool:
-        """Whether another master serves a key."""
+        """Return whether another master serves a key."""
         with contextlib.suppress(AssertionError, redis.ConnectionError, redis.TimeoutError):
             return self.master_of(key) is not old
         return False
 
     def hand_over(self, key: str) -> None:
-        """A failover that was asked for: a replica takes the place of its master, which becomes a replica."""
-        wait_until(self.whole, "the failover before is over", timeout=60)
+        """Request a failover: a replica becomes the master, and the old master becomes a replica."""
+        wait_until(self.whole, "the previous failover is over", timeout=60)
         master = self.master_of(key)
         replica = self.replica_of(master)
-        # after another failover it takes a moment until it has heard of it; until then it does not hear the replica
+        # After a failover the new master needs a moment to learn of its replica, and ignores it until then.
         wait_until(lambda: replica.is_master() or master.has(replica), "the master knows its replica", timeout=60)
         asked = 0.0
 
@@ -195,17 +208,22 @@ class Cluster:
             nonlocal asked
             if replica.is_master():
                 return True
-            # votes that come too late, on a busy machine, don't count, and nobody repeats it. Asked twice it is one failover
+            # On a busy machine votes may come too late, and then the server does not retry. A repeated request is one failover.
             if time.monotonic() - asked > MANUAL_SECONDS + 1:
                 asked = time.monotonic()
-                with contextlib.suppress(redis.ResponseError):  # it has just become the master, or does not see its own
+                with contextlib.suppress(
+                    redis.ResponseError
+                ):  # the replica has just become the master, or does not see its master
                     replica.admin.execute_command("CLUSTER", "FAILOVER")
             return False
 
         wait_until(over, "the replica has taken over", timeout=60)
 
     def reshard(self, key: str, batch: int = 10, *, at_once: bool = False) -> ClusterNode:
-        """Moves the slot of a key to another master, key by key as redis-cli does, or at once as Valkey 9 can. Where it is then."""
+        """Move the hash slot of a key to another master and return that master.
+
+        The keys are moved one by one, as redis-cli does, or all at once, as Valkey 9 can.
+        """
         slot, source = slot_of(key), self.master_of(key)
         target = next(node for node in self.nodes if node.is_master() and node is not source)
         if at_once:
@@ -232,7 +250,7 @@ class Sentinel:
         self, kind: Kind, directory: Path, master: str, lines: Sequence[str] = (), password: str | None = None,
         host: Host = HERE,
     ) -> None:  # fmt: skip
-        """`master`: its address and port, in the words of a sentinel's file."""
+        """Start a sentinel. `master` is the address and port of the master, as in the configuration file of a sentinel."""
         self.port, self.tls_port = free_port(), free_port()
         self._directory = directory
         settings = [
@@ -245,14 +263,14 @@ class Sentinel:
         with (directory / "log").open("ab") as log:
             command = [*host.enter, binary(kind) or "", str(self._file), "--sentinel"]
             self._process = subprocess.Popen(command, cwd=directory, stdout=log, stderr=log)
-        # it sends nothing twice: not a failover either
+        # This client never retries, so a failover is requested only once.
         self.admin = redis.Redis(
             host.aside, self.port, retry=Retry(NoBackoff(), 0), protocol=2, socket_timeout=10, password=password
         )
         try:
             wait_until(self._answers, "the sentinel answers")
         except BaseException:
-            self.close()  # nobody would know of it
+            self.close()  # the caller gets no reference and could not stop it
             raise
 
     def _answers(self) -> bool:
@@ -273,8 +291,11 @@ class Sentinel:
         return int(self.admin.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1])
 
     def resting_with(self) -> int | None:
-        """The port of its master, where it is done with its failovers: one whose new master dies before that names it until it
-        comes back. Both from one answer, for the end of a failover changes both."""
+        """Return the port of the master if the sentinel has finished its failovers, otherwise None.
+
+        A sentinel whose new master dies during a failover keeps naming it until it returns. Port and flags come from one reply,
+        because the end of a failover changes both.
+        """
         state = self._state()
         return int(state[b"port"]) if state[b"flags"] == b"master" else None
 
@@ -286,19 +307,19 @@ class Sentinel:
 
 @dataclass(frozen=True)
 class Guard:
-    """What a Sentinel group wants of those who come: TLS, passwords, those of the sentinels apart."""
+    """What a Sentinel group requires of its clients: TLS, a password of the servers and a password of the sentinels."""
 
     tls: Certificates | None = None
     password: str | None = None
     sentinel_password: str | None = None
 
     def settings(self) -> dict[str, str]:
-        """Of a server."""
+        """Return the settings of a server."""
         words = {"requirepass": self.password, "masterauth": self.password} if self.password else {}
         return words | ({"tls-port": str(free_port()), **self.tls.settings()} if self.tls else {})
 
     def lines(self) -> list[str]:
-        """Of a sentinel's file."""
+        """Return the lines for the configuration file of a sentinel."""
         lines = [f"sentinel auth-pass {SERVICE} {self.password}"] if self.password else []
         if self.sentinel_password:
             lines += [f"requirepass {self.sentinel_password}", f"sentinel sentinel-pass {self.sentinel_password}"]
@@ -308,7 +329,7 @@ class Guard:
 
 
 class Group:
-    """A master, two replicas, three sentinels; on three hosts, a server and a sentinel each, or all of them here."""
+    """A master, two replicas and three sentinels, on three hosts with a server and a sentinel each or all on this host."""
 
     def __init__(
         self, kind: Kind, directory: Path, settings: Mapping[str, str] | None = None, guard: Guard | None = None,
@@ -337,7 +358,7 @@ class Group:
             wait_until(self.whole, "the replicas follow", timeout=60)
 
     def be_patient(self) -> None:
-        """From now on only a master that is silent for long is given up."""
+        """Raise the timeout after which a silent master counts as failed."""
         for sentinel in self.sentinels:
             sentinel.admin.execute_command("SENTINEL", "SET", SERVICE, "down-after-milliseconds", PATIENT_MS)
 
@@ -354,19 +375,19 @@ class Group:
 
     @property
     def master(self) -> Server:
-        """The master, as most sentinels say."""
+        """The master that most sentinels name."""
         port = Counter(sentinel.master() for sentinel in self.sentinels).most_common(1)[0][0]
         return next(s for s in self.servers if port in (s.port, int(s.settings.get("tls-port", s.port))))
 
     def replicas(self) -> int:
-        """How many follow the master; none where it has just become a replica."""
+        """Return the number of replicas of the master, or 0 if it has just become a replica itself."""
         with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):
             role = self.master.admin.execute_command("ROLE")
             return len(role[2]) if role[0] == b"master" else 0
         return 0
 
     def whole(self) -> bool:
-        """Whether the sentinels agree on a master, and all others follow it."""
+        """Return whether the sentinels agree on a master and all other servers follow it."""
         return self._agreed() and self.replicas() == 2
 
     def _agreed(self) -> bool:
@@ -374,9 +395,12 @@ class Group:
         return len(masters) == 1 and None not in masters
 
     def hand_over(self, key: str = "") -> None:
-        """A failover that was asked for. Valkey's can be one in which the old master stops taking writes first; with the other
-        kind it goes on for seconds, with the replicas that it still has."""
-        wait_until(self._agreed, "the sentinels are done with the failover before", timeout=60)
+        """Request a failover.
+
+        With Valkey the failover is coordinated: the old master stops accepting writes first. With Redis the old master continues
+        for seconds with the replicas that it still has.
+        """
+        wait_until(self._agreed, "the sentinels have finished the previous failover", timeout=60)
         old, asked = self.master, self.sentinels[0]
         before = asked.master()
         how = ["COORDINATED"] if old.kind == "valkey" else []
@@ -385,8 +409,8 @@ class Group:
         def over() -> bool:
             if self.failed_over(old):
                 return True
-            # given up, as by votes that came too late on a busy machine, nobody repeats it. The one that was asked knows: others
-            # may still name the old master when it is over
+            # On a busy machine votes may come too late, and then the sentinels do not retry a failover. The sentinel that was
+            # asked knows this. Other sentinels may still name the old master after a successful failover.
             if asked.resting_with() == before:
                 self._failover(how)
             return False
@@ -394,7 +418,7 @@ class Group:
         wait_until(over, "another master is there", timeout=60)
 
     def _failover(self, how: Sequence[str]) -> bool:
-        """Whether one has begun."""
+        """Ask for a failover and return whether it has begun."""
         try:
             return bool(self.sentinels[0].admin.execute_command("SENTINEL", "FAILOVER", SERVICE, *how))
         except redis.ResponseError as error:

@@ -1,12 +1,13 @@
-"""Servers, stores and namespaces for every shelf.
+"""Fixtures for all tests: servers, stores and namespaces.
 
-    store_url      the url of each store in turn: memory, valkey, redis
-    real_server    each real server in turn; shared by the session, so nobody kills it
-    real_url       its url
-    start_server   a server of one's own, with any settings, to kill, pause and restart
-    namespace      a name that no other test has; nobody flushes
+    store_url      the URL of each kind of store in turn: memory, valkey, redis
+    real_server    each real server in turn; tests share it, so they must not kill it
+    real_url       the URL of real_server
+    start_server   starts a server for one test, with any settings, to kill, pause and restart
+    namespace      a name that no other test uses; tests must not flush the server
 
-A missing redis-server skips the redis variants, and fails in CI. Where nobody may make network namespaces, their tests are skipped.
+Without a redis-server the redis variants are skipped; in CI they fail. Tests that need network namespaces are skipped if the user
+may not create them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """A shell's background jobs have Ctrl-C switched off, and hand that on: tests that send it need what a terminal gives."""
+    """Restore the default handling of SIGINT for tests that send it. A shell ignores SIGINT in its background jobs."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -73,7 +74,7 @@ def require(kind: Kind) -> None:
 
 @pytest.fixture(scope="session")
 def shared_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Kind], Server]]:
-    """One server of each kind for the whole session, started when first asked for."""
+    """One server of each kind for the whole session, started at its first use."""
     servers: dict[Kind, Server] = {}
 
     def of(kind: Kind) -> Server:
@@ -116,7 +117,7 @@ def store_url(request: pytest.FixtureRequest, shared_servers: Callable[[Kind], S
 
 @pytest.fixture
 def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
-    """start_server(), start_server("redis"), start_server(settings={"maxmemory": "10mb"})"""
+    """Start a server: start_server(), start_server("redis"), start_server(settings={"maxmemory": "10mb"})."""
     servers: list[Server] = []
 
     def start(kind: Kind = "valkey", settings: Mapping[str, str] = DURABLE) -> Server:
@@ -136,8 +137,11 @@ def namespace() -> str:
 
 @pytest.fixture(scope="session")
 def shared_topologies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, Kind], Cluster | Group]]:
-    """One Cluster and one Sentinel group of each kind for the whole session, started when first asked for. Nobody kills them, and
-    so they are patient: else a machine that stands still for a second has them fail over in the middle of somebody's test."""
+    """One Cluster and one Sentinel group of each kind for the whole session, started at its first use.
+
+    No test kills them. They have a long timeout, because a busy machine that stalls for a second would otherwise cause a failover
+    in the middle of a test.
+    """
     made: dict[tuple[str, Kind], Cluster | Group] = {}
 
     def of(what: str, kind: Kind) -> Cluster | Group:
@@ -156,7 +160,7 @@ def shared_topologies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call
 
 @pytest.fixture
 def start_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Cluster]]:
-    """start_cluster(), start_cluster("redis"): a Cluster of one's own, to kill nodes of and to reshard."""
+    """Start a Cluster for one test, to kill its nodes and to reshard it: start_cluster(), start_cluster("redis")."""
     with ExitStack() as stack:
 
         def start(kind: Kind = "valkey", **options: Any) -> Cluster:
@@ -170,7 +174,7 @@ def start_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
 
 @pytest.fixture
 def start_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Group]]:
-    """start_group(), start_group("redis"): a Sentinel group of one's own, to kill its master."""
+    """Start a Sentinel group for one test, to kill its master: start_group(), start_group("redis")."""
     with ExitStack() as stack:
 
         def start(kind: Kind = "valkey", **options: Any) -> Group:

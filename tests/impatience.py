@@ -1,4 +1,7 @@
-"""Giving up soon, but only where no answer is to come: with little patience from the start a busy machine is an outage."""
+"""A short timeout for calls that get no reply.
+
+It is set only around such calls. A client with a short timeout from the start would take a busy machine for an outage.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from coordinator.store.transport.wire import AsyncWire, Wire
 
 @contextmanager
 def impatient(wire: Wire | AsyncWire, seconds: float = 0.2) -> Iterator[None]:
-    """What is asked meanwhile is given up after so many seconds. Its connections are those of before, and wait for as long."""
+    """Let calls inside the block time out after some seconds. Existing connections keep their own timeout."""
     before, wire.timeout = wire.timeout, seconds
     try:
         yield
@@ -21,6 +24,6 @@ def impatient(wire: Wire | AsyncWire, seconds: float = 0.2) -> Iterator[None]:
 
 
 def wire_of(client: Client | AsyncClient) -> Any:
-    """Of a client that has been used."""
-    assert client._session is not None, "it has not come in yet"
+    """Return the wire of a client that has been used."""
+    assert client._session is not None, "the client has not been used yet"
     return client._session.wire

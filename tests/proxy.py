@@ -1,8 +1,8 @@
-"""A proxy in front of a server that loses one reply, or delivers one request late, command by command.
+"""A proxy in front of a server that can lose single replies and delay single requests.
 
-Each connection is carried in lockstep by one thread: a request, its reply, the next request. So a control hits exactly
-one command, inside a pipeline too. Where the client hangs up, the upstream connection goes as well, as without a proxy;
-except that a held or delayed request is already on its way: it is delivered, even though nobody waits for it any more.
+One thread handles each connection in lockstep: a request, its reply, the next request. So a fault affects exactly one command,
+even inside a pipeline. When the client closes its connection, the proxy closes the connection to the server too. A held or delayed
+request is the exception: it counts as already sent and is delivered, even if the client no longer waits for its reply.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ GREETINGS = {b"HELLO", b"AUTH", b"CLIENT", b"SELECT", b"PING", b"READONLY"}
 
 
 def work(request: bytes) -> bool:
-    """Any command but those with which a client library opens a connection."""
+    """Return whether a request is not one of those with which a client library opens a connection."""
     return words(request)[0].upper() not in GREETINGS
 
 
 def naming(*parts: bytes) -> Matching:
-    """Requests whose bytes contain all of these: a command's name, a script's sha, a run's id."""
+    """Match requests that contain all given bytes, for example the name of a command, the SHA of a script or the id of a run."""
     return lambda request: all(part in request for part in parts)
 
 
 @dataclass(eq=False)
 class Fault:
-    """Something that is to happen to the next request that matches."""
+    """A fault that affects the next matching request."""
 
     matching: Matching
     seconds: float = 0
@@ -44,14 +44,14 @@ class Fault:
 
 @dataclass(eq=False)
 class Hold:
-    """Requests that match wait until it is over."""
+    """A hold on all matching requests, until `over` is set."""
 
     matching: Matching
     over: threading.Event = field(default_factory=threading.Event)
 
 
 class Proxy:
-    """Listens on a loopback port of its own and carries what comes to the server at `upstream`."""
+    """A proxy that listens on its own loopback port and forwards requests to the server at port `upstream`."""
 
     def __init__(self, upstream: int) -> None:
         self.upstream = upstream
@@ -77,20 +77,22 @@ class Proxy:
     # --- controls
 
     def cut_next_reply(self, matching: Matching = work) -> Fault:
-        """The next such request is carried out; its reply is swallowed and the connection closed."""
+        """Let the server execute the next matching request, then drop its reply and close the connection."""
         return self._set(self._cuts, Fault(matching))
 
     def delay_next_request(self, seconds: float, matching: Matching = work) -> Fault:
-        """The next such request is delivered that much later, or when the fault's `over` is set, whether or not the client still
-        waits."""
+        """Deliver the next matching request after a delay, or when the `over` event of the fault is set.
+
+        It is delivered even if the client no longer waits.
+        """
         return self._set(self._delays, Fault(matching, seconds))
 
     def hold_next_reply(self, matching: Matching = work) -> Fault:
-        """The next such request is carried out; its reply waits until the fault's `over` is set."""
+        """Let the server execute the next matching request, and hold its reply until the `over` event of the fault is set."""
         return self._set(self._late, Fault(matching))
 
     def call_off(self, fault: Fault) -> bool:
-        """Whether it could be called off: it had not begun to happen."""
+        """Cancel a fault. Return False if it had already started."""
         with self._lock:
             for faults in (self._cuts, self._delays, self._late):
                 if fault in faults:
@@ -99,17 +101,17 @@ class Proxy:
         return False
 
     def hold_requests(self, matching: Matching = work) -> None:
-        """From now on such requests wait for release_requests(); `held` says how many do."""
+        """Hold matching requests until release_requests(). `held` counts them."""
         self._hold = Hold(matching)
 
     def release_requests(self) -> None:
-        """Deliver what is held. What the server answers to late requests is found in `late_replies`."""
+        """Deliver the held requests. The replies to late requests are collected in `late_replies`."""
         hold, self._hold = self._hold, None
         if hold is not None:
             hold.over.set()
 
     def refuse(self) -> None:
-        """New connections are refused by the kernel; those that exist go on."""
+        """Refuse new connections. Existing connections continue."""
         self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
         self._acceptor.join()
         self._listener.close()
@@ -120,7 +122,7 @@ class Proxy:
         self._acceptor = self._spawn(self._accept_all, self._listener)
 
     def drop(self) -> None:
-        """Cut every connection of this moment."""
+        """Close every existing connection."""
         with self._lock:
             for client in self._clients:
                 _hang_up(client)
@@ -145,7 +147,7 @@ class Proxy:
     # --- carrying
 
     def _accept_all(self, listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # refuse() ends it so
+        with contextlib.suppress(OSError):  # refuse() ends the loop with an OSError
             while True:
                 client, _ = listener.accept()
                 with self._lock:
@@ -183,7 +185,7 @@ class Proxy:
                 requests.source.sendall(reply)
 
     def _keep_back(self, request: bytes) -> bool:
-        """Wait, if this request is to be late; whether it was."""
+        """Delay the request if a fault or a hold matches it. Return whether it was delayed."""
         delay, hold = self._spring(self._delays, request), self._hold
         if delay:
             self._kept_back.append(delay)
@@ -220,7 +222,7 @@ class Proxy:
 
 
 def _reply_while_wanted(requests: Frames, replies: Frames) -> bytes | None:
-    """The reply; None when the server ends the connection, or the client hangs up while it waits (a BLPOP, say)."""
+    """Return the reply, or None if the server closes the connection or the client disconnects while it waits, as in a BLPOP."""
     client, server = requests.source, replies.source
     while (reply := replies.ready()) is None and not replies.ended:
         readable, _, _ = select.select([client, server], [], [])

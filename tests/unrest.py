@@ -1,7 +1,7 @@
-"""Failovers and reshardings in the middle of tests, where the environment asks for them:
+"""Failovers and reshardings in the middle of tests, enabled by an environment variable.
 
-RUNS_TEST_UNREST=yes    the Cluster and the Sentinel group that tests share are disturbed while they are used: a failover that is
-                        asked for, one by a kill, and in a Cluster a partition's slot that is moved, in turn
+With RUNS_TEST_UNREST=yes the Cluster and the Sentinel group that tests share are disturbed during the tests. The disturbances take
+turns: a requested failover, a failover by killing the master, and, in a Cluster, moving the hash slot of a partition.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from tests.waiting import wait_until
 UNREST = os.environ.get("RUNS_TEST_UNREST") == "yes"
 LEVELS = {"cluster": "replicated(1)", "sentinel": "replicated(2)"}  # all replicas: see docs/operations/servers.md
 
-BETWEEN = 3.0  # seconds in which whoever tries again, at most every second or two, finds enough replicas
+BETWEEN = (
+    3.0  # seconds between disturbances: a client that retries every second or two finds enough replicas in this time
+)
 
 
 def kinds_of(made: Cluster | Group) -> list[str]:
@@ -26,7 +28,7 @@ def kinds_of(made: Cluster | Group) -> list[str]:
 
 
 def disturb(made: Cluster | Group, kind: str, tag: str) -> None:
-    """One disturbance of who serves a partition."""
+    """Disturb the server of a partition once."""
     if kind == "a hand-over":
         made.hand_over(tag)
     elif kind == "a kill":
@@ -36,7 +38,7 @@ def disturb(made: Cluster | Group, kind: str, tag: str) -> None:
 
 
 def _kill(made: Cluster | Group, tag: str) -> None:
-    """kill -9 of the master of a partition; when another has taken over it comes back, as a replica."""
+    """Kill the master of a partition. Restart it as a replica when another master has taken over."""
     master: Server = made.master_of(tag) if isinstance(made, Cluster) else made.master
     master.kill()
     wait_until(lambda: made.replaced(tag, master), "another master is there", timeout=60)
@@ -48,7 +50,7 @@ def whole_again(made: Cluster | Group) -> None:
 
 
 class Restless:
-    """Disturbs all the time, one kind after the other, whoever is there now; counts how often."""
+    """A thread that disturbs the current test continuously, one kind after the other, and counts the disturbances."""
 
     def __init__(self, made: Cluster | Group) -> None:
         self.made, self.counts = made, Counter[str]()
@@ -66,7 +68,7 @@ class Restless:
                 self.counts[kind] += 1
                 if self._over.wait(BETWEEN):
                     return
-        except BaseException as error:  # noqa: BLE001  # told by who closes
+        except BaseException as error:  # noqa: BLE001  # close() raises it
             self._broken = error
 
     def close(self) -> None:

@@ -1,4 +1,7 @@
-"""One valid call of each script, and what has to be there for it. The same in every namespace, so that answers can be compared."""
+"""One valid call of each script, with the data that it needs.
+
+The calls are the same in every namespace, so that answers can be compared.
+"""
 
 from __future__ import annotations
 
@@ -249,7 +252,7 @@ def create_namespace(store: Store) -> Any:
 PREPARE: dict[str, Prepare] = {script.name: globals()[script.name] for script in SCRIPTS if script.name in globals()}
 PREPARE |= schedule_calls.PREPARE | fleet_calls.PREPARE
 
-# What such a script answers to a repetition is what has become true since: the runs that are still to be moved are others.
-TELLS_WHAT_IS_LEFT = {
+# A repeated call of these scripts answers differently, because it reports what is left to do.
+ANSWERS_DIFFER_WHEN_REPEATED = {
     "recover", "abandon", "due", "trim", "cap", "pause", "unpause", "repair_run", "repair_entry", "repair_key", "repair_type",
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""A namespace for each test, on every store in turn, and all the ways not to be the owner of a run."""
+"""Fixtures: a namespace for each test on every kind of store, and every way in which a worker may not own a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def store(store_url: str, namespace: str) -> Iterator[Store]:
     ]
 )
 def stranger(request: pytest.FixtureRequest, store: Store) -> Claimed:
-    """A run as it was claimed once, in the hands of somebody who does not own it now."""
+    """A claimed run whose worker does not own it (any more)."""
     run = store.running()
     match request.param:
         case "wrong token":
@@ -58,7 +58,7 @@ def stranger(request: pytest.FixtureRequest, store: Store) -> Claimed:
 
 
 def force(store: Store, run: Claimed) -> None:
-    """Its handler did not honour a cancel in time."""
+    """End a run by force, as if its handler had ignored a cancel."""
     store.cancel(run.id, grace=1)
     store.later(1000)
     assert store.due().passed == 1

@@ -1,4 +1,4 @@
-"""One valid call of each script of a fleet, and what has to be there for it."""
+"""One valid call of each script about fleets, with the data that it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""All scripts together, in any order, repeated and late, with a clock that steps both ways, compared with the model."""
+"""Random histories of script calls, compared with the model.
+
+Calls are made in any order, repeated, and delivered late. The clock moves forwards and backwards.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,14 @@ KEYS = [None, None, ("a", "d1", "-"), ("a", "d1", "0"), ("a", "d2", "-"), ("b", 
 
 
 class Choose(Protocol):
-    """Who decides what happens next."""
+    """A function that chooses one of several options: hypothesis or a random generator."""
 
     def __call__(self, options: Sequence[T], /) -> T: ...
 
 
 @dataclass
 class Owner:
-    """What the process that claimed a run believes: what was acknowledged, and what it holds."""
+    """The view of the process that claimed a run: what the server acknowledged, and what the process holds in memory."""
 
     run: Claimed
     seq: int = 0
@@ -50,7 +53,7 @@ class Owner:
 
 @dataclass
 class Sent:
-    """A call that was made once, and can be made again at another time: on the server, and on the model."""
+    """A call that was made once and can be repeated later, on the server and on the model."""
 
     what: str
     really: Callable[[], Any]
@@ -58,7 +61,7 @@ class Sent:
 
 
 class History:
-    """Calls in any order, each made on the server and on the model."""
+    """A sequence of calls in any order. Each call is made on the server and on the model."""
 
     def __init__(self, url: str) -> None:
         self.store = Store(url, f"t{uuid.uuid4().hex[:10]}")
@@ -76,19 +79,19 @@ class History:
     # -- making calls
 
     def make(self, what: str, really: Callable[[], Any], expected: Callable[[], Any]) -> Any:
-        """The call, now; and it may be made again later."""
+        """Make a call now, compare its answer with the model's, and remember it for a later repetition."""
         self.sent.append(Sent(what, really, expected))
         return self._compare(self.sent[-1])
 
     def _compare(self, sent: Sent) -> Any:
         answer, wanted = sent.really(), sent.expected()
-        assert answer == wanted, f"{sent.what} answered {answer}, and {wanted} was expected"
+        assert answer == wanted, f"{sent.what} answered {answer}; expected: {wanted}"
         return answer
 
-    def something_arrives_again_or_late(self, choose: Choose) -> None:
+    def resend_an_earlier_call(self, choose: Choose) -> None:
         self._compare(choose(self.sent))
 
-    def the_clock_moves(self, choose: Choose) -> None:
+    def move_the_clock(self, choose: Choose) -> None:
         self.store.later(choose(STEPS))
 
     def fresh(self) -> str:
@@ -101,42 +104,42 @@ class History:
 
     # -- producers
 
-    def something_is_going_on(self, choose: Choose) -> None:
+    def start_some_runs(self, choose: Choose) -> None:
         self.lock(choose)
-        self.a_coordinator_ticks_for_a_lease(choose)
+        self.tick_for_one_lease(choose)
         for action in (self.enqueue, self.enqueue, self.enqueue, self.join, self.join, self.claim):
             action(choose)
 
     def one_of(self, choose: Choose, *weighted: tuple[Callable[[Choose], None], int]) -> None:
         choose([action for action, weight in weighted for _ in range(weight)])(choose)
 
-    def a_producer_calls(self, choose: Choose) -> None:
+    def call_as_producer(self, choose: Choose) -> None:
         self.one_of(
             choose, (self.enqueue, 12), (self.cancel, 8), (self.revive, 12), (self.wait, 4), (self.discard, 2),
             (self.pause, 1), (self.unpause, 4),
         )  # fmt: skip
 
-    def a_worker_calls(self, choose: Choose) -> None:
+    def call_as_worker(self, choose: Choose) -> None:
         self.one_of(choose, (self.join, 4), (self.beat, 6), (self.claim, 16), (self.leave, 2), (self.drain, 1))
 
-    def an_owner_saves(self, choose: Choose) -> None:
+    def call_as_owner(self, choose: Choose) -> None:
         if self.owners:
             self.one_of(choose, (self.save, 10), (self.load, 2), (self.extend, 2), (self.kill, 2), (self.note, 1))
 
-    def an_owner_ends_its_attempt(self, choose: Choose) -> None:
+    def end_an_attempt(self, choose: Choose) -> None:
         if self.owners:
             self.one_of(
                 choose, (self.complete, 1), (self.fail, 2), (self.retry, 2), (self.reject, 2), (self.release, 4)
             )
 
-    def a_coordinator_calls(self, choose: Choose) -> None:
+    def call_as_coordinator(self, choose: Choose) -> None:
         self.one_of(
             choose, (self.due, 12), (self.recover, 9), (self.abandon, 6), (self.judge, 6), (self.trim, 3), (self.lock, 3),
             (self.ring, 2), (self.cap, 1),
         )  # fmt: skip
 
-    def time_passes_quietly(self, choose: Choose) -> None:
-        self.a_coordinator_ticks_for_a_lease(choose)
+    def let_time_pass(self, choose: Choose) -> None:
+        self.tick_for_one_lease(choose)
 
     def enqueue(self, choose: Choose) -> None:
         priority = choose([0, 0, 0, 5, -5])
@@ -234,7 +237,7 @@ class History:
         )
 
     def some_worker(self, choose: Choose) -> str:
-        """Mostly one that is there."""
+        """Return the name of a worker, in most cases of one that is registered."""
         there = [worker.name for worker in self.model.workers.values() if not worker.gone]
         return choose(there * 5 + list(self.model.workers))
 
@@ -268,13 +271,13 @@ class History:
         def really() -> tuple[str, list[tuple[str, str]]]:
             word, runs = self.store.claim(name, want, number=number, alone=alone)
             for run in runs:
-                self.found_by_its_owner(run)
+                self.remember_owner(run)
             return word, sorted((run.id, run.token) for run in runs)
 
         self.make("claim", really, lambda: self.model.claim(self.now, name, number, want, alone))
 
-    def found_by_its_owner(self, run: Claimed) -> None:
-        """At least the last acknowledged checkpoint is there for whoever takes the run."""
+    def remember_owner(self, run: Claimed) -> None:
+        """Remember the owner of a claimed run, and check that it received at least the last acknowledged checkpoint."""
         owner = Owner(run)
         if run.checkpoint is not None:
             parts = self.store.load(run) if run.checkpoint == "paged" else run.checkpoint
@@ -292,16 +295,19 @@ class History:
         self.owners = [known for known in self.owners if (known.run.id, known.run.token) != (run.id, run.token)]
         self.owners.append(owner)
 
-    # -- an owner's calls
+    # -- calls of the owner of a run
 
     def some_owner(self, choose: Choose) -> Owner:
-        """One of those who believe that they own a run; mostly one who does."""
+        """Return a process that believes to own a run, in most cases one that really owns it."""
         true = [owner for owner in self.owners if self.model.runs[owner.run.id].token == owner.run.token]
         honest = choose([True, True, True, False])
         return choose(true if true and honest else self.owners)
 
     def next_save(self, choose: Choose, owner: Owner) -> tuple[Delta, Save]:
-        """What the owner would save now: a few messages more, a turn, a state, a phase; or everything, in a new generation."""
+        """Return what the owner saves next.
+
+        That is some new messages with a turn, a state or a phase, or everything in a new generation.
+        """
         for _ in range(choose(range(3))):
             owner.messages.append(f"m{self.fresh()}".encode())
         change = choose(["", "", "turn", "state", "phase", "replace", "fallen back"])
@@ -443,8 +449,11 @@ class History:
 
         self.make("judge", really, lambda: self.model.judge(self.now, TICK))
 
-    def a_coordinator_ticks_for_a_lease(self, choose: Choose) -> None:
-        """Without it most of a history would be one hold after the other. Workers live on meanwhile, or not."""
+    def tick_for_one_lease(self, choose: Choose) -> None:
+        """Let a coordinator tick for one lease, while some of the workers keep their leases.
+
+        Without this, recovery would be held for most of a history.
+        """
         alive = [worker.name for worker in self.model.workers.values() if choose([True, True, False])]
         for _ in range(LEASE // TICK):
             self.store.later(TICK)
@@ -489,7 +498,7 @@ class History:
         self.make("due", really, lambda: self.model.due(self.now))
 
     def ring(self, choose: Choose) -> None:
-        """It changes nothing but bells."""
+        """Ring the bells. This changes nothing else."""
 
         def really() -> None:
             self.store.do(coordinator_plans.ring(self.store.keys))
@@ -507,14 +516,14 @@ class History:
     def trim(self, choose: Choose) -> None:
         self.make("trim", self.store.trim, lambda: self.model.trim(self.now))
 
-    # -- what must always be
+    # -- invariants
 
-    def must_agree(self) -> None:
-        """The store is what the model says."""
+    def assert_store_matches_model(self) -> None:
+        """Assert that the server stores exactly what the model contains."""
         stored = {key.split("}:", 1)[1]: value for key, (_, value, _) in self.store.dump().items()}
         for run in self.model.runs.values():
             fields = {name: value.decode() for name, value in stored[f"run:{run.id}"].items()}
-            self._one_place(run.id, run.place, stored)
+            self._assert_one_place(run.id, run.place, stored)
             assert (fields["status"], fields["counters"], fields.get("token", "")) == (
                 run.status,
                 run.counters,
@@ -528,10 +537,10 @@ class History:
             assert fields.get("cause", "") == run.cause
             assert fields.get("note", "") == run.note.decode()
             assert ("spec" in fields) == (not run.bare)
-            self._checkpoint_of(run, stored)
+            self._assert_checkpoint(run, stored)
             if run.due is not None:
                 assert stored["delayed"][run.id] == run.due
-            self._epochs_and_endings(run.id, fields)
+            self._assert_epochs_and_endings(run.id, fields)
         assert stored.get("live", set()) == {run.id for run in self.model.runs.values() if run.started}
         assert {key for key in stored if key.startswith("run:")} == {f"run:{id}" for id in self.model.runs}
         assert {key for key in stored if key.startswith("owned:")} == {
@@ -552,12 +561,12 @@ class History:
         assert stored.get("paused", set()) == self.model.paused
         assert "aside" not in stored
 
-    def _one_place(self, id: str, place: str, stored: dict[str, Any]) -> None:
+    def _assert_one_place(self, id: str, place: str, stored: dict[str, Any]) -> None:
         kinds = ("ready:", "suspect:", "delayed", "owned:", "ended:")
         places = [key for key, value in stored.items() if key.startswith(kinds) and id in value]
         assert places == ([place] if place else [])
 
-    def _checkpoint_of(self, run: Any, stored: dict[str, Any]) -> None:
+    def _assert_checkpoint(self, run: Any, stored: dict[str, Any]) -> None:
         fields, have = stored.get(f"ckpt:{run.id}"), run.checkpoint
         generations = [key for key in stored if key.startswith(f"messages:{run.id}:")]
         if have is None:
@@ -579,15 +588,15 @@ class History:
             found += chunk.split(b";")[:-1]
         assert found == have.messages
 
-    def _epochs_and_endings(self, id: str, fields: dict[str, str]) -> None:
-        """Seen from outside, without the model."""
+    def _assert_epochs_and_endings(self, id: str, fields: dict[str, str]) -> None:
+        """Assert, without the model, that epochs never fall and that each life has one ending."""
         life, _, epoch = map(int, fields["counters"].split()[:3])
         assert epoch >= self.epochs.get(id, 0), "an epoch never falls"
         self.epochs[id] = epoch
         if fields["status"] in ENDED:
             assert self.endings.setdefault((id, life), fields["status"]) == fields["status"], "one ending for each life"
         else:
-            assert (id, life) not in self.endings, "an ended life does not go on"
+            assert (id, life) not in self.endings, "an ended life does not continue"
 
 
 def seen(beat: HeartbeatReply) -> tuple[list[str], list[tuple[str, str]], list[tuple[str, str]]]:

@@ -1,4 +1,7 @@
-"""What each script must do, in plain Python: a run is one object, a namespace a few dicts. Written from the design, not the Lua."""
+"""A model of all scripts in plain Python: it says what each script must do and answer.
+
+A run is one object and a namespace is a few dicts. The model was written from the design, not from the Lua code.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ STEP = 2**43
 
 @dataclass
 class Checkpoint:
+    """The stored checkpoint of a run."""
+
     seq: int = 0
     generation: int = 0
     iteration: int = 0
@@ -41,7 +46,9 @@ class Save:
 
 
 @dataclass
-class ARun:
+class ModelRun:
+    """A run as the model sees it."""
+
     id: str
     status: str
     schema: int
@@ -103,7 +110,7 @@ class ARun:
 
     @property
     def place(self) -> str:
-        """The one place in which it must be."""
+        """The one set or list that must contain the run."""
         if self.status == "queued":
             return f"{'suspect' if self.strikes >= 2 else 'ready'}:default:k@{self.schema}"
         if self.status == "running":
@@ -114,7 +121,9 @@ class ARun:
 
 
 @dataclass
-class AWorker:
+class ModelWorker:
+    """A registered worker as the model sees it."""
+
     name: str
     lease: int
     deadline: int
@@ -126,24 +135,25 @@ class AWorker:
     gone: bool = False
 
     def condemn(self, how: str) -> None:
+        """Mark the worker as lost. `how` says whether its runs get a strike."""
         if not self.condemned:
             self.seen = self.deadline - self.lease
         self.condemned = how
 
 
 class Model:
-    """A namespace of one partition. Every method is one script, and answers what the script must answer."""
+    """A namespace with one partition. Every public method models one script and returns the answer that the script must give."""
 
     def __init__(self) -> None:
-        self.runs: dict[str, ARun] = {}
-        self.workers: dict[str, AWorker] = {}
+        self.runs: dict[str, ModelRun] = {}
+        self.workers: dict[str, ModelWorker] = {}
         self.once: dict[str, tuple[str, str]] = {}
         self.judged_at = 0
         self.clamped_at = 0
         self.hold_until = 0
         self.paused: set[str] = set()
 
-    def owned(self, worker: str) -> list[ARun]:
+    def owned(self, worker: str) -> list[ModelRun]:
         return [run for run in self.runs.values() if run.token and run.owner == worker]
 
     # -- producers
@@ -165,7 +175,9 @@ class Model:
             other, digest = self.once[once[0]]
             return ("created", id) if other == id else ("found" if digest == once[1] else "conflict", other)
         start = now + delay
-        run = ARun(id, "delayed" if delay else "queued", schema, schema, start - priority * STEP, now, retention, once)
+        run = ModelRun(
+            id, "delayed" if delay else "queued", schema, schema, start - priority * STEP, now, retention, once
+        )
         run.due = start if delay else None
         run.expires = None if expires is None else now + expires
         self.runs[id] = run
@@ -225,7 +237,7 @@ class Model:
         run.used = run.extensions = run.extended = 0
         run.struck = run.failed = run.progress
         run.status, run.endings = "queued", 0
-        self._grow(now, run)
+        self._raise_epoch(now, run)
         self._rescore(run, now)
         return "queued"
 
@@ -251,29 +263,29 @@ class Model:
     # -- workers
 
     def drain(self, name: str) -> bool:
-        return self._there(name) is not None
+        return self._live_worker(name) is not None
 
     def join(self, now: int, name: str, lease: int) -> str:
         worker = self.workers.get(name)
         if worker and (worker.gone or worker.condemned):
             return "gone"
         if not worker:
-            worker = self.workers[name] = AWorker(name, lease, 0)
+            worker = self.workers[name] = ModelWorker(name, lease, 0)
         worker.deadline = now + lease
         return "ok"
 
-    def _there(self, name: str) -> AWorker | None:
+    def _live_worker(self, name: str) -> ModelWorker | None:
         worker = self.workers.get(name)
         return None if worker is None or worker.gone or worker.condemned else worker
 
     def leave(self, name: str) -> list[tuple[str, str]]:
         if owned := self.owned(name):
             return sorted((run.id, run.token) for run in owned)
-        self.workers.setdefault(name, AWorker(name, 0, 0)).gone = True
+        self.workers.setdefault(name, ModelWorker(name, 0, 0)).gone = True
         return []
 
     def beat(self, now: int, name: str, floor: int, held: list[tuple[str, str]]) -> Any:
-        worker = self._there(name)
+        worker = self._live_worker(name)
         if worker is None:
             return None
         worker.deadline, worker.floor = now + worker.lease, max(worker.floor, floor)
@@ -285,7 +297,7 @@ class Model:
         return cancels, lost, strays
 
     def claim(self, now: int, name: str, number: int, want: int, alone: bool) -> tuple[str, list[tuple[str, str]]]:
-        worker = self._there(name)
+        worker = self._live_worker(name)
         if worker is None:
             return "gone", []
         if number < worker.claim or number <= worker.floor:
@@ -304,19 +316,19 @@ class Model:
         if alone and not self.owned(name) and suspects and not (ready and ready[0].score < suspects[0].score):
             word, taken, worker.suspect = "suspect", suspects[:1], number
         for run in taken:
-            self._grow(now, run)
+            self._raise_epoch(now, run)
             run.attempt += 1
             run.begun = now
             run.status, run.token, run.started, run.expires = "running", f"{run.epoch}-{number}-{name}", True, None
         return word, sorted((run.id, run.token) for run in taken)
 
-    # -- an owner's calls
+    # -- calls of the owner of a run
 
     def save(self, id: str, token: str, save: Save) -> str:
         run = self.runs[id]
         return self._save(run, save) if run.token == token else "fenced"
 
-    def _save(self, run: ARun, save: Save) -> str:
+    def _save(self, run: ModelRun, save: Save) -> str:
         have = run.checkpoint
         seq = have.seq if have else 0
         if have and save.seq == seq and save.generation == have.generation:
@@ -331,7 +343,7 @@ class Model:
         self._apply(run, have or Checkpoint(), save, fresh=fresh, replaced=have is not None)
         return "ok"
 
-    def _apply(self, run: ARun, have: Checkpoint, save: Save, *, fresh: bool, replaced: bool) -> None:
+    def _apply(self, run: ModelRun, have: Checkpoint, save: Save, *, fresh: bool, replaced: bool) -> None:
         length = save.base + len(save.messages)
         appended = have.appended if fresh and replaced else have.appended + max(0, length - len(have.messages))
         turned = save.iteration > have.peak
@@ -352,107 +364,107 @@ class Model:
         )
         run.schema = save.schema
 
-    def _standing(self, run: ARun, token: str, call: str) -> str | None:
-        """None: it is the owner. Else the answer."""
+    def _answer_to_non_owner(self, run: ModelRun, token: str, call: str) -> str | None:
+        """Return None if the token is the owner's. Otherwise return the answer to the call."""
         if run.token == token:
             return None
         if run.last and run.last[:2] == (token, call):
             return run.last[2]
         return "fenced"
 
-    def _last(self, run: ARun, call: str, answer: str) -> str:
+    def _remember_answer(self, run: ModelRun, call: str, answer: str) -> str:
         run.last = (run.token, call, answer)
         return answer
 
-    def _let_go(self, run: ARun) -> None:
+    def _clear_owner(self, run: ModelRun) -> None:
         run.token, run.force_at = "", None
 
     def complete(self, now: int, id: str, token: str) -> str:
         run = self.runs[id]
-        if answer := self._standing(run, token, "complete"):
+        if answer := self._answer_to_non_owner(run, token, "complete"):
             return answer
-        self._last(run, "complete", "ok")
-        self._let_go(run)
+        self._remember_answer(run, "complete", "ok")
+        self._clear_owner(run)
         self._finish(now, run, "completed")
         return "ok"
 
     def fail(self, now: int, id: str, token: str, save: Save | None) -> str:
         run = self.runs[id]
-        if answer := self._standing(run, token, "fail"):
+        if answer := self._answer_to_non_owner(run, token, "fail"):
             return answer
         if save and self._save(run, save) == "gap":
             return "gap"
-        self._last(run, "fail", "ok")
-        self._let_go(run)
-        self._spend(run, now)
-        self._settle(run)
+        self._remember_answer(run, "fail", "ok")
+        self._clear_owner(run)
+        self._add_used_time(run, now)
+        self._reset_after_progress(run)
         run.failures += 1
         self._finish(now, run, "failed")
         return "ok"
 
     def retry(self, now: int, id: str, token: str, delay: int, save: Save | None) -> str:
         run = self.runs[id]
-        if answer := self._standing(run, token, "retry"):
+        if answer := self._answer_to_non_owner(run, token, "retry"):
             return answer
         if save and self._save(run, save) == "gap":
             return "gap"
-        self._spend(run, now)
-        self._grow(now, run)
-        self._settle(run)
+        self._add_used_time(run, now)
+        self._raise_epoch(now, run)
+        self._reset_after_progress(run)
         run.failures, run.failed = run.failures + 1, run.progress
-        if answer := self._as_asked(now, run, "retry"):
+        if answer := self._end_as_requested(now, run, "retry"):
             return answer
-        answer = self._last(run, "retry", "ok")
-        self._let_go(run)
+        answer = self._remember_answer(run, "retry", "ok")
+        self._clear_owner(run)
         self._rescore(run, now + delay)
-        self._back(run, "retry", now + delay)
+        self._requeue(run, "retry", now + delay)
         return answer
 
     def reject(self, now: int, id: str, token: str, proven: bool) -> str:
         run = self.runs[id]
-        if answer := self._standing(run, token, "reject"):
+        if answer := self._answer_to_non_owner(run, token, "reject"):
             return answer
-        self._spend(run, now)
-        self._grow(now, run)
-        self._settle(run)
-        if answer := self._as_asked(now, run, "reject"):
+        self._add_used_time(run, now)
+        self._raise_epoch(now, run)
+        self._reset_after_progress(run)
+        if answer := self._end_as_requested(now, run, "reject"):
             return answer
         if proven:
             self._strike(run)
         run.recoveries += 1
-        if self._struck_out(run):
-            return self._dead(now, run, "reject")
-        answer = self._last(run, "reject", "delayed")
-        self._let_go(run)
+        if self._must_die(run):
+            return self._end_as_dead(now, run, "reject")
+        answer = self._remember_answer(run, "reject", "delayed")
+        self._clear_owner(run)
         due = now + self._back_off(run)
         self._rescore(run, due)
-        self._back(run, run.cause, due)
+        self._requeue(run, run.cause, due)
         return answer
 
     def release(self, now: int, id: str, token: str, mode: str, save: Save | None) -> str:
         run = self.runs[id]
-        if answer := self._standing(run, token, "release"):
+        if answer := self._answer_to_non_owner(run, token, "release"):
             return answer
         if save and self._save(run, save) == "gap":
             return "gap"
-        self._spend(run, now)
-        self._grow(now, run)
-        self._settle(run)
-        if answer := self._as_asked(now, run, "release"):
+        self._add_used_time(run, now)
+        self._raise_epoch(now, run)
+        self._reset_after_progress(run)
+        if answer := self._end_as_requested(now, run, "release"):
             return answer
         if mode == "stopping":
             run.releases += 1
-            answer = self._last(run, "release", "ok")
-            self._let_go(run)
-            self._back(run, "release", None)
+            answer = self._remember_answer(run, "release", "ok")
+            self._clear_owner(run)
+            self._requeue(run, "release", None)
             return answer
         self._strike(run)
         run.recoveries += 1
-        if self._struck_out(run):
-            return self._dead(now, run, "release")
-        answer = self._last(run, "release", "delayed")
-        self._let_go(run)
-        self._back(run, "release", now + self._back_off(run))
+        if self._must_die(run):
+            return self._end_as_dead(now, run, "release")
+        answer = self._remember_answer(run, "release", "delayed")
+        self._clear_owner(run)
+        self._requeue(run, "release", now + self._back_off(run))
         return answer
 
     def extend(self, id: str, token: str, number: int, ms: int) -> str:
@@ -501,7 +513,7 @@ class Model:
         return sorted(taken), max(0, self.hold_until - now)
 
     def recover(self, now: int, tick: int, name: str, taken: list[str]) -> str:
-        """`taken` says which of the worker's runs were in the batch."""
+        """Recover a worker. `taken` lists its runs that were in the batch."""
         self._judge(now, tick)
         worker = self.workers.get(name)
         if worker is None or worker.gone:
@@ -511,34 +523,34 @@ class Model:
                 return "alive"
             if now < self.hold_until:
                 return "held"
-            # a beat that was on its way when the server stood still is carried out just after the hold began
+            # A heartbeat that was in transit while the server was frozen is executed just after the hold began.
             worker.condemn("excused" if worker.deadline < self.hold_until + tick else "struck")
-        self._take(now, worker, taken)
+        self._take_runs(now, worker, taken)
         return "ok"
 
     def abandon(self, now: int, name: str, taken: list[str]) -> str:
-        worker = self.workers.setdefault(name, AWorker(name, 0, 0, gone=True))
+        worker = self.workers.setdefault(name, ModelWorker(name, 0, 0, gone=True))
         worker.condemn("struck")
-        self._take(now, worker, taken)
+        self._take_runs(now, worker, taken)
         return "ok"
 
-    def _take(self, now: int, worker: AWorker, taken: list[str]) -> None:
+    def _take_runs(self, now: int, worker: ModelWorker, taken: list[str]) -> None:
         for id in taken:
             run = self.runs[id]
-            self._let_go(run)
-            self._spend(run, min(now, run.begun if worker.seen is None else worker.seen))
-            self._grow(now, run)
+            self._clear_owner(run)
+            self._add_used_time(run, min(now, run.begun if worker.seen is None else worker.seen))
+            self._raise_epoch(now, run)
             if run.cancel or run.kill:
                 self._finish(now, run, "cancelled" if run.cancel else "failed")
                 continue
             run.recoveries += 1
-            self._settle(run)
+            self._reset_after_progress(run)
             if worker.condemned == "struck":
                 self._strike(run)
-            if self._struck_out(run):
+            if self._must_die(run):
                 self._finish(now, run, "dead")
                 continue
-            self._back(run, "recover", now + 1500 if run.strikes >= 2 else None)
+            self._requeue(run, "recover", now + 1500 if run.strikes >= 2 else None)
         if not self.owned(worker.name):
             worker.gone = True
 
@@ -555,9 +567,9 @@ class Model:
                 self._finish(now, run, "cancelled")
             elif run.force_at is not None and run.force_at <= now:
                 passed += 1
-                self._spend(run, now)
-                self._let_go(run)
-                self._grow(now, run)
+                self._add_used_time(run, now)
+                self._clear_owner(run)
+                self._raise_epoch(now, run)
                 self._finish(now, run, "cancelled")
         return len(moved), passed
 
@@ -575,64 +587,64 @@ class Model:
             self._forget(run)
         return len(beyond)
 
-    # -- what all share
+    # -- shared helpers
 
-    def _forget(self, run: ARun) -> None:
-        """A bare tombstone is left, for clients who repeat their enqueue."""
+    def _forget(self, run: ModelRun) -> None:
+        """Reduce a run to a bare tombstone, which answers clients that repeat their enqueue."""
         run.bare, run.listed, run.checkpoint = True, None, None
         run.kill = run.killed = ""
         run.note = b""
         if run.once and self.once.get(run.once[0], ("",))[0] == run.id:
             del self.once[run.once[0]]
 
-    def _grow(self, now: int, run: ARun) -> None:
+    def _raise_epoch(self, now: int, run: ModelRun) -> None:
         run.epoch = max(run.epoch + 1, now)
 
-    def _rescore(self, run: ARun, ms: int) -> None:
+    def _rescore(self, run: ModelRun, ms: int) -> None:
         run.score = run.score // STEP * STEP + ms
 
-    def _settle(self, run: ARun) -> None:
+    def _reset_after_progress(self, run: ModelRun) -> None:
         if run.progress > run.struck:
             run.strikes = run.backoffs = 0
         if run.progress > run.failed:
             run.failures = 0
 
-    def _strike(self, run: ARun) -> None:
+    def _strike(self, run: ModelRun) -> None:
         if run.progress > run.struck:
             run.struck = run.progress
         else:
             run.strikes += 1
 
-    def _struck_out(self, run: ARun) -> bool:
+    def _must_die(self, run: ModelRun) -> bool:
         return run.strikes >= 3 or run.recoveries >= 100
 
-    def _back_off(self, run: ARun) -> int:
+    def _back_off(self, run: ModelRun) -> int:
         run.backoffs += 1
         return min(2000 << (run.backoffs - 1), 300_000)
 
-    def _back(self, run: ARun, cause: str, due: int | None) -> None:
+    def _requeue(self, run: ModelRun, cause: str, due: int | None) -> None:
         run.status, run.cause, run.due = "queued" if due is None else "delayed", cause, due
 
-    def _as_asked(self, now: int, run: ARun, call: str) -> str:
-        """The end that a user's cancel or the critic's kill has asked for, if any."""
+    def _end_as_requested(self, now: int, run: ModelRun, call: str) -> str:
+        """End the run if a cancel or a kill was requested. Return its new status, or "" if nothing was requested."""
         if not run.cancel and not run.kill:
             return ""
         status = "cancelled" if run.cancel else "failed"
-        self._last(run, call, status)
-        self._let_go(run)
+        self._remember_answer(run, call, status)
+        self._clear_owner(run)
         self._finish(now, run, status)
         return status
 
-    def _spend(self, run: ARun, till: int) -> None:
+    def _add_used_time(self, run: ModelRun, till: int) -> None:
         run.used += max(0, till - run.begun)
 
-    def _dead(self, now: int, run: ARun, call: str) -> str:
-        self._last(run, call, "dead")
-        self._let_go(run)
+    def _end_as_dead(self, now: int, run: ModelRun, call: str) -> str:
+        self._remember_answer(run, call, "dead")
+        self._clear_owner(run)
         self._finish(now, run, "dead")
         return "dead"
 
-    def _finish(self, now: int, run: ARun, status: str) -> None:
+    def _finish(self, now: int, run: ModelRun, status: str) -> None:
         assert not run.ended, "one ending per life"
         run.status, run.started, run.due, run.expires = status, False, None, None
         run.endings += 1

@@ -1,4 +1,4 @@
-"""One valid call of each script of the checkpoint battery, as in calls.py."""
+"""One valid call of each script of the checkpoint store (`workers.durable`), as in calls.py."""
 
 from __future__ import annotations
 

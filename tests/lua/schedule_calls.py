@@ -1,4 +1,4 @@
-"""One valid call of each script of the schedules, and what has to be there for it."""
+"""One valid call of each script about schedules, with the data that it needs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def step(
     next: int = FIRST,
     due: int = 0,
 ) -> Fire:
-    """One step; without `at` nothing is enqueued."""
+    """Return one step of a schedule. Without `at` it enqueues nothing."""
     return Fire(
         name,
         generation,
@@ -50,7 +50,7 @@ def fire_all(store: Store, *steps: Fire) -> list[tuple[str, str]]:
 
 
 def planned(store: Store, **options: Any) -> None:
-    """A schedule that waits for FIRST, at that time."""
+    """Set a schedule whose next fire time is FIRST, and move the clock to that time."""
     assert put(store, **options) == "ok"
     assert fire_all(store, step(next=FIRST)) == [("moved", "")]
     store.now = FIRST

@@ -1,4 +1,4 @@
-"""One namespace with the test clock, driven call by call. Time moves only when a test moves it."""
+"""A namespace with the test clock, on which a test calls one script at a time. Time moves only when the test moves it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def delta(
     seq: int, *, acked: int | None = None, generation: int = 1, base: int = 0, count: int = 0, iteration: int = 0, schema: int = 1,
     state: bytes | None = None, **more: Any,
 ) -> Delta:  # fmt: skip
-    """A save of the messages from `base` on; what was saved before it is acknowledged, unless said otherwise."""
+    """Return a save of `count` messages starting at `base`. By default the previous save counts as acknowledged."""
     chunk = b"".join(b"m%d;" % index for index in range(base, base + count))
     return Delta(
         seq, seq - 1 if acked is None else acked, generation, base, count, chunk, iteration, schema, state, **more
@@ -48,7 +48,7 @@ def messages(count: int) -> list[str]:
 
 
 class Store:
-    """The scripts by name, each with defaults that suit most tests."""
+    """A method for each script, with defaults that suit most tests."""
 
     def __init__(self, url: str, name: str, partitions: int = 1, clock: str = "test") -> None:
         where = address(url)
@@ -84,7 +84,7 @@ class Store:
         return self._ids.make(self.now / 1000, partition)
 
     def enqueue(self, id: str = "", route: str = ROUTES[0], spec: bytes = b"spec", **options: Any) -> str:
-        """The id of a new run."""
+        """Enqueue a new run and return its id."""
         id = id or self.id()
         assert self.ask_enqueue(NewRun(id, route, spec, **options)) == ("created", id)
         return id
@@ -123,7 +123,7 @@ class Store:
         routes: Sequence[str] = ROUTES,
         **more: Any,
     ) -> tuple[str, list[Claimed]]:
-        """A new claim, unless its number is given."""
+        """Claim runs, with the next claim number unless one is given."""
         number = number or self._numbers[worker] + 1
         self._numbers[worker] = max(number, self._numbers[worker])
         return self.do(
@@ -133,14 +133,14 @@ class Store:
         )
 
     def take(self, worker: str = "w1", **more: Any) -> Claimed:
-        """The one run that a claim gives to a worker, which joins if it has to."""
+        """Register a worker if needed, and return the only run that its claim yields."""
         self.join(worker)
         _, runs = self.claim(worker, **more)
         assert len(runs) == 1, f"one run was expected, not {runs}"
         return runs[0]
 
     def running(self, worker: str = "w1", **options: Any) -> Claimed:
-        """A new run, held by a worker."""
+        """Enqueue a new run and return it as claimed by a worker."""
         id = self.enqueue(**options)
         self.join(worker)
         runs = {run.id: run for run in self.claim(worker)[1]}
@@ -194,7 +194,7 @@ class Store:
         return self.do(coordinator_plans.judge(self.keys, "c1", tick=tick, now=self.at))
 
     def tick_for(self, ms: int) -> None:
-        """A coordinator judges every second for a while."""
+        """Let a coordinator judge every second for a while."""
         for _ in range(ms // 1000):
             self.later(1000)
             self.judge()
@@ -212,7 +212,7 @@ class Store:
         return self.do(coordinator_plans.abandon(self.keys, worker, now=self.at, **more))
 
     def do_abandon_batch(self, batch: int) -> None:
-        """The first batch of an abandonment whose supervisor then died, too."""
+        """Send only the first batch of an abandon, as a supervisor that then dies does."""
         next_call = next(coordinator_plans.abandon(self.keys, "w1", batch=batch, now=self.at))
         self.wire.ask([next_call])
 
@@ -226,10 +226,10 @@ class Store:
         return self.do(coordinator_plans.lock(self.keys, name, token, ttl))
 
     def crash(self, run: Claimed) -> None:
-        """The run's worker dies, and its supervisor says so."""
+        """Let the worker of a run die, so that its supervisor abandons it."""
         self.abandon(run.token.split("-", 2)[2])
 
-    # -- looking
+    # -- reading what is stored
 
     def run(self, id: str) -> dict[str, str]:
         return {field.decode(): value.decode() for field, value in self.client.hgetall(self.keys.run(id)).items()}
@@ -253,7 +253,7 @@ class Store:
         return {field: value for field, value in stored.items() if field.startswith("phase:")}
 
     def transcript(self, id: str) -> list[str]:
-        """The messages as a resumed run reads them: chunk after chunk, without a gap or an overlap."""
+        """Return the messages as a resumed run reads them, and check that chunks have no gap and no overlap."""
         head = self.head(id)
         chunks = self.client.hgetall(self.keys.messages(id, str(head.get("generation", 0))))
         found: list[str] = []
@@ -264,7 +264,7 @@ class Store:
         return found
 
     def line(self, key: str) -> list[str]:
-        """The members of a zset, lowest score first."""
+        """Return the members of a zset, lowest score first."""
         return [member.decode() for member in self.client.zrange(key, 0, -1)]
 
     def score(self, key: str, member: str) -> int | None:
@@ -275,7 +275,7 @@ class Store:
         return {member.decode() for member in self.client.smembers(key)}
 
     def places(self, id: str) -> list[str]:
-        """Everywhere a run is."""
+        """Return the names of all sets and zsets that contain a run."""
         found = []
         for key, (kind, value, _) in self.dump().items():
             what = key.split("}:", 1)[1]
@@ -287,7 +287,7 @@ class Store:
         return list(self.client.scan_iter(f"{{{self.ns.name}:*}}*", count=10_000))
 
     def dump(self) -> dict[str, tuple[str, Any, bool]]:
-        """Every key of the namespace: its type, its value, and whether it has a TTL."""
+        """Return the type and value of every key of the namespace, and whether the key has a TTL."""
         found = {}
         for key in self._all_keys():
             kind = self.client.type(key).decode()
@@ -309,12 +309,12 @@ class Store:
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Nothing that is stored changes meanwhile."""
+        """Assert that the block changes nothing in the store."""
         before = self.dump()
         yield
         assert self.dump() == before
 
     def spoil(self, key: str) -> None:
-        """Puts something of another type in the place of a key."""
+        """Replace the value of a key by one of another type."""
         self.client.delete(key)
         self.client.set(key, "spoilt")

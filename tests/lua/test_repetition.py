@@ -1,4 +1,4 @@
-"""A call that is sent twice writes a field the second time too: a WAIT after it then means something."""
+"""A repeated call writes a field again, so that a WAIT after it covers the effect of the first call."""
 
 from __future__ import annotations
 

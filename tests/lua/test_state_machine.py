@@ -1,4 +1,4 @@
-"""Any history of calls, repeated and late, with a clock that steps both ways, is one that the model allows."""
+"""Every history of calls gives the answers of the model, even with repeated and late calls and a clock that goes back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEEPER = int(os.environ.get("RUNS_TEST_DEPTH", "1"))
 
 
 class Runs(RuleBasedStateMachine):
-    """Hypothesis chooses, and shrinks what it finds."""
+    """Histories chosen by hypothesis, which shrinks a failing history."""
 
     url = ""
 
@@ -32,43 +32,43 @@ class Runs(RuleBasedStateMachine):
 
     def step(self, data: st.DataObject, action: Callable[[Choose], None]) -> None:
         action(lambda options: data.draw(st.sampled_from(options)))
-        self.history.must_agree()
+        self.history.assert_store_matches_model()
 
     @initialize(data=st.data())
     def begin(self, data: st.DataObject) -> None:
-        self.step(data, self.history.something_is_going_on)
+        self.step(data, self.history.start_some_runs)
 
     @rule(data=st.data())
-    def something_arrives_again_or_late(self, data: st.DataObject) -> None:
-        self.step(data, self.history.something_arrives_again_or_late)
+    def resend_an_earlier_call(self, data: st.DataObject) -> None:
+        self.step(data, self.history.resend_an_earlier_call)
 
     @rule(data=st.data())
-    def the_clock_moves(self, data: st.DataObject) -> None:
-        self.step(data, self.history.the_clock_moves)
+    def move_the_clock(self, data: st.DataObject) -> None:
+        self.step(data, self.history.move_the_clock)
 
     @rule(data=st.data())
-    def time_passes_quietly(self, data: st.DataObject) -> None:
-        self.step(data, self.history.time_passes_quietly)
+    def let_time_pass(self, data: st.DataObject) -> None:
+        self.step(data, self.history.let_time_pass)
 
     @rule(data=st.data())
-    def a_producer_calls(self, data: st.DataObject) -> None:
-        self.step(data, self.history.a_producer_calls)
+    def call_as_producer(self, data: st.DataObject) -> None:
+        self.step(data, self.history.call_as_producer)
 
     @rule(data=st.data())
-    def a_worker_calls(self, data: st.DataObject) -> None:
-        self.step(data, self.history.a_worker_calls)
+    def call_as_worker(self, data: st.DataObject) -> None:
+        self.step(data, self.history.call_as_worker)
 
     @rule(data=st.data())
-    def an_owner_saves(self, data: st.DataObject) -> None:
-        self.step(data, self.history.an_owner_saves)
+    def call_as_owner(self, data: st.DataObject) -> None:
+        self.step(data, self.history.call_as_owner)
 
     @rule(data=st.data())
-    def an_owner_ends_its_attempt(self, data: st.DataObject) -> None:
-        self.step(data, self.history.an_owner_ends_its_attempt)
+    def end_an_attempt(self, data: st.DataObject) -> None:
+        self.step(data, self.history.end_an_attempt)
 
     @rule(data=st.data())
-    def a_coordinator_calls(self, data: st.DataObject) -> None:
-        self.step(data, self.history.a_coordinator_calls)
+    def call_as_coordinator(self, data: st.DataObject) -> None:
+        self.step(data, self.history.call_as_coordinator)
 
 
 def test_every_history_matches_the_model(valkey_server: Server) -> None:
@@ -83,15 +83,15 @@ def test_every_history_matches_the_model(valkey_server: Server) -> None:
 
 @pytest.mark.parametrize("seed", range(10 * DEEPER))
 def test_long_history_matches_the_model(valkey_server: Server, seed: int) -> None:
-    """Hypothesis tends to short and odd ones; these go on for long, and everything happens in them."""
+    """Compare long random histories, in which every call occurs. Hypothesis prefers short and unusual ones."""
     choose = random.Random(seed).choice
     with closing(History(valkey_server.url)) as history:
         actions = [
-            *[history.something_arrives_again_or_late] * 3, history.the_clock_moves, history.time_passes_quietly,
-            *[history.a_producer_calls] * 3, *[history.a_worker_calls] * 4, *[history.an_owner_saves] * 3,
-            history.an_owner_ends_its_attempt, *[history.a_coordinator_calls] * 2,
+            *[history.resend_an_earlier_call] * 3, history.move_the_clock, history.let_time_pass,
+            *[history.call_as_producer] * 3, *[history.call_as_worker] * 4, *[history.call_as_owner] * 3,
+            history.end_an_attempt, *[history.call_as_coordinator] * 2,
         ]  # fmt: skip
-        history.something_is_going_on(choose)
+        history.start_some_runs(choose)
         for _ in range(200):
             choose(actions)(choose)
-            history.must_agree()
+            history.assert_store_matches_model()

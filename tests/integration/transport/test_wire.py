@@ -22,7 +22,7 @@ from coordinator.store.scripts import SCRIPTS
 from coordinator.store.transport import sync_wire as sync_wires
 from coordinator.store.transport.wire import AsyncWire, Wire, drive, drive_async
 from tests.conftest import StartServer
-from tests.lua.calls import PREPARE, TELLS_WHAT_IS_LEFT
+from tests.lua.calls import ANSWERS_DIFFER_WHEN_REPEATED, PREPARE
 from tests.lua.store import ROUTES, Store, delta
 from tests.proxy import Proxy, naming
 from tests.servers import Kind, Server
@@ -116,7 +116,7 @@ async def test_a_lost_reply_is_asked_for_again_and_is_the_same(
     assert cut.happened.is_set()
     if name == "create_namespace":
         assert answer.birth == expected.birth
-    elif name not in TELLS_WHAT_IS_LEFT:
+    elif name not in ANSWERS_DIFFER_WHEN_REPEATED:
         assert answer == expected
     if name not in ("recover", "create_namespace"):
         assert contents(faulty) == contents(plain)

@@ -29,11 +29,11 @@ def said(report: DoctorReport) -> list[str]:
 
 def going_on(history: History, choose: random.Random, steps: int) -> None:
     actions = [
-        *[history.something_arrives_again_or_late] * 3, history.the_clock_moves, history.time_passes_quietly,
-        *[history.a_producer_calls] * 3, *[history.a_worker_calls] * 4, *[history.an_owner_saves] * 3,
-        history.an_owner_ends_its_attempt, *[history.a_coordinator_calls] * 2,
+        *[history.resend_an_earlier_call] * 3, history.move_the_clock, history.let_time_pass,
+        *[history.call_as_producer] * 3, *[history.call_as_worker] * 4, *[history.call_as_owner] * 3,
+        history.end_an_attempt, *[history.call_as_coordinator] * 2,
     ]  # fmt: skip
-    history.something_is_going_on(choose.choice)
+    history.start_some_runs(choose.choice)
     for _ in range(steps):
         choose.choice(actions)(choose.choice)
 
