@@ -406,14 +406,14 @@ MUTANTS = [
         "coordinator/store/transport/error_mapping.py",
         "    return _unexpected(error, text, where)\n",
         "    return TransientError(text, sent=sent, rediscover=True)\n",
-        "tests/unit/test_error_mapping.py::test_a_programming_error_is_reported_at_once_with_its_type_and_its_traceback",
+        "tests/unit/transport/test_error_mapping.py::test_a_programming_error_is_reported_at_once_with_its_type_and_its_traceback",
     ),
     Mutant(
         "a connection that uvloop closed is not tried again",
         "coordinator/store/transport/error_mapping.py",
         'isinstance(error, RuntimeError) and "the handler is closed" in text',
         "False",
-        "tests/unit/test_error_mapping.py::test_a_connection_that_broke_in_an_odd_way_is_tried_again",
+        "tests/unit/transport/test_error_mapping.py::test_a_connection_that_broke_in_an_odd_way_is_tried_again",
     ),
     Mutant(
         "fakeredis without Lua is used",
