@@ -1,4 +1,7 @@
-"""An agent as in examples/research_agent.py whose model and tools write to the journal what they were asked and did."""
+"""An agent like the one in examples/research_agent.py.
+
+Its model and its tools write each question and each action to the journal.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ runs = Registry()
 
 
 def reply_to(messages: Sequence[Any]) -> dict[str, Any]:
-    """What the model says: tools for so many turns, in every third turn two at once; then the answer, made of all it was told."""
+    """Return the model's reply: tool calls for TURNS turns, two calls in every third turn; then the answer, computed
+    from all messages.
+    """
     turn = sum(message["role"] == "assistant" for message in messages)
     if turn == TURNS:
         return {"role": "assistant", "content": digest(messages)}
@@ -38,7 +43,7 @@ def digest(messages: Sequence[Any]) -> str:
 
 
 def answer(topic: str) -> str:
-    """What a run that nobody kills comes to."""
+    """Return the result of a run that is never killed."""
     messages: list[Any] = [{"role": "user", "content": topic}]
     while (reply := reply_to(messages))["content"] is None:
         messages.append(reply)
@@ -61,12 +66,13 @@ async def look_up(run: AsyncRun, topic: str, call: ToolCall) -> str:
 
 @runs.handler(throttle=0.05)
 async def research(run: AsyncRun, topic: str) -> str:
-    """Says after each save how much of the transcript the server has acknowledged."""
+    """Write to the journal, after each save, how much of the transcript the server has acknowledged."""
     journal(run, "start", len(run.messages))
     if not run.messages:
         run.messages.append({"role": "user", "content": topic})
     async for turn in run.loop(limit=TURNS + 1):
-        if not run.messages.open_calls():  # after a resume the paid reply may be there already
+        # After a resume, the reply that was already paid for may be in the transcript.
+        if not run.messages.open_calls():
             reply = await ask(run)
             run.messages.append(reply)
             if not run.messages.open_calls():

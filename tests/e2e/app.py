@@ -1,4 +1,4 @@
-"""Handlers for the end-to-end tests. Whatever they do they write to a journal file first, one line per event."""
+"""Handlers for the end-to-end tests. Each handler writes to a journal file before it acts, one line per event."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ runs = Registry()
 
 
 def journal(run: AsyncRun | Run, what: str, number: int = 0) -> None:
-    """One event in one write: whole lines, whoever writes beside."""
+    """Append one event to the journal.
+
+    A single write keeps lines whole when several processes write at the same time.
+    """
     line = f"{time.monotonic():.6f} {os.getpid()} {run.id} {run.token} {what} {number}\n"
     descriptor = os.open(os.environ["JOURNAL"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
@@ -25,13 +28,13 @@ def journal(run: AsyncRun | Run, what: str, number: int = 0) -> None:
 
 @runs.handler(throttle=0)
 async def steps(run: AsyncRun, total: int, seconds: float = 0.0, gate: str = "") -> int:
-    """Turns that each leave a message and a mark in the journal; no more of them where the test has opened their gate."""
+    """Do steps that each append a message and a journal line. Stop early when the test opens the gate of the steps."""
     journal(run, "start", run.iteration)
     async for turn in run.loop(limit=total):
         journal(run, "step", turn)
         run.messages.append({"turn": turn})
         await work_for(seconds)
-        if gate and Path(f"{os.environ['JOURNAL']}.{gate}").exists():  # noqa: ASYNC240  # a test's mark
+        if gate and Path(f"{os.environ['JOURNAL']}.{gate}").exists():  # noqa: ASYNC240  # The test signals through a file.
             break
     journal(run, "end", len(run.messages))
     return len(run.messages)
@@ -39,7 +42,7 @@ async def steps(run: AsyncRun, total: int, seconds: float = 0.0, gate: str = "")
 
 @runs.handler
 async def saved(run: AsyncRun, total: int, seconds: float = 0.0) -> list[int]:
-    """Says of each step when the server has acknowledged it."""
+    """Do steps, and write to the journal when the server has acknowledged each of them."""
     journal(run, "start", len(run.state.get("done", [])))
     for number in range(len(run.state.get("done", [])), total):
         await work_for(seconds)
@@ -51,7 +54,7 @@ async def saved(run: AsyncRun, total: int, seconds: float = 0.0) -> list[int]:
 
 
 async def opened(run: AsyncRun, *gates: object) -> None:
-    """Returns when the test has opened one of the gates."""
+    """Return when the test has opened one of the gates."""
     paths = [Path(f"{os.environ['JOURNAL']}.{gate}") for gate in gates]
 
     def is_open() -> bool:
@@ -64,7 +67,10 @@ async def opened(run: AsyncRun, *gates: object) -> None:
 
 @runs.handler
 async def owner(run: AsyncRun) -> str:
-    """Returns when the test lets its process, or all: says who it was that returned. It never saves anything."""
+    """Wait until the test opens the gate of this process, or the gate of all.
+
+    Return the process id. The handler never saves.
+    """
     journal(run, "start")
     await opened(run, os.getpid(), "all")
     journal(run, "returns")
@@ -73,7 +79,7 @@ async def owner(run: AsyncRun) -> str:
 
 @runs.handler(throttle=0)
 async def marks(run: AsyncRun) -> str:
-    """Offers its mark to be saved when the test lets its process, and returns when it lets all."""
+    """Offer a mark to be saved when the test opens the gate of this process. Return when it opens the gate of all."""
     journal(run, "start")
     await opened(run, os.getpid())
     run.state["by"] = run.token
@@ -85,7 +91,7 @@ async def marks(run: AsyncRun) -> str:
 
 @runs.handler
 async def sleeper(run: AsyncRun, seconds: float = 3600.0) -> str:
-    """Has no cut: it ends when it is cancelled."""
+    """Sleep without a cut. Only a cancellation ends it."""
     journal(run, "start")
     await work_for(seconds)
     journal(run, "end")
@@ -94,7 +100,7 @@ async def sleeper(run: AsyncRun, seconds: float = 3600.0) -> str:
 
 @runs.handler
 async def holder(run: AsyncRun) -> None:
-    """Makes progress in every attempt, and never ends."""
+    """Make progress in every attempt, and never end."""
     run.state["attempts"] = run.attempt
     await run.flush()
     journal(run, "start")
@@ -103,7 +109,7 @@ async def holder(run: AsyncRun) -> None:
 
 @runs.handler
 async def slow_first(run: AsyncRun, seconds: float) -> str:
-    """Takes its time until its first checkpoint."""
+    """Wait long before the first checkpoint."""
     journal(run, "start")
     await work_for(seconds)
     run.state["there"] = True
@@ -114,7 +120,7 @@ async def slow_first(run: AsyncRun, seconds: float) -> str:
 
 @runs.handler
 async def poison(run: AsyncRun) -> None:
-    """Takes its process along."""
+    """Kill the process that runs this handler."""
     journal(run, "start")
     os.kill(os.getpid(), signal.SIGKILL)
 

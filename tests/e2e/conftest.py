@@ -1,4 +1,4 @@
-"""A stage for real processes: on the place that all tests share (see places.py), or on a server of one's own."""
+"""Fixtures for tests with real processes, on the server that all tests share (see places.py) or on a server of the test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Made = Server | Cluster | Group
 
 @pytest.fixture
 def make_stage(namespace: str, tmp_path: Path) -> Iterator[MakeStage]:
-    """make_stage(url), or make_stage(server), which is entered as the environment says."""
+    """Return `make_stage(url)` or `make_stage(server)`. A given server is set up as the environment variables say."""
     stages: list[Stage] = []
 
     def make(where: str | Server) -> Stage:
@@ -39,15 +39,18 @@ def make_stage(namespace: str, tmp_path: Path) -> Iterator[MakeStage]:
 
 @pytest.fixture
 def made(shared_servers: Callable[[Kind], Server], shared_topologies: Callable[[str, Kind], Cluster | Group]) -> Made:
-    """What all tests share."""
+    """Return the server, or the group of servers, that all tests share."""
     return shared_servers("valkey") if TOPOLOGY == "one" else shared_topologies(TOPOLOGY, "valkey")
 
 
 @pytest.fixture
 def scene(made: Made, namespace: str) -> Place:
-    """The place that all tests share, with the namespace founded where that takes more than to come first."""
+    """Return the shared place.
+
+    Its namespace is created here if the first client could not create it with the right settings.
+    """
     here = Place(made)
-    here.found(namespace)
+    here.create_namespace(namespace)
     return here
 
 

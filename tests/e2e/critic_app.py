@@ -1,4 +1,4 @@
-"""Handlers that take too long, each in its own way."""
+"""Handlers that take too long, each in a different way."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ runs = Registry()
 
 @runs.handler(deadline=Deadline(hard=1.0))
 def deaf(run: Run) -> None:
-    """A plain function that comes to no cut and looks at nothing."""
+    """Run as a plain function without a cut, and ignore every request to stop."""
     journal(run, "deaf")
     time.sleep(600)  # The handler ignores every request to stop.
 
 
 @runs.handler(deadline=Deadline(hard=12.0))
 async def turns(run: AsyncRun) -> None:
-    """Goes on until it is told to stop, at a cut."""
+    """Continue until the worker stops the handler at a cut."""
     journal(run, "start", run.attempt)
     async for _ in run.loop(limit=1_000_000):
         await work_for(0.05)
@@ -29,7 +29,7 @@ async def turns(run: AsyncRun) -> None:
 
 @runs.handler
 async def blocks(run: AsyncRun, in_a_group: bool) -> None:
-    """Holds up its event loop."""
+    """Block the event loop."""
     journal(run, "blocks", run.attempt)
 
     async def block() -> None:

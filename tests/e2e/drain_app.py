@@ -1,4 +1,7 @@
-"""Handlers that make a drain hard. Each says how far it came; none may end but by the gate "enough"."""
+"""Handlers that make a drain hard.
+
+Each writes its progress to the journal. A handler ends only when the gate "enough" is open.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ def enough() -> bool:
 
 @runs.handler(throttle=0)
 async def walks(run: AsyncRun) -> int:
-    """A step each 50 ms. Says when it was stopped."""
+    """Do a step every 50 ms, and write to the journal when the handler is stopped."""
     journal(run, "start", run.iteration)
     try:
         async for turn in run.loop(limit=100_000):
@@ -34,7 +37,7 @@ async def walks(run: AsyncRun) -> int:
 
 @runs.handler
 async def family(run: AsyncRun) -> str:
-    """Children in a group, whose clean-up raises."""
+    """Run children in a task group. Their clean-up raises."""
     journal(run, "start")
 
     async def child() -> None:
@@ -52,21 +55,21 @@ async def family(run: AsyncRun) -> str:
 
 @runs.handler
 async def broad(run: AsyncRun) -> str:
-    """Catches whatever an application can raise, and goes on."""
+    """Catch every exception of an application, and continue."""
     journal(run, "start")
     while not enough():
         try:
             await run.phase(f"part-{len(run.state)}", asyncio.sleep, 0.02)
             run.state[str(len(run.state))] = True
             run.checkpoint()
-        except Exception:  # noqa: BLE001  # that is the point
+        except Exception:  # noqa: BLE001  # A handler with a broad except is what this tests.
             journal(run, "caught")
     return "enough"
 
 
 @runs.handler
 def bare(run: Run) -> str:
-    """A loop with a cut, in a thread."""
+    """Loop with a cut, in a thread."""
     journal(run, "start")
     while not enough():
         block_for(0.02)

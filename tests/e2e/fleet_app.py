@@ -1,4 +1,4 @@
-"""Handlers and lifespans that make it hard for a fleet."""
+"""Handlers and lifespans that are hard for a fleet to supervise."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ runs, blocking = Registry(), Registry()
 
 @runs.handler
 async def exits(run: AsyncRun, code: int) -> None:
-    """Ends its process as no signal would."""
+    """End the process with an exit code, without any signal."""
     journal(run, "start", run.attempt)
     os._exit(code)
 
 
 @runs.handler
 async def forks(run: AsyncRun) -> str:
-    """Leaves processes behind that have everything open that it had, and dies."""
+    """Leave forked processes behind that inherit every open file, and die."""
     journal(run, "start", run.attempt)
     if run.attempt > 1:
         return "went on"
@@ -36,36 +36,36 @@ async def forks(run: AsyncRun) -> str:
         time.sleep(300)  # noqa: ASYNC251  # The forked process only has to stay alive.
         os._exit(0)
     journal(run, "heir", heir)
-    journal(run, "heir", subprocess.Popen(["sleep", "300"]).pid)  # noqa: ASYNC220  # it does not wait
+    journal(run, "heir", subprocess.Popen(["sleep", "300"]).pid)  # noqa: ASYNC220  # The handler does not wait for the process.
     os.kill(os.getpid(), signal.SIGKILL)
     return ""
 
 
 @runs.handler
 def reads_stdin(run: Run) -> str:
-    """What a tool that asks for input gets."""
+    """Return what a tool reads from standard input."""
     return subprocess.run(["cat"], stdout=subprocess.PIPE, text=True, check=True, timeout=30).stdout
 
 
 @blocking.handler
 async def blocks(run: AsyncRun) -> None:
-    """Holds up its event loop."""
+    """Block the event loop."""
     journal(run, "start")
     time.sleep(600)  # noqa: ASYNC251  # The handler blocks its event loop on purpose.
 
 
 @runs.handler(grace=3600.0)
 async def patient(run: AsyncRun) -> None:
-    """Would be waited for for an hour."""
+    """Wait, with a grace period of an hour."""
     journal(run, "start")
     await asyncio.Event().wait()
 
 
 @runs.handler(grace=3600.0)
 async def ticks(run: AsyncRun) -> str:
-    """Comes to no cut, says again and again that it goes on, and returns when the test lets it."""
+    """Write a tick to the journal again and again, without a cut. Return when the test opens the gate."""
     gate = Path(f"{os.environ['JOURNAL']}.enough")
-    while not gate.exists():  # noqa: ASYNC240  # a test's mark
+    while not gate.exists():  # noqa: ASYNC240  # The test signals through a file.
         journal(run, "tick")
         await work_for(0.02)
     return "in peace"
@@ -80,7 +80,7 @@ async def refusing() -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def endless() -> AsyncIterator[None]:
-    with open(os.environ["JOURNAL"] + ".endless", "a") as mark:  # noqa: ASYNC230  # a test's mark
+    with open(os.environ["JOURNAL"] + ".endless", "a") as mark:  # noqa: ASYNC230  # The test signals through a file.
         mark.write("opening\n")
     await asyncio.Event().wait()
     yield
@@ -94,7 +94,7 @@ async def untidy() -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def doomed() -> AsyncIterator[None]:
-    """Ready, and soon after gone, without any run's doing."""
+    """Become ready and die soon afterwards, without any run being the cause."""
     threading.Timer(0.3, os._exit, (7,)).start()
     yield
 
@@ -111,6 +111,6 @@ for _registry in (raising, hanging, dying):
 
 @closing_badly.handler(grace=0.0)
 def deaf(run: Run[None]) -> None:
-    """A plain function that comes to no cut."""
+    """Run as a plain function without a cut."""
     journal(run, "start")
     time.sleep(600)  # The handler ignores every request to stop.

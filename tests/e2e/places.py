@@ -1,8 +1,8 @@
-"""Where the tests with real processes take place. One server, unless the environment says otherwise:
+"""The servers on which the tests with real processes run. It is one server, unless the environment says otherwise:
 
-RUNS_TEST_TOPOLOGY=cluster    or sentinel: four partitions, and what is written waits for all replicas
-RUNS_TEST_RIGHTS=yes          every process is the ACL user of its role
-RUNS_TEST_UNREST=yes          in the middle of each test there is a failover or a resharding (tests/unrest.py)
+RUNS_TEST_TOPOLOGY=cluster    or sentinel: four partitions, and every write waits for all replicas
+RUNS_TEST_RIGHTS=yes          every process connects as the ACL user of its role
+RUNS_TEST_UNREST=yes          during each test there is one failover or one resharding (tests/unrest.py)
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ RIGHTS = os.environ.get("RUNS_TEST_RIGHTS") == "yes"
 SECRET = "s3cr3t-pa55w0rd"
 PARTITIONS = 4
 OPERATOR = "operator"
-USERS = (*ROLES, "worker+coordinator")  # the last one for a fleet with a coordinator beside it
+USERS = (*ROLES, "worker+coordinator")  # The last command is a fleet with a coordinator in the same process tree.
 
 
 class Place:
-    """A server, or several, and how processes of each role get in."""
+    """One or several servers, and the URLs with which the processes of each role connect."""
 
     def __init__(self, made: Server | Cluster | Group, *, rights: bool = RIGHTS) -> None:
         self._made, self._rights = made, rights
@@ -49,14 +49,14 @@ class Place:
 
     @property
     def admin(self) -> Any:
-        """For looking inside, wherever a key is now."""
+        """Return a connection that inspects keys, on whichever node they are."""
         if isinstance(self._made, Cluster):
             node = next(node for node in self._made.nodes if node.answers)
             return redis.cluster.RedisCluster("127.0.0.1", node.port, protocol=2)
         return self._made.master.admin if isinstance(self._made, Group) else self._made.admin
 
-    def found(self, namespace: str) -> None:
-        """On one server its first user founds a namespace, with one partition."""
+    def create_namespace(self, namespace: str) -> None:
+        """Create the namespace. On one server the first client creates it, with one partition."""
         if isinstance(self._made, Server):
             return
         wire = Wire(address(self._made.url))
@@ -69,7 +69,10 @@ class Place:
             wire.close()
 
     def urls(self, namespace: str) -> Mapping[str, str]:
-        """For each role its URL: with the user that `coordinator acl` prints for it, on every node."""
+        """Return the URL of each role, with the ACL user that `coordinator acl` prints for it.
+
+        The user exists on every node.
+        """
         if not self._rights:
             return dict.fromkeys((*USERS, OPERATOR), self._made.url)
         urls = {OPERATOR: self._made.url}
@@ -83,17 +86,17 @@ class Place:
 
 
 def role_of(program: str, arguments: Sequence[str]) -> str:
-    """As whom a command connects."""
+    """Return the role as which a command connects."""
     word = next((argument for argument in arguments if not argument.startswith("-")), "")
     if word in ("init", "check") or "--namespace" in arguments:
-        return OPERATOR  # who sees the server's settings, and more than one namespace
+        return OPERATOR  # The operator reads the server's settings and more than one namespace.
     if program == "workers":
         return "worker+coordinator" if "--coordinator" in arguments else "worker"
     return "coordinator" if word in ("start", "doctor") else "producer"
 
 
 class Unrest:
-    """One disturbance, in a thread, when the first handler has begun; each test has the next kind of it."""
+    """One disturbance, in a thread, when the first handler has begun. Each test gets the next kind of disturbance."""
 
     _kinds: itertools.cycle[str] | None = None
 

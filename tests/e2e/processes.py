@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Event:
-    """A line of the journal."""
+    """One line of the journal."""
 
     at: float
     pid: int
@@ -35,14 +35,14 @@ class Event:
 
 
 class Stage:
-    """Where a test's processes work: a server, a namespace, a journal."""
+    """The server, the namespace and the journal with which a test's processes work."""
 
     app = "tests.e2e.app:runs"
 
     def __init__(
         self, url: str | Mapping[str, str], namespace: str, directory: Path, place: Place | None = None
     ) -> None:
-        """`url` is for all, or there is one for each role; `place` is where that is."""
+        """Create a stage. `url` is one URL for all roles or a URL per role; `place` holds the servers behind it."""
         self.urls = dict.fromkeys((*USERS, OPERATOR), url) if isinstance(url, str) else url
         self.namespace, self.directory, self._place = namespace, directory, place
         self.journal = directory / "journal"
@@ -51,7 +51,7 @@ class Stage:
 
     @property
     def url(self) -> str:
-        """For a producer."""
+        """Return the URL for a producer."""
         return self.urls["producer"]
 
     @property
@@ -60,7 +60,7 @@ class Stage:
         return self._place
 
     def enter(self, namespace: str) -> None:
-        """From now on in another namespace, which is not founded yet."""
+        """Use another namespace from now on. It does not exist yet."""
         self.namespace, self.urls = namespace, self.place.urls(namespace)
 
     def fleet(
@@ -73,7 +73,7 @@ class Stage:
         return self._start("coordinator", "start")
 
     def run(self, program: str, *arguments: str) -> None:
-        """A command that ends by itself."""
+        """Run a command that ends by itself."""
         assert self._start(program, *arguments).wait(30) == 0, self.logs()
 
     def _start(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
@@ -88,7 +88,7 @@ class Stage:
         return process
 
     def environment(self, role: str = "producer") -> dict[str, str]:
-        """What its processes are given."""
+        """Return the environment variables for the processes."""
         named = {"JOURNAL": str(self.journal), "RUNS_URL": self.urls[role], "RUNS_NAMESPACE": self.namespace}
         return os.environ | named
 
@@ -96,20 +96,21 @@ class Stage:
         return time.monotonic()
 
     def events(self, what: str | None = None) -> list[Event]:
-        # a line that crosses a page becomes visible in two parts: what has no end yet is not there yet
+        # A line that crosses a page becomes visible in two parts, so a line without an end is skipped until it is
+        # complete.
         lines = (line.split() for line in self.journal.read_text().split("\n")[:-1])
         found = [Event(float(at), int(pid), run, token, word, int(n)) for at, pid, run, token, word, n in lines]
         return [event for event in found if what is None or event.what == what]
 
     def steps(self) -> dict[str, list[Event]]:
-        """The steps of each run, in order of time."""
+        """Return the steps of each run, in the order of time."""
         found: dict[str, list[Event]] = defaultdict(list)
         for event in self.events("step"):
             found[event.run].append(event)
         return found
 
     def saved_state(self, run: str) -> dict[str, Any] | None:
-        """What the server has of a run's state."""
+        """Return the state of a run that the server has stored."""
         keys = Keys(self.namespace, int(run.rpartition("-")[2]))
         found = self.place.admin.hget(keys.ckpt(run), "state")
         return None if found is None else decode(found, "state")
@@ -129,7 +130,7 @@ class Stage:
 
 
 def children(pid: int) -> list[int]:
-    """The worker processes of a supervisor."""
+    """Return the worker processes of a supervisor."""
     try:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -151,7 +152,7 @@ def stop(process: subprocess.Popen[bytes], number: signal.Signals = signal.SIGTE
 
 @contextlib.contextmanager
 def kept_open(stage: Stage) -> Iterator[Stage]:
-    """Says what the processes logged where a test fails."""
+    """Show the logs of the processes when a test fails."""
     try:
         yield stage
     finally:

@@ -1,4 +1,4 @@
-"""The command `coordinator` as a process of its own: answers, exit codes, one sentence for every error."""
+"""The command `coordinator` as a real process: output, exit codes, and one sentence for every error."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def breaks(run: Run) -> str:
 
 
 @dataclass
-class Said:
-    """What a command said."""
+class Output:
+    """The output of a command."""
 
     code: int
     out: str
@@ -56,7 +56,7 @@ class Said:
         return json.loads(self.out)
 
     def failed_with(self, code: int) -> str:
-        """One sentence on stderr, nothing else."""
+        """Check that the command failed with one sentence on stderr and printed nothing else."""
         assert (self.code, self.out) == (code, ""), self
         assert re.fullmatch(r"error: [^\n]+\n", self.err), self.err
         return self.err
@@ -64,7 +64,7 @@ class Said:
 
 @dataclass
 class Shell:
-    """Runs the commands, with a server and a namespace in the environment."""
+    """Runs commands, with a server and a namespace in the environment."""
 
     cwd: Path
     environment: Mapping[str, str]
@@ -75,22 +75,22 @@ class Shell:
     def url(self) -> str:
         return self.urls["producer"]
 
-    def given(self, program: str, words: Sequence[str]) -> Mapping[str, str]:
-        """The environment, with the URL of the role that a command has."""
+    def environment_of(self, program: str, words: Sequence[str]) -> Mapping[str, str]:
+        """Return the environment, with the URL of the role that the command has."""
         named = {"RUNS_URL": self.urls[role_of(program, words)]} if self.urls else {}
         return {**self.environment, **named}
 
-    def __call__(self, *words: str, stdin: str = "", program: str = "coordinator") -> Said:
+    def __call__(self, *words: str, stdin: str = "", program: str = "coordinator") -> Output:
         done = subprocess.run(
-            self.command(program, *words), cwd=self.cwd, env=self.given(program, words), input=stdin, text=True,
+            self.command(program, *words), cwd=self.cwd, env=self.environment_of(program, words), input=stdin, text=True,
             capture_output=True, timeout=60,
         )  # fmt: skip
         assert "Traceback" not in done.stderr, done.stderr
-        return Said(done.returncode, done.stdout, done.stderr)
+        return Output(done.returncode, done.stdout, done.stderr)
 
     def start(self, *words: str, program: str = "coordinator") -> subprocess.Popen[str]:
         return subprocess.Popen(
-            self.command(program, *words), cwd=self.cwd, env=self.given(program, words), text=True, stderr=subprocess.PIPE,
+            self.command(program, *words), cwd=self.cwd, env=self.environment_of(program, words), text=True, stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
         )  # fmt: skip
 
@@ -129,7 +129,7 @@ def worker(shell: Shell, client: Client) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.matrix("commands, case by case")
-def test_init_fixes_the_facts_for_good(shell: Shell) -> None:
+def test_init_settings_can_not_change_later(shell: Shell) -> None:
     said = shell("init", "--partitions", "4", "--json").json()
     assert said == {"namespace": shell.namespace, "partitions": 4, "durability": "local", "founded": True}
     assert shell("init", "--json").json() == {**said, "founded": False}
@@ -137,19 +137,19 @@ def test_init_fixes_the_facts_for_good(shell: Shell) -> None:
 
 
 @pytest.mark.matrix("commands, case by case")
-def test_init_refuses_what_is_no_durability(shell: Shell) -> None:
+def test_init_rejects_unknown_durability(shell: Shell) -> None:
     assert "none, local, synced" in shell("init", "--durability", "eternal").failed_with(2)
 
 
 @pytest.mark.matrix("commands, case by case")
-def test_init_refuses_a_durability_that_the_server_contradicts(shell: Shell) -> None:
+def test_init_rejects_durability_that_the_server_settings_contradict(shell: Shell) -> None:
     assert "CONFIG SET appendfsync always" in shell("init", "--durability", "synced").failed_with(3)
 
 
 # ---- enqueue ---------------------------------------------------------------------------------------------------------
 
 
-def test_enqueue_prints_the_id_and_hands_the_inputs_over(shell: Shell, client: Client) -> None:
+def test_enqueue_prints_the_id_and_passes_the_inputs(shell: Shell, client: Client) -> None:
     said = shell(
         "enqueue", "greet", "name=tide", "times:=2", 'list:=["a", {"b": null}]', "--priority", "5", "--queue", "q"
     )
@@ -162,7 +162,7 @@ def test_enqueue_prints_the_id_and_hands_the_inputs_over(shell: Shell, client: C
     assert "no live worker handles kind 'greet'" in said.err
 
 
-def test_who_enqueues_is_told_that_the_queue_is_paused(shell: Shell, client: Client) -> None:
+def test_enqueue_warns_that_the_queue_is_paused(shell: Shell, client: Client) -> None:
     client.pause(queue="default")
     said = shell("enqueue", "greet")
     assert said.err == "queue 'default' is paused; the run waits until it is unpaused\n"
@@ -198,24 +198,24 @@ def test_inputs_come_from_an_option_a_file_or_standard_input(shell: Shell, clien
         (["--queue", "a b"], "queue 'a b' is not a valid name"),
     ],
 )
-def test_bad_inputs_and_options_are_wrong_use(shell: Shell, words: list[str], sentence: str) -> None:
+def test_bad_inputs_and_options_are_usage_errors(shell: Shell, words: list[str], sentence: str) -> None:
     assert sentence in shell("enqueue", "greet", *words).failed_with(2)
 
 
 @pytest.mark.matrix("commands, case by case")
-def test_inputs_that_are_too_large_are_refused(shell: Shell) -> None:
+def test_too_large_inputs_are_rejected(shell: Shell) -> None:
     big = json.dumps({"name": "x" * 2_000_000})
     assert shell("enqueue", "greet", "--inputs", "-", stdin=big).failed_with(3)
 
 
-def test_many_are_enqueued_at_once(shell: Shell, client: Client) -> None:
+def test_enqueue_many_runs_in_one_call(shell: Shell, client: Client) -> None:
     ids = shell("enqueue", "greet", "--count", "1200", "--delay", "600").out.split()
     assert len(set(ids)) == 1200
     assert client.status().counts["delayed"] == 1200  # type: ignore[index]  # a Status is its word
 
 
 @pytest.mark.matrix("commands, case by case")
-def test_a_key_finds_the_run_that_is_there(shell: Shell) -> None:
+def test_enqueue_with_a_used_key_returns_the_existing_run(shell: Shell) -> None:
     first = shell("enqueue", "greet", "--key", "k", "--json").json()["runs"][0]
     again = shell("enqueue", "greet", "--key", "k", "--json").json()["runs"][0]
     assert (first["created"], again) == (True, {"id": first["id"], "created": False})
@@ -224,18 +224,18 @@ def test_a_key_finds_the_run_that_is_there(shell: Shell) -> None:
 
 
 def test_wait_prints_the_result(shell: Shell, worker: object) -> None:
-    assert shell("enqueue", "greet", "name=tide", "--wait") == Said(0, "hello tide\n", "")
+    assert shell("enqueue", "greet", "name=tide", "--wait") == Output(0, "hello tide\n", "")
     many = shell("enqueue", "greet", "name=tide", "--count", "3", "--wait", "--json").json()["runs"]
     assert [(run["status"], run["result"]) for run in many] == [("completed", "hello tide")] * 3
 
 
-def test_wait_for_a_run_that_fails_is_exit_1(shell: Shell, worker: object) -> None:
+def test_wait_for_a_failed_run_exits_with_1(shell: Shell, worker: object) -> None:
     assert "ended as failed: ValueError: out of tides" in shell("enqueue", "breaks", "--wait").failed_with(1)
     said = shell("enqueue", "breaks", "--wait", "--json")
     assert (said.code, json.loads(said.out)["runs"][0]["error"]) == (1, "ValueError: out of tides")
 
 
-def test_an_interrupt_while_waiting_is_quiet(shell: Shell, client: Client) -> None:
+def test_interrupt_while_waiting_prints_no_traceback(shell: Shell, client: Client) -> None:
     process = shell.start("enqueue", "greet", "--wait")
     wait_until(lambda: client.list(status="queued"), "the run")
     process.send_signal(signal.SIGINT)
@@ -246,7 +246,7 @@ def test_an_interrupt_while_waiting_is_quiet(shell: Shell, client: Client) -> No
 # ---- looking ---------------------------------------------------------------------------------------------------------
 
 
-def test_status_counts_and_says_what_is_missing(shell: Shell) -> None:
+def test_status_prints_counts_and_names_what_is_missing(shell: Shell) -> None:
     shell("enqueue", "greet", "--count", "3")
     said = shell("status")
     assert said.code == 0
@@ -255,7 +255,7 @@ def test_status_counts_and_says_what_is_missing(shell: Shell) -> None:
     assert shell("status", "--json").json()["counts"]["queued"] == 3
 
 
-def test_runs_are_listed_by_filters_with_whole_ids(shell: Shell) -> None:
+def test_runs_lists_filtered_runs_with_whole_ids(shell: Shell) -> None:
     one = shell("enqueue", "greet").out.strip()
     other = shell("enqueue", "x" * 100, "--queue", "q", "--delay", "60").out.strip()
     listed = shell("runs").out
@@ -272,7 +272,7 @@ def test_runs_are_listed_by_filters_with_whole_ids(shell: Shell) -> None:
 
 
 @pytest.mark.matrix("commands, case by case")
-def test_show_says_that_no_live_worker_knows_the_kind_and_which_one_was_meant(shell: Shell) -> None:
+def test_show_names_an_unknown_kind_and_suggests_a_similar_one(shell: Shell) -> None:
     id = shell("enqueue", "reserch", "topic=tides").out.strip()
     assert "no live worker handles kind 'reserch'" in shell("show", id).out
     wire = Wire(address(shell.url))
@@ -286,7 +286,7 @@ def test_show_says_that_no_live_worker_knows_the_kind_and_which_one_was_meant(sh
     assert shell("show", id, "--json").json()["why"].startswith("no live worker handles kind 'reserch'")
 
 
-def test_show_has_the_result_or_the_error(shell: Shell, worker: object) -> None:
+def test_show_prints_the_result_or_the_error(shell: Shell, worker: object) -> None:
     done = shell("enqueue", "greet", "--wait", "--json").json()["runs"][0]["id"]
     broken = json.loads(shell("enqueue", "breaks", "--wait", "--json").out)["runs"][0]["id"]
     assert shell("show", done).out.endswith("result\nhello you\n")
@@ -299,14 +299,14 @@ def test_show_has_the_result_or_the_error(shell: Shell, worker: object) -> None:
 
 
 @pytest.mark.matrix("commands, case by case")
-def test_a_run_that_is_not_there(shell: Shell) -> None:
+def test_unknown_run_is_reported(shell: Shell) -> None:
     assert "there is no run" in shell("show", "0123456789abcdefghjk-00").failed_with(3)
     assert "names partition 7" in shell("show", "0123456789abcdefghjk-07").failed_with(3)
     assert "is not a run id" in shell("show", "tides").failed_with(2)
 
 
 @pytest.mark.matrix("commands, case by case")
-def test_what_users_wrote_is_neither_markup_nor_an_escape_sequence(shell: Shell) -> None:
+def test_user_text_is_printed_without_markup_or_escape_sequences(shell: Shell) -> None:
     id = shell("enqueue", "greet", "name=[red]x[/red]\x1b[2J", "--key", "\x1b[2Jk").out.strip()
     shown = shell("show", id).out
     assert "[red]x[/red]" in shown
@@ -316,7 +316,7 @@ def test_what_users_wrote_is_neither_markup_nor_an_escape_sequence(shell: Shell)
 # ---- changing --------------------------------------------------------------------------------------------------------
 
 
-def test_cancel_and_revive_named_runs(shell: Shell, client: Client) -> None:
+def test_cancel_and_revive_runs_by_id(shell: Shell, client: Client) -> None:
     ids = shell("enqueue", "greet", "--count", "2").out.split()
     assert shell("cancel", *ids, "--json").json() == {"runs": [{"id": id, "status": "cancelled"} for id in ids]}
     assert "already ended" not in shell("cancel", ids[0]).out
@@ -326,7 +326,7 @@ def test_cancel_and_revive_named_runs(shell: Shell, client: Client) -> None:
 
 
 @pytest.mark.matrix("commands, case by case")
-def test_one_that_is_refused_does_not_stop_the_others(shell: Shell, client: Client) -> None:
+def test_refused_run_does_not_stop_changes_of_the_others(shell: Shell, client: Client) -> None:
     id = shell("enqueue", "greet").out.strip()
     said = shell("cancel", "0123456789abcdefghjk-00", id)
     assert (said.code, said.out) == (3, f"{id}  cancelled\n")
@@ -335,7 +335,7 @@ def test_one_that_is_refused_does_not_stop_the_others(shell: Shell, client: Clie
 
 
 @pytest.mark.matrix("commands, case by case")
-def test_a_whole_kind_is_changed_only_with_yes(shell: Shell, client: Client) -> None:
+def test_change_of_a_whole_kind_requires_yes(shell: Shell, client: Client) -> None:
     shell("enqueue", "greet", "--count", "30")
     other = shell("enqueue", "other").out.strip()
     assert "30 runs match: use --yes to cancel them" in shell("cancel", "--kind", "greet").failed_with(2)
@@ -349,7 +349,7 @@ def test_a_whole_kind_is_changed_only_with_yes(shell: Shell, client: Client) -> 
 
 @pytest.mark.matrix("commands, case by case")
 @pytest.mark.parametrize("verb", ["cancel", "revive", "discard"])
-def test_a_dry_run_changes_nothing_also_of_runs_that_are_named(shell: Shell, client: Client, verb: str) -> None:
+def test_dry_run_changes_nothing_even_for_runs_given_by_id(shell: Shell, client: Client, verb: str) -> None:
     handle = client.enqueue("greet")
     if verb != "cancel":
         handle.cancel()
@@ -362,7 +362,7 @@ def test_a_dry_run_changes_nothing_also_of_runs_that_are_named(shell: Shell, cli
 
 
 @pytest.mark.matrix("commands, case by case")
-def test_a_status_that_a_change_is_not_for_is_wrong_use(shell: Shell) -> None:
+def test_status_filter_that_does_not_fit_the_change_is_a_usage_error(shell: Shell) -> None:
     shell("enqueue", "greet")
     said = shell("discard", "--status", "queued", "--dry-run").failed_with(2)
     assert "can't discard runs that are queued: --status must be cancelled, completed, dead or failed" in said
@@ -378,7 +378,7 @@ def test_a_status_that_a_change_is_not_for_is_wrong_use(shell: Shell) -> None:
 
 
 @pytest.mark.matrix("commands, case by case")
-def test_which_runs_must_be_said(shell: Shell) -> None:
+def test_change_requires_ids_or_a_filter(shell: Shell) -> None:
     assert "cancel needs run ids, or a filter" in shell("cancel", "--yes").failed_with(2)
     assert "not both" in shell("revive", "0123456789abcdefghjk-00", "--kind", "greet").failed_with(2)
 
@@ -387,7 +387,7 @@ def test_which_runs_must_be_said(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_coordinator_runs_until_it_is_told_to_stop(shell: Shell, client: Client, number: signal.Signals) -> None:
+def test_coordinator_runs_until_it_receives_a_stop_signal(shell: Shell, client: Client, number: signal.Signals) -> None:
     process = shell.start("start")
     wait_until(lambda: client.status().coordinators, "the coordinator")
     id = shell("enqueue", "greet", "--delay", "0.1").out.strip()
@@ -408,8 +408,8 @@ def test_log_lines_can_be_json(shell: Shell, client: Client) -> None:
     assert [json.loads(line)["level"] for line in err.splitlines()] == ["INFO"] * 3
 
 
-def test_a_coordinator_waits_for_its_server_and_stops_at_once_when_told(shell: Shell, nobody: int) -> None:
-    process = shell.start("start", "--url", f"redis://127.0.0.1:{nobody}/0", "--timeout", "50")
+def test_coordinator_waits_for_its_server_and_stops_immediately_on_a_signal(shell: Shell, unused_port: int) -> None:
+    process = shell.start("start", "--url", f"redis://127.0.0.1:{unused_port}/0", "--timeout", "50")
     assert process.stderr
     assert "can't be reached" in process.stderr.readline()
     process.terminate()
@@ -418,9 +418,7 @@ def test_a_coordinator_waits_for_its_server_and_stops_at_once_when_told(shell: S
     assert "has stopped" in err
 
 
-def test_a_server_that_evicts_is_refused_with_the_command_that_mends_it(
-    shell: Shell, start_server: StartServer
-) -> None:
+def test_evicting_server_is_rejected_with_the_command_that_fixes_it(shell: Shell, start_server: StartServer) -> None:
     server = start_server(settings={"maxmemory-policy": "allkeys-lru"})
     assert "CONFIG SET maxmemory-policy noeviction" in shell("start", "--url", server.url).failed_with(3)
 
@@ -441,8 +439,8 @@ every_command = pytest.mark.parametrize(("program", "words"), COMMANDS, ids=lamb
 
 
 @pytest.fixture
-def nobody() -> Iterator[int]:
-    """A port at which nobody listens, as long as the test goes on: it is taken."""
+def unused_port() -> Iterator[int]:
+    """Reserve a port on which no server listens for the duration of the test."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         yield found.getsockname()[1]
@@ -450,27 +448,27 @@ def nobody() -> Iterator[int]:
 
 @pytest.mark.matrix("commands, case by case")
 @every_command
-def test_no_server_is_exit_4(shell: Shell, nobody: int, program: str, words: list[str]) -> None:
-    said = shell(*words, "--url", f"redis://127.0.0.1:{nobody}/0", "--timeout", "0.2", program=program)
+def test_unreachable_server_exits_with_4(shell: Shell, unused_port: int, program: str, words: list[str]) -> None:
+    said = shell(*words, "--url", f"redis://127.0.0.1:{unused_port}/0", "--timeout", "0.2", program=program)
     assert "can't be reached" in said.failed_with(4)
     assert "--url or RUNS_URL" in said.err
 
 
 @pytest.mark.matrix("commands, case by case")
 @every_command
-def test_memory_is_refused_in_one_sentence(shell: Shell, program: str, words: list[str]) -> None:
+def test_memory_url_is_rejected_in_one_sentence(shell: Shell, program: str, words: list[str]) -> None:
     assert "can't use memory://" in shell(*words, "--url", "memory://x", program=program).failed_with(2)
 
 
 @pytest.mark.matrix("commands, case by case")
-def test_a_wrong_url_is_wrong_use(shell: Shell) -> None:
+def test_wrong_url_is_a_usage_error(shell: Shell) -> None:
     assert "is not the URL of a server" in shell("status", "--url", "http://user:s3cret@host").failed_with(2)
     assert "s3cret" not in shell("status", "--url", "http://user:s3cret@host").err
     assert "port" in shell("status", "--url", "redis://:s3cret@host:nan/0").failed_with(2)
 
 
 @pytest.mark.matrix("commands, case by case")
-def test_a_wrong_password_is_refused_and_never_printed(shell: Shell, start_server: StartServer) -> None:
+def test_wrong_password_is_rejected_and_never_printed(shell: Shell, start_server: StartServer) -> None:
     server = start_server()
     server.admin.config_set("requirepass", "right")
     said = shell("status", "--url", f"redis://:s3cret@127.0.0.1:{server.port}/0")
@@ -481,7 +479,7 @@ def test_a_wrong_password_is_refused_and_never_printed(shell: Shell, start_serve
 
 
 @pytest.mark.matrix("commands, case by case")
-def test_options_stand_before_or_after_the_subcommand_and_the_later_one_wins(shell: Shell) -> None:
+def test_options_work_before_and_after_the_subcommand_and_the_last_one_wins(shell: Shell) -> None:
     assert shell("--json", "--namespace", "a", "status").json()["namespace"] == "a"
     assert shell("--namespace", "a", "status", "--namespace", "b", "--json").json()["namespace"] == "b"
     assert shell("status", "--json").json()["namespace"] == shell.namespace
@@ -496,7 +494,7 @@ def test_options_come_from_the_environment_too(shell: Shell) -> None:
 
 @pytest.mark.matrix("commands, case by case")
 @pytest.mark.parametrize("program", ["coordinator", "workers"])
-def test_wrong_use_is_one_sentence_and_help_is_help(shell: Shell, program: str) -> None:
+def test_usage_errors_are_one_sentence_and_help_prints_help(shell: Shell, program: str) -> None:
     assert f"see '{program} --help'" in shell("frobnicate", program=program).failed_with(2)
     assert f"see '{program} start --help'" in shell("start", "--frobnicate", program=program).failed_with(2)
     assert "Usage" in shell("--help", program=program).out
@@ -506,7 +504,7 @@ def test_wrong_use_is_one_sentence_and_help_is_help(shell: Shell, program: str) 
 
 
 @pytest.mark.matrix("commands, case by case")
-def test_a_reader_that_has_seen_enough_is_no_error(shell: Shell) -> None:
+def test_closed_output_pipe_is_not_an_error(shell: Shell) -> None:
     shell("enqueue", "greet", "--count", "2000", "--delay", "60")
     process = subprocess.Popen(
         Shell.command("coordinator", "runs", "--limit", "2000"), env=shell.environment, stdout=subprocess.PIPE,
@@ -525,14 +523,14 @@ def test_a_reader_that_has_seen_enough_is_no_error(shell: Shell) -> None:
 # ---- workers ---------------------------------------------------------------------------------------------------------
 
 
-def test_workers_are_listed(shell: Shell, worker: object) -> None:
+def test_workers_command_lists_live_workers(shell: Shell, worker: object) -> None:
     listed = shell("list", program="workers")
     assert re.search(r"\d+ +default +v1 +0/5 +[\d.]+ s +\d+ MiB +working", listed.out), listed
     one = shell("list", "--json", program="workers").json()[0]
     assert (one["slots"], one["code"], one["draining"]) == (5, "v1", False)
 
 
-def test_no_workers_are_listed(shell: Shell) -> None:
+def test_workers_command_says_that_there_are_none(shell: Shell) -> None:
     assert shell("list", program="workers").out == "no workers\n"
     assert shell("list", "--json", program="workers").json() == []
 
@@ -548,7 +546,7 @@ def test_no_workers_are_listed(shell: Shell) -> None:
         ("wrong:runs", "SyntaxError"),
     ],
 )
-def test_a_registry_that_can_not_be_had_is_one_sentence(shell: Shell, place: str, sentence: str) -> None:
+def test_registry_that_can_not_be_loaded_is_reported_in_one_sentence(shell: Shell, place: str, sentence: str) -> None:
     (shell.cwd / "broken.py").write_text("\nx = 1 / 0\n")
     (shell.cwd / "wrong.py").write_text("x = (\n")
     said = shell("start", place, program="workers").failed_with(2)
@@ -558,7 +556,7 @@ def test_a_registry_that_can_not_be_had_is_one_sentence(shell: Shell, place: str
 
 
 @pytest.mark.parametrize("name", ["workers.py", "coordinator.py"])
-def test_a_module_in_the_way_is_noticed(shell: Shell, name: str) -> None:
+def test_module_that_shadows_the_application_is_reported(shell: Shell, name: str) -> None:
     (shell.cwd / name).write_text("")
     script = Path(sys.executable).with_name("workers")
     said = subprocess.run(
@@ -568,8 +566,8 @@ def test_a_module_in_the_way_is_noticed(shell: Shell, name: str) -> None:
     assert f"{name} hides the installed package {name.removesuffix('.py')!r}: rename it" in said.stderr
 
 
-def test_a_mistake_of_ours_shows_no_values(shell: Shell) -> None:
-    """typer's tracebacks would print local variables, and the server's password among them."""
+def test_internal_error_prints_no_local_variables(shell: Shell) -> None:
+    """Check that typer's tracebacks do not print local variables. The server's password is one of them."""
     broken = (
         "import coordinator, coordinator.cli.app as cli; coordinator.Client.status = lambda self: 1 / 0; cli.main()"
     )

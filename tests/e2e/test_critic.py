@@ -1,5 +1,8 @@
-"""Runs that take too long, in a real fleet: a handler that ignores everything, one that blocks its event loop, one that is killed
-again and again. Their neighbours go on, without a strike."""
+"""Runs that take too long, in a real fleet.
+
+One handler ignores every request to stop, one blocks its event loop, and one is killed again and again. The other runs
+of the same processes continue without a strike.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,14 @@ def start(stage: Stage, *, processes: int, lease: float) -> subprocess.Popen[byt
 
 
 def used(stage: Stage, run: str) -> int:
-    """The ms that the attempts of a run have used which are over."""
+    """Return the milliseconds that the finished attempts of a run have used."""
     keys = Namespace(stage.namespace, stage.place.partitions).keys_of(run)
     return int((stage.place.admin.hget(keys.run(run), "spent") or b"0").split()[0])
 
 
 @pytest.mark.timeout(150)
-def test_a_plain_handler_that_ignores_everything_costs_its_run_and_its_process_alone(
-    stage: Stage, client: Client
-) -> None:
-    """No coordinator, and a lease that does not end: the worker itself hands its other runs over."""
+def test_plain_handler_that_ignores_stops_costs_only_its_run_and_its_process(stage: Stage, client: Client) -> None:
+    """Check that the worker itself releases its other runs: there is no coordinator, and the lease never expires."""
     fleet = start(stage, processes=1, lease=60)
     neighbours = client.enqueue_many([("owner", {})] * 10)
     wait_until(lambda: len(stage.events("start")) == 10, "the neighbours run", timeout=60)
@@ -57,8 +58,13 @@ def test_a_plain_handler_that_ignores_everything_costs_its_run_and_its_process_a
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("in_a_group", [False, True])
-def test_a_run_that_blocks_its_event_loop_dies_of_it_alone(stage: Stage, client: Client, in_a_group: bool) -> None:
-    """It does so in each attempt: three strikes, and none for the neighbours, which never make progress either."""
+def test_run_that_blocks_its_event_loop_is_the_only_one_that_dies(
+    stage: Stage, client: Client, in_a_group: bool
+) -> None:
+    """Block the event loop in each attempt: the run gets three strikes.
+
+    The other runs get none, although they never make progress.
+    """
     stage.coordinator()
     fleet = start(stage, processes=2, lease=3)
     neighbours = client.enqueue_many([("owner", {})] * 10)
@@ -81,7 +87,7 @@ def test_a_run_that_blocks_its_event_loop_dies_of_it_alone(stage: Stage, client:
 
 
 @pytest.mark.timeout(150)
-def test_the_time_of_a_killed_attempt_counts(stage: Stage, client: Client) -> None:
+def test_time_of_a_killed_attempt_counts_toward_the_deadline(stage: Stage, client: Client) -> None:
     fleet = start(stage, processes=1, lease=3)
     handle = client.enqueue("turns", {})
     begun = wait_until(lambda: stage.events("start"), "it runs", timeout=60)[0]

@@ -1,4 +1,4 @@
-"""The demo as people run it, its counting, and the README's first program as it stands there."""
+"""The demo as a user runs it, the demo's counts, and the first program of the README."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ ROOT = Path(__file__).parents[2]
 FIRST = ROOT / "examples" / "first"
 
 
-def processes_that_know(folder: Path) -> list[int]:
-    """Processes whose arguments, environment or working directory name the folder."""
+def processes_that_name(folder: Path) -> list[int]:
+    """Return the processes whose arguments, environment or working directory name the folder."""
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         try:
@@ -43,9 +43,12 @@ def processes_that_know(folder: Path) -> list[int]:
 
 @pytest.fixture
 def temp(tmp_path: Path) -> Iterator[Path]:
-    """A temp dir of the demo's own, with a short path; nothing is left in it, and no process that knows it."""
+    """Return a temporary folder with a short path.
+
+    Check at the end that it is empty and that no process refers to it.
+    """
     yield tmp_path
-    wait_until(lambda: not processes_that_know(tmp_path), "no process is left behind")
+    wait_until(lambda: not processes_that_name(tmp_path), "no process is left behind")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -60,7 +63,7 @@ def start_demo(temp: Path) -> subprocess.Popen[str]:
 
 @pytest.mark.matrix("more cases with real processes")
 @pytest.mark.timeout(240)
-def test_the_demo_loses_nothing_and_says_so_in_plain_lines(temp: Path) -> None:
+def test_demo_loses_nothing_and_reports_it(temp: Path) -> None:
     demo = start_demo(temp)
     said, _ = demo.communicate(timeout=200)
     assert demo.returncode == 0, said
@@ -75,7 +78,7 @@ def test_the_demo_loses_nothing_and_says_so_in_plain_lines(temp: Path) -> None:
 @pytest.mark.matrix("more cases with real processes")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("moment", ["starting Valkey", "SIGKILL worker", "kill -9 server"])
-def test_ctrl_c_leaves_nothing_behind(temp: Path, moment: str) -> None:
+def test_ctrl_c_leaves_no_files_and_no_processes(temp: Path, moment: str) -> None:
     demo = start_demo(temp)
     assert demo.stdout is not None
     for line in demo.stdout:
@@ -96,7 +99,7 @@ FAULT = Fault(at=2.5, what="SIGKILL worker 1", victims=frozenset({KILLED}))
 
 
 def journal() -> list[Line]:
-    """A run that is killed in its third step, and goes on elsewhere from there."""
+    """Return the journal of a run that is killed in its third step and continues from there in another process."""
     first = [("start", 0), ("step", 0), ("saved", 0), ("step", 1), ("saved", 1), ("step", 2)]
     then = [("start", 2), ("step", 2), ("saved", 2), ("step", 3), ("saved", 3), ("end", 0)]
     lines = [Line(0.5, PRODUCER, "r", "-", "asked", 0)]
@@ -105,7 +108,7 @@ def journal() -> list[Line]:
     return [*lines, Line(4, PRODUCER, "r", "-", "result", 1)]
 
 
-def test_what_was_redone_is_counted_and_charged_to_its_cause() -> None:
+def test_repeated_steps_are_counted_by_cause() -> None:
     counted = tally(journal(), [FAULT], STEPS)
     assert counted.good
     assert (counted.finished, counted.lost, counted.resumed, counted.redone) == (1, (), 1, 1)
@@ -121,25 +124,25 @@ def exit_code(lines: list[Line], wanted: int = 1) -> tuple[int, str]:
     return code, out.getvalue()
 
 
-def test_a_good_journal_is_exit_0() -> None:
+def test_complete_journal_exits_with_0() -> None:
     code, said = exit_code(journal())
     assert code == 0
     assert "1 finished, 0 lost of 1 runs" in said
 
 
 @pytest.mark.parametrize(("what", "number"), [("step", 1), ("step", 3), ("end", 0), ("result", 1)], ids=str)
-def test_a_line_that_is_missing_is_a_loss_and_a_bad_exit(what: str, number: int) -> None:
+def test_missing_line_is_a_loss_and_fails_the_demo(what: str, number: int) -> None:
     code, said = exit_code([line for line in journal() if (line.what, line.number) != (what, number)])
     assert code == 1
     assert "0 finished, 1 lost" in said
     assert "lost: run r" in said
 
 
-def test_a_wrong_result_is_a_loss() -> None:
+def test_wrong_result_counts_as_a_loss() -> None:
     assert exit_code([*journal()[:-1], Line(4, PRODUCER, "r", "-", "result", 0)])[0] == 1
 
 
-def test_a_saved_step_that_is_done_again_is_a_bad_exit() -> None:
+def test_repeated_saved_step_fails_the_demo() -> None:
     lines = journal()
     again = Line(3.05, OTHER, "r", "t2", "step", 1)
     code, said = exit_code(sorted([*lines, again], key=lambda line: line.at))
@@ -147,7 +150,7 @@ def test_a_saved_step_that_is_done_again_is_a_bad_exit() -> None:
     assert "1 of them although saved" in said
 
 
-def test_a_run_that_was_never_handed_over_is_a_bad_exit() -> None:
+def test_run_that_never_moved_fails_the_demo() -> None:
     assert exit_code(journal(), wanted=2)[0] == 1
 
 
@@ -155,7 +158,7 @@ def test_a_run_that_was_never_handed_over_is_a_bad_exit() -> None:
 
 
 @pytest.mark.timeout(180)
-def test_the_first_program_of_the_readme_works_as_it_stands_there(tmp_path: Path) -> None:
+def test_first_program_of_the_readme_works_unchanged(tmp_path: Path) -> None:
     programs = Path(sys.executable).parent
     environment = os.environ | {"RUNS_URL": f"embedded://{tmp_path}/.runs", "PYTHONDONTWRITEBYTECODE": "1"}
     started = []
@@ -183,4 +186,4 @@ def test_the_first_program_of_the_readme_works_as_it_stands_there(tmp_path: Path
         for process in started:
             process.kill()
             process.communicate()
-    wait_until(lambda: not processes_that_know(tmp_path), "workers and server have ended")
+    wait_until(lambda: not processes_that_name(tmp_path), "workers and server have ended")

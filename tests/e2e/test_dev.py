@@ -1,4 +1,4 @@
-"""`workers dev` as a person has it: a terminal, an editor, and Ctrl-C."""
+"""`workers dev` as a developer uses it: in a terminal, with an editor and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.matrix("more cases with real processes")
 
 START = Callable[..., "Session"]
 
-# steps end when the test says so: nothing is over before it was looked at, however slow the machine is
+# The steps end when the test opens a gate, so a slow machine can not finish them before the test has looked.
 AGES = 100_000
 CODE = """
 import asyncio, os
@@ -70,7 +70,7 @@ async def talks(run: AsyncRun) -> None:
 
 
 class Session:
-    """One `workers dev` on a terminal of its own, and what it shows."""
+    """One `workers dev` on a terminal of its own, and the text that it shows."""
 
     def __init__(self, folder: Path, *options: str, terminal: bool = True) -> None:
         self.folder, self._shown, self._looking_away = folder, b"", threading.Event()
@@ -80,7 +80,8 @@ class Session:
             [str(Path(sys.executable).parent / "workers"), "dev", "app:runs", *options],
             cwd=folder, env=environment | {"TERM": "xterm"}, stdin=slave if terminal else subprocess.DEVNULL,
             stdout=slave, stderr=slave, start_new_session=True,
-            # only the process itself can take the terminal for its own; there are no locks in it
+            # Only the process itself can make the terminal its controlling terminal. No thread holds a lock at this
+            # point.
             preexec_fn=(lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) if terminal else None,  # noqa: PLW1509
         )  # fmt: skip
         os.close(slave)
@@ -88,7 +89,7 @@ class Session:
         self._reader.start()
 
     def _read(self) -> None:
-        with contextlib.suppress(OSError):  # so a terminal says that nobody is on its other side
+        with contextlib.suppress(OSError):  # A terminal reports in this way that its other side is closed.
             while not self._looking_away.is_set():
                 if select.select([self._master], [], [], 0.05)[0]:
                     if not (part := os.read(self._master, 65536)):
@@ -96,7 +97,7 @@ class Session:
                     self._shown += part
 
     def hang_up(self) -> None:
-        """Closes the terminal, as a person closes its window."""
+        """Close the terminal, as a user closes the window."""
         self._looking_away.set()
         self._reader.join(10)
         os.close(self._master)
@@ -108,32 +109,32 @@ class Session:
 
     @property
     def text(self) -> str:
-        """Without the colours."""
+        """Return the text without the colours."""
         return re.sub(r"\x1b\[\d*m", "", self.raw)
 
     def shows(self, text: str, count: int = 1) -> None:
         wait_until(lambda: self.text.count(text) >= count, f"{text!r} {count} times in:\n{self.text}", timeout=60)
 
     def interrupt(self) -> int:
-        """Ctrl-C."""
+        """Press Ctrl-C."""
         os.write(self._master, b"\x03")
         return self.ended()
 
     def ended(self) -> int:
-        """Its exit code, when all that it said was read: what it said last may still be on its way when it is gone."""
+        """Return the exit code after all output was read. The last output may arrive after the process is gone."""
         code = self.process.wait(60)
         self._reader.join(60)
         assert not self._reader.is_alive(), "somebody has the terminal still"
         return code
 
     def save(self, text: str) -> None:
-        """In one step: nobody finds half of it."""
+        """Save a file in one step, so that no process reads half of it."""
         new = self.folder / "app.new"
         new.write_text(text)
         new.replace(self.folder / "app.py")
 
     def enough(self) -> None:
-        """The steps end."""
+        """Let the steps end."""
         (self.folder / "enough").touch()
 
     def close(self) -> None:
@@ -171,19 +172,20 @@ def client(folder: Path) -> Iterator[Client]:
         yield made
 
 
-def whole(result: object, total: int | None = None) -> list[str]:
-    """Who did which step; every one is there, in order, once."""
+def steps_by_process(result: object, total: int | None = None) -> list[str]:
+    """Return which process did each step, after checking that every step was done once and in order."""
     assert isinstance(result, list)
     assert [int(step.split()[0]) for step in result] == list(range(len(result) if total is None else total))
     return [step.split()[1] for step in result]
 
 
-def test_a_save_is_a_roll_and_the_run_goes_on_in_the_new_code(start: START, client: Client) -> None:
+def test_saving_a_file_rolls_and_the_run_continues_in_the_new_code(start: START, client: Client) -> None:
     session = start("--processes", "2")
     session.shows(" ready: ", 2)
     handle = client.enqueue("steps", {"total": AGES})
     session.shows("step 3 by one")
-    session.save(CODE.replace('"one"', '"two"'))  # as long as before, and perhaps in the same second
+    # The new file has the same length, and perhaps the same time of change in seconds.
+    session.save(CODE.replace('"one"', '"two"'))
     session.shows("by two")
     session.shows("reloaded in")
     view = handle.view()
@@ -191,13 +193,13 @@ def test_a_save_is_a_roll_and_the_run_goes_on_in_the_new_code(start: START, clie
     session.save(CODE.replace('"one"', '"six"'))
     session.shows("by six")
     session.enough()
-    by = whole(handle.result(60))
+    by = steps_by_process(handle.result(60))
     assert list(dict.fromkeys(by)) == ["one", "two", "six"]
     assert session.text.count("changed: app.py\n") == 2
     assert session.interrupt() == 0
 
 
-def test_a_syntax_error_is_said_in_one_block_and_the_old_code_goes_on(start: START, client: Client) -> None:
+def test_syntax_error_is_shown_in_one_block_and_the_old_code_keeps_running(start: START, client: Client) -> None:
     session = start()
     session.shows(" ready: ")
     session.save(CODE + "\ndef broken(:\n")
@@ -207,27 +209,25 @@ def test_a_syntax_error_is_said_in_one_block_and_the_old_code_goes_on(start: STA
     assert re.search(r"module 'app' can't be imported: SyntaxError: .*\n", block)
     assert re.search(r"^dev +\| +def broken\(:\ndev +\| +\^\n", block, re.MULTILINE)
     assert shown.count("def broken(:") == 1, "said once, and not by every process"
-    assert set(whole(client.enqueue("steps", {"total": 2}).result(60), 2)) == {"one"}
+    assert set(steps_by_process(client.enqueue("steps", {"total": 2}).result(60), 2)) == {"one"}
     session.save(CODE.replace('"one"', '"two"'))
     session.shows("reloaded in")
-    assert set(whole(client.enqueue("steps", {"total": 2}).result(60), 2)) == {"two"}
+    assert set(steps_by_process(client.enqueue("steps", {"total": 2}).result(60), 2)) == {"two"}
     assert session.interrupt() == 0
 
 
-def test_a_broken_first_import_is_a_sentence_and_the_next_save_begins(
-    folder: Path, start: START, client: Client
-) -> None:
+def test_failed_first_import_is_reported_and_the_next_save_starts(folder: Path, start: START, client: Client) -> None:
     (folder / "app.py").write_text("import nowhere_to_be_found\n")
     session = start()
     session.shows("module 'app' can't be imported: No module named 'nowhere_to_be_found'")
     session.shows("no worker is running yet: fix the code and save")
     session.save(CODE)
     session.shows(" ready: ")
-    assert set(whole(client.enqueue("steps", {"total": 2}).result(60), 2)) == {"one"}
+    assert set(steps_by_process(client.enqueue("steps", {"total": 2}).result(60), 2)) == {"one"}
     assert session.interrupt() == 0
 
 
-def test_a_stop_while_nothing_can_be_imported_ends_it(folder: Path, start: START) -> None:
+def test_stop_while_the_import_fails_ends_the_process(folder: Path, start: START) -> None:
     (folder / "app.py").unlink()
     session = start()
     session.shows("there is no module 'app' here or on the path")
@@ -235,7 +235,7 @@ def test_a_stop_while_nothing_can_be_imported_ends_it(folder: Path, start: START
     assert "Traceback" not in session.text
 
 
-def test_code_that_can_be_imported_and_not_begin_takes_nothing_from_the_old(start: START, client: Client) -> None:
+def test_code_that_imports_but_can_not_start_leaves_the_old_code_running(start: START, client: Client) -> None:
     session = start()
     session.shows(" ready: ")
     handle = client.enqueue("steps", {"total": AGES})
@@ -249,8 +249,8 @@ def test_code_that_can_be_imported_and_not_begin_takes_nothing_from_the_old(star
     assert session.interrupt() == 0
 
 
-def test_runs_survive_to_the_next_day(folder: Path, start: START, client: Client) -> None:
-    """Ctrl-C hands them back with all they have done."""
+def test_runs_continue_in_the_next_session(folder: Path, start: START, client: Client) -> None:
+    """Check that Ctrl-C releases the runs with all their progress."""
     session = start()
     session.shows(" ready: ")
     handle = client.enqueue("steps", {"total": AGES})
@@ -258,18 +258,18 @@ def test_runs_survive_to_the_next_day(folder: Path, start: START, client: Client
     assert session.interrupt() == 0
     view = handle.view()
     assert (view.status, view.counters.strikes, view.counters.releases) == (Status.QUEUED, 0, 1)
-    client.close()  # the last one out
+    client.close()  # The last process to leave stops the server.
     again = start()
     again.shows("by one")
     assert "step 3 by" not in again.text, "what was saved is not done again"
     again.enough()
     with Client(f"embedded://{folder / '.runs'}") as later:
-        by = whole(later.handle(handle.id).result(60))
+        by = steps_by_process(later.handle(handle.id).result(60))
     assert (len(by) > 6, set(by)) == (True, {"one"})
     assert again.interrupt() == 0
 
 
-def test_runs_survive_a_kill_of_everything_that_is_in_the_terminal(folder: Path, start: START, client: Client) -> None:
+def test_runs_survive_a_kill_of_all_processes_of_the_terminal(folder: Path, start: START, client: Client) -> None:
     session = start()
     session.shows(" ready: ")
     handle = client.enqueue("steps", {"total": AGES})
@@ -280,14 +280,12 @@ def test_runs_survive_a_kill_of_everything_that_is_in_the_terminal(folder: Path,
     again = start()
     again.shows("by one")
     again.enough()
-    by = whole(handle.result(60))
+    by = steps_by_process(handle.result(60))
     assert (len(by) > 6, set(by)) == (True, {"one"})
 
 
-def test_what_a_handler_prints_when_nobody_reads_any_more_does_not_fail_its_run(
-    folder: Path, start: START, client: Client
-) -> None:
-    """It holds up its event loop until nobody holds the other end: nothing is noticed before it prints."""
+def test_print_to_a_closed_pipe_does_not_fail_the_run(folder: Path, start: START, client: Client) -> None:
+    """Block the event loop until the other end of the pipe is closed, so that the handler's print is the first write that fails."""
     (folder / "app.py").write_text(TALKS)
     session = start()
     session.shows(" ready: ")
@@ -302,7 +300,7 @@ def test_what_a_handler_prints_when_nobody_reads_any_more_does_not_fail_its_run(
     assert view.note.text == "said"
 
 
-def test_a_closed_terminal_is_a_stop(start: START, client: Client) -> None:
+def test_closed_terminal_stops_the_session(start: START, client: Client) -> None:
     session = start()
     session.shows(" ready: ")
     handle = client.enqueue("steps", {"total": AGES})
@@ -312,7 +310,7 @@ def test_a_closed_terminal_is_a_stop(start: START, client: Client) -> None:
     assert handle.view().status == Status.QUEUED
 
 
-def test_every_line_has_a_name_and_a_terminal_has_colours(start: START, client: Client) -> None:
+def test_every_line_names_its_process_and_terminals_get_colours(start: START, client: Client) -> None:
     session = start()
     session.shows(" ready: ")
     assert client.enqueue("steps", {"total": 3}).wait(60) == Status.COMPLETED
@@ -325,7 +323,7 @@ def test_every_line_has_a_name_and_a_terminal_has_colours(start: START, client: 
     assert len(lines) == len(set(lines)), "no line twice"
 
 
-def test_a_file_gets_no_colours(start: START, client: Client) -> None:
+def test_output_to_a_file_has_no_colours(start: START, client: Client) -> None:
     session = start(terminal=False)
     session.shows(" ready: ")
     assert client.enqueue("steps", {"total": 3}).wait(60) == Status.COMPLETED
@@ -335,7 +333,7 @@ def test_a_file_gets_no_colours(start: START, client: Client) -> None:
     assert re.search(r"^worker 1    \| step 1 by one$", session.raw, re.MULTILINE)
 
 
-def test_a_run_with_a_delay_needs_nobody_else(start: START, client: Client) -> None:
+def test_delayed_run_needs_no_other_process(start: START, client: Client) -> None:
     session = start()
     session.shows(" ready: ")
     assert client.enqueue("steps", {"total": 1}, delay=0.5).wait(60) == Status.COMPLETED
@@ -349,7 +347,7 @@ def test_a_run_with_a_delay_needs_nobody_else(start: START, client: Client) -> N
         ("memory://here", 2, "memory:// exists in one process only, and this command starts several"),
     ],
 )
-def test_a_server_that_can_not_be_used_is_a_sentence(start: START, url: str, code: int, says: str) -> None:
+def test_unusable_server_is_reported_in_one_sentence(start: START, url: str, code: int, says: str) -> None:
     session = start("--url", url, terminal=False)
     assert session.ended() == code
     assert says in session.text

@@ -1,4 +1,4 @@
-"""doctor on a busy namespace, as a command, and on a large one."""
+"""`coordinator doctor` on a busy namespace, as a command, and on a large namespace."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.servers import FORGETFUL
 from tests.waiting import wait_until
 
 RUNS = int(os.environ.get("RUNS_TEST_DOCTOR_RUNS", "5000"))
-SLOWEST_MS = 50  # what the issue allows; a look takes about one
+SLOWEST_MS = 50  # The limit of the requirement. A check takes about one.
 
 
 class Clinic:
@@ -50,7 +50,10 @@ def clinic(stage: Stage) -> Iterator[Clinic]:
 
 
 class Busy:
-    """Runs that come and go while their processes are killed; whenever it is asked whether all is over, a doctor looks."""
+    """Runs that come and go while their processes are killed.
+
+    A doctor checks the namespace whenever the test polls for the end.
+    """
 
     def __init__(self, stage: Stage, client: Client, clinic: Clinic) -> None:
         self.stage, self.client, self.clinic = stage, client, clinic
@@ -60,7 +63,7 @@ class Busy:
         self.fleet = stage.fleet(3, concurrency=10)
 
     def look(self) -> None:
-        report = self.clinic.look(repair=self.looks % 2 == 1)  # a repair finds nothing to do either
+        report = self.clinic.look(repair=self.looks % 2 == 1)  # A repair must find nothing to do either.
         assert [finding.sentence for finding in report.findings] == [], f"at look {self.looks}"
         self.looks += 1
 
@@ -76,7 +79,7 @@ class Busy:
                 handle.cancel()
 
     def kill(self) -> None:
-        """One that has begun to work: the others are replaced more and more slowly."""
+        """Kill a process that has begun to work. The supervisor replaces other processes more and more slowly."""
         begun = {event.pid for event in self.stage.events("start")}
         working = [pid for pid in children(self.fleet.pid) if pid in begun]
         if working:
@@ -112,10 +115,10 @@ class Busy:
 
 
 @pytest.mark.matrix("more cases with real processes")
-def test_nothing_is_said_of_a_busy_namespace_in_which_processes_are_killed(
+def test_doctor_finds_nothing_in_a_busy_namespace_with_killed_processes(
     stage: Stage, client: Client, clinic: Clinic
 ) -> None:
-    """Enqueues, claims, saves, cancels, endings and recoveries go on while it looks, again and again."""
+    """Check again and again while enqueues, claims, saves, cancels, endings and recoveries are happening."""
     stage.coordinator()
     busy = Busy(stage, client, clinic)
     wait_until(lambda: busy.killed(4), "four processes to be killed while a doctor looks", timeout=60)
@@ -136,9 +139,7 @@ def coordinator(stage: Stage, *words: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_the_command_says_what_is_wrong_mends_it_and_tells_it_by_its_exit_code(
-    stage: Stage, client: Client, clinic: Clinic
-) -> None:
+def test_doctor_command_reports_repairs_and_sets_the_exit_code(stage: Stage, client: Client, clinic: Clinic) -> None:
     handle = client.enqueue("k")
     keys, many = clinic.space.keys_of(handle.id), clinic.space.partitions
     partitions = f"{many} partition{'s' if many > 1 else ''}"
@@ -163,7 +164,7 @@ def test_the_command_says_what_is_wrong_mends_it_and_tells_it_by_its_exit_code(
     assert coordinator(stage, "doctor")[0] == 0
 
 
-def test_a_queue_is_paused_shown_and_unpaused(stage: Stage, client: Client) -> None:
+def test_queue_is_paused_listed_and_resumed(stage: Stage, client: Client) -> None:
     handle = client.enqueue("add", {"left": 1, "right": 2}, queue="nightly")
     assert coordinator(stage, "pause", "--queue", "nightly") == (0, "queue nightly is paused\n")
     assert coordinator(stage, "pause", "--queue", "nightly") == (0, "queue nightly was already paused\n")
@@ -175,7 +176,7 @@ def test_a_queue_is_paused_shown_and_unpaused(stage: Stage, client: Client) -> N
 
 
 @pytest.mark.matrix("more cases with real processes")
-def test_runs_that_are_stuck_are_listed_with_the_reason(stage: Stage, client: Client) -> None:
+def test_stuck_runs_are_listed_with_the_reason(stage: Stage, client: Client) -> None:
     unknown = client.enqueue("unheard-of", queue="nightly")
     overdue = client.enqueue("add", {"left": 1, "right": 1}, delay=60)
     client.enqueue("add", {"left": 1, "right": 1}, delay=60)
@@ -202,8 +203,8 @@ def test_ended_runs_are_discarded_by_filter(stage: Stage, client: Client) -> Non
     assert [view.id for view in client.list(status="cancelled")] == [second.id]
 
 
-def test_a_worker_takes_nothing_of_a_paused_kind_and_goes_on_at_once(stage: Stage, client: Client) -> None:
-    """Without a coordinator nobody else would ring."""
+def test_worker_skips_a_paused_kind_and_claims_immediately_when_it_is_resumed(stage: Stage, client: Client) -> None:
+    """Check that the worker claims immediately. There is no coordinator that would ring the bell."""
     client.pause(kind="add")
     stage.fleet()
     paused = client.enqueue("add", {"left": 1, "right": 2})
@@ -218,7 +219,7 @@ def test_a_worker_takes_nothing_of_a_paused_kind_and_goes_on_at_once(stage: Stag
 
 
 @pytest.mark.matrix("more cases with real processes")
-def test_a_large_namespace_is_looked_at_and_mended_without_blocking_the_server(
+def test_large_namespace_is_checked_and_repaired_without_blocking_the_server(
     start_server: StartServer, namespace: str
 ) -> None:
     server = start_server(settings={**FORGETFUL, "slowlog-log-slower-than": "0", "slowlog-max-len": "100000"})
@@ -235,18 +236,19 @@ def test_a_large_namespace_is_looked_at_and_mended_without_blocking_the_server(
         assert (report.runs, report.found, report.repaired, report.healthy) == (RUNS, RUNS, RUNS, True)
         assert admin.zcard(keys.ready("default:k@0")) == RUNS
         durations = sorted(entry["duration"] for entry in admin.slowlog_get(100_000))
-        # a busy machine stops a server for longer than that now and then, whatever it does
+        # A busy machine sometimes pauses a server for longer than this, whatever the server does.
         assert durations[int(len(durations) * 0.99)] < SLOWEST_MS * 1000
     finally:
         wire.close()
 
 
 @pytest.mark.matrix("more cases with real processes")
-def test_what_runs_were_given_is_not_read_only_to_see_that_it_is_there(
-    start_server: StartServer, namespace: str
-) -> None:
-    """Dozens of runs share a script: with inputs of a megabyte each, copies of them would hold up everybody for 100 ms.
-    What a script has copied is in the memory of the server's Lua until it is collected."""
+def test_check_for_existing_inputs_does_not_read_them(start_server: StartServer, namespace: str) -> None:
+    """Check that the inputs are not copied in Lua.
+
+    One script checks dozens of runs: copies of inputs of a megabyte each would block the server for 100 ms. A copy
+    stays in the memory of the server's Lua until it is collected.
+    """
     server = start_server(settings=FORGETFUL)
     wire = Wire(address(server.url), timeout=30)
     try:
@@ -254,7 +256,8 @@ def test_what_runs_were_given_is_not_read_only_to_see_that_it_is_there(
         with Client(server.url, namespace) as client:
             for _ in range(50):
                 client.enqueue("k", {"large": "x" * 1_000_000})
-        server.admin.execute_command("SCRIPT", "FLUSH", "SYNC")  # another Lua, without what enqueue has copied
+        # A flush gives the server a fresh Lua state, without the copies that enqueue made.
+        server.admin.execute_command("SCRIPT", "FLUSH", "SYNC")
         before = server.admin.info("memory")["used_memory_vm_eval"]
         assert drive(wire, examine(space)).found == 0
         assert server.admin.info("memory")["used_memory_vm_eval"] - before < 1_000_000

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(240)
 
 
 def start(stage: Stage, url: str = "", **options: float) -> subprocess.Popen[bytes]:
-    """One process, when it is ready."""
+    """Start one worker process and wait until it is ready."""
     words = [word for name, value in {"lease": 60, "grace": 1, **options}.items() for word in (f"--{name}", str(value))]
     if url:
         words += ["--url", url]
@@ -50,8 +50,8 @@ def proxy(valkey_server: Server) -> Iterator[Proxy]:
 
 
 @pytest.mark.matrix("more cases of a promise")
-def test_what_a_stopped_process_held_goes_on_in_an_idle_peer(stage: Stage, client: Client) -> None:
-    """20 runs, each with its state, each moved once, no step twice."""
+def test_runs_of_a_stopped_process_continue_in_an_idle_process(stage: Stage, client: Client) -> None:
+    """Check 20 runs with their state: each moves once, and no step is repeated."""
     first = start(stage, grace=60)
     handles = client.enqueue_many([("walks", {})] * 20)
     wait_until(lambda: len(stage.steps()) == 20, "all are under way", 60)
@@ -71,8 +71,8 @@ def test_what_a_stopped_process_held_goes_on_in_an_idle_peer(stage: Stage, clien
     assert stop(second) == 0
 
 
-def test_a_claim_that_is_answered_during_the_drain_strands_nothing(stage: Stage, client: Client, proxy: Proxy) -> None:
-    """The stop comes when the server has given runs to a process that does not know it yet."""
+def test_claim_answered_during_a_drain_leaves_no_run_behind(stage: Stage, client: Client, proxy: Proxy) -> None:
+    """Stop the process after the server has assigned runs to it and before the process has received the answer."""
     fleet = start(stage, proxy.url)
     fault = proxy.hold_next_reply(naming(CLAIM.sha.encode()))
     handles = client.enqueue_many([("walks", {})] * 5)
@@ -90,7 +90,7 @@ def test_a_claim_that_is_answered_during_the_drain_strands_nothing(stage: Stage,
 
 @pytest.mark.matrix("more cases of a promise")
 @pytest.mark.parametrize("stops", [1, 2])
-def test_a_server_that_comes_back_during_the_drain_gets_everything(
+def test_server_that_returns_during_a_drain_receives_every_release(
     make_stage: MakeStage, start_server: Callable[..., Server], stops: int
 ) -> None:
     server = start_server()
@@ -115,10 +115,13 @@ def test_a_server_that_comes_back_during_the_drain_gets_everything(
 
 
 @pytest.mark.matrix("more cases of a promise")
-def test_without_a_server_a_drain_ends_and_names_what_is_left_to_recovery(
+def test_drain_without_a_server_ends_and_names_the_runs_left_to_recovery(
     make_stage: MakeStage, start_server: Callable[..., Server]
 ) -> None:
-    """Also where a handler would be waited for for an hour; when the server is back nothing is lost, and nobody has a strike."""
+    """Check this also with a handler whose grace is an hour.
+
+    When the server is back, no run is lost and no run has a strike.
+    """
     server = start_server()
     stage = make_stage(server.url)
     with Client(stage.url, stage.namespace) as client:
@@ -140,8 +143,8 @@ def test_without_a_server_a_drain_ends_and_names_what_is_left_to_recovery(
 
 
 @pytest.mark.matrix("more cases of a promise")
-def test_handlers_of_a_process_that_slept_past_its_lease_stop(stage: Stage, client: Client) -> None:
-    """They are told, also where they write nothing; what they did since counts for nothing."""
+def test_process_that_was_paused_past_its_lease_stops_its_handlers(stage: Stage, client: Client) -> None:
+    """Check that also handlers that write nothing are stopped. Their work since the lease expired is discarded."""
     stage.coordinator()
     fleet = start(stage, lease=2)
     handles = client.enqueue_many([("walks", {})] * 5)
@@ -162,8 +165,11 @@ def test_handlers_of_a_process_that_slept_past_its_lease_stop(stage: Stage, clie
     assert [stop(fleet), stop(peer)] == [0, 0]
 
 
-def test_handlers_that_make_a_stop_hard_neither_fail_nor_complete(stage: Stage, client: Client) -> None:
-    """A group whose children's clean-up raises, a broad except, bare loops with a cut: all are released, and go on elsewhere."""
+def test_handlers_that_resist_a_stop_are_released(stage: Stage, client: Client) -> None:
+    """Check a task group whose children's clean-up raises, a broad except, and bare loops with a cut.
+
+    All are released and continue in another process.
+    """
     fleet = start(stage, grace=0.2)
     handles = client.enqueue_many([(kind, {}) for kind in KINDS for _ in range(5)])
     for attempt in (1, 2):

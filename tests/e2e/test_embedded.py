@@ -1,4 +1,4 @@
-"""An embedded server that is killed under a running fleet is started again by those who use it, and nothing is lost."""
+"""The processes of a running fleet restart an embedded server that was killed, and no run is lost."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ pytestmark = pytest.mark.matrix("more cases with real processes")
 
 
 def server_pid(directory: Path) -> int:
-    """Of the server that was started last; 0 while it is about to say."""
+    """Return the process id of the server that was started last, or 0 while it is not written yet."""
     return int((directory / "valkey.pid").read_text() or 0)
 
 
 def kill_server(directory: Path) -> int:
-    """kill -9 of the server, when what it has acknowledged until now is in its file: with everysec that waits while an fsync takes
-    long. Which process it was."""
+    """Kill the server with SIGKILL after everything that it has acknowledged is in its file.
+
+    Return its process id. With everysec, a slow fsync delays that moment.
+    """
     wait_until(lambda: _has_written_all(directory), "the server answers, and has written all", timeout=60)
     pid = server_pid(directory)
     os.kill(pid, signal.SIGKILL)
@@ -43,8 +45,8 @@ def _has_written_all(directory: Path) -> bool:
 
 
 @pytest.mark.timeout(240)
-def test_a_killed_embedded_server_is_started_again_by_its_fleet(make_stage: MakeStage, tmp_path: Path) -> None:
-    """The test has no client while it is away: it is the fleet that has started it again."""
+def test_fleet_restarts_a_killed_embedded_server(make_stage: MakeStage, tmp_path: Path) -> None:
+    """Use no client while the server is gone, so that only the fleet can have restarted it."""
     directory = tmp_path / "data"
     stage = make_stage(f"embedded://{directory}")
     coordinator, fleet = stage.coordinator(), stage.fleet(2, lease=5)
@@ -54,7 +56,7 @@ def test_a_killed_embedded_server_is_started_again_by_its_fleet(make_stage: Make
         wait_for_start(stage, 10)
     for _ in range(2):
         dead = kill_server(directory)
-        wait_until(lambda: server_pid(directory) not in (0, dead), "another server", timeout=60)  # noqa: B023  # called at once
+        wait_until(lambda: server_pid(directory) not in (0, dead), "another server", timeout=60)  # noqa: B023  # The function is called immediately.
     with Client(stage.url, stage.namespace) as client:
         handles, delayed = [client.handle(id) for id in ids], client.handle(last)
         assert Counter(handle.wait(120) for handle in handles) == {Status.COMPLETED: 10}

@@ -1,4 +1,4 @@
-"""The promises on a Sentinel group and on a Cluster, through failovers and a resharding in the middle of the work."""
+"""The promises on a Sentinel group and on a Cluster, with failovers and a resharding while runs are working."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def finished(client: Client, handles: Sequence[Handle[Any]], timeout: float = 10
 
 
 def begun(stage: Stage, client: Client, durability: str = "replicated(1)") -> list[Handle[Any]]:
-    """A coordinator, two worker processes, and all runs under way."""
+    """Start a coordinator and two worker processes, and wait until all runs have started."""
     stage.run("coordinator", "init", "--partitions", str(P), "--durability", durability)
     stage.coordinator()
     stage.fleet(2, lease=5, concurrency=RUNS)
@@ -38,23 +38,23 @@ def begun(stage: Stage, client: Client, durability: str = "replicated(1)") -> li
 
 
 def all_moved_after(stage: Stage, moment: float, handles: Sequence[Handle[Any]]) -> float:
-    """Seconds from then until each run has done a step again (or had ended)."""
+    """Return the seconds from the given time until each run has done another step (or has ended)."""
     first: dict[str, float] = {}
     ended: set[str] = set()
     for event in stage.events():
         if event.at > moment + 1.0 and event.what in (
             "step",
             "end",
-        ):  # what was under way at that moment came to its end
+        ):  # The step that was in progress at that moment came to its end.
             first.setdefault(event.run, event.at)
         elif event.what == "end":
-            ended.add(event.run)  # on a busy machine the first ones have when the last ones begin
+            ended.add(event.run)  # On a busy machine the first runs end while the last ones start.
     assert {handle.id for handle in handles} <= set(first) | ended, "a run did not move again"
     return max(first.values(), default=moment) - moment
 
 
 def nothing_lost(stage: Stage, client: Client, handles: Sequence[Handle[Any]]) -> None:
-    """Each run has one ending, with all its steps and no strike."""
+    """Check that each run has one ending, with all its steps and no strike."""
     assert finished(client, handles) == {Status.COMPLETED: RUNS}
     assert {handle.result() for handle in handles} == {STEPS}
     counters = [handle.view().counters for handle in handles]
@@ -66,7 +66,7 @@ def nothing_lost(stage: Stage, client: Client, handles: Sequence[Handle[Any]]) -
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("kind", ["valkey", "redis"])
-def test_a_sentinel_failover_loses_nothing_and_strikes_nobody(
+def test_sentinel_failover_loses_no_run_and_gives_no_strike(
     make_stage: MakeStage, start_group: Callable[..., Group], kind: Kind, record_property: Callable[[str, object], None]
 ) -> None:
     group = start_group(kind)
@@ -76,7 +76,7 @@ def test_a_sentinel_failover_loses_nothing_and_strikes_nobody(
         old = group.master
         killed = time.monotonic()
         old.kill()
-        more = client.enqueue("steps", {"total": 1})  # begins while there is no master
+        more = client.enqueue("steps", {"total": 1})  # This run starts while there is no master.
         wait_until(lambda: group.failed_over(old), "the sentinels have chosen another master", timeout=60)
         elected = time.monotonic()
         nothing_lost(stage, client, handles)
@@ -89,10 +89,13 @@ def test_a_sentinel_failover_loses_nothing_and_strikes_nobody(
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("topology", ["sentinel", "cluster"])
-def test_a_master_that_hangs_is_replaced_and_what_it_says_when_it_wakes_counts_for_nothing(
+def test_paused_master_is_replaced_and_its_late_answers_are_ignored(
     make_stage: MakeStage, start_group: Callable[..., Group], start_cluster: Callable[..., Cluster], topology: str
 ) -> None:
-    """SIGSTOP: its connections stay open, and nobody is told. When it goes on it believes for a moment that it is the master."""
+    """Pause the master with SIGSTOP: its connections stay open, and no client is notified.
+
+    When it continues, it still believes for a moment that it is the master.
+    """
     made: Group | Cluster = start_group() if topology == "sentinel" else start_cluster()
     stage = make_stage(made.url)
     with Client(stage.url, stage.namespace, timeout=50) as client:
@@ -112,7 +115,7 @@ def test_a_master_that_hangs_is_replaced_and_what_it_says_when_it_wakes_counts_f
 
 
 def _all_moved(stage: Stage, moment: float, handles: Sequence[Handle[Any]]) -> float:
-    """When each run had done a step since then, or had ended; 0 where one has not."""
+    """Return when each run had done a step since the given time or had ended, or 0 while one has not."""
     last = {event.run: event.at for event in stage.events()}
     ended = {event.run for event in stage.events("end")}
     waiting = [handle.id for handle in handles if handle.id not in ended and last.get(handle.id, 0.0) <= moment]
@@ -121,7 +124,7 @@ def _all_moved(stage: Stage, moment: float, handles: Sequence[Handle[Any]]) -> f
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("kind", ["valkey", "redis"])
-def test_a_cluster_loses_nothing_through_a_kill_a_hand_over_and_a_resharding(
+def test_cluster_loses_no_run_through_a_kill_a_failover_and_a_resharding(
     make_stage: MakeStage, start_cluster: Callable[..., Cluster], kind: Kind
 ) -> None:
     cluster = start_cluster(kind)
@@ -131,19 +134,23 @@ def test_a_cluster_loses_nothing_through_a_kill_a_hand_over_and_a_resharding(
         tags = [f"{{{stage.namespace}:{partition}}}" for partition in range(P)]
         cluster.reshard(tags[1])
         cluster.hand_over(tags[2])
-        wait_until(cluster.whole, "every master has its replica again", timeout=60)  # else nobody could take over
+        # Without this, no replica could take over.
+        wait_until(cluster.whole, "every master has its replica again", timeout=60)
         victim = cluster.master_of(tags[0])
-        victim.kill()  # whatever its replica has by now
+        victim.kill()  # The failover is forced with whatever the replica has received.
         wait_until(lambda: cluster.replaced(tags[0], victim), "a replica has taken over", timeout=60)
-        victim.restart()  # nothing is confirmed without a replica
+        victim.restart()  # Without a replica, the server confirms nothing.
         nothing_lost(stage, client, handles)
 
 
 @pytest.mark.timeout(240)
-def test_runs_of_other_partitions_do_not_notice_a_master_that_stopped(
+def test_stopped_master_does_not_affect_other_partitions(
     make_stage: MakeStage, start_cluster: Callable[..., Cluster]
 ) -> None:
-    """One master of three, without a replica: claims, saves and endings of the others go on, and new runs are taken."""
+    """Stop one master of three, which has no replica.
+
+    Claims, saves and endings in the other partitions continue, and new runs are accepted.
+    """
     cluster = start_cluster(replicas=0)
     stage = make_stage(cluster.url)
     with Client(stage.url, stage.namespace, timeout=50) as client:
@@ -151,7 +158,8 @@ def test_runs_of_other_partitions_do_not_notice_a_master_that_stopped(
         zero = cluster.master_of(f"{{{stage.namespace}:0}}")
         tags = [f"{{{stage.namespace}:{partition}}}" for partition in range(P)]
         served = {tag: cluster.master_of(tag) for tag in tags}
-        victim = zero  # which has the facts of the namespace: nobody who is at work needs them again
+        # This master stores the settings of the namespace. Running processes do not need to read them again.
+        victim = zero
         away = [partition for partition, tag in enumerate(tags) if served[tag] is victim]
         assert away
         assert len(away) < P

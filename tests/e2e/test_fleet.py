@@ -1,4 +1,4 @@
-"""A fleet keeps its promises whoever dies in it, and always comes to an end."""
+"""A fleet keeps its promises whichever of its processes dies, and always shuts down."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from workers.process.options import WorkerOptions
 from workers.supervisor.supervisor import Supervisor
 
 APP, HARD = "tests.e2e.app:runs", "tests.e2e.fleet_app:runs"
-AGES = 60.0  # a lease that no test lives to see the end of
+AGES = 60.0  # This lease is longer than any test.
 
 
 def start(
     stage: Stage, *places: str, processes: int = 1, grace: float = 5.0, lease: float = AGES
 ) -> subprocess.Popen[bytes]:
-    """A fleet whose leases outlast the test: what comes back does so by its supervisor's doing."""
+    """Start a fleet whose leases outlast the test, so that only the supervisor can free the runs of a dead child."""
     options = ["--processes", processes, "--concurrency", 20, "--lease", lease, "--grace", grace]
     return stage._start("workers", "start", *(places or (APP, HARD)), *map(str, options))
 
 
 def gone(pid: int) -> bool:
-    """A zombie that nobody waits for has ended, too."""
+    """Return True if the process has ended. A zombie that is not reaped yet has ended, too."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -54,8 +54,8 @@ def first_child(fleet: subprocess.Popen[bytes]) -> int:
 
 
 @pytest.fixture
-def heirs(stage: Stage) -> Iterator[Callable[[], list[int]]]:
-    """The processes that a handler left behind."""
+def orphans(stage: Stage) -> Iterator[Callable[[], list[int]]]:
+    """Return the processes that a handler left behind."""
 
     def found() -> list[int]:
         return [event.number for event in stage.events("heir")]
@@ -69,8 +69,8 @@ def heirs(stage: Stage) -> Iterator[Callable[[], list[int]]]:
 # ---- a child dies ----------------------------------------------------------------------------------------------------
 
 
-def test_the_runs_of_a_killed_child_are_elsewhere_at_once(stage: Stage, client: Client) -> None:
-    """No coordinator, and a lease that does not end: only the supervisor can have done it."""
+def test_runs_of_a_killed_child_restart_elsewhere_immediately(stage: Stage, client: Client) -> None:
+    """Check that the supervisor abandons the runs: there is no coordinator, and the lease never expires."""
     fleet = start(stage, processes=2)
     handles = client.enqueue_many([("holder", {})] * 30)
     wait_for_start(stage, 30)
@@ -87,22 +87,22 @@ def test_the_runs_of_a_killed_child_are_elsewhere_at_once(stage: Stage, client: 
     assert {handle.view().status for handle in handles} == {Status.QUEUED}
 
 
-def test_a_child_whose_own_processes_live_on_is_given_up_at_once(
-    stage: Stage, client: Client, heirs: Callable[[], list[int]]
+def test_killed_child_is_abandoned_although_its_own_processes_live_on(
+    stage: Stage, client: Client, orphans: Callable[[], list[int]]
 ) -> None:
-    """A fork has the child's pipes open: its supervisor must not wait for their end."""
+    """Leave a forked process behind that holds the child's pipes open: the supervisor must not wait until they close."""
     fleet = start(stage)
     handle = client.enqueue("forks", {})
     assert handle.result(AGES / 2) == "went on"
-    assert not any(gone(pid) for pid in heirs()), "the test shows nothing if they have ended"
-    assert len(heirs()) == 2
+    assert not any(gone(pid) for pid in orphans()), "the test shows nothing if they have ended"
+    assert len(orphans()) == 2
     assert stop(fleet) == 0
 
 
 @pytest.mark.parametrize("code", [0, 1])
-def test_a_handler_that_ends_its_process_is_a_crash_with_a_strike(stage: Stage, client: Client, code: int) -> None:
-    """The exit code says nothing: a handler may have chosen it."""
-    stage.coordinator()  # the second strike comes back delayed
+def test_handler_that_exits_its_process_gets_a_strike(stage: Stage, client: Client, code: int) -> None:
+    """Ignore the exit code, because a handler can choose it."""
+    stage.coordinator()  # After the second strike the run is delayed.
     fleet = start(stage)
     handle = client.enqueue("exits", {"code": code})
     assert handle.wait(90) == Status.DEAD
@@ -111,8 +111,8 @@ def test_a_handler_that_ends_its_process_is_a_crash_with_a_strike(stage: Stage, 
     assert stop(fleet) == 0
 
 
-def test_a_tool_that_reads_its_input_finds_none(stage: Stage, client: Client) -> None:
-    """Standard input is no handler's: what a child is told comes by a way of its own."""
+def test_standard_input_of_a_handler_is_empty(stage: Stage, client: Client) -> None:
+    """Give handlers an empty standard input. The supervisor's commands reach a child another way."""
     start(stage)
     assert client.enqueue("reads_stdin", {}).result(60) == ""
 
@@ -121,7 +121,7 @@ def test_a_tool_that_reads_its_input_finds_none(stage: Stage, client: Client) ->
 
 
 @pytest.mark.matrix("more cases with real processes")
-def test_a_lifespan_that_raises_claims_nothing_says_so_and_does_not_spin(stage: Stage, client: Client) -> None:
+def test_failing_lifespan_is_reported_and_restarted_slowly_without_claims(stage: Stage, client: Client) -> None:
     handle = client.enqueue("never", {})
     fleet = start(stage, "tests.e2e.fleet_app:raising")
     wait_until(
@@ -135,8 +135,8 @@ def test_a_lifespan_that_raises_claims_nothing_says_so_and_does_not_spin(stage: 
 
 
 @pytest.mark.matrix("more cases with real processes")
-def test_children_that_die_by_themselves_when_they_are_ready_do_not_spin(stage: Stage) -> None:
-    """No run is to blame, so no strike would ever end it."""
+def test_children_that_die_after_they_are_ready_are_restarted_slowly(stage: Stage) -> None:
+    """Limit the restarts, because no run is to blame and so no strike would ever end them."""
     fleet = start(stage, "tests.e2e.fleet_app:dying")
     wait_until(
         lambda: "end as soon as they start (4 times" in stage.logs(), "the supervisor has had enough", timeout=60
@@ -144,10 +144,10 @@ def test_children_that_die_by_themselves_when_they_are_ready_do_not_spin(stage: 
     assert stop(fleet, timeout=30) in (0, 1)
 
 
-async def test_a_process_that_can_not_be_started_is_tried_again(
+async def test_supervisor_retries_a_process_that_can_not_be_started(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No more processes or files: it may pass, and must not end the fleet."""
+    """Fail the start for lack of processes or files: this may pass, and must not end the fleet."""
     monkeypatch.setenv("JOURNAL", str(stage.journal))
     make, refused = asyncio.create_subprocess_exec, [BlockingIOError(11, "Resource temporarily unavailable")] * 3
 
@@ -169,8 +169,8 @@ async def test_a_process_that_can_not_be_started_is_tried_again(
 
 @pytest.mark.matrix("more cases with real processes")
 @pytest.mark.parametrize("place", ["tests.e2e.fleet_app:hanging", HARD])
-def test_a_stop_while_children_start_ends_at_once(stage: Stage, place: str) -> None:
-    """Whether they still import or wait for a lifespan that never opens."""
+def test_stop_while_children_start_ends_immediately(stage: Stage, place: str) -> None:
+    """Stop the fleet while the children are importing, or while they wait for a lifespan that never opens."""
     fleet = start(stage, place, processes=2)
     first_child(fleet)
     if place != HARD:
@@ -180,7 +180,7 @@ def test_a_stop_while_children_start_ends_at_once(stage: Stage, place: str) -> N
 
 
 @pytest.mark.matrix("more cases with real processes")
-def test_a_stop_while_the_server_is_away_is_not_waited_for(
+def test_stop_while_the_server_is_gone_ends_immediately(
     make_stage: MakeStage, start_server: Callable[[], Server]
 ) -> None:
     server = start_server()
@@ -197,7 +197,7 @@ def test_a_stop_while_the_server_is_away_is_not_waited_for(
 # ---- ends ------------------------------------------------------------------------------------------------------------
 
 
-def test_children_whose_supervisor_is_killed_drain_and_end(stage: Stage, client: Client) -> None:
+def test_children_of_a_killed_supervisor_drain_and_end(stage: Stage, client: Client) -> None:
     fleet = start(stage, processes=2, grace=0.5)
     handles = client.enqueue_many([("holder", {})] * 10)
     wait_for_start(stage, 10)
@@ -210,7 +210,7 @@ def test_children_whose_supervisor_is_killed_drain_and_end(stage: Stage, client:
     assert not client.workers()
 
 
-def test_a_second_signal_skips_the_grace(stage: Stage, client: Client) -> None:
+def test_second_signal_skips_the_grace_period(stage: Stage, client: Client) -> None:
     fleet = start(stage)
     handle = client.enqueue("patient", {})
     wait_for_start(stage)
@@ -221,8 +221,8 @@ def test_a_second_signal_skips_the_grace(stage: Stage, client: Client) -> None:
     assert (view.status, view.counters.strikes, view.counters.releases) == (Status.QUEUED, 0, 1)
 
 
-def test_an_interrupt_to_the_whole_group_ends_all_in_order(stage: Stage, client: Client) -> None:
-    """Ctrl-C in a terminal."""
+def test_interrupt_of_the_process_group_shuts_down_in_order(stage: Stage, client: Client) -> None:
+    """Send the signal to the whole process group, as Ctrl-C in a terminal does."""
     command = [str(Path(sys.executable).parent / "workers"), "start", APP, "--processes", "2", "--grace", "0.5"]
     environment = stage.environment("worker")
     with (stage.directory / "log-group").open("wb") as log:
@@ -238,7 +238,7 @@ def test_an_interrupt_to_the_whole_group_ends_all_in_order(stage: Stage, client:
 
 
 @pytest.mark.matrix("more cases with real processes")
-def test_a_plain_handler_does_not_keep_a_process_whose_lifespan_closes_badly(stage: Stage, client: Client) -> None:
+def test_process_whose_lifespan_fails_on_close_does_not_wait_for_a_plain_handler(stage: Stage, client: Client) -> None:
     fleet = start(stage, "tests.e2e.fleet_app:closing_badly")
     handle = client.enqueue("deaf", {})
     wait_for_start(stage)
@@ -250,10 +250,10 @@ def test_a_plain_handler_does_not_keep_a_process_whose_lifespan_closes_badly(sta
 
 @pytest.mark.matrix("more cases with real processes")
 @pytest.mark.timeout(120)
-async def test_a_child_that_does_not_end_is_killed_and_nobody_is_to_blame(
+async def test_child_that_does_not_end_is_killed_without_a_strike(
     stage: Stage, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A blocked event loop hears no signal."""
+    """Block the event loop of the child, so that it does not handle the signal."""
     monkeypatch.setenv("JOURNAL", str(stage.journal))
     options = WorkerOptions(Settings(stage.urls["worker"], stage.namespace), grace=0.5, lease=AGES)
     fleet = Supervisor(["tests.e2e.fleet_app:blocking"], options, exit_timeout=1.0)
@@ -269,7 +269,7 @@ async def test_a_child_that_does_not_end_is_killed_and_nobody_is_to_blame(
 # ---- what others see -------------------------------------------------------------------------------------------------
 
 
-def test_no_secret_is_among_the_arguments_of_any_process(
+def test_process_arguments_contain_no_secret(
     make_stage: MakeStage, start_server: Callable[..., Server], namespace: str
 ) -> None:
     server = start_server()
@@ -284,7 +284,7 @@ def test_no_secret_is_among_the_arguments_of_any_process(
 
 
 @pytest.mark.matrix("more cases with real processes")
-def test_children_outlive_an_outage_and_leave_nothing_behind(
+def test_children_survive_an_outage_and_leave_nothing_behind(
     make_stage: MakeStage, start_server: Callable[..., Server]
 ) -> None:
     server = start_server()
@@ -305,7 +305,7 @@ def test_children_outlive_an_outage_and_leave_nothing_behind(
     assert not server.admin.exists(Keys(stage.namespace, 0).workers())
 
 
-def test_the_last_one_out_stops_the_embedded_server(stage: Stage, tmp_path: Path) -> None:
+def test_last_process_stops_the_embedded_server(stage: Stage, tmp_path: Path) -> None:
     stage.urls = {"worker": f"embedded://{tmp_path / 'here'}"}
     fleet = start(stage)
     ready(stage)

@@ -1,4 +1,7 @@
-"""The grace of a run is taken by who asks for it twice, and by nobody else: two who ask once each are one drain."""
+"""Only a stop that is requested twice from the same source ends the grace of a run.
+
+One request each from two sources is one drain.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,13 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.matrix("more cases with real processes")
 
 
-def goes_on(stage: Stage, more: int = 50) -> None:
-    """Its event loop has come round often enough for whatever it was told."""
+def wait_for_ticks(stage: Stage, more: int = 50) -> None:
+    """Wait until the event loop has run often enough to handle every request."""
     before = len(stage.events("tick"))
     wait_until(lambda: len(stage.events("tick")) >= before + more, "the handler goes on", timeout=30)
 
 
-def asked_by(how: str, stage: Stage, fleet: int) -> None:
+def request_drain(how: str, stage: Stage, fleet: int) -> None:
     if how == "drain":
         stage.run("workers", "drain", f"{socket.gethostname()}:{children(fleet)[0]}")
     else:
@@ -32,15 +35,19 @@ def asked_by(how: str, stage: Stage, fleet: int) -> None:
 @pytest.mark.parametrize(
     ("first", "then"), [("drain", signal.SIGTERM), ("drain", signal.SIGKILL), ("stop", signal.SIGKILL)]
 )
-def test_two_who_ask_once_each_leave_the_grace(stage: Stage, client: Client, first: str, then: signal.Signals) -> None:
-    """A worker that drains is told to by its supervisor too, or its supervisor dies: no handler is cut short for that."""
+def test_one_stop_request_each_from_two_sources_keeps_the_grace(
+    stage: Stage, client: Client, first: str, then: signal.Signals
+) -> None:
+    """Check that the handler keeps its grace when its draining worker is also stopped by its supervisor, or loses its
+    supervisor.
+    """
     fleet = start(stage)
     handle = client.enqueue("ticks", {})
-    goes_on(stage, 1)
+    wait_for_ticks(stage, 1)
     worker = first_child(fleet)
-    asked_by(first, stage, fleet.pid)
+    request_drain(first, stage, fleet.pid)
     fleet.send_signal(then)
-    goes_on(stage)
+    wait_for_ticks(stage)
     stage.open_gate("enough")
     assert handle.result(30) == "in peace"
     assert (handle.view().status, handle.view().attempt) == (Status.COMPLETED, 1)

@@ -1,4 +1,4 @@
-"""`--health` over real processes: what an orchestrator sees of a start, an outage, a blocked process, a drain."""
+"""`--health` with real processes: what an orchestrator sees during a start, an outage, a blocked process and a drain."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ APP, HARD = "tests.e2e.app:runs", "tests.e2e.fleet_app:runs"
 
 
 def get(port: int, path: str) -> tuple[int, list[str]]:
-    """The status and the reasons; 0 where nobody listens yet."""
+    """Return the status and the reasons; the status is 0 while the port does not listen."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
             return answer.status, json.loads(answer.read())["reasons"]
@@ -52,7 +52,7 @@ def answers(port: int, path: str, status: int) -> list[str]:
 
 
 @pytest.mark.matrix("more cases with real processes")
-def test_a_fleet_is_ready_with_its_last_process_live_in_an_outage_and_not_ready_when_it_drains(
+def test_fleet_is_ready_with_all_processes_live_in_an_outage_and_not_ready_in_a_drain(
     make_stage: MakeStage, start_server: Callable[..., Server]
 ) -> None:
     server, port = start_server(), free_port()
@@ -65,7 +65,7 @@ def test_a_fleet_is_ready_with_its_last_process_live_in_an_outage_and_not_ready_
         wait_for_start(stage)
         server.kill()
         wait_until(lambda: stage.logs().count("heartbeat failed") >= 2, "both have noticed")
-        until = stage.now() + 9.0  # more than two leases
+        until = stage.now() + 9.0  # This is longer than two leases.
 
         def stays_live() -> bool:
             assert get(port, "/live") == (200, [])
@@ -74,17 +74,20 @@ def test_a_fleet_is_ready_with_its_last_process_live_in_an_outage_and_not_ready_
         wait_until(stays_live, "more than two leases have passed")
         assert get(port, "/ready") == (200, [])
         server.restart()
-        fleet.send_signal(signal.SIGTERM)  # at once, whoever has noticed
+        fleet.send_signal(signal.SIGTERM)  # This is answered immediately, whichever process has noticed the stop.
         assert answers(port, "/ready", 503) == ["the fleet is draining"]
         assert get(port, "/live") == (200, [])
         assert stop(fleet) == 0, stage.logs()
-        view = handle.view()  # its peer may have had it for a moment
+        view = handle.view()  # The other process may have had the run for a moment.
         assert (view.status, view.counters.strikes, view.counters.recoveries) == (Status.QUEUED, 0, 0)
 
 
 @pytest.mark.matrix("more cases with real processes")
-def test_a_second_stop_is_heard_also_by_a_process_that_has_not_handled_the_first(stage: Stage, client: Client) -> None:
-    """Two signals that are pending at once are one. Its handler would be waited for for an hour."""
+def test_second_stop_reaches_a_process_that_has_not_handled_the_first(stage: Stage, client: Client) -> None:
+    """Send the second signal while the first is pending: the kernel merges equal signals.
+
+    The handler has a grace of an hour.
+    """
     port = free_port()
     fleet = start(stage, port)
     answers(port, "/ready", 200)
@@ -94,7 +97,7 @@ def test_a_second_stop_is_heard_also_by_a_process_that_has_not_handled_the_first
     os.kill(child, signal.SIGSTOP)
     for _ in range(2):
         fleet.send_signal(signal.SIGTERM)
-        wait_until(lambda: not pends(fleet.pid, signal.SIGTERM), "the supervisor has got it")
+        wait_until(lambda: not is_pending(fleet.pid, signal.SIGTERM), "the supervisor has got it")
         assert answers(port, "/ready", 503) == ["the fleet is draining"], "and its event loop has seen to it"
     os.kill(child, signal.SIGCONT)
     assert fleet.wait(60) == 0, stage.logs()
@@ -102,15 +105,15 @@ def test_a_second_stop_is_heard_also_by_a_process_that_has_not_handled_the_first
     assert (view.status, view.counters.releases, view.counters.recoveries) == (Status.QUEUED, 1, 0)
 
 
-def pends(pid: int, number: signal.Signals) -> bool:
-    """Whether a signal has come and was not taken yet."""
+def is_pending(pid: int, number: signal.Signals) -> bool:
+    """Return True if a signal is pending for the process."""
     lines = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return bool((int(lines["ShdPnd"], 16) | int(lines["SigPnd"], 16)) >> (number - 1) & 1)
 
 
 @pytest.mark.matrix("more cases with real processes")
-def test_a_process_that_stands_still_is_not_live(stage: Stage, client: Client) -> None:
-    """Of two, one: stopped by SIGSTOP, as by a hypervisor."""
+def test_fleet_with_a_paused_process_is_not_live(stage: Stage, client: Client) -> None:
+    """Pause one of two processes with SIGSTOP, as a hypervisor would."""
     port = free_port()
     fleet = start(stage, port, "--processes", 2, "--lease", 4)
     answers(port, "/ready", 200)
@@ -124,7 +127,7 @@ def test_a_process_that_stands_still_is_not_live(stage: Stage, client: Client) -
     assert stop(fleet) == 0
 
 
-def test_a_coordinator_says_when_it_was_answered_first(
+def test_coordinator_is_ready_after_the_first_answer_of_its_server(
     make_stage: MakeStage, start_server: Callable[..., Server]
 ) -> None:
     server, port = start_server(), free_port()
@@ -139,7 +142,7 @@ def test_a_coordinator_says_when_it_was_answered_first(
 
 
 @pytest.mark.matrix("more cases with real processes")
-def test_a_port_that_is_taken_ends_both_starts_before_they_begin(stage: Stage) -> None:
+def test_used_health_port_stops_both_commands_before_they_start(stage: Stage) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert start(stage, port).wait(30) == 2
@@ -154,8 +157,8 @@ def test_a_port_that_is_taken_ends_both_starts_before_they_begin(stage: Stage) -
 # ---- beside a fleet --------------------------------------------------------------------------------------------------
 
 
-def test_a_coordinator_beside_the_fleet_does_the_work_and_is_stopped_last(stage: Stage, client: Client) -> None:
-    """A delayed run comes by its doing; while the fleet drains it is still at work."""
+def test_coordinator_of_a_fleet_works_and_stops_last(stage: Stage, client: Client) -> None:
+    """Check that the coordinator enqueues a delayed run, and that it still works while the fleet drains."""
     port = free_port()
     fleet = start(stage, port, "--coordinator", "--grace", 60)
     answers(port, "/ready", 200)
@@ -172,15 +175,15 @@ def test_a_coordinator_beside_the_fleet_does_the_work_and_is_stopped_last(stage:
     assert "no coordinator is running" not in logs
 
 
-def test_the_registries_of_several_modules_are_one_fleet(stage: Stage, client: Client) -> None:
-    """start() names two."""
+def test_one_fleet_serves_the_registries_of_several_modules(stage: Stage, client: Client) -> None:
+    """Start a fleet with two registries."""
     fleet = start(stage, free_port())
     assert client.enqueue("steps", {"total": 1}).wait(60) == Status.COMPLETED
     assert client.enqueue("reads_stdin", {}).wait(60) == Status.COMPLETED
     assert stop(fleet) == 0
 
 
-def test_a_kind_in_two_registries_is_refused_in_a_sentence(stage: Stage) -> None:
+def test_kind_in_two_registries_is_rejected_in_one_sentence(stage: Stage) -> None:
     again = "tests.e2e.fleet_app:raising", "tests.e2e.fleet_app:dying"
     assert stage._start("workers", "start", *again).wait(30) == 3
     (sentence,) = stage.logs().splitlines()

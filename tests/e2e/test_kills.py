@@ -1,4 +1,4 @@
-"""kill -9 at random moments of an agent's work, as often as RUNS_TEST_KILLS says: nothing that was acknowledged is done again."""
+"""SIGKILL at random moments of an agent's work, RUNS_TEST_KILLS times: no acknowledged work is repeated."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ pytestmark = pytest.mark.matrix("more cases of a promise")
 
 KILLS = int(os.environ.get("RUNS_TEST_KILLS", "12"))
 CONCURRENCY = 10
-LAST_BUT_ONE = 2  # strikes: with one more the run is dead
+LAST_BUT_ONE = 2  # With one more strike than this, the run is dead.
 
 
 @dataclass
-class Herd:
-    """So many runs at once; for each that ends another begins."""
+class ConstantLoad:
+    """A constant number of runs. When one ends, the next one is enqueued."""
 
     client: Client
     handles: dict[str, Handle[str]] = field(default_factory=dict)
@@ -39,18 +39,24 @@ class Herd:
             self.handles[topic] = handle
             self.living.add(topic)
 
-    def may_be_struck(self) -> bool:
-        """Whether a kill may come: not while a run that got nowhere twice would die of it, as it should."""
+    def may_kill(self) -> bool:
+        """Return True if a process may be killed now.
+
+        A kill must not be the third strike of a run that made no progress twice.
+        """
         views = {topic: self.handles[topic].view() for topic in self.living}
         self.living -= {topic for topic, view in views.items() if view.status.ended}
         if any(view.counters.strikes >= LAST_BUT_ONE for view in views.values() if not view.status.ended):
-            return False  # and no others begin: it waits for a process that has nothing else
+            return False  # No other runs are started, because this run waits for an empty process.
         self.fill()
         return True
 
 
 def kill_one(stage: Stage, fleet: int) -> None:
-    """One of its processes that has begun to save: those that end before they are ready are replaced more and more slowly."""
+    """Kill a process that has begun to save.
+
+    The supervisor replaces processes that end before they are ready more and more slowly.
+    """
 
     def at_work() -> list[int]:
         working = {event.pid for event in stage.events("saved")}
@@ -61,21 +67,22 @@ def kill_one(stage: Stage, fleet: int) -> None:
         os.kill(victim, signal.SIGKILL)
 
 
-def kill_again_and_again(herd: Herd, stage: Stage, fleet: int) -> None:
+def kill_again_and_again(herd: ConstantLoad, stage: Stage, fleet: int) -> None:
     for _ in range(KILLS):
-        # a random moment: when so many bytes more are in the journal, which may be now, or after a second or so of work
+        # The random moment is when the journal has grown by a random number of bytes: immediately, or after a second or
+        # so of work.
         size: float = stage.journal.stat().st_size + random.choice([0, 2_000, 60_000, 60_000]) * random.random()
         wait_until(partial(it_is_time, herd, stage, size), "a moment at which no run would die", timeout=60)
         kill_one(stage, fleet)
 
 
-def it_is_time(herd: Herd, stage: Stage, size: float) -> bool:
-    return herd.may_be_struck() and stage.journal.stat().st_size >= size
+def it_is_time(herd: ConstantLoad, stage: Stage, size: float) -> bool:
+    return herd.may_kill() and stage.journal.stat().st_size >= size
 
 
 @dataclass
-class Account:
-    """What the journal says, judged line by line."""
+class JournalCheck:
+    """The journal, checked line by line."""
 
     resumed: int = 0
     wrong: list[str] = field(default_factory=list)
@@ -102,20 +109,20 @@ class Account:
 
 
 @pytest.mark.timeout(120 + 5 * KILLS)
-def test_an_agent_that_is_killed_at_random_moments_goes_on_from_what_was_acknowledged(stage: Stage, client: Client):
+def test_agent_killed_at_random_moments_resumes_from_acknowledged_work(stage: Stage, client: Client):
     begun = stage.now()
     stage.coordinator()
     options = ["--processes", "2", "--concurrency", str(CONCURRENCY), "--lease", "15"]
     fleet = stage._start("workers", "start", "tests.e2e.agent_app:runs", *options)
-    herd = Herd(client)
+    herd = ConstantLoad(client)
     herd.fill()
     wait_until(lambda: stage.events("start"), "the first run has started", timeout=60)
     kill_again_and_again(herd, stage, fleet.pid)
     endings = Counter(handle.wait(120) for handle in herd.handles.values())
     assert endings == {Status.COMPLETED: len(herd.handles)}, "none is dead, failed or forgotten"
     assert {topic: handle.result() for topic, handle in herd.handles.items()} == {t: answer(t) for t in herd.handles}
-    account = Account()
-    for event in stage.events():  # whoever was killed wrote nothing later: the order of the lines is that of the owners
+    account = JournalCheck()
+    for event in stage.events():  # A killed process writes nothing later, so the lines are in the order of the owners.
         account.take(event)
     print(
         f"{KILLS} kills, {len(herd.handles)} runs of {TURNS} turns, {account.resumed} resumed, "
@@ -126,8 +133,8 @@ def test_an_agent_that_is_killed_at_random_moments_goes_on_from_what_was_acknowl
 
 
 @pytest.mark.timeout(120)
-def test_a_process_that_is_killed_when_it_is_born_does_not_take_its_supervisor_along(stage: Stage, client: Client):
-    """Before it has read what it is to do."""
+def test_child_killed_at_its_start_does_not_end_the_supervisor(stage: Stage, client: Client):
+    """Kill the process before it has read its configuration."""
     stage.coordinator()
     fleet = stage._start("workers", "start", "tests.e2e.agent_app:runs", "--processes", "2")
     for born in range(4):

@@ -1,4 +1,4 @@
-"""The server goes away; nobody is taken for dead because of it."""
+"""The server goes away. No worker counts as dead because of that."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from tests.e2e.conftest import MakeStage
 from tests.e2e.processes import children, stop, wait_for_start
 from tests.waiting import wait_until
 
-LEASE = 4.0  # and so long is recovery held: who wakes up within it, on a busy machine too, has lost nothing
-HELD = "recovery is held for"  # what a coordinator says then
+# Recovery is paused for as long: a worker that continues within that time, on a busy machine too, has lost nothing.
+LEASE = 4.0
+HELD = "recovery is held for"  # A coordinator logs this when it pauses recovery.
 
 
 @pytest.mark.promise(5)
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("how", ["killed", pytest.param("paused", marks=pytest.mark.matrix("more cases of a promise"))])
-def test_three_leases_without_a_server_cost_nothing(make_stage: MakeStage, start_server: Any, how: str) -> None:
-    """Workers stay alive, the coordinator is replaced meanwhile: no recovery, no strike, all runs go on. The new coordinator is the
-    first that the server answers, so that it finds nothing but leases that have run out."""
+def test_outage_of_three_leases_gives_no_strike(make_stage: MakeStage, start_server: Any, how: str) -> None:
+    """Replace the coordinator while the server is gone, so that the new one finds only expired leases.
+
+    There is no recovery and no strike, and all runs continue.
+    """
     server = start_server()
     stage = make_stage(server)
     coordinator = stage.coordinator()
@@ -35,7 +38,7 @@ def test_three_leases_without_a_server_cost_nothing(make_stage: MakeStage, start
         server.kill() if how == "killed" else server.pause()
         coordinator.kill()
         coordinator.wait()
-        # nothing happens for three leases: that is the point, and so the clock is asked
+        # The test needs three leases in which nothing happens, so it waits for the clock.
         began = stage.now()
         wait_until(lambda: stage.now() - began > 3 * LEASE + 0.5, "three leases have passed")
         workers = children(fleet.pid)
@@ -53,7 +56,7 @@ def test_three_leases_without_a_server_cost_nothing(make_stage: MakeStage, start
 
 
 @pytest.mark.timeout(60)
-def test_a_drain_without_a_server_ends_and_says_what_it_left(make_stage: MakeStage, start_server: Any) -> None:
+def test_drain_without_a_server_ends_and_logs_the_runs_it_left(make_stage: MakeStage, start_server: Any) -> None:
     server = start_server()
     stage = make_stage(server)
     fleet = stage.fleet(1, lease=2, grace=0.5)

@@ -1,7 +1,7 @@
-"""A promise, and a part of the contract, in each place that the environment can name: the short form of whole suites there.
+"""One promise and one part of the contract on each kind of server that the environment can select.
 
-The long form (see docs/operations/servers.md): RUNS_TEST_TOPOLOGY, RUNS_TEST_UNREST and RUNS_TEST_RIGHTS over tests/e2e and
-tests/contract.
+This is the short form. For the long form (see docs/operations/servers.md), run tests/e2e and tests/contract with
+RUNS_TEST_TOPOLOGY, RUNS_TEST_UNREST and RUNS_TEST_RIGHTS.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from tests.e2e.processes import ROOT
 
 pytestmark = pytest.mark.matrix("a topology of their own")
 
-PROMISE = "tests/e2e/test_promises.py::test_a_resumed_run_sees_at_least_the_last_acknowledged_checkpoint"
+PROMISE = "tests/e2e/test_promises.py::test_resumed_run_sees_at_least_the_last_acknowledged_checkpoint"
 
 
 def suite(*words: str, **environment: str) -> str:
-    """What a run of some tests says; it ends well. Nothing of it is left, however it ends."""
+    """Run some tests with these environment variables, check that they pass, and return their output.
+
+    Remove everything they leave behind.
+    """
     named = {name: text for name, text in os.environ.items() if not name.startswith(("RUNS_", "PYTEST_"))}
     command = [sys.executable, "-m", "pytest", "-q", "-rP", "-p", "no:cacheprovider", "--timeout", "150", *words]
     running = subprocess.Popen(
@@ -42,7 +45,7 @@ def suite(*words: str, **environment: str) -> str:
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("topology", ["cluster", "sentinel"])
-def test_a_promise_is_kept_as_the_users_of_the_roles_through_a_failover(topology: str) -> None:
+def test_promise_holds_for_acl_users_through_a_failover(topology: str) -> None:
     said = suite(PROMISE, RUNS_TEST_TOPOLOGY=topology, RUNS_TEST_UNREST="yes", RUNS_TEST_RIGHTS="yes")
     assert "unrest: a hand-over in the middle" in said
     assert "durability replicated(" in said
@@ -51,7 +54,7 @@ def test_a_promise_is_kept_as_the_users_of_the_roles_through_a_failover(topology
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("topology", ["cluster", "sentinel"])
-def test_the_contract_is_kept_while_masters_are_replaced(topology: str) -> None:
-    chosen = f"{topology} and (key or wait or cancel)"  # with one partition and with four
+def test_contract_holds_while_masters_are_replaced(topology: str) -> None:
+    chosen = f"{topology} and (key or wait or cancel)"  # The contract runs with one partition and with four.
     said = suite("-s", "tests/contract/test_client.py", "-k", chosen, RUNS_TEST_UNREST="yes")
     assert re.search(r"unrest: a hand-over [1-9]", said), said[-2000:]

@@ -1,4 +1,4 @@
-"""Promise 6: a poison run cannot loop, and cannot take its neighbours along."""
+"""Promise 6: a poison run can not loop, and can not take other runs down with it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def statuses(handles: Sequence[Handle[Any]], timeout: float = 150) -> Counter[St
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("poisonous", [1, pytest.param(12, marks=pytest.mark.matrix("more cases of a promise"))])
-def test_exactly_the_poison_is_dead(stage: Stage, client: Client, poisonous: int) -> None:
-    """Poison aborts its process, among 100 good ones, one of them slow to its first checkpoint."""
+def test_only_the_poison_run_is_dead(stage: Stage, client: Client, poisonous: int) -> None:
+    """Abort the process from a poison run among 100 good ones, one of which is slow to reach its first checkpoint."""
     stage.coordinator()
     good = client.enqueue_many([("steps", {"total": 5, "seconds": 0.1})] * (GOOD // 2))
     good.append(client.enqueue("slow_first", {"seconds": 2.0}))
@@ -38,7 +38,7 @@ def test_exactly_the_poison_is_dead(stage: Stage, client: Client, poisonous: int
     assert statuses(good) == {Status.COMPLETED: GOOD}
     assert statuses(poison) == {Status.DEAD: poisonous}
     assert {handle.view().counters.strikes for handle in poison} == {3}
-    # a claim that no replica has confirmed is given back: an attempt in which nothing began
+    # A claim that no replica has confirmed is released: an attempt in which no handler began.
     assert UNREST or {handle.view().attempt for handle in poison} == {3}, (
         "a poison run is tried three times and no more"
     )
@@ -46,8 +46,11 @@ def test_exactly_the_poison_is_dead(stage: Stage, client: Client, poisonous: int
 
 
 @pytest.mark.timeout(200)
-def test_malformed_runs_stop_nobody(stage: Stage, client: Client) -> None:
-    """30 runs whose inputs don't fit, ahead of 300 good ones, four processes: 300 completed, 30 dead with a sentence."""
+def test_malformed_runs_do_not_stop_other_runs(stage: Stage, client: Client) -> None:
+    """Enqueue 30 runs whose inputs do not fit before 300 good ones, for four processes.
+
+    300 complete, and 30 are dead with a sentence.
+    """
     stage.coordinator()
     malformed = client.enqueue_many([("add", {"left": 1, "wrong": 2})] * 30)
     good = client.enqueue_many([("add", {"left": 1, "right": number}) for number in range(300)])
@@ -62,10 +65,13 @@ def test_malformed_runs_stop_nobody(stage: Stage, client: Client) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_most_workers_killed_at_once_are_recovered_after_one_hold(stage: Stage, client: Client) -> None:
-    """A whole tree dies, six of seven: that is held for a lease and not for ever. Where a judgement falls between their deadlines
-    the first ones cost their runs a strike; nothing costs two. Nobody is started afterwards: a supervisor that starts gives up
-    what died on its host, and nothing would be left to hold."""
+def test_most_workers_killed_at_once_are_recovered_after_one_pause(stage: Stage, client: Client) -> None:
+    """Kill a whole process tree, six of seven workers: recovery pauses for one lease and then proceeds.
+
+    If a check falls between two deadlines, the first runs get one strike; none gets two. No worker is started
+    afterwards: a new supervisor would abandon the runs of dead processes on its host, and none would be left to
+    recover.
+    """
     stage.coordinator()
     fleet = stage.fleet(6, lease=4, concurrency=10)
     handles = client.enqueue_many([("steps", {"total": 100_000, "seconds": 0.1, "gate": "all"})] * 50)
@@ -74,7 +80,7 @@ def test_most_workers_killed_at_once_are_recovered_after_one_hold(stage: Stage, 
     wait_until(lambda: stage.logs().count("ready: ") == 7, "the seventh is there", timeout=60)
     tree = [fleet.pid, *children(fleet.pid)]
     for pid in tree:
-        os.kill(pid, signal.SIGSTOP)  # so that no child has time to see its supervisor go
+        os.kill(pid, signal.SIGSTOP)  # No child gets time to notice that its supervisor is gone.
     for pid in tree:
         os.kill(pid, signal.SIGKILL)
     before = {event.run: event.token for event in stage.events("start")}
@@ -90,16 +96,16 @@ def test_most_workers_killed_at_once_are_recovered_after_one_hold(stage: Stage, 
 
 
 @pytest.mark.timeout(120)
-def test_a_suspect_is_judged_although_no_process_is_empty(stage: Stage, client: Client) -> None:
-    """The only process is never empty again: the supervisor starts one more, for the suspect alone."""
+def test_suspect_gets_its_attempt_although_no_process_is_empty(stage: Stage, client: Client) -> None:
+    """Keep the only process busy, so that the supervisor starts one more process for the suspect alone."""
     stage.coordinator()
     stage.fleet(1, lease=4, concurrency=5)
     holder = client.enqueue("holder", {})
     wait_for_start(stage)
     poison = client.enqueue("poison", {})
     assert poison.wait(90) == Status.DEAD
-    # the third and last time the poison was alone: the run that holds the process was taken along twice, and not a third time; or
-    # once, where the other partition was quicker to give the poison to the new process
+    # In its third and last attempt the poison was alone. So the run that occupies the process was killed with it twice and not a
+    # third time; or once, if the other partition was the first to give the poison to the new process.
     wait_until(lambda: holder.view().status == Status.RUNNING, "the run that holds the process is at work again")
     assert holder.view().counters.recoveries in ((2,) if TOPOLOGY == "one" else (1, 2))
     assert "starting an extra worker process: a suspect run waits" in stage.logs()
@@ -107,7 +113,7 @@ def test_a_suspect_is_judged_although_no_process_is_empty(stage: Stage, client: 
 
 @pytest.mark.matrix("more cases of a promise")
 @pytest.mark.timeout(120)
-def test_runs_of_four_partitions_survive_a_kill(stage: Stage) -> None:
+def test_runs_in_four_partitions_survive_a_kill(stage: Stage) -> None:
     partitioned = f"{stage.namespace}p4"
     stage.enter(partitioned)
     stage.run("coordinator", "init", "--partitions", "4")

@@ -1,4 +1,4 @@
-"""The promises of the design, each with real processes and at least 50 runs. Counted from a file that the handlers write."""
+"""The promises of the design, each with real processes and at least 50 runs, checked with a journal that the handlers write."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.unrest import UNREST
 from tests.waiting import wait_until
 
 RUNS = 60
-GONE = -2  # what PTTL says of a key that is not there any more
-LONG = 60.0  # a lease that nobody loses by standing still for a moment
+GONE = -2  # PTTL returns this for a key that does not exist.
+LONG = 60.0  # A worker does not lose this lease by a short pause.
 
 
 def finished(client: Client, handles: Sequence[Handle[Any]], timeout: float = 90) -> Counter[Status]:
-    """How the runs ended."""
+    """Return the status in which each run ended."""
     return Counter(handle.wait(timeout) for handle in client.wait(handles, timeout))
 
 
@@ -33,7 +33,7 @@ def one_child(fleet_pid: int) -> int:
 
 
 def one_with_saved_runs(stage: Stage, fleet_pid: int, count: int, total: int) -> int:
-    """One of its processes that has so many runs which have saved a step, and not their last."""
+    """Return a process that has N runs with a saved step, none of them at their last step."""
 
     def found() -> list[int]:
         newest = {event.run: event for event in stage.events("saved")}
@@ -44,13 +44,13 @@ def one_with_saved_runs(stage: Stage, fleet_pid: int, count: int, total: int) ->
 
 
 def has_noticed(stage: Stage) -> int:
-    """How often a worker has said that runs are not its own any more."""
+    """Return how often a worker has logged that it lost runs."""
     logs = stage.logs()
     return logs.count("belongs to another owner") + logs.count("the server has taken its lease")
 
 
 @pytest.mark.promise(1)
-def test_nothing_acknowledged_is_lost_through_kills_of_everything(make_stage: MakeStage, start_server: Any) -> None:
+def test_acknowledged_work_survives_kills_of_every_process(make_stage: MakeStage, start_server: Any) -> None:
     """Promise 1: workers, supervisor, coordinator and server are killed; each run comes to exactly one ending."""
     server = start_server()
     stage = make_stage(server)
@@ -68,14 +68,14 @@ def test_nothing_acknowledged_is_lost_through_kills_of_everything(make_stage: Ma
         stage.fleet(2)
         assert finished(client, handles) == {Status.COMPLETED: RUNS}
         assert {handle.result() for handle in handles} == {15}
-        # one ending each, and nothing else is there; no step is missing
+        # Each run has one ending, no other run exists, and no step is missing.
         assert sorted(view.id for view in client.list(limit=1000)) == sorted(handle.id for handle in handles)
     for steps in stage.steps().values():
         assert {event.number for event in steps} == set(range(15))
 
 
 @pytest.mark.promise(2)
-def test_a_resumed_run_sees_at_least_the_last_acknowledged_checkpoint(stage: Stage, client: Client) -> None:
+def test_resumed_run_sees_at_least_the_last_acknowledged_checkpoint(stage: Stage, client: Client) -> None:
     """Promise 2."""
     stage.coordinator()
     fleet = stage.fleet(2, lease=2)
@@ -96,8 +96,8 @@ def test_a_resumed_run_sees_at_least_the_last_acknowledged_checkpoint(stage: Sta
 
 
 @pytest.mark.promise(3)
-def test_a_worker_that_wakes_up_after_its_lease_writes_nothing(stage: Stage, client: Client) -> None:
-    """Promise 3: a paused process loses its runs; when it wakes, its saves are refused and its handlers stop."""
+def test_worker_that_continues_after_its_lease_writes_nothing(stage: Stage, client: Client) -> None:
+    """Promise 3: a paused process loses its runs. When it continues, its saves are refused and its handlers stop."""
     stage.coordinator()
     sleeping, other = stage.fleet(1, lease=1, concurrency=RUNS), None
     handles = client.enqueue_many([("saved", {"total": 30, "seconds": 0.2})] * RUNS)
@@ -115,7 +115,7 @@ def test_a_worker_that_wakes_up_after_its_lease_writes_nothing(stage: Stage, cli
     late = [e for e in stage.events("saved") if e.at > woken_at and e.pid == zombie and newest[e.run] != e.token]
     assert late == [], "a stale owner's save was acknowledged"
     assert all(handle.result() == list(range(30)) for handle in handles)
-    # "saved" lines of each run go up by one from owner to owner: nothing was written twice or over
+    # The "saved" lines of each run grow by one from owner to owner: no step was written twice or overwritten.
     for run in newest:
         numbers = [event.number for event in stage.events("saved") if event.run == run]
         assert numbers == sorted(set(numbers))
@@ -124,9 +124,11 @@ def test_a_worker_that_wakes_up_after_its_lease_writes_nothing(stage: Stage, cli
 
 
 @pytest.mark.promise(3)
-def test_what_a_worker_offers_when_it_wakes_up_after_its_lease_is_refused(stage: Stage, client: Client) -> None:
-    """Promise 3: its saves are on their way before it can know. The new owner has saved nothing yet: no number tells theirs apart,
-    only the token."""
+def test_saves_of_a_worker_that_continues_after_its_lease_are_refused(stage: Stage, client: Client) -> None:
+    """Promise 3: the stale worker's saves are sent before it can know.
+
+    The new owner has saved nothing yet, so only the token tells their saves apart, and no sequence number does.
+    """
     stage.coordinator()
     sleeping = stage.fleet(1, lease=1, concurrency=RUNS)
     handles = client.enqueue_many([("marks", {})] * RUNS)
@@ -155,8 +157,11 @@ def test_what_a_worker_offers_when_it_wakes_up_after_its_lease_is_refused(stage:
 
 
 @pytest.mark.promise(3)
-def test_a_worker_that_wakes_up_after_its_lease_ends_nothing(stage: Stage, client: Client) -> None:
-    """Promise 3: its handlers return as soon as it wakes, before it can know; what they return is refused."""
+def test_results_of_a_worker_that_continues_after_its_lease_are_refused(stage: Stage, client: Client) -> None:
+    """Promise 3: the stale worker's handlers return when it continues, before it can know.
+
+    Their results are refused.
+    """
     stage.coordinator()
     sleeping = stage.fleet(1, lease=1, concurrency=RUNS)
     handles = client.enqueue_many([("owner", {})] * RUNS)
@@ -178,9 +183,11 @@ def test_a_worker_that_wakes_up_after_its_lease_ends_nothing(stage: Stage, clien
 
 
 @pytest.mark.promise(4)
-def test_a_graceful_hand_over_costs_nothing(stage: Stage, client: Client) -> None:
-    """Promise 4: processes are replaced one after the other; no strike, no failure, no step twice; also where a run has nothing to
-    show for its time yet, which would be a strike in a crash."""
+def test_graceful_release_repeats_nothing_and_gives_no_strike(stage: Stage, client: Client) -> None:
+    """Promise 4: processes are replaced one by one; no strike, no failure, no repeated step.
+
+    This holds also for a run without any progress yet, which would get a strike in a crash.
+    """
     stage.coordinator()
     fleet = stage.fleet(2, lease=LONG, grace=LONG, concurrency=2 * RUNS)
     idle = client.enqueue_many([("owner", {})] * 10)
@@ -203,11 +210,14 @@ def test_a_graceful_hand_over_costs_nothing(stage: Stage, client: Client) -> Non
 
 
 @pytest.mark.promise(5)
-def test_a_crash_is_noticed_at_once_and_costs_what_was_not_saved(stage: Stage, client: Client) -> None:
-    """Promise 5: with a lease of a minute, the runs of a killed process go on within seconds; redone is at most one step each."""
+def test_crash_is_noticed_immediately_and_repeats_only_unsaved_work(stage: Stage, client: Client) -> None:
+    """Promise 5: with a lease of a minute, the runs of a killed process continue within seconds and repeat at most one
+    step each.
+    """
     stage.coordinator()
     fleet = stage.fleet(2, lease=LONG, concurrency=RUNS // 2)
-    wait_until(lambda: stage.logs().count(" ready: ") == 2, "both are there", timeout=60)  # so that each has its half
+    # Each process has half of the runs.
+    wait_until(lambda: stage.logs().count(" ready: ") == 2, "both are there", timeout=60)
     handles = client.enqueue_many([("steps", {"total": 20, "seconds": 0.2})] * RUNS)
     wait_for_start(stage, RUNS)
     wait_until(lambda: len(stage.events("step")) > 2 * RUNS, "steps are under way")
@@ -216,17 +226,17 @@ def test_a_crash_is_noticed_at_once_and_costs_what_was_not_saved(stage: Stage, c
     assert finished(client, handles, timeout=55) == {Status.COMPLETED: RUNS}
     begun = {event.run for event in stage.events("start") if event.pid == killed}
     held = begun - {event.run for event in stage.events("end") if event.pid == killed}
-    assert UNREST or len(held) == RUNS // 2  # with unrest, runs of other partitions may have ended before the kill
+    assert UNREST or len(held) == RUNS // 2  # With failovers, runs in other partitions may have ended before the kill.
     recovered = {handle.id for handle in handles if handle.view().counters.recoveries}
     assert held <= recovered <= begun
     for steps in stage.steps().values():
-        # the save of a step and the next step are under way together, so two may be done again and never more
+        # The save of a step overlaps with the next step, so two steps may be repeated, and never more.
         assert len(steps) - 20 <= 2
         assert {event.number for event in steps} == set(range(20))
 
 
 @pytest.mark.promise(8)
-def test_after_its_retention_an_ended_run_leaves_not_one_byte(stage: Stage, client: Client) -> None:
+def test_ended_run_leaves_no_data_after_its_retention(stage: Stage, client: Client) -> None:
     """Promise 8."""
     stage.coordinator()
     fleet = stage.fleet(1)
@@ -237,7 +247,8 @@ def test_after_its_retention_an_ended_run_leaves_not_one_byte(stage: Stage, clie
     failing = client.enqueue_many([("add", {"left": 1, "right": "x"})] * 5, retention=1.0)
     assert finished(client, failing) == {Status.FAILED: 5}
     assert stop(fleet) == 0
-    # what is left are tombstones and hints, each with a TTL of a minute at most; the index of the ended names when its entries go
+    # Only tombstones and hints are left, each with a TTL of a minute at most. The index of ended runs says when its
+    # entries go.
     admin, until = stage.place.admin, 1000 * (time.time() + 61)
     for key in admin.scan_iter(match=f"{{{stage.namespace}:*", count=1000):
         name = key.decode().split(":")[2]

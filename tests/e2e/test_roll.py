@@ -1,4 +1,7 @@
-"""A roll replaces every process of a fleet, and no run notices; where the new code is no good the old goes on."""
+"""A roll replaces every process of a fleet, and no run is affected.
+
+If the new code does not work, the old code continues.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,11 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture
 def deploy(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Writes the code that the next process loads."""
+    """Write the code that the next process loads."""
     monkeypatch.setenv("PYTHONPATH", f"{stage.directory}{os.pathsep}{ROOT}")
     monkeypatch.setenv(
         "PYTHONDONTWRITEBYTECODE", "1"
-    )  # two versions of one second and one length are told apart by nothing
+    )  # Python can not tell apart two versions with the same second and the same length.
 
     def write(text: str) -> None:
         new = stage.directory / "deployed.new"
@@ -56,7 +59,7 @@ def start(stage: Stage, processes: int = 2, concurrency: int = 50, grace: float 
         30,
     ]
     fleet = stage._start("workers", "start", "deployed:runs", *map(str, options))
-    wait_until(lambda: said_by(stage, fleet).count(" ready: ") == processes, "all of the fleet are ready", 120)
+    wait_until(lambda: output_of(stage, fleet).count(" ready: ") == processes, "all of the fleet are ready", 120)
     return fleet
 
 
@@ -65,25 +68,25 @@ def ready(stage: Stage, count: int) -> None:
 
 
 def rolled(stage: Stage, *options: str, timeout: float = 240) -> tuple[int, str]:
-    """The exit code of `workers roll`, and what it said."""
+    """Return the exit code of `workers roll` and its output."""
     asked = stage._start("workers", "roll", *options)
     code = asked.wait(timeout)
-    return code, said_by(stage, asked)
+    return code, output_of(stage, asked)
 
 
-def said_by(stage: Stage, process: subprocess.Popen[bytes]) -> str:
+def output_of(stage: Stage, process: subprocess.Popen[bytes]) -> str:
     return (stage.directory / f"log-{stage.started.index(process)}").read_text()
 
 
 def walking(stage: Stage, client: Client, count: int) -> list[Handle[Any]]:
-    """Runs that are under way and have saved something."""
+    """Return runs that have started and have saved something."""
     handles = client.enqueue_many([("walks", {})] * count)
     wait_until(lambda: len({event.run for event in stage.events("saved")}) == count, "all have saved a step", 120)
     return list(handles)
 
 
 def all_end_well(stage: Stage, handles: Sequence[Handle[Any]]) -> None:
-    """None lost, failed or struck; each one's steps are complete, and none that the server had acknowledged was done twice."""
+    """Check that no run is lost, failed or has a strike, that all steps are done, and that no acknowledged step was repeated."""
     stage.open_gate("enough")
     results = [handle.result(120) for handle in handles]
     views = [handle.view() for handle in handles]
@@ -100,8 +103,8 @@ def all_end_well(stage: Stage, handles: Sequence[Handle[Any]]) -> None:
         assert steps[handle.id] == set(range(result)), f"the steps of {handle.id} are not complete"
 
 
-def goes_on(stage: Stage, handles: Sequence[Handle[Any]]) -> None:
-    """Each run makes another step from now on."""
+def assert_continues(stage: Stage, handles: Sequence[Handle[Any]]) -> None:
+    """Check that each run does another step from now on."""
     before = len(stage.events("saved"))
     wanted = {handle.id for handle in handles}
     wait_until(lambda: {event.run for event in stage.events("saved")[before:]} >= wanted, "all runs go on", 60)
@@ -112,9 +115,7 @@ def goes_on(stage: Stage, handles: Sequence[Handle[Any]]) -> None:
 
 @pytest.mark.matrix("more cases with real processes")
 @pytest.mark.timeout(900)
-def test_a_fleet_that_is_rolled_again_and_again_loses_nothing(
-    stage: Stage, client: Client, deploy: Callable[[str], None]
-) -> None:
+def test_repeated_rolls_lose_no_run(stage: Stage, client: Client, deploy: Callable[[str], None]) -> None:
     fleet = start(stage, processes=4, concurrency=100)
     handles = walking(stage, client, 200)
     for number in range(ROLLS):
@@ -124,13 +125,13 @@ def test_a_fleet_that_is_rolled_again_and_again_loses_nothing(
         assert (code, "4 processes replaced" in said) == (0, True), said
         assert len(children(fleet.pid)) == 4
         assert not before & set(children(fleet.pid))
-    goes_on(stage, handles)
+    assert_continues(stage, handles)
     all_end_well(stage, handles)
     assert stop(fleet) == 0
 
 
-def test_a_run_moves_once_in_a_roll(stage: Stage, client: Client, deploy: Callable[[str], None]) -> None:
-    """Where there is room for it in the new processes. It knows who had it before."""
+def test_run_moves_only_once_in_a_roll(stage: Stage, client: Client, deploy: Callable[[str], None]) -> None:
+    """Check that it moves once if the new processes have room for it, and that it knows its previous worker."""
     fleet = start(stage, processes=4, concurrency=40)
     handles = walking(stage, client, 40)
     first = {worker.code for worker in client.workers()}
@@ -147,7 +148,7 @@ def test_a_run_moves_once_in_a_roll(stage: Stage, client: Client, deploy: Callab
     assert stop(fleet) == 0
 
 
-def test_a_hang_up_rolls(stage: Stage, client: Client, deploy: Callable[[str], None]) -> None:
+def test_sighup_rolls_the_fleet(stage: Stage, client: Client, deploy: Callable[[str], None]) -> None:
     fleet = start(stage)
     handles = walking(stage, client, 10)
     before = set(children(fleet.pid))
@@ -160,7 +161,7 @@ def test_a_hang_up_rolls(stage: Stage, client: Client, deploy: Callable[[str], N
 
 
 @pytest.mark.matrix("more cases with real processes")
-def test_the_supervisors_of_a_fleet_are_rolled_one_after_the_other(
+def test_supervisors_of_a_fleet_roll_one_after_the_other(
     stage: Stage, client: Client, deploy: Callable[[str], None]
 ) -> None:
     fleets = [start(stage), start(stage)]
@@ -171,14 +172,15 @@ def test_the_supervisors_of_a_fleet_are_rolled_one_after_the_other(
 
     def over() -> bool:
         seen = [[len(children(fleet.pid)) for fleet in fleets] for _ in range(2)]
-        both.extend(seen[:1] if seen[0] == seen[1] else [])  # one may have ended when the other is looked at
+        # One supervisor may have ended its roll when the test looks at the other.
+        both.extend(seen[:1] if seen[0] == seen[1] else [])
         return asked.poll() is not None
 
     wait_until(over, "the roll is over", 240)
-    assert asked.returncode == 0, said_by(stage, asked)
+    assert asked.returncode == 0, output_of(stage, asked)
     assert [3, 3] not in both, "two supervisors rolled at once"
     assert {tuple(counts) for counts in both} >= {(3, 2), (2, 3)}, "each of them rolled"
-    told = json.loads(said_by(stage, asked))
+    told = json.loads(output_of(stage, asked))
     assert (told["rolled"], told["replaced"], len(told["parts"])) == (True, 4, 2)
     assert not before & {pid for fleet in fleets for pid in children(fleet.pid)}
     all_end_well(stage, handles)
@@ -188,7 +190,7 @@ def test_the_supervisors_of_a_fleet_are_rolled_one_after_the_other(
 # ---- the new code is no good -------------------------------------------------------------------------------------------
 
 
-def test_code_that_can_not_be_imported_stops_the_roll_and_the_old_goes_on(
+def test_code_that_can_not_be_imported_stops_the_roll_and_the_old_code_continues(
     stage: Stage, client: Client, deploy: Callable[[str], None]
 ) -> None:
     fleet = start(stage)
@@ -203,7 +205,7 @@ def test_code_that_can_not_be_imported_stops_the_roll_and_the_old_goes_on(
     assert "0 of 2 replaced" in sentence
     assert sentence.endswith("the other processes continue with the old code)")
     assert set(children(fleet.pid)) == before
-    goes_on(stage, handles)
+    assert_continues(stage, handles)
     assert {handle.view().attempt for handle in handles} == {1}
     deploy(GOOD.format(1))
     assert rolled(stage)[0] == 0, "mended, it is rolled"
@@ -212,7 +214,7 @@ def test_code_that_can_not_be_imported_stops_the_roll_and_the_old_goes_on(
 
 
 @pytest.mark.matrix("more cases with real processes")
-def test_code_that_can_not_start_any_run_stops_the_roll(
+def test_code_that_rejects_every_run_stops_the_roll(
     stage: Stage, client: Client, deploy: Callable[[str], None]
 ) -> None:
     stage.coordinator()
@@ -233,12 +235,12 @@ def test_code_that_can_not_start_any_run_stops_the_roll(
 
 
 @pytest.mark.matrix("more cases with real processes")
-def test_from_one_schema_to_the_next_and_back(stage: Stage, client: Client, deploy: Callable[[str], None]) -> None:
+def test_roll_to_a_new_schema_and_back(stage: Stage, client: Client, deploy: Callable[[str], None]) -> None:
     fleet = start(stage)
     handles = walking(stage, client, 10)
     deploy(GOOD.format(2))
     assert rolled(stage)[0] == 0
-    goes_on(stage, handles)
+    assert_continues(stage, handles)
     assert {handle.view().schema for handle in handles} == {2}
     deploy(GOOD.format(1))
     assert rolled(stage)[0] == 0
@@ -264,14 +266,14 @@ def test_from_one_schema_to_the_next_and_back(stage: Stage, client: Client, depl
 # ---- who asks, and who dies meanwhile ----------------------------------------------------------------------------------
 
 
-def test_a_fleet_that_is_not_there_is_said(stage: Stage) -> None:
+def test_roll_of_an_unknown_fleet_is_reported(stage: Stage) -> None:
     code, said = rolled(stage, "--fleet", "elsewhere")
     assert code == 3
     assert "fleet 'elsewhere' has no running supervisor" in said
 
 
 @pytest.mark.matrix("more cases with real processes")
-def test_a_roll_goes_on_without_who_asked_and_a_second_one_is_refused(
+def test_roll_continues_without_its_command_and_a_second_roll_is_refused(
     stage: Stage, client: Client, deploy: Callable[[str], None]
 ) -> None:
     fleet = start(stage)
@@ -284,7 +286,7 @@ def test_a_roll_goes_on_without_who_asked_and_a_second_one_is_refused(
     assert "fleet 'default' is rolling already (requested by" in said
     asked.send_signal(signal.SIGINT)
     assert asked.wait(30) == 130
-    assert "the roll continues without this command" in said_by(stage, asked)
+    assert "the roll continues without this command" in output_of(stage, asked)
     stage.open_gate("lifespan")
     wait_until(lambda: "roll finished: 2 of 2 replaced" in stage.logs(), "the roll is over", 120)
     assert not before & set(children(fleet.pid))
@@ -292,9 +294,7 @@ def test_a_roll_goes_on_without_who_asked_and_a_second_one_is_refused(
 
 
 @pytest.mark.matrix("more cases with real processes")
-def test_a_child_that_dies_in_a_roll_is_followed_by_its_successor(
-    stage: Stage, client: Client, deploy: Callable[[str], None]
-) -> None:
+def test_child_that_dies_during_a_roll_is_replaced(stage: Stage, client: Client, deploy: Callable[[str], None]) -> None:
     fleet = start(stage, processes=1)
     handles = walking(stage, client, 5)
     (old,) = children(fleet.pid)
@@ -304,14 +304,14 @@ def test_a_child_that_dies_in_a_roll_is_followed_by_its_successor(
     os.kill(old, signal.SIGKILL)
     wait_until(lambda: old not in children(fleet.pid), "the old one is gone")
     stage.open_gate("lifespan")
-    assert asked.wait(120) == 0, said_by(stage, asked)
+    assert asked.wait(120) == 0, output_of(stage, asked)
     assert len(children(fleet.pid)) == 1
-    goes_on(stage, handles)
+    assert_continues(stage, handles)
     assert stop(fleet) == 0
 
 
 @pytest.mark.matrix("more cases with real processes")
-def test_a_supervisor_that_dies_in_a_roll_is_said_and_holds_up_nobody(
+def test_supervisor_that_dies_during_a_roll_is_reported_and_the_roll_continues(
     stage: Stage, client: Client, deploy: Callable[[str], None]
 ) -> None:
     fleet = start(stage, processes=1)
@@ -322,7 +322,9 @@ def test_a_supervisor_that_dies_in_a_roll_is_said_and_holds_up_nobody(
     assert 0 < stage.place.admin.pttl(lock) <= 10_000
     fleet.kill()
     assert asked.wait(60) == 1
-    assert f"has not been seen for 15 s (supervisor {socket.gethostname()}:{fleet.pid}: 0 of 1" in said_by(stage, asked)
+    assert f"has not been seen for 15 s (supervisor {socket.gethostname()}:{fleet.pid}: 0 of 1" in output_of(
+        stage, asked
+    )
     wait_until(lambda: not stage.place.admin.exists(lock), "the lock is free")
     stage.open_gate("lifespan")
     another = start(stage, processes=1)
@@ -331,15 +333,15 @@ def test_a_supervisor_that_dies_in_a_roll_is_said_and_holds_up_nobody(
 
 
 @pytest.mark.matrix("more cases with real processes")
-def test_a_fleet_that_is_stopped_in_a_roll_ends(stage: Stage, client: Client, deploy: Callable[[str], None]) -> None:
+def test_fleet_that_is_stopped_during_a_roll_ends(stage: Stage, client: Client, deploy: Callable[[str], None]) -> None:
     fleet = start(stage)
     handles = walking(stage, client, 5)
     deploy(GOOD.format("1, waits=True"))
     asked = stage._start("workers", "roll")
     wait_until(lambda: len(children(fleet.pid)) == 3, "a successor is there")
     assert stop(fleet, timeout=60) == 0
-    assert asked.wait(60) == 1, said_by(stage, asked)
-    assert "the supervisor was stopped during the roll" in said_by(stage, asked)
+    assert asked.wait(60) == 1, output_of(stage, asked)
+    assert "the supervisor was stopped during the roll" in output_of(stage, asked)
     assert {(handle.view().status, handle.view().counters.strikes) for handle in handles} == {(Status.QUEUED, 0)}
     assert not client.workers()
 
@@ -347,15 +349,16 @@ def test_a_fleet_that_is_stopped_in_a_roll_ends(stage: Stage, client: Client, de
 # ---- a whole fleet is killed; one worker is drained --------------------------------------------------------------------
 
 
-def test_a_fleet_that_was_killed_as_a_whole_goes_on_when_it_is_started_again(
+def test_killed_fleet_continues_its_runs_when_it_is_restarted(
     stage: Stage, client: Client, deploy: Callable[[str], None]
 ) -> None:
-    """No coordinator, and a lease that does not end: the new supervisor sees that the processes are gone."""
+    """Check that the new supervisor notices the dead processes: there is no coordinator, and the lease never expires."""
     fleet = start(stage)
     handles = walking(stage, client, 20)
     pids = [fleet.pid, *children(fleet.pid)]
     for pid in pids:
-        os.kill(pid, signal.SIGSTOP)  # so that no child has time to see its supervisor go, and to hand its runs over
+        # No child gets time to notice that its supervisor is gone, and to release its runs.
+        os.kill(pid, signal.SIGSTOP)
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     fleet.wait()
@@ -369,19 +372,17 @@ def test_a_fleet_that_was_killed_as_a_whole_goes_on_when_it_is_started_again(
 
 
 @pytest.mark.matrix("more cases with real processes")
-def test_the_processes_of_another_fleet_on_this_host_are_left_alone(
-    stage: Stage, client: Client, deploy: Callable[[str], None]
-) -> None:
+def test_other_fleets_on_the_host_are_left_alone(stage: Stage, client: Client, deploy: Callable[[str], None]) -> None:
     start(stage)
     handles = walking(stage, client, 10)
     start(stage)
-    goes_on(stage, handles)
+    assert_continues(stage, handles)
     assert {handle.view().attempt for handle in handles} == {1}
 
 
 @pytest.mark.matrix("more cases with real processes")
 @pytest.mark.parametrize("by", ["id", "beginning", "host:pid"])
-def test_a_drained_worker_hands_over_and_is_replaced(
+def test_drained_worker_releases_its_runs_and_is_replaced(
     stage: Stage, client: Client, deploy: Callable[[str], None], by: str
 ) -> None:
     fleet = start(stage)
@@ -393,19 +394,19 @@ def test_a_drained_worker_hands_over_and_is_replaced(
     wait_until(lambda: worker.pid not in children(fleet.pid), "it has ended")
     wait_until(lambda: len(children(fleet.pid)) == 2, "another one is in its place")
     assert other.pid in children(fleet.pid)
-    goes_on(stage, handles)
+    assert_continues(stage, handles)
     all_end_well(stage, handles)
     unknown = stage._start("workers", "drain", "nobody")
     assert unknown.wait(30) == 3
-    assert "there is no worker 'nobody'" in said_by(stage, unknown)
+    assert "there is no worker 'nobody'" in output_of(stage, unknown)
     assert stop(fleet) == 0
 
 
 @pytest.mark.matrix("more cases with real processes")
-def test_a_worker_that_is_asked_to_drain_while_nothing_can_tell_it_hears_it_with_a_heartbeat(
+def test_drain_request_reaches_a_worker_by_heartbeat_when_the_notification_is_lost(
     stage: Stage, client: Client, deploy: Callable[[str], None]
 ) -> None:
-    """The hint is only a hint."""
+    """Check that the heartbeat delivers the request, because the notification may get lost."""
     options = ["--processes", "1", "--lease", "2"]
     fleet = stage._start("workers", "start", "deployed:runs", *options)
     ready(stage, 1)

@@ -1,4 +1,4 @@
-"""Schedules through kill -9: three coordinators, one of them killed every other second; every fire time exactly once."""
+"""Schedules with SIGKILL: of three coordinators, one is killed every other second; each fire time fires exactly once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 def fire_time(run: RunView) -> int:
-    """In seconds, as the id says."""
+    """Return the fire time in seconds, taken from the id of the run."""
     number = 0
     for digit in run.id[:10]:
         number = number * 32 + DIGITS.index(digit)
@@ -32,7 +32,7 @@ def fire_time(run: RunView) -> int:
 
 
 @pytest.mark.timeout(60 + 4 * SECONDS)
-def test_three_coordinators_that_are_killed_in_turn_fire_each_second_once(stage: Stage, client: Client) -> None:
+def test_coordinators_killed_in_turn_fire_each_second_once(stage: Stage, client: Client) -> None:
     names = [f"s{n}" for n in range(SCHEDULES)]
     for name in names:
         client.schedule(name, "every 1s", "report", {"number": 1}, overlap="allow")
@@ -53,19 +53,19 @@ def test_three_coordinators_that_are_killed_in_turn_fire_each_second_once(stage:
 
 
 def _kill_in_turn(stage: Stage, coordinators: list[subprocess.Popen[bytes]], seconds: float) -> None:
-    """One is killed, and another started in its place, every so often; the others go on."""
+    """Kill one coordinator at a time and start another in its place. The others continue."""
     begun = time.monotonic()
     for n, place in enumerate(cycle(range(3)), start=1):
         if n * KILL_EVERY > seconds:
             wait_until(lambda: time.monotonic() > begun + seconds, "the end of the time", timeout=seconds)
             return
-        wait_until(lambda: time.monotonic() > begun + n * KILL_EVERY, "the next kill", timeout=60)  # noqa: B023  # called at once
+        wait_until(lambda: time.monotonic() > begun + n * KILL_EVERY, "the next kill", timeout=60)  # noqa: B023  # The function is called immediately.
         coordinators[place].kill()
         coordinators[place].wait()
         coordinators[place] = stage.coordinator()
 
 
-def test_the_commands_set_list_pause_and_remove(stage: Stage, client: Client) -> None:
+def test_schedule_commands_set_list_pause_and_remove(stage: Stage, client: Client) -> None:
     def run(*words: str) -> tuple[int, str]:
         log = stage.directory / f"log-{len(stage.started)}"
         process = stage._start("coordinator", "schedule", *words)
@@ -95,7 +95,7 @@ def test_the_commands_set_list_pause_and_remove(stage: Stage, client: Client) ->
     assert (code, '"trouble"' in as_json) == (0, True)
 
 
-def test_a_schedule_in_trouble_is_said_and_is_exit_1(stage: Stage, client: Client) -> None:
+def test_schedule_with_a_problem_is_reported_with_exit_code_1(stage: Stage, client: Client) -> None:
     client.schedule("good", 30, "report")
     client.schedule("bad", 30, "report")
     wire = client._open().wire

@@ -1,5 +1,6 @@
-"""Passwords are shown nowhere, whatever kind of URL they stand in: not where it is wrong, not where nobody is there, not where a
-server refuses them."""
+"""Passwords are never shown, in any kind of URL: not for a wrong URL, an unreachable server, or a server that refuses
+the password.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ WRONG = [
     f"redis://user:{SECRET}@host:99999/0",
     f"redis://user:{SECRET}@host/abc",
     f"redis://user:{SECRET}@a,b/0",
-    f"redis://user:1/{SECRET}@host:6379/0",  # a slash that is not written as %2F
+    f"redis://user:1/{SECRET}@host:6379/0",  # This slash is not written as %2F.
     f"redis+sentinel://user:1/{SECRET}@host/main/0",
     f"redis+sentinel://:{SECRET}@host",
     f"redis+sentinel://host/main/0?sentinel_password={SECRET}&unknown=1",
@@ -42,7 +43,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("url", WRONG)
-def test_a_wrong_url_is_said_without_its_password(url: str) -> None:
+def test_wrong_url_is_reported_without_its_password(url: str) -> None:
     with pytest.raises(BadOption) as caught:
         Settings(url)
     _clean(str(caught.value), repr(caught.value))
@@ -55,7 +56,7 @@ def _clean(*texts: str) -> None:
 
 
 def urls(certificates: Certificates, directory: Path) -> dict[str, str]:
-    """Of every kind, with nobody there."""
+    """Return URLs of every kind, for a server that does not exist."""
     port = free_port()
     return {
         "redis": f"redis://user:{SECRET}@127.0.0.1:{port}/0",
@@ -68,7 +69,7 @@ def urls(certificates: Certificates, directory: Path) -> dict[str, str]:
 
 @pytest.mark.matrix("more cases with real processes")
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "unix", "sentinel", "cluster"])
-async def test_where_nobody_is_there_no_password_is_shown(
+async def test_unreachable_server_is_reported_without_the_password(
     scheme: str, tmp_path: Path, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = urls(Certificates(tmp_path / "certificates"), tmp_path)[scheme]
@@ -80,7 +81,7 @@ async def test_where_nobody_is_there_no_password_is_shown(
             await asynchronous.enqueue("k", {})
         _clean(str(caught.value), repr(caught.value), repr(asynchronous))
     for words in (["status"], ["check"], ["status", "--json"], ["check", "--json"]):
-        _clean(*said(url, namespace, "coordinator", *words, timeout=0.5))
+        _clean(*output_and_arguments(url, namespace, "coordinator", *words, timeout=0.5))
     _clean(caplog.text)
 
 
@@ -89,12 +90,12 @@ def _trouble(call: Callable[[], Any]) -> list[str]:
         call()
     chain: list[BaseException] = [caught.value]
     while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
-        chain.append(before)  # what a traceback would show
+        chain.append(before)  # A traceback would show this.
     return [text for error in chain for text in (str(error), repr(error))]
 
 
-def said(url: str, namespace: str, program: str, *words: str, timeout: float = 30) -> list[str]:
-    """What a command prints, and its arguments as everybody on the machine sees them."""
+def output_and_arguments(url: str, namespace: str, program: str, *words: str, timeout: float = 30) -> list[str]:
+    """Return the output of a command, and its arguments as every user of the machine sees them."""
     environment = os.environ | {"RUNS_URL": url, "RUNS_NAMESPACE": namespace, "RUNS_TIMEOUT": str(timeout)}
     command = [sys.executable, "-m", f"{program}.cli", *words]
     process = subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -105,7 +106,7 @@ def said(url: str, namespace: str, program: str, *words: str, timeout: float = 3
 
 @pytest.mark.matrix("more cases with real processes")
 @pytest.mark.parametrize("kind", ["one", "cluster", "sentinel"])
-def test_a_server_that_refuses_a_password_does_not_make_us_show_it(
+def test_refused_password_is_not_shown(
     kind: str,
     start_server: StartServer,
     shared_topologies: Callable[[str, Kind], Cluster | Group],
@@ -114,7 +115,7 @@ def test_a_server_that_refuses_a_password_does_not_make_us_show_it(
     made = start_server() if kind == "one" else shared_topologies(kind, "valkey")
     url = made.url.replace("://", f"://user:{SECRET}@", 1)
     for words in (["status", "--json"], ["check", "--json"], ["init"]):
-        texts = said(url, namespace, "coordinator", *words)
+        texts = output_and_arguments(url, namespace, "coordinator", *words)
         assert "refused the user or password" in texts[1]
         _clean(*texts)
     with Client(url, namespace) as client:

@@ -1,5 +1,7 @@
-"""TLS with certificates made here, ACL users with exactly their rights, and secrets that are shown nowhere. Debian's Redis: the
-wheel's Valkey is built without TLS."""
+"""TLS with generated certificates, ACL users with exactly their rights, and secrets that are never shown.
+
+The TLS tests use Debian's Redis, because the wheel's Valkey is built without TLS.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ def coordinator(url: str, namespace: str, *words: str) -> subprocess.CompletedPr
     return subprocess.run(command, env=environment, text=True, capture_output=True, timeout=60)
 
 
-async def test_the_whole_over_tls_with_a_client_certificate(
+async def test_all_roles_work_over_tls_with_a_client_certificate(
     make_stage: MakeStage, tls_server: tuple[Server, int], certificates: Certificates
 ) -> None:
     url = f"rediss://127.0.0.1:{tls_server[1]}/0?{certificates.options()}"
@@ -67,7 +69,8 @@ async def enqueued(url: str, namespace: str, how: str) -> str:
     if how == "sync":
         with Client(url, namespace, timeout=5) as client:
             return client.enqueue("k", {}).id
-    # with the patience that it has by itself: a reset may overtake the server's last words, and they are heard at another try
+    # The client uses its normal patience: a reset may arrive before the server's last message, which a retry then
+    # receives.
     async with AsyncClient(url, namespace) as asynchronous:
         return (await asynchronous.enqueue("k", {})).id
 
@@ -76,13 +79,13 @@ async def enqueued(url: str, namespace: str, how: str) -> str:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("", "ssl_ca_certs=FILE"),  # an authority that nobody knows
-        ("{other}", "ssl_ca_certs=FILE"),  # another authority
-        ("{no_client}", "ssl_certfile=FILE"),  # the server wants a certificate, too
+        ("", "ssl_ca_certs=FILE"),  # The client does not know the authority.
+        ("{other}", "ssl_ca_certs=FILE"),  # The certificate is from another authority.
+        ("{no_client}", "ssl_certfile=FILE"),  # The server requires a certificate of the client, too.
     ],
 )
 @pytest.mark.parametrize("how", ["sync", "async"])
-async def test_a_wrong_certificate_is_refused_with_a_sentence(
+async def test_wrong_certificate_is_rejected_in_one_sentence(
     tls_server: tuple[Server, int],
     certificates: Certificates,
     tmp_path: Path,
@@ -107,13 +110,15 @@ async def test_a_wrong_certificate_is_refused_with_a_sentence(
 
 
 @pytest.mark.matrix("more cases with real processes")
-def test_a_server_without_tls_is_said(start_server: StartServer, namespace: str) -> None:
+def test_server_without_tls_is_reported(start_server: StartServer, namespace: str) -> None:
     server = start_server("redis")
     done = coordinator(f"rediss://127.0.0.1:{server.port}/0", namespace, "status")
     assert (done.returncode, "does it speak TLS?" in done.stderr) == (4, True), done.stderr
 
 
-def test_a_cluster_over_tls(start_cluster: Callable[..., Cluster], certificates: Certificates, namespace: str) -> None:
+def test_cluster_works_over_tls(
+    start_cluster: Callable[..., Cluster], certificates: Certificates, namespace: str
+) -> None:
     cluster = start_cluster("redis", tls=certificates)
     with Client(cluster.url, namespace, timeout=20) as client:
         handles = client.enqueue_many([("k", {})] * 10)
@@ -121,13 +126,14 @@ def test_a_cluster_over_tls(start_cluster: Callable[..., Cluster], certificates:
 
 
 @pytest.mark.timeout(180)
-def test_a_guarded_sentinel_group_through_a_failover(
+def test_sentinel_group_with_tls_and_passwords_survives_a_failover(
     make_stage: MakeStage, start_group: Callable[..., Group], certificates: Certificates
 ) -> None:
-    """TLS everywhere, a password of the servers and another one of the sentinels."""
+    """Use TLS everywhere, one password for the servers and another one for the sentinels."""
     group = start_group("redis", guard=Guard(certificates, SECRET, f"sentinel-{SECRET}"))
     stage = make_stage(group.url)
-    stage.run("coordinator", "init", "--durability", "replicated(2)")  # all: see docs/operations/servers.md
+    # The write waits for all replicas: see docs/operations/servers.md.
+    stage.run("coordinator", "init", "--durability", "replicated(2)")
     stage.coordinator()
     fleet = stage.fleet(1)
     with Client(group.url, stage.namespace, timeout=50) as client:
@@ -138,7 +144,7 @@ def test_a_guarded_sentinel_group_through_a_failover(
     assert SECRET not in stage.logs()
 
 
-def test_a_sentinel_that_wants_a_password_is_said(start_group: Callable[..., Group], namespace: str) -> None:
+def test_sentinel_that_requires_a_password_is_reported(start_group: Callable[..., Group], namespace: str) -> None:
     group = start_group("redis", guard=Guard(sentinel_password=SECRET))
     for url in (group.url.partition("?")[0], group.url.replace(f"={SECRET}", "=wrong-word")):
         done = coordinator(url, namespace, "status", "--timeout", "5")
@@ -152,7 +158,7 @@ def test_a_sentinel_that_wants_a_password_is_said(start_group: Callable[..., Gro
 
 
 def with_rights(server: Server, namespace: str, role: str) -> str:
-    """A URL for a user with exactly the rights of a role."""
+    """Return a URL for a user with exactly the rights of a role."""
     words = [SECRET.join([">", ""]) if word == ">PASSWORD" else word for word in acl(role, namespace)]
     server.admin.execute_command("ACL", "SETUSER", *words)
     return f"redis://{words[0]}:{SECRET}@127.0.0.1:{server.port}/0"
@@ -163,24 +169,32 @@ def test_every_script_belongs_to_a_role() -> None:
     assert {script.name for script in SCRIPTS} == known
 
 
-def test_the_commands_that_roles_send_are_those_that_the_source_sends(start_server: StartServer) -> None:
-    """No more and no fewer, over all roles; what each script does inside it is read from the script."""
+def test_commands_allowed_to_roles_are_those_that_the_source_sends(start_server: StartServer) -> None:
+    """Compare the commands of all roles with those in the source: no more and no fewer.
+
+    The commands inside scripts are read from the scripts.
+    """
     known = {name.upper() for name in start_server().admin.command()}
     top = Path(coordinator_package.__file__ or "").parent.parent
     sources = [path.read_text() for package in ("coordinator", "workers") for path in (top / package).rglob("*.py")]
     words = {word for source in sources for word in re.findall(r'"([A-Z]+)"', source)} & known
-    # an operator's, words in sentences, what a sentinel or one's own server is asked, a level of the log
+    # These are the operator's commands, words in sentences, commands for a sentinel or for an embedded server, and a
+    # log level.
     elsewhere = {"ACL", "CONFIG", "GET", "REPLICAOF", "SENTINEL", "PING", "SHUTDOWN", "DEBUG"}
-    granted = {word.upper() for _, sent in ROLES.values() for word in sent} - {"HEXISTS"}  # in a script
-    granted |= {word.upper().partition("|")[0] for word in CONNECTION} - {"SELECT"}  # which redis-py sends
+    # This command is sent inside a script.
+    granted = {word.upper() for _, sent in ROLES.values() for word in sent} - {"HEXISTS"}
+    granted |= {word.upper().partition("|")[0] for word in CONNECTION} - {"SELECT"}  # redis-py sends this command.
     assert words - elsewhere == granted
 
 
 @pytest.mark.parametrize("kind", ["valkey", "redis"])
-def test_each_role_can_do_its_work_and_no_other(
+def test_each_role_can_do_only_its_own_work(
     start_server: StartServer, namespace: str, tmp_path: Path, kind: Kind
 ) -> None:
-    """Producer, workers and coordinator as three users, a failing and a delayed run among them; then one looks, and can't touch."""
+    """Run producer, workers and coordinator as three users, with a failing and a delayed run.
+
+    Then an observer reads, and can not write.
+    """
     server = start_server(kind)
     urls = {role: with_rights(server, namespace, role) for role in ROLES}
     server.admin.execute_command("ACL", "SETUSER", "default", "off")
@@ -202,7 +216,7 @@ def test_each_role_can_do_its_work_and_no_other(
             bad.revive()
             assert bad.wait(60) is Status.FAILED
             client.enqueue("nobody", {}).cancel()
-            client.enqueue("nobody", {})  # what waits is looked at by the doctor
+            client.enqueue("nobody", {})  # The doctor checks the runs that wait.
             client.schedule("s", "every 1h", "add", {"left": 1, "right": 1})
             client.unschedule("s")
             client.pause(kind="nobody")
@@ -229,7 +243,7 @@ def test_each_role_can_do_its_work_and_no_other(
             stage.close()
 
 
-def test_another_namespace_is_out_of_reach(start_server: StartServer, namespace: str) -> None:
+def test_acl_users_can_not_reach_another_namespace(start_server: StartServer, namespace: str) -> None:
     server = start_server()
     url = with_rights(server, namespace, "producer")
     with Client(url, f"{namespace}x") as client, pytest.raises(NotConfigured):
@@ -237,7 +251,7 @@ def test_another_namespace_is_out_of_reach(start_server: StartServer, namespace:
 
 
 @pytest.mark.matrix("more cases with real processes")
-def test_the_command_prints_what_the_server_takes(start_server: StartServer, namespace: str) -> None:
+def test_acl_command_prints_rules_that_the_server_accepts(start_server: StartServer, namespace: str) -> None:
     server = start_server("redis")
     for role in ROLES:
         printed = coordinator(server.url, namespace, "acl", role)
@@ -254,7 +268,7 @@ def test_the_command_prints_what_the_server_takes(start_server: StartServer, nam
 
 
 @pytest.mark.matrix("more cases with real processes")
-def test_check_says_all_that_is_found_and_what_mends_it(start_server: StartServer, namespace: str) -> None:
+def test_check_reports_every_problem_with_its_fix(start_server: StartServer, namespace: str) -> None:
     server = start_server(settings={"appendonly": "no", "maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"})
     bad = coordinator(server.url, namespace, "check")
     assert bad.returncode == 1
@@ -268,8 +282,11 @@ def test_check_says_all_that_is_found_and_what_mends_it(start_server: StartServe
     assert good.returncode == 0, good.stdout
 
 
-def test_check_looks_at_every_master_of_a_cluster(start_cluster: Callable[..., Cluster], namespace: str) -> None:
-    """Also at those that have no partition: a slot may be moved to any. One that is away keeps nobody from the others."""
+def test_check_covers_every_master_of_a_cluster(start_cluster: Callable[..., Cluster], namespace: str) -> None:
+    """Check also masters without a partition, because a hash slot may move to any of them.
+
+    A master that is gone does not hide the others.
+    """
     cluster = start_cluster("redis", replicas=0)
     assert coordinator(cluster.url, namespace, "init", "--durability", "local").returncode == 0
     good = coordinator(cluster.url, namespace, "check")
@@ -295,10 +312,10 @@ def test_check_looks_at_every_master_of_a_cluster(start_cluster: Callable[..., C
     assert f"refused  on node 127.0.0.1:{wrong.port}: the namespace promises durability 'local'" in bad.stdout
 
 
-def test_the_command_that_mends_is_one_that_a_node_of_a_cluster_takes(
+def test_suggested_fix_works_on_a_cluster_node(
     shared_topologies: Callable[[str, Kind], Cluster | Group], namespace: str
 ) -> None:
-    """REPLICAOF is refused there."""
+    """Do not suggest REPLICAOF, which a node of a Cluster refuses."""
     done = coordinator(shared_topologies("cluster", "redis").url, namespace, "init", "--durability", "replicated(2)")
     assert done.returncode == 3
     assert "start them with CLUSTER REPLICATE" in done.stderr
@@ -308,10 +325,10 @@ def test_the_command_that_mends_is_one_that_a_node_of_a_cluster_takes(
 
 
 @pytest.mark.matrix("more cases with real processes")
-def test_secrets_are_shown_nowhere(
+def test_secrets_are_never_shown(
     start_server: StartServer, make_stage: MakeStage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Logs of all processes, their arguments, reprs, errors; with the server there and with the server gone."""
+    """Check the logs of all processes, their arguments, reprs and errors, with a server and without one."""
     server = start_server()
     server.admin.config_set("requirepass", SECRET)
     url = f"redis://:{SECRET}@127.0.0.1:{server.port}/0"
@@ -329,7 +346,7 @@ def test_secrets_are_shown_nowhere(
         ]
         arguments = _arguments(stage)
         server.kill()
-        with pytest.raises(Exception) as caught:  # noqa: PT011  # whatever it is
+        with pytest.raises(Exception) as caught:  # noqa: PT011  # Any ValueError will do.
             client.enqueue("add", {})
         shown.append(caught.value)
     done = coordinator(url, stage.namespace, "status", "--timeout", "1")
@@ -340,7 +357,10 @@ def test_secrets_are_shown_nowhere(
 
 
 def _arguments(stage: Stage) -> bytes:
-    """Those of all processes of the stage. They are there: of others, which end as they like, nothing is to be read."""
+    """Return the arguments of all processes of the stage.
+
+    They are still running. Other processes may end while they are read.
+    """
     pids = [pid for process in stage.started for pid in (process.pid, *children(process.pid))]
     assert len(pids) == 3, "a coordinator, a fleet and its worker"
     return b"".join(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids)

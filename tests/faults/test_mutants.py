@@ -28,8 +28,8 @@ def test_the_test_that_must_notice_the_bug_exists(mutant: Mutant) -> None:
 
 # Their behaviour is guarded by two lines, each of which is sufficient, or by a line that another test of the promise covers.
 WITHOUT_A_LINE = {
-    "test_a_worker_that_wakes_up_after_its_lease_writes_nothing": "a flush waits out the doubt, and the token refuses it",
-    "test_runs_of_four_partitions_survive_a_kill": "promise 1 in four partitions: the line is the same",
+    "test_worker_that_continues_after_its_lease_writes_nothing": "a flush waits out the doubt, and the token refuses it",
+    "test_runs_in_four_partitions_survive_a_kill": "promise 1 in four partitions: the line is the same",
 }
 
 

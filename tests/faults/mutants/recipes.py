@@ -539,7 +539,7 @@ MUTANTS = [
         LUA + "shared/recover.lua",
         "    redis.call('ZADD', ready_key(run.route), int(counters.score), id)\n  else\n",
         "  else\n",
-        f"{PROMISES}::test_nothing_acknowledged_is_lost_through_kills_of_everything",
+        f"{PROMISES}::test_acknowledged_work_survives_kills_of_every_process",
         promise=1,
     ),
     Mutant(
@@ -547,7 +547,7 @@ MUTANTS = [
         LUA + "attempts/claim.lua",
         "  return { redis.call('HGETALL', ckpt_key(id)), messages }\n",
         "  return false\n",
-        f"{PROMISES}::test_a_resumed_run_sees_at_least_the_last_acknowledged_checkpoint",
+        f"{PROMISES}::test_resumed_run_sees_at_least_the_last_acknowledged_checkpoint",
         promise=2,
     ),
     Mutant(
@@ -555,7 +555,7 @@ MUTANTS = [
         LUA + "attempts/checkpoint.lua",
         "if owner_token ~= token then",
         "if owner_token == nil then",
-        f"{PROMISES}::test_what_a_worker_offers_when_it_wakes_up_after_its_lease_is_refused",
+        f"{PROMISES}::test_saves_of_a_worker_that_continues_after_its_lease_are_refused",
         promise=3,
     ),
     Mutant(
@@ -563,7 +563,7 @@ MUTANTS = [
         LUA + "shared/run.lua",
         "if run.token and run.token == token then",
         "if run.token then",
-        f"{PROMISES}::test_a_worker_that_wakes_up_after_its_lease_ends_nothing",
+        f"{PROMISES}::test_results_of_a_worker_that_continues_after_its_lease_are_refused",
         promise=3,
     ),
     Mutant(
@@ -571,7 +571,7 @@ MUTANTS = [
         LUA + "attempts/release.lua",
         "  counters.releases = counters.releases + 1\n",
         "  counters.releases = counters.releases + 1\n  strike(counters, progress)\n",
-        f"{PROMISES}::test_a_graceful_hand_over_costs_nothing",
+        f"{PROMISES}::test_graceful_release_repeats_nothing_and_gives_no_strike",
         promise=4,
     ),
     Mutant(
@@ -579,7 +579,7 @@ MUTANTS = [
         "workers/attempt/recorder.py",
         "plan(attempt.saver.last_delta(unfinished))",
         'plan(b"")',
-        f"{PROMISES}::test_a_graceful_hand_over_costs_nothing",
+        f"{PROMISES}::test_graceful_release_repeats_nothing_and_gives_no_strike",
         promise=4,
     ),
     Mutant(
@@ -587,7 +587,7 @@ MUTANTS = [
         "workers/supervisor/child_pool.py",
         "await asyncio.gather(*(self.abandon(*known, blame) for known in child.worker_ids))",
         "await asyncio.gather()",
-        f"{PROMISES}::test_a_crash_is_noticed_at_once_and_costs_what_was_not_saved",
+        f"{PROMISES}::test_crash_is_noticed_immediately_and_repeats_only_unsaved_work",
         promise=5,
     ),
     Mutant(
@@ -595,7 +595,7 @@ MUTANTS = [
         LUA + "coordinators/due.lua",
         "  if counters.strikes >= SUSPECT_STRIKES then\n    add_to_suspect(",
         "  if false then\n    add_to_suspect(",
-        f"{POISON}::test_exactly_the_poison_is_dead[12]",
+        f"{POISON}::test_only_the_poison_run_is_dead[12]",
         promise=6,
     ),
     Mutant(
@@ -603,7 +603,7 @@ MUTANTS = [
         LUA + "attempts/reject.lua",
         "if proven == '1' then add_strike(counters, progress) end\n",
         "",
-        f"{POISON}::test_malformed_runs_stop_nobody",
+        f"{POISON}::test_malformed_runs_do_not_stop_other_runs",
         promise=6,
     ),
     Mutant(
@@ -611,7 +611,7 @@ MUTANTS = [
         LUA + "shared/judge.lua",
         "if gap < 0 or gap > 3 * tick or most then",
         "if gap < 0 or gap > 3 * tick or most or now < hold_until then",
-        f"{POISON}::test_most_workers_killed_at_once_are_recovered_after_one_hold",
+        f"{POISON}::test_most_workers_killed_at_once_are_recovered_after_one_pause",
         promise=6,
     ),
     Mutant(
@@ -619,7 +619,7 @@ MUTANTS = [
         "workers/supervisor/supervisor.py",
         "if waiting > 2 and len(self._extras)",
         "if waiting > 2 and False and len(self._extras)",
-        f"{POISON}::test_a_suspect_is_judged_although_no_process_is_empty",
+        f"{POISON}::test_suspect_gets_its_attempt_although_no_process_is_empty",
         promise=6,
     ),
     Mutant(
@@ -650,7 +650,7 @@ MUTANTS = [
         LUA + "shared/endings.lua",
         "    redis.call('PEXPIRE', key, int(kept))\n",
         "",
-        f"{PROMISES}::test_after_its_retention_an_ended_run_leaves_not_one_byte",
+        f"{PROMISES}::test_ended_run_leaves_no_data_after_its_retention",
         promise=8,
     ),
     Mutant(
@@ -658,7 +658,7 @@ MUTANTS = [
         LUA + "shared/endings.lua",
         "if status == COMPLETED or kept <= 0 then return drop_checkpoint(id) end",
         "if status == COMPLETED or kept <= 0 then return end",
-        f"{PROMISES}::test_after_its_retention_an_ended_run_leaves_not_one_byte",
+        f"{PROMISES}::test_ended_run_leaves_no_data_after_its_retention",
         promise=8,
     ),
     Mutant(
@@ -666,7 +666,7 @@ MUTANTS = [
         LUA + "shared/judge.lua",
         "if gap < 0 or gap > 3 * tick or most then hold_until = now + longest_lease() end\n",
         "",
-        "tests/e2e/test_outages.py::test_three_leases_without_a_server_cost_nothing[killed]",
+        "tests/e2e/test_outages.py::test_outage_of_three_leases_gives_no_strike[killed]",
         promise=5,
     ),
 ]
