@@ -57,7 +57,7 @@ def printed(*words: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_the_fields_of_every_answer_are_those_of_the_page(server: None) -> None:
+def test_commands_print_the_fields_that_the_page_shows(server: None) -> None:
     examples, tried = shown(), set()
 
     def same(*words: str) -> Any:

@@ -1,4 +1,4 @@
-"""Workers in this process on a real server: enqueue by plans, wait for statuses, and move delayed runs on by hand."""
+"""Workers in this process on a real server: enqueue by plans, wait for statuses, and make delayed runs due by hand."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from workers.process.options import WorkerOptions
 from workers.process.worker import Worker
 
 T = TypeVar("T")
-HANG = 60.0  # nothing here takes this long unless it hangs
+HANG = 60.0  # No test takes this long unless it hangs.
 
 
 @dataclass
 class Bench:
-    """A namespace, and what a producer, a coordinator and an onlooker do in it."""
+    """A namespace, with the actions of a producer, a coordinator and an observer."""
 
     url: str
     namespace: Namespace
@@ -48,7 +48,7 @@ class Bench:
         self, kind: str, inputs: Mapping[str, Any] | None = None, *, partition: int = 0, meta: Mapping[str, Any] | None = None,
         spec: bytes | None = None, queue: str = "default",
     ) -> str:  # fmt: skip
-        """The id of a new run; `spec` for one whose bytes are not what an enqueue writes."""
+        """Enqueue a run and return its id. Use `spec` for bytes that a normal enqueue would not write."""
         id = self.ids.make(time.time(), partition)
         packed = encode([dict(inputs or {}), dict(meta or {}), {}], "spec") if spec is None else spec
         new = client_plans.NewRun(id, route(queue, kind, 0), packed)
@@ -61,7 +61,7 @@ class Bench:
     # -- workers
 
     def worker(self, registry: Registry[Any], *, url: str = "", **options: Any) -> tuple[Worker, asyncio.Task[int]]:
-        """A worker that has begun."""
+        """Return a worker that has started."""
         settings = Settings(url or self.url, self.namespace.name)
         worker = Worker(registry, WorkerOptions(settings, **{"grace": 5.0, "concurrency": 10, **options}))
         task = asyncio.get_running_loop().create_task(worker.run())
@@ -69,13 +69,13 @@ class Bench:
         return worker, task
 
     async def end(self, worker: Worker, task: asyncio.Task[int]) -> int:
-        """Stops it; its exit code."""
+        """Stop a worker and return its exit code."""
         worker.stop()
         async with asyncio.timeout(HANG):
             return await task
 
     async def abandon(self, worker: Worker, partition: int = 0) -> coordinator_plans.Recovered:
-        """What a supervisor does with a child that is gone; here it is not."""
+        """Abandon the runs of a worker, as its supervisor does when the process is gone. Here the worker is still running."""
         return await self.do(
             coordinator_plans.abandon(self.namespace.keys(partition), worker._membership.leases[partition].worker)
         )
@@ -83,12 +83,12 @@ class Bench:
     # -- coordinators
 
     async def make_due(self, id: str) -> None:
-        """A delayed run waits no longer."""
+        """Make a delayed run due now."""
         keys = self.namespace.keys_of(id)
         self.admin.zadd(keys.delayed(), {id: 1}, xx=True)
         await self.do(coordinator_plans.due(keys))
 
-    # -- onlookers
+    # -- observers
 
     def run(self, id: str) -> dict[str, bytes]:
         return {name.decode(): value for name, value in self.admin.hgetall(self.namespace.keys_of(id).run(id)).items()}
@@ -104,7 +104,7 @@ class Bench:
         return None if found is None else decode(found, "result")
 
     def error(self, id: str) -> list[str]:
-        """Type, message and traceback."""
+        """Return the type, the message and the traceback."""
         found: list[str] = decode(self.run(id)["error"], "error")
         return found
 
@@ -113,36 +113,36 @@ class Bench:
         return decode(found, "state") if found else None
 
     def due_in(self, id: str) -> float:
-        """Seconds that a delayed run still waits."""
+        """Return the seconds that a delayed run still waits."""
         due: float = self.admin.zscore(self.namespace.keys_of(id).delayed(), id)
         seconds, micro = self.admin.time()
         left: float = due / 1000 - seconds - micro / 1e6
         return left
 
     async def until(self, id: str, *statuses: str) -> str:
-        """The run's status, when it is one of these."""
+        """Wait until the run has one of these statuses, and return it."""
         await eventually(
             lambda: self.status(id) in statuses, f"run {id} to be {' or '.join(statuses)}, not {self.status(id)}"
         )
         return self.status(id)
 
     async def attempted(self, id: str, attempt: int) -> None:
-        """Returns when the run was claimed that often."""
+        """Return when the run was claimed that many times."""
         await eventually(lambda: self.counters(id).attempt >= attempt, f"attempt {attempt} of run {id}")
 
     async def outcome(self, id: str) -> str:
-        """What became of a run after its attempt."""
+        """Return the status of a run after its attempt."""
         return await self.until(id, "completed", "failed", "delayed", "cancelled", "dead")
 
 
 async def performing(worker: Worker, count: int = 1) -> None:
-    """Returns when that many handlers have begun and not ended."""
+    """Return when that many handlers have started and not ended."""
     await eventually(lambda: sum(a.performing for a in worker.attempts.values()) >= count, f"{count} handlers to run")
 
 
 @asynccontextmanager
 async def bench(url: str, name: str, partitions: int = 1) -> AsyncIterator[Bench]:
-    """A bench whose workers are stopped at the end, however the test ended."""
+    """Yield a bench, and stop its workers even if the test fails."""
     wire = AsyncWire(Settings(url, name).address)
     admin: Any = redis.Redis.from_url(url, protocol=2, socket_timeout=10)
     made: Bench | None = None

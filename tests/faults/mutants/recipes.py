@@ -112,7 +112,7 @@ MUTANTS = [
         LUA + "shared/checkpoint.lua",
         "  if acked > (head and head.seq or 0) then return nil, 'gap' end\n",
         "",
-        "tests/integration/saves/test_saves_fallback.py::test_a_living_owner_sends_everything_to_a_server_that_fell_back",
+        "tests/integration/saves/test_saves_fallback.py::test_owner_resends_everything_to_a_server_with_an_old_file",
     ),
     Mutant(
         "the throttle drops the newest save",
@@ -149,7 +149,7 @@ MUTANTS = [
         "workers/attempt/recorder.py",
         "plan(attempt.saver.last_delta(unfinished))",
         'plan(b"")',
-        "tests/integration/worker/test_worker_outcomes.py::test_a_stop_at_any_cut_releases_the_run_with_all_it_holds",
+        "tests/integration/worker/test_worker_outcomes.py::test_stop_at_any_cut_releases_the_run_with_its_saved_state",
     ),
     Mutant(
         "after a gap, a release omits the new messages",
@@ -340,7 +340,7 @@ MUTANTS = [
         "workers/attempt/executor.py",
         "            await attempt.wait_until_confirmed()\n",
         "",
-        "tests/integration/worker/test_worker_doubt.py::test_what_a_claim_brings_in_a_doubt_is_not_begun_before_it_is_over",
+        "tests/integration/worker/test_worker_doubt.py::test_run_claimed_in_doubt_starts_only_after_the_doubt",
     ),
     # -- producers and operators
     Mutant(
@@ -392,7 +392,7 @@ MUTANTS = [
         "coordinator/store/transport/error_mapping.py",
         "    if error.sent:\n        return Unconfirmed(",
         "    if False:\n        return Unconfirmed(",
-        "tests/integration/transport/test_wire.py::test_sent_and_never_answered_is_unconfirmed",
+        "tests/integration/transport/test_wire.py::test_request_without_an_answer_is_unconfirmed",
     ),
     Mutant(
         "two calls of one run share a trip",
@@ -435,7 +435,7 @@ MUTANTS = [
         "coordinator/store/transport/lane.py",
         "self.topology.moved(answer.slot, answer.node)",
         "continue",
-        "tests/integration/transport/test_topologies.py::test_a_hand_over_in_a_cluster_is_followed[async]",
+        "tests/integration/transport/test_topologies.py::test_cluster_failover_is_followed[async]",
     ),
     Mutant(
         "a client treats ASK like MOVED",
@@ -454,14 +454,14 @@ MUTANTS = [
         "                    continue\n"
         "                replies.append(error)\n",
         "tests/integration/transport/test_topologies.py::"
-        "test_while_a_slot_is_moved_no_script_sees_half_of_its_keys[valkey-key by key]",
+        "test_no_script_sees_half_of_its_keys_while_a_hash_slot_moves[valkey-key by key]",
     ),
     Mutant(
         "the number of confirming replicas is ignored",
         "coordinator/store/transport/trip.py",
         "if self._lane.replicas and self._confirmed < self._lane.replicas:",
         "if False:",
-        "tests/integration/transport/test_durability.py::test_an_enqueue_without_a_replica_is_unconfirmed_until_one_has_it",
+        "tests/integration/transport/test_durability.py::test_enqueue_is_unconfirmed_until_a_replica_has_it",
     ),
     Mutant(
         "a client stays with a master that became a replica",
@@ -517,21 +517,21 @@ MUTANTS = [
         "coordinator/store/transport/sync_wire.py",
         "list(self._threads().map(carry, lanes.keys(), lanes.values()))",
         "list(map(carry, lanes.keys(), lanes.values()))",
-        "tests/integration/transport/test_hung_nodes.py::test_what_goes_to_others_is_sent_although_one_node_hangs",
+        "tests/integration/transport/test_hung_nodes.py::test_requests_to_other_nodes_are_sent_while_one_node_hangs",
     ),
     Mutant(
         "an unreachable partition stops a bell for all partitions",
         "coordinator/store/transport/async_bell.py",
         "elif (token := task.result()) is not None:",
         "elif error is None and (token := task.result()) is not None:",
-        "tests/integration/transport/test_hung_nodes.py::test_a_bell_brings_tokens_of_partitions_that_can_be_reached[async]",
+        "tests/integration/transport/test_hung_nodes.py::test_bell_returns_tokens_of_reachable_partitions[async]",
     ),
     Mutant(
         "a checkpoint store ignores the namespace's durability",
         "workers/durable/owned_records.py",
         "self.keys = space.keys(0)",
         "pass",
-        "tests/integration/transport/test_durability.py::test_a_checkpoint_that_no_replica_has_is_not_kept",
+        "tests/integration/transport/test_durability.py::test_checkpoint_without_a_replica_is_unconfirmed",
     ),
     # -- the promises: for each test of one, with real processes, a line that it can't do without
     Mutant(
@@ -627,7 +627,7 @@ MUTANTS = [
         "workers/attempt/saver.py",
         "base = 0 if whole or generation != self._generation else self._base\n",
         "base = 0\n",
-        "tests/integration/saves/test_saves_growth.py::test_what_a_save_sends_does_not_grow_with_the_transcript",
+        "tests/integration/saves/test_saves_growth.py::test_size_of_a_save_does_not_grow_with_the_transcript",
         promise=7,
     ),
     Mutant(
@@ -635,7 +635,7 @@ MUTANTS = [
         "workers/attempt/saver.py",
         "state = cut.state if whole or self._unsure or cut.state != self._state else None",
         "state = cut.state",
-        "tests/integration/saves/test_saves_growth.py::test_what_a_save_sends_does_not_grow_with_the_transcript",
+        "tests/integration/saves/test_saves_growth.py::test_size_of_a_save_does_not_grow_with_the_transcript",
         promise=7,
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""Cancels and endings at the same moment, with real workers: every run has one ending, and who cancelled was told the truth."""
+"""Cancels and endings at the same moment, with real workers: every run has one ending, and each cancel gets a true answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def here(real_url: str, namespace: str) -> AsyncIterator[Bench]:
         yield made
 
 
-async def test_every_run_has_one_ending_and_it_is_the_one_that_was_told(here: Bench) -> None:
+async def test_every_run_has_one_ending_that_matches_the_answer_to_cancel(here: Bench) -> None:
     runs, whys = Registry(), []
     chance = random.Random(7)
 
@@ -42,7 +42,7 @@ async def test_every_run_has_one_ending_and_it_is_the_one_that_was_told(here: Be
         if how == "retry":
             raise RetryLater(after=0.01)
         if how == "stop":
-            raise Stopped("drain")  # out of nowhere: released with back-off
+            raise Stopped("drain")  # The handler stops without a stop request, so the run is released with back-off.
         return how
 
     first, _ = here.worker(runs, concurrency=RUNS)
@@ -56,14 +56,14 @@ async def test_every_run_has_one_ending_and_it_is_the_one_that_was_told(here: Be
         await eventually(lambda: any(here.status(h.id) == "running" for h in handles), "runs to run")
 
         async def cancel_soon(handle: AsyncHandle[str]) -> Status:
-            await asyncio.sleep(chance.random() * 0.6)  # A random moment is what the test is about.
+            await asyncio.sleep(chance.random() * 0.6)  # The test needs a random moment.
             return await handle.cancel(grace=20.0)
 
         cancels = [asyncio.create_task(cancel_soon(handle)) for handle in handles]
         await eventually(
             lambda: sum(cancel.done() for cancel in cancels) >= RUNS // 3, "a third of the cancels to be done"
         )
-        await here.abandon(first)  # and in the middle of it half of them are taken from their worker
+        await here.abandon(first)  # Meanwhile half of the runs are taken from their worker.
         told = await asyncio.gather(*cancels)
 
         async def settled() -> bool:
@@ -84,8 +84,8 @@ async def test_every_run_has_one_ending_and_it_is_the_one_that_was_told(here: Be
         assert {here.status(handle.id) for handle in handles} >= {"cancelled"}
 
 
-async def test_a_running_handler_is_told_at_once_and_may_clean_up(here: Bench) -> None:
-    """Long before the next heartbeat, which would tell it too: its lease is 10 minutes here."""
+async def test_running_handler_is_cancelled_immediately_and_may_clean_up(here: Bench) -> None:
+    """Check that this happens long before the next heartbeat, which would also inform the handler: the lease is 10 minutes here."""
     runs, told = Registry(), list[str]()
     began = asyncio.Event()
 

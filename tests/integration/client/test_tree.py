@@ -1,4 +1,6 @@
-"""A tree is cancelled while its handlers grow it: whatever they were able to enqueue ends as cancelled, and so do they."""
+"""A tree is cancelled while its handlers enqueue more runs: every run that was enqueued ends as cancelled, and so do the handlers'
+runs.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,11 @@ async def here(request: pytest.FixtureRequest, real_url: str, namespace: str) ->
 
 
 @pytest.mark.parametrize("told", [True, False])
-async def test_nothing_of_a_growing_tree_is_left(here: Bench, told: bool) -> None:
-    """`told`: the handlers have cuts and stop there; else the refused enqueue is the first that they hear of it."""
+async def test_cancel_reaches_every_run_of_a_growing_tree(here: Bench, told: bool) -> None:
+    """Test both kinds of handlers.
+
+    With `told` they have cuts and stop there; otherwise a refused enqueue is the first sign of the cancel.
+    """
     runs = Registry()
 
     async with AsyncClient(here.url, here.namespace.name) as client:

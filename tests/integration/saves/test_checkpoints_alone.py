@@ -1,4 +1,7 @@
-"""Checkpoints alone, in real processes and against faults. First the program in docs/guides/checkpoints-alone.md."""
+"""Checkpoints without workers, in real processes and with faults.
+
+The first tests run the program of docs/guides/checkpoints-alone.md.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ def start(tmp_path: Path, server: Server, code: str, *questions: str) -> subproc
 
 
 def ending_at(turn: int, how: str) -> str:
-    """The program, ended inside a turn of its model."""
+    """Return the program, changed so that it ends inside a turn of its model."""
     end = (
         f"    if len(messages) == {turn + 1}:\n        import os, signal\n        os.kill(os.getpid(), signal.{how})\n"
     )
@@ -50,21 +53,21 @@ def ending_at(turn: int, how: str) -> str:
     return BLOCKS[0].replace(END, END + end).replace("CheckpointerFactory(store)", "CheckpointerFactory(store, 0)")
 
 
-def test_it_answers(tmp_path: Path, valkey_server: Server) -> None:
+def test_program_of_the_guide_prints_its_answer(tmp_path: Path, valkey_server: Server) -> None:
     done = start(tmp_path, valkey_server, BLOCKS[0], "why?", "how?")
     assert (done.stdout, done.stderr) == ("q-0: thought 5\nq-1: thought 5\n", "")
     assert start(tmp_path, valkey_server, BLOCKS[0]).stdout == ""
 
 
 @pytest.mark.parametrize("turn", [1, 4])
-def test_stopped_it_goes_on_at_once(tmp_path: Path, valkey_server: Server, turn: int) -> None:
+def test_stopped_program_continues_immediately(tmp_path: Path, valkey_server: Server, turn: int) -> None:
     assert start(tmp_path, valkey_server, ending_at(turn, "SIGTERM"), "why?").returncode == 1
     again = start(tmp_path, valkey_server, BLOCKS[0])
     assert (again.stdout, again.stderr) == (f"q-0 continues at turn {turn}: thought 5\n", "")
     assert start(tmp_path, valkey_server, BLOCKS[0]).stdout == ""
 
 
-def test_killed_it_goes_on_after_its_lease(tmp_path: Path, valkey_server: Server) -> None:
+def test_killed_program_continues_after_its_lease(tmp_path: Path, valkey_server: Server) -> None:
     code = ending_at(3, "SIGKILL").replace('namespace="answers"', 'namespace="answers", lease=1')
     assert start(tmp_path, valkey_server, code, "why?").returncode == -signal.SIGKILL
     with RedisStore(valkey_server.url, tmp_path.name[-40:]) as store:
@@ -84,7 +87,7 @@ def proxy(valkey_server: Server) -> Iterator[Proxy]:
 
 
 @pytest.mark.parametrize("name", record_calls.PREPARE)
-def test_a_lost_reply_is_asked_for_again_and_is_the_same(
+def test_call_with_a_lost_reply_is_repeated_with_the_same_answer(
     valkey_server: Server, proxy: Proxy, namespace: str, name: str
 ) -> None:
     script = next(script for script in SCRIPTS if script.name == name)
@@ -105,11 +108,11 @@ def test_a_lost_reply_is_asked_for_again_and_is_the_same(
 
 
 def contents(store: Store) -> dict[str, Any]:
-    """Everything that is stored, but for the namespace's name."""
+    """Return everything that is stored, without the namespace's name."""
     return {key.split("}:", 1)[1]: value for key, value in store.dump().items()}
 
 
-def test_a_forked_child_is_another_process(valkey_server: Server, namespace: str) -> None:
+def test_forked_child_counts_as_another_process(valkey_server: Server, namespace: str) -> None:
     with RedisStore(valkey_server.url, namespace) as store:
         store.save(Checkpoint(Meta("r1"), ["parent"]))
         read_end, write_end = os.pipe()
@@ -133,13 +136,13 @@ def test_a_forked_child_is_another_process(valkey_server: Server, namespace: str
         assert found.messages == ["child"]
 
 
-def test_a_server_that_would_lose_checkpoints_is_refused(start_server: StartServer, namespace: str) -> None:
+def test_server_that_may_lose_checkpoints_is_rejected(start_server: StartServer, namespace: str) -> None:
     server = start_server(settings={"appendonly": "yes", "maxmemory": "50mb", "maxmemory-policy": "allkeys-lru"})
     with RedisStore(server.url, namespace) as store, pytest.raises(NotConfigured, match="noeviction"):
         store.save(Checkpoint(Meta("r1")))
 
 
-def test_when_memory_is_full_a_save_is_refused_and_an_end_is_not(start_server: StartServer, namespace: str) -> None:
+def test_full_memory_refuses_a_save_and_accepts_an_ending(start_server: StartServer, namespace: str) -> None:
     server = start_server(settings={"appendonly": "yes", "maxmemory-policy": "noeviction"})
     with RedisStore(server.url, namespace) as store, RedisStore(server.url, namespace) as other:
         store.save(Checkpoint(Meta("r1"), ["a"]))
@@ -154,7 +157,7 @@ def test_when_memory_is_full_a_save_is_refused_and_an_end_is_not(start_server: S
 
 
 @pytest.mark.matrix("waits through a timeout")
-def test_without_a_server_a_close_says_so_and_ends(start_server: StartServer, namespace: str, caplog: Any) -> None:
+def test_close_without_a_server_reports_it_and_ends(start_server: StartServer, namespace: str, caplog: Any) -> None:
     server = start_server()
     store = RedisStore(server.url, namespace, timeout=2)
     store.save(Checkpoint(Meta("r1")))

@@ -1,4 +1,4 @@
-"""The server comes back with an old append-only file under a living owner: the owner sends everything anew, or is stopped."""
+"""The server restarts with an old append-only file while the owner lives: the owner sends everything again, or is stopped."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from tests.waiting import eventually
 from workers import AsyncRun, Registry
 from workers.handlers.context import Stopped
 
-# how the wire builds its back-off is deprecated in the newest tenacity
+# The newest tenacity deprecates how the wire builds its back-off.
 pytestmark = pytest.mark.filterwarnings("ignore:The 'initial' parameter:DeprecationWarning")
 
 PROMPT = {
     "appendfsync": "no",
     "auto-aof-rewrite-percentage": "0",
-}  # what is acknowledged is in the file, and the file grows
+}  # Everything that is acknowledged is in the file, and the file only grows.
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ async def here(server: Server, namespace: str) -> AsyncIterator[Bench]:
 
 
 class Backup:
-    """The files of a server at a moment, and that server with them again."""
+    """A copy of a server's files at one moment. `restore` restarts the server with them."""
 
     def __init__(self, server: Server, place: Path) -> None:
         self._server, self._place = server, place
@@ -66,7 +66,7 @@ class Backup:
 
 
 class Steps:
-    """A run whose steps are let go one by one, in whichever attempt."""
+    """A run whose steps the test allows one by one, in any attempt."""
 
     def __init__(self) -> None:
         self.done = 0
@@ -92,7 +92,7 @@ class Steps:
             await eventually(partial(self._let_go, count), f"step {count} to be let go")
             run.state["count"] = count
             await step(run)
-            run.state["count"] = count  # the first step sets the whole state
+            run.state["count"] = count  # The first step sets the whole state.
             if step not in ENDS_BY_ITSELF:
                 await run.flush()
             self.done = count
@@ -103,7 +103,7 @@ class Steps:
         return self.allowed >= count
 
     async def until(self, count: int) -> None:
-        """Lets it go so far."""
+        """Allow the steps up to this one."""
         self.allowed = count
         await eventually(lambda: self.done >= count, f"step {count}", timeout=60)
 
@@ -124,10 +124,10 @@ DONE = counted({**COMPLETE, "messages": [*COMPLETE["messages"], UNFINISHED]})
     ("saved", "lost"),
     [(1, 1), (1, 7), (2, 3), (3, 1), (4, 1), (4, 2), (5, 3), (6, 1), (7, 1)],
 )
-async def test_a_living_owner_sends_everything_to_a_server_that_fell_back(here, server, tmp_path, saved, lost, ending):
-    """After save `saved` the files are copied, after `lost` more they are put back."""
+async def test_owner_resends_everything_to_a_server_with_an_old_file(here, server, tmp_path, saved, lost, ending):
+    """Copy the files after save number `saved`, and restore them after `lost` more saves."""
     steps = Steps()
-    worker, task = here.worker(steps.runs, lease=600.0)  # no beat but the first
+    worker, task = here.worker(steps.runs, lease=600.0)  # Only the first heartbeat is sent.
     id = await here.enqueue("work")
     await steps.until(saved)
     backup, before = Backup(server, tmp_path / "old"), head(here, id)
@@ -136,9 +136,9 @@ async def test_a_living_owner_sends_everything_to_a_server_that_fell_back(here, 
     assert head(here, id) == before, "the files are those of then"
     await steps.until(SAVES)
     if saved + lost < SAVES:
-        # sent anew, in a generation of its own: the fifth step makes one, and the gap another
+        # The data is sent again in a new generation: the fifth step creates one, and the gap another one.
         assert head(here, id).generation == 3
-    # else nothing was saved since: the ending is the first to hear of it
+    # Otherwise nothing was saved since then, and the ending is the first call to notice.
     if ending == "released":
         assert await here.end(worker, task) == 0
         here.worker(steps.runs)
@@ -148,7 +148,8 @@ async def test_a_living_owner_sends_everything_to_a_server_that_fell_back(here, 
         here.worker(steps.runs)
     steps.allowed = SAVES + 1
     assert await here.outcome(id) == "completed"
-    redone = ending == "abandoned" and saved + lost == SAVES  # nobody has what was lost: it goes on from what is there
+    # No process has the lost data, so the run continues from what the server has.
+    redone = ending == "abandoned" and saved + lost == SAVES
     if redone or ending == "completed":
         assert here.result(id) == DONE
     else:
@@ -156,7 +157,7 @@ async def test_a_living_owner_sends_everything_to_a_server_that_fell_back(here, 
     assert here.counters(id).strikes == 0
 
 
-async def test_a_server_that_falls_back_twice_gets_everything_twice(here, server, tmp_path):
+async def test_server_that_loses_data_twice_receives_everything_twice(here, server, tmp_path):
     steps = Steps()
     worker, task = here.worker(steps.runs, lease=600.0)
     id = await here.enqueue("work")
@@ -180,9 +181,9 @@ async def test_a_server_that_falls_back_twice_gets_everything_twice(here, server
     assert here.result(id) == counted(expected(unfinished=True))
 
 
-async def test_an_old_file_does_not_bring_back_the_phases_of_a_turn_that_is_over(here, server, tmp_path):
+async def test_old_file_does_not_restore_phases_of_a_finished_turn(here, server, tmp_path):
     runs, acts = Registry(), []
-    allowed = 2  # turns; each waits between its phase and its end
+    allowed = 2  # These are turns. Each waits between its phase and its end.
 
     async def act(turn: int) -> int:
         acts.append(turn)
@@ -222,10 +223,10 @@ async def test_an_old_file_does_not_bring_back_the_phases_of_a_turn_that_is_over
 
 @pytest.mark.parametrize("known", [True, False], ids=["worker known", "worker unknown"])
 @pytest.mark.parametrize("saved", [0, 3])
-async def test_a_fall_back_to_before_the_claim_stops_the_handler_and_the_run_goes_on(
+async def test_old_file_from_before_the_claim_stops_the_handler_and_the_run_continues(
     here, server, tmp_path, saved, known
 ):
-    """From what is there: nothing, or what an earlier attempt had saved."""
+    """Continue from what the server has: nothing, or the saves of an earlier attempt."""
     steps, keys = Steps(), here.namespace.keys(0)
     id = await here.enqueue("work")
     if saved:
@@ -246,7 +247,7 @@ async def test_a_fall_back_to_before_the_claim_stops_the_handler_and_the_run_goe
     backup.restore()
     assert here.status(id) == "queued"
     assert here.counters(id).attempt == attempts - 1
-    steps.allowed = saved + 3  # a save, to a server that knows no such owner
+    steps.allowed = saved + 3  # The handler saves to a server that does not know this owner.
     await eventually(lambda: steps.ends, "the handler to be stopped")
     assert isinstance(steps.ends[0], (Stopped, asyncio.CancelledError))
     assert here.status(id) == "queued"

@@ -1,4 +1,4 @@
-"""Promise 7: the cost of a checkpoint does not grow with the run. What is sent is what is new, and a little beside it."""
+"""Promise 7: the cost of a checkpoint does not grow with the run. A save sends the new data and a small overhead."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from workers import AsyncRun, Registry
 pytestmark = pytest.mark.promise(7)
 
 SIZES = (100, 400, 1600)
-BESIDE = 400  # bytes beside the message itself, for each save
+BESIDE = 400  # This is the overhead of each save in bytes, without the message itself.
 LARGE = "s" * 100_000
 
 
 @pytest.fixture
 def server(start_server: Any) -> Server:
-    """One whose bytes nobody else sends."""
+    """Return a server that receives bytes from this test only."""
     made: Server = start_server()
     for script in scripts.SCRIPTS:
         made.admin.script_load(script.text)
@@ -37,12 +37,12 @@ async def here(server: Server, namespace: str) -> AsyncIterator[Bench]:
 
 
 def message(number: int) -> dict[str, Any]:
-    """About a kilobyte, each another."""
+    """Return a message of about a kilobyte. All messages differ."""
     return {"role": "tool", "tool_call_id": f"call-{number}", "content": f"{number:06d}" * 160}
 
 
 @pytest.mark.parametrize("state", ["", LARGE], ids=["without a state", "with a state of 100 kB that stays"])
-async def test_what_a_save_sends_does_not_grow_with_the_transcript(here, server, state):
+async def test_size_of_a_save_does_not_grow_with_the_transcript(here, server, state):
     runs, sent, over = Registry(), {}, asyncio.Event()
 
     def received() -> int:
@@ -63,7 +63,7 @@ async def test_what_a_save_sends_does_not_grow_with_the_transcript(here, server,
 
     here.worker(runs)
     id = await here.enqueue("grows")
-    await over.wait()  # who asks for its status again and again sends bytes, too
+    await over.wait()  # Polling for the status sends bytes, too.
     assert await here.outcome(id) == "completed"
     for size in SIZES:
         own = len(state) + sum(len(encode(message(number), "a message")) for number in range(size))

@@ -1,7 +1,8 @@
-"""A long transcript is resumed in pages: no command holds the server up, and each message is there once.
+"""A long transcript is resumed in pages: no command blocks the server, and each message is there once.
 
-A command is judged by the processor time that it costs the server, and by the server's own slow log. The log counts wall time, in
-which others of the machine had their turn too: what the kernel says that the server stood in line for is no work of its own.
+A command is measured by the processor time that it costs the server, and by the server's own slow log. The log counts wall time, in
+which other processes of the machine ran too. So the time for which the kernel says that the server waited for a processor is not
+counted.
 """
 
 from __future__ import annotations
@@ -42,13 +43,15 @@ async def here(server: Server, namespace: str) -> AsyncIterator[Bench]:
 
 
 def message(number: int) -> dict[str, Any]:
-    """About a kilobyte, each another."""
+    """Return a message of about a kilobyte. All messages differ."""
     return {"role": "tool", "tool_call_id": f"call-{number}", "content": f"{number:06d}" * 170}
 
 
 class Meter:
-    """Watches this process's exchanges with a server: the ms of processor time in each, with the scripts that it carried. Two at
-    once count for each other, so that it says too much and never too little."""
+    """Measures this process's exchanges with a server: the processor time of each in ms, with the scripts that it carried.
+
+    Two exchanges at the same time count for each other, so the result is sometimes too high and never too low.
+    """
 
     def __init__(self, server: Server) -> None:
         self._times = Path(f"/proc/{server.pid}/schedstat")
@@ -56,7 +59,7 @@ class Meter:
         self.costs: list[tuple[float, list[str]]] = []
 
     def read(self) -> tuple[float, float]:
-        """Ms that the server's thread has run, and that it was ready and stood in line for a processor."""
+        """Return the ms for which the server's thread has run, and the ms for which it was ready and waited for a processor."""
         run, waited, _ = self._times.read_text().split()
         return int(run) / 1e6, int(waited) / 1e6
 
@@ -101,8 +104,8 @@ def metered(server: Server) -> Iterator[Meter]:
 
 
 @pytest.mark.parametrize("at_once", [1, 100, 1000])
-async def test_a_long_transcript_is_resumed_without_a_slow_command(here, server, at_once):
-    """Ten megabytes; saved one by one, by the hundred and by the thousand."""
+async def test_long_transcript_is_resumed_without_a_slow_command(here, server, at_once):
+    """Resume ten megabytes that were saved one by one, by the hundred and by the thousand."""
     runs, built, over, found = Registry(), asyncio.Event(), asyncio.Event(), []
 
     @runs.handler(throttle=0.0, grace=0.0)

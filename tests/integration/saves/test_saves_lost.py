@@ -1,4 +1,4 @@
-"""Any save of a run may lose its reply or arrive late, and then come the next ones: the next owner finds each message once."""
+"""Any save of a run may lose its reply or arrive late, before or after later saves. The next owner finds each message once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.servers import Server
 from tests.waiting import eventually
 from workers import AsyncRun, Registry
 
-# how the wire builds its back-off is deprecated in the newest tenacity
+# The newest tenacity deprecates how the wire builds its back-off.
 pytestmark = pytest.mark.filterwarnings("ignore:The 'initial' parameter:DeprecationWarning")
 
 UNFINISHED = {"n": "after the last cut"}
@@ -52,7 +52,7 @@ async def _compaction(run: AsyncRun) -> None:
 
 
 async def _back(run: AsyncRun) -> None:
-    """The state of before: it is sent although its bytes were acknowledged once."""
+    """Set the earlier state again. It is sent, although its bytes were acknowledged once."""
     run.messages.append({"n": 6})
     run.state["left"] = 7
 
@@ -73,12 +73,12 @@ async def _output(number: int) -> dict[str, int]:
 
 
 STEPS: list[Step] = [_first, _messages, _outline, _state, _compaction, _back, _polish, _last]
-ENDS_BY_ITSELF = (_outline, _polish)  # the end of a phase saves
+ENDS_BY_ITSELF = (_outline, _polish)  # The end of a phase saves.
 SAVES = len(STEPS)
 
 
 def whole(run: AsyncRun) -> dict[str, Any]:
-    """Everything that a handler finds."""
+    """Return everything that a handler finds."""
     phases = sorted(run._draft.phases)
     return {"messages": run.messages.copy(), "state": dict(run.state), "phases": phases}
 
@@ -91,7 +91,7 @@ COMPLETE = {
 
 
 async def found(run: AsyncRun) -> dict[str, Any]:
-    """What a resumed run finds; its phases are not run again."""
+    """Return what a resumed run finds. Its phases are not repeated."""
     seen = whole(run)
 
     async def again() -> Any:
@@ -118,21 +118,21 @@ def proxy(valkey_server: Server) -> Iterator[Proxy]:
 
 @pytest.fixture
 async def here(valkey_server: Server, proxy: Proxy, namespace: str) -> AsyncIterator[Bench]:
-    """The proxy outlives the workers: they leave through it."""
+    """Yield a bench behind the proxy. The proxy outlives the workers, because they leave through it."""
     async with bench(valkey_server.url, namespace) as made:
         for script in scripts.SCRIPTS:
-            made.admin.script_load(script.text)  # so that each call is one EVALSHA
+            made.admin.script_load(script.text)  # Each call is then one EVALSHA.
         yield made
 
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trip is given up after a moment, and not after five seconds."""
+    """Make a trip time out after a moment instead of five seconds."""
     monkeypatch.setattr(workers.process.worker, "AsyncWire", partial(AsyncWire, trip_seconds=0.3))
 
 
 def save(number: int) -> Matching:
-    """The save of this seq, however often it is sent."""
+    """Return a filter for the save with this sequence number, however often it is sent."""
     sha = scripts.CHECKPOINT.sha.encode()
 
     def matching(request: bytes) -> bool:
@@ -145,7 +145,7 @@ def save(number: int) -> Matching:
 
 
 class Fault:
-    """What happens to one save. `struck` says whether it has."""
+    """A fault that hits one save. `struck` tells whether it has happened."""
 
     def __init__(self, proxy: Proxy, kind: str, number: int) -> None:
         self._proxy, self.kind = proxy, kind
@@ -153,7 +153,7 @@ class Fault:
             proxy.hold_requests(save(number))
             self._cuts = []
         else:
-            # a reply is lost once: the wire sends the save again; or twice: the saver comes with a new one
+            # A reply is lost once, and the wire sends the save again; or twice, and the saver sends a new save.
             self._cuts = [proxy.cut_next_reply(save(number)) for _ in range(1 if kind == "cut" else 2)]
 
     def struck(self) -> bool:
@@ -161,7 +161,7 @@ class Fault:
 
 
 def scripted(fault: Fault, number: int, parked: asyncio.Event, *, last_flush: bool) -> Registry[Any]:
-    """A first attempt that saves eight times, does not wait for the save that is struck, and then waits to be interrupted."""
+    """Return a first attempt that saves eight times, does not wait for the save with the fault, and waits to be interrupted."""
     runs = Registry()
 
     @runs.handler(throttle=0.0, grace=0.0)
@@ -190,9 +190,9 @@ def scripted(fault: Fault, number: int, parked: asyncio.Event, *, last_flush: bo
 @pytest.mark.parametrize("ending", ["released", "abandoned"])
 @pytest.mark.parametrize("kind", ["cut", "cut twice", "late"])
 @pytest.mark.parametrize("number", range(1, SAVES + 1))
-async def test_a_save_that_loses_its_reply_or_is_late_neither_doubles_nor_loses(here, proxy, number, kind, ending):
+async def test_save_with_a_lost_reply_or_a_delay_neither_repeats_nor_loses_messages(here, proxy, number, kind, ending):
     fault, parked = Fault(proxy, kind, number), asyncio.Event()
-    # a released run whose last save is struck has no other save: its release carries what that one had
+    # If the last save of a released run has the fault, there is no other save: the release carries its data.
     runs = scripted(fault, number, parked, last_flush=ending == "abandoned")
     worker, task = here.worker(runs, url=proxy.url, lease=600.0)
     id = await here.enqueue("work")
@@ -200,7 +200,7 @@ async def test_a_save_that_loses_its_reply_or_is_late_neither_doubles_nor_loses(
         await parked.wait()
     assert fault.struck()
     if kind == "late" and number % 2:
-        proxy.release_requests()  # the others arrive when the run has another owner
+        proxy.release_requests()  # The other saves arrive when the run has another owner.
         await eventually(lambda: proxy.late_replies, "the late save")
     if ending == "released":
         assert await here.end(worker, task) == 0
@@ -218,7 +218,8 @@ async def test_a_save_that_loses_its_reply_or_is_late_neither_doubles_nor_loses(
     assert (counters.attempt, counters.strikes) == (2, 0)
     if kind == "late":
         await eventually(lambda: proxy.late_replies, "the late save")
-        # what went in the same pipeline is late as well, a claim for example: the answer to a save is a list of one
+        # Other requests of the same pipeline are late as well, for example a claim. The answer to a save is a list of
+        # one.
         answers = [reply for reply in proxy.late_replies if reply.startswith(b"*1\r\n*")]
         assert answers, proxy.late_replies
         assert all(b"old" in answer or b"fenced" in answer for answer in answers), proxy.late_replies

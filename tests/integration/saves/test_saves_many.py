@@ -31,14 +31,14 @@ async def here(valkey_server: Server, namespace: str) -> AsyncIterator[Bench]:
 
 
 async def enqueued(here: Bench) -> list[str]:
-    """All in one call: they begin together, as after a restart."""
+    """Enqueue all runs in one call, so that they start together, as after a restart."""
     spec = encode([{}, {}, {}], "spec")
     new = [client_plans.NewRun(here.ids.make(time.time(), 0), route("default", "busy", 0), spec) for _ in range(RUNS)]
     return [id for _, id in await here.do(client_plans.enqueue(here.namespace, new))]
 
 
-async def test_a_thousand_runs_that_save_all_the_time_share_their_trips(here, caplog):
-    """Ten offers a second each, five seconds long, two in a window."""
+async def test_thousand_saving_runs_share_their_trips(here, caplog):
+    """Offer ten saves a second per run for five seconds. Two of them fall into one window."""
     parked: list[str] = []
     doubts: list[str] = []
     runs, over = Registry(), asyncio.Event()
@@ -56,7 +56,7 @@ async def test_a_thousand_runs_that_save_all_the_time_share_their_trips(here, ca
         return run.attempt
 
     caplog.set_level(logging.WARNING)
-    worker, _ = here.worker(runs, concurrency=RUNS)  # the lease that people have: a beat has three seconds
+    worker, _ = here.worker(runs, concurrency=RUNS)  # This is the default lease: a heartbeat has three seconds.
     await worker.ready.wait()
     lease, trips = worker._membership.leases[0], worker._wire.trips
     ids = await enqueued(here)

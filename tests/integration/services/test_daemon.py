@@ -1,4 +1,4 @@
-"""A coordinator as a whole: its loops, its bell, outages, its end. Waits for facts, on real time."""
+"""A whole coordinator: its loops, its bell, outages and its shutdown. The tests wait for facts, in real time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def running(url: str, namespace: str, clock: Clock | None = None) -> Async
 
 @dataclass
 class Producer:
-    """Enqueues, and looks."""
+    """Enqueues runs and reads their status."""
 
     wire: AsyncWire
     namespace: Namespace
@@ -67,7 +67,7 @@ class Producer:
         await eventually(queued, "the run to be queued", timeout)
 
     async def die_with_a_run(self, worker: str, lease: float) -> str:
-        """A worker that claims and is never heard of again."""
+        """Claim runs with a worker that never sends a heartbeat again."""
         member = worker_plans.Membership(worker, round(lease * 1000), "host", 7, "", "default", "", 1, (KIND,))
         await drive_async(self.wire, worker_plans.join(self.namespace.keys(0), self.namespace.birth, member))
         await self.enqueue()
@@ -90,7 +90,7 @@ async def producer(store_url: str, namespace: str) -> AsyncIterator[Producer]:
     await made.wire.close()
 
 
-async def test_a_delayed_run_moves_when_it_is_due_in_every_partition(
+async def test_delayed_run_is_enqueued_when_due_in_every_partition(
     store_url: str, namespace: str, producer: Producer
 ) -> None:
     async with running(store_url, namespace):
@@ -99,28 +99,26 @@ async def test_a_delayed_run_moves_when_it_is_due_in_every_partition(
 
 
 class Drowsy(SystemClock):
-    """Who would look again in a second never does: only a bell wakes it."""
+    """A clock that never ends a sleep, so that only a bell wakes the service."""
 
     async def asleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds if seconds < 0.9 else 3600)  # A clock's own sleep.
 
 
-async def test_a_run_that_is_due_earlier_than_the_one_waited_for_rings_the_coordinator(
-    store_url: str, namespace: str, producer: Producer
-) -> None:
+async def test_earlier_delayed_run_wakes_the_coordinator(store_url: str, namespace: str, producer: Producer) -> None:
     async with running(store_url, namespace, Drowsy()):
         for partition in (0, 1):
             await producer.enqueue("+60000", partition)
             await producer.becomes_queued(await producer.enqueue("+100", partition))
 
 
-async def test_the_run_of_a_dead_worker_is_recovered(store_url: str, namespace: str, producer: Producer) -> None:
+async def test_run_of_a_dead_worker_is_recovered(store_url: str, namespace: str, producer: Producer) -> None:
     id = await producer.die_with_a_run("w-1", lease=0.2)
     async with running(store_url, namespace), running(store_url, namespace):
         await producer.becomes_queued(id)
 
 
-async def test_when_a_coordinator_stops_another_goes_on(store_url: str, namespace: str, producer: Producer) -> None:
+async def test_other_coordinator_continues_when_one_stops(store_url: str, namespace: str, producer: Producer) -> None:
     async with running(store_url, namespace):
         async with running(store_url, namespace):
             await producer.becomes_queued(await producer.enqueue("+100"))
@@ -129,7 +127,7 @@ async def test_when_a_coordinator_stops_another_goes_on(store_url: str, namespac
 
 
 @pytest.mark.matrix("waits through a timeout")
-async def test_an_outage_is_said_once_and_work_goes_on_after_it(
+async def test_outage_is_logged_once_and_work_continues_after_it(
     start_server: StartServer, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -151,7 +149,7 @@ async def test_an_outage_is_said_once_and_work_goes_on_after_it(
 
 
 @pytest.mark.matrix("waits through a timeout")
-async def test_a_namespace_that_is_founded_anew_is_served_in_all_its_partitions(
+async def test_recreated_namespace_is_served_in_all_its_partitions(
     start_server: StartServer, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = start_server()
@@ -166,13 +164,13 @@ async def test_a_namespace_that_is_founded_anew_is_served_in_all_its_partitions(
     assert "was founded anew" in caplog.text
 
 
-async def test_a_server_that_evicts_is_refused(start_server: StartServer, namespace: str) -> None:
+async def test_evicting_server_is_rejected(start_server: StartServer, namespace: str) -> None:
     server = start_server(settings={"maxmemory-policy": "allkeys-lru"})
     with pytest.raises(NotConfigured, match="CONFIG SET maxmemory-policy noeviction"):
         await Coordinator(Settings(server.url, namespace)).run()
 
 
-async def test_it_says_at_the_start_where_it_works_without_the_password(
+async def test_start_logs_the_server_without_the_password(
     start_server: StartServer, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -185,7 +183,7 @@ async def test_it_says_at_the_start_where_it_works_without_the_password(
     assert "s3cret" not in caplog.text
 
 
-async def test_one_that_is_stopped_before_it_began_ends(store_url: str, namespace: str) -> None:
+async def test_coordinator_stopped_before_its_start_ends(store_url: str, namespace: str) -> None:
     coordinator = Coordinator(Settings(store_url, namespace))
     coordinator.stop()
     async with asyncio.timeout(10):
@@ -202,7 +200,7 @@ class Rested:
 
 @dataclass
 class Stubborn:
-    """Raises what it is given, then ticks well."""
+    """A service that raises the given errors first and then ticks without an error."""
 
     errors: list[Exception]
     name: str = "stubborn"
@@ -216,7 +214,7 @@ class Stubborn:
 
 
 class Hurried(SystemClock):
-    """Rests are remembered and not waited for."""
+    """A clock that records the rests and does not wait."""
 
     def __init__(self) -> None:
         self.rests: list[float] = []
@@ -236,20 +234,20 @@ async def kept_going(service: Stubborn, ticks: int) -> Hurried:
     return clock
 
 
-async def test_a_tick_that_raises_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_tick_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
     service = Stubborn([RuntimeError("a mistake"), ValueError("another"), Refused("no")])
     clock = await kept_going(service, 5)
     assert clock.rests[:4] == [1.0, 1.0, 1.0, 0.0]
     assert [record.exc_info is not None for record in caplog.records] == [True, True]
 
 
-async def test_the_same_failure_is_said_less_and_less_often(caplog: pytest.LogCaptureFixture) -> None:
+async def test_repeated_failure_is_logged_less_and_less_often(caplog: pytest.LogCaptureFixture) -> None:
     await kept_going(Stubborn([Refused("no")] * 20), 22)
     assert len(caplog.records) == 5, "the 1st, 2nd, 4th, 8th and 16th"
     assert not any(record.exc_info for record in caplog.records), "an error of ours is a sentence"
 
 
-async def test_an_outage_is_said_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+async def test_outage_is_logged_at_its_start_and_its_end(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     await kept_going(Stubborn([Unreachable("redis://h can't be reached")] * 20), 22)
     said = [record.getMessage() for record in caplog.records]
@@ -258,7 +256,7 @@ async def test_an_outage_is_said_when_it_begins_and_when_it_ends(caplog: pytest.
     assert said[1].startswith("the server answers again")
 
 
-async def test_a_ring_during_a_tick_is_not_lost() -> None:
+async def test_bell_during_a_tick_is_not_lost() -> None:
     clock = SystemClock()
     ticking: Ticking
 

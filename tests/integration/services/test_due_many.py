@@ -1,4 +1,4 @@
-"""Very many runs that are due at the same second: all are moved, each once, and no call does more than a batch of them."""
+"""Very many runs that are due in the same second: all are enqueued, each once, and no call moves more than a batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MANY = int(os.environ.get("RUNS_TEST_DUE", "20000"))
 
 @dataclass(frozen=True)
 class Counted(Partition):
-    """A partition that remembers how many runs each call has moved."""
+    """A partition that records how many runs each call has moved."""
 
     moved: list[int] = field(default_factory=list)
 
@@ -49,7 +49,7 @@ async def count(world: World, key: str) -> int:
 
 
 @pytest.mark.timeout(60 + MANY / 100)
-async def test_all_that_are_due_at_the_same_second_are_moved_in_batches(world: World) -> None:
+async def test_runs_due_in_the_same_second_are_enqueued_in_batches(world: World) -> None:
     for _ in range(0, MANY, 1000):
         await world.enqueue(min(1000, MANY), due="+1000")
     delayed = await count(world, world.keys.delayed())

@@ -1,4 +1,4 @@
-"""A supervisor's part in a roll is told in the end, whatever the server did meanwhile."""
+"""A supervisor reports its part of a roll in the end, whatever the server did meanwhile."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ready(fleet: Supervisor) -> int:
 
 
 @pytest.mark.timeout(240)
-async def test_a_part_that_could_not_be_told_in_an_outage_is_told_after_it(
+async def test_roll_report_that_failed_in_an_outage_is_sent_after_it(
     start_server: Callable[..., Server], namespace: str, fleet_of: Callable[..., Supervisor]
 ) -> None:
     server = start_server()
@@ -72,7 +72,7 @@ async def test_a_part_that_could_not_be_told_in_an_outage_is_told_after_it(
 
 
 @pytest.mark.timeout(240)
-async def test_rolls_that_are_asked_for_at_once_follow_each_other(
+async def test_rolls_requested_at_the_same_time_run_one_after_the_other(
     valkey_server: Server, namespace: str, fleet_of: Callable[..., Supervisor]
 ) -> None:
     fleet = fleet_of(valkey_server.url, namespace, processes=2)

@@ -1,4 +1,4 @@
-"""Who asks for the health is answered, and can hold up nobody."""
+"""The health endpoint answers every request, and no request can block the process."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def port() -> AsyncIterator[int]:
         yield found
 
 
-async def test_the_answer_says_what_speaks_against_it(port: int) -> None:
+async def test_answer_lists_the_reasons(port: int) -> None:
     assert await get(port, "/live") == (200, {"live": True, "reasons": []})
     assert await get(port, "/ready?verbose") == (503, {"ready": False, "reasons": ["one", "two"]})
 
@@ -56,11 +56,11 @@ async def test_the_answer_says_what_speaks_against_it(port: int) -> None:
     ],
     ids=["another-path", "another-method", "no-http", "too-long", "head"],
 )
-async def test_other_requests_are_answered_too(port: int, request_: bytes, status: int) -> None:
+async def test_other_requests_get_an_http_status(port: int, request_: bytes, status: int) -> None:
     assert (await ask(port, request_))[0] == status
 
 
-async def test_who_says_nothing_is_shown_out(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_connection_is_closed(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "SECONDS_PER_REQUEST", 0.1)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /live")
@@ -69,8 +69,8 @@ async def test_who_says_nothing_is_shown_out(port: int, monkeypatch: pytest.Monk
     writer.close()
 
 
-async def test_a_crowd_that_says_nothing_is_bounded_and_passes(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those beyond the limit are turned away at once; when the first ones' time is over, others are answered."""
+async def test_number_of_silent_connections_is_limited(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reject connections beyond the limit immediately. When the first connections have timed out, others are answered."""
     monkeypatch.setattr(health, "SECONDS_PER_REQUEST", 1.0)
     crowd = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3 * health.MAX_CONNECTIONS)]
 
@@ -86,7 +86,7 @@ async def test_a_crowd_that_says_nothing_is_bounded_and_passes(port: int, monkey
         writer.close()
 
 
-async def test_a_port_that_is_taken_is_said_in_a_sentence() -> None:
+async def test_used_port_is_reported_in_one_sentence() -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         for place in (str(port), f"127.0.0.1:{port}"):
@@ -95,7 +95,7 @@ async def test_a_port_that_is_taken_is_said_in_a_sentence() -> None:
                     pass
 
 
-async def test_a_port_alone_is_all_interfaces() -> None:
+async def test_port_without_a_host_listens_on_all_interfaces() -> None:
     port = free_port()
     async with answering(str(port), Health):
         assert (await get(port, "/ready"))[0] == 200
@@ -104,7 +104,7 @@ async def test_a_port_alone_is_all_interfaces() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "65536", "http", "127.0.0.1:", ":8080", "::1:8080", "127.0.0.1:80a", "-1"])
-def test_what_is_no_port_is_refused(text: str) -> None:
+def test_invalid_port_is_rejected(text: str) -> None:
     with pytest.raises(BadOption, match="is no port: use 8080"):
         endpoint(text)
 
@@ -112,7 +112,7 @@ def test_what_is_no_port_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "found"), [("8080", ("", 8080)), ("127.0.0.1:80", ("127.0.0.1", 80)), ("[::1]:8080", ("::1", 8080))]
 )
-def test_a_host_may_stand_before_the_port(text: str, found: tuple[str, int]) -> None:
+def test_endpoint_accepts_a_host_before_the_port(text: str, found: tuple[str, int]) -> None:
     assert endpoint(text) == found
 
 
@@ -120,7 +120,7 @@ def test_a_host_may_stand_before_the_port(text: str, found: tuple[str, int]) -> 
 
 
 @pytest.mark.matrix("waits through a timeout")
-async def test_a_coordinator_is_ready_when_it_was_answered_and_live_also_without_its_server(
+async def test_coordinator_is_ready_after_the_first_answer_and_live_without_a_server(
     start_server: Callable[..., Server], namespace: str
 ) -> None:
     server = start_server()
@@ -140,7 +140,7 @@ async def test_a_coordinator_is_ready_when_it_was_answered_and_live_also_without
 
 
 class Jumping:
-    """The machine's clock, and some."""
+    """The machine's clock plus an offset."""
 
     ahead = 0.0
 
@@ -158,7 +158,7 @@ class Jumping:
 
 
 @pytest.mark.matrix("waits through a timeout")
-async def test_a_service_that_hangs_is_not_live(valkey_server: Server, namespace: str) -> None:
+async def test_coordinator_with_a_hanging_service_is_not_live(valkey_server: Server, namespace: str) -> None:
     clock = Jumping()
     coordinator = Coordinator(Settings(valkey_server.url, namespace), clock)
     running = asyncio.create_task(coordinator.run())

@@ -1,4 +1,4 @@
-"""Schedules: the service tick by tick on the test clock, several at once, bad entries, and both clients."""
+"""Schedules: the service tick by tick on the test clock, several coordinators at once, bad entries, and both clients."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MINUTE, HOUR = 60_000, 3_600_000
 
 @dataclass
 class World:
-    """A namespace on the test clock, and what users and coordinators do in it."""
+    """A namespace on the test clock, with the actions of users and coordinators."""
 
     wire: AsyncWire
     namespace: Namespace
@@ -61,11 +61,11 @@ class World:
         assert await self.ask(schedule_plans.remove(self.home(name), name, "removed", self.now())) == "ok"
 
     def schedulers(self) -> list[Scheduler]:
-        """A coordinator's."""
+        """Return the schedulers of one coordinator."""
         return [Scheduler(Partition(self.wire, keys, self.now)) for keys in self.namespace.everywhere()]
 
     async def tick(self, *coordinators: list[Scheduler]) -> list[SchedulerReport]:
-        """All at once."""
+        """Run one tick of all given schedulers at the same time."""
         every = [one for services in coordinators or (self.schedulers(),) for one in services]
         return list(await asyncio.gather(*(one.tick() for one in every)))
 
@@ -76,7 +76,7 @@ class World:
         return sorted(found)
 
     async def fired(self, name: str) -> list[int]:
-        """The fire times of which a run is there, in minutes since the start."""
+        """Return the fire times for which a run exists, in minutes since the start."""
         keys = self.home(name)
         ids = await self.run_ids()
         minutes = range(6000)
@@ -102,7 +102,7 @@ async def world(store_url: str, namespace: str) -> AsyncIterator[World]:
 # ---- one coordinator -------------------------------------------------------------------------------------------------
 
 
-async def test_a_schedule_fires_at_each_of_its_times(world: World) -> None:
+async def test_schedule_fires_at_each_of_its_times(world: World) -> None:
     await world.schedule("s", "*/2 * * * *", overlap="allow")
     for _ in range(11):
         await world.tick()
@@ -111,7 +111,7 @@ async def test_a_schedule_fires_at_each_of_its_times(world: World) -> None:
     assert ((await world.view("s")).fired, (await world.view("s")).trouble) == (5, "")
 
 
-async def test_it_rests_until_the_next_fire_time(world: World) -> None:
+async def test_scheduler_rests_until_the_next_fire_time(world: World) -> None:
     keys = world.home("s")
     mine = Scheduler(Partition(world.wire, keys, world.now))
     assert await mine.tick() == SchedulerReport(rest=LONGEST_REST)
@@ -124,7 +124,9 @@ async def test_it_rests_until_the_next_fire_time(world: World) -> None:
 
 
 @pytest.mark.parametrize(("catch_up", "expected"), [("latest", [180]), ("all", [60, 120, 180]), ("none", [])])
-async def test_after_downtime_it_catches_up_as_it_was_told(world: World, catch_up: str, expected: list[int]) -> None:
+async def test_catch_up_policy_decides_what_fires_after_downtime(
+    world: World, catch_up: str, expected: list[int]
+) -> None:
     await world.schedule("s", "0 * * * *", overlap="allow", catch_up=catch_up)
     await world.tick()
     world.ms += 3 * HOUR + 30 * MINUTE
@@ -135,14 +137,14 @@ async def test_after_downtime_it_catches_up_as_it_was_told(world: World, catch_u
     assert await world.fired("s") == [*expected, 240]
 
 
-async def test_what_it_was_set_for_before_any_coordinator_came_is_caught_up_with(world: World) -> None:
+async def test_fire_time_before_the_first_coordinator_is_caught_up(world: World) -> None:
     await world.schedule("s", "0 * * * *")
     world.ms += HOUR + 10 * MINUTE
     await world.tick()
     assert await world.fired("s") == [60]
 
 
-async def test_an_hour_that_comes_twice_fires_once_and_one_that_is_left_out_once(world: World) -> None:
+async def test_repeated_hour_fires_once_and_skipped_hour_fires_once(world: World) -> None:
     await world.schedule("s", "30 2 * * *", tz="Europe/Berlin", overlap="allow")
     ids = []
     for change in (datetime(2026, 3, 28, 12, tzinfo=UTC), datetime(2026, 10, 24, 12, tzinfo=UTC)):
@@ -167,7 +169,7 @@ async def test_many_schedules_fire_in_batches(world: World) -> None:
     assert sum(report.fired for report in reports) == len(await world.run_ids()) == 250
 
 
-async def test_jitter_spreads_them_and_loses_none(world: World) -> None:
+async def test_jitter_spreads_schedules_and_loses_none(world: World) -> None:
     names = [f"s{n}" for n in range(40)]
     for name in names:
         await world.schedule(name, "0 * * * *", jitter=600)
@@ -187,7 +189,7 @@ async def test_jitter_spreads_them_and_loses_none(world: World) -> None:
 # ---- several coordinators --------------------------------------------------------------------------------------------
 
 
-async def test_of_three_coordinators_each_fire_time_is_fired_by_one(world: World) -> None:
+async def test_one_of_three_coordinators_fires_each_time(world: World) -> None:
     names = [f"s{n}" for n in range(20)]
     for name in names:
         await world.schedule(name, "every 1m", overlap="allow")
@@ -200,16 +202,18 @@ async def test_of_three_coordinators_each_fire_time_is_fired_by_one(world: World
     assert len(await world.run_ids()) == 100
 
 
-async def test_a_coordinator_that_dies_before_it_fires_or_before_it_hears_of_it_costs_nothing(world: World) -> None:
+async def test_coordinator_that_dies_while_firing_loses_no_fire_time(world: World) -> None:
     await world.schedule("s", "every 1m", overlap="allow")
     await world.tick()
     keys = world.home("s")
     for _ in range(3):
         world.ms += MINUTE
-        seen = await world.ask(schedule_plans.upcoming(keys, batch=10, now=world.now()))  # and dies
+        # The coordinator dies after this call.
+        seen = await world.ask(schedule_plans.upcoming(keys, batch=10, now=world.now()))
         steps, _ = Scheduler(Partition(world.wire, keys, world.now))._decide(seen.entries, seen.now)
         await world.tick()
-        late = await world.ask(schedule_plans.fire(keys, steps, grace=1, now=world.now()))  # or was only slow
+        # The coordinator was only slow, and fires now.
+        late = await world.ask(schedule_plans.fire(keys, steps, grace=1, now=world.now()))
         assert [word for word, _ in late] == ["fired"], "it is told of the run that is there"
     assert await world.fired("s") == [1, 2, 3]
     assert (await world.view("s")).fired == 3
@@ -218,7 +222,7 @@ async def test_a_coordinator_that_dies_before_it_fires_or_before_it_hears_of_it_
 async def test_coordinators_with_different_time_zone_data_do_not_fire_twice(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To one the zone is an hour off; whoever comes first says when the next time is, and no night has two."""
+    """Read the zone an hour off in one coordinator. The first coordinator to fire sets the next time, so no night fires twice."""
     await world.schedule("s", "0 2 * * *", tz="Europe/Berlin", overlap="allow")
     right, wrong = world.schedulers(), world.schedulers()
     others = rules_for("0 2 * * *", tz="Europe/London", overlap="allow")
@@ -243,7 +247,9 @@ async def test_coordinators_with_different_time_zone_data_do_not_fire_twice(
 # ---- bad entries -----------------------------------------------------------------------------------------------------
 
 
-async def test_bad_entries_do_not_stop_the_others_and_are_said(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_bad_entries_are_reported_and_do_not_stop_the_others(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     for name in ("good", "garbled", "zone", "never", "spoilt", "empty"):
         await world.schedule(name, "every 1m", overlap="allow")
     unknown = Rules.__new__(Rules)
@@ -271,7 +277,7 @@ async def test_bad_entries_do_not_stop_the_others_and_are_said(world: World, cap
     assert len(said) <= 3, "once for each coordinator"
 
 
-async def test_a_coordinator_that_does_not_know_a_zone_leaves_it_to_those_who_do(
+async def test_coordinator_that_lacks_a_zone_leaves_it_to_the_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.schedule("s", "* * * * *", tz="Europe/Berlin", overlap="allow")
@@ -290,7 +296,7 @@ async def test_a_coordinator_that_does_not_know_a_zone_leaves_it_to_those_who_do
     assert (await world.view("s")).trouble == ""
 
 
-async def test_trouble_that_nobody_can_help_is_looked_at_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_schedule_with_a_problem_is_checked_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.schedule("s", "* * * * *")
 
     def unknown(_: bytes) -> Rules:
@@ -332,13 +338,13 @@ async def _some_fired(client: AsyncClient) -> bool:
 
 
 async def _times(client: AsyncClient, name: str) -> list[int]:
-    """The fire times in seconds, as the ids of the runs say."""
+    """Return the fire times in seconds, taken from the ids of the runs."""
     digits = "0123456789abcdefghjkmnpqrstvwxyz"
     views = [run for run in await client.list(kind="work", limit=10_000) if run.meta["schedule"] == name]
     return sorted(sum(digits.index(c) * 32**i for i, c in enumerate(reversed(run.id[:10]))) // 1000 for run in views)
 
 
-async def test_a_client_sets_lists_pauses_and_removes(store_url: str, namespace: str) -> None:
+async def test_client_sets_lists_pauses_and_removes_schedules(store_url: str, namespace: str) -> None:
     with Client(store_url, namespace) as client:
         client.schedule("b", 30, Inputs("report", {"topic": "tides"}), queue="slow", meta={"caller_id": "u1"})
         client.schedule(
@@ -361,7 +367,7 @@ async def test_a_client_sets_lists_pauses_and_removes(store_url: str, namespace:
                 change("a")
 
 
-async def test_a_scheduled_run_inherits_nothing_and_names_its_schedule(store_url: str, namespace: str) -> None:
+async def test_scheduled_run_inherits_nothing_and_names_its_schedule(store_url: str, namespace: str) -> None:
     async with AsyncClient(store_url, namespace) as client, running(store_url, namespace):
         await client.schedule("s", 1, "work", {"n": 1}, priority=3)
         found = await eventually(lambda: client.list(kind="work"), "the run")
@@ -370,7 +376,7 @@ async def test_a_scheduled_run_inherits_nothing_and_names_its_schedule(store_url
         assert shown.last == found[0].id
 
 
-async def test_a_bad_record_is_listed_with_its_trouble(store_url: str, namespace: str) -> None:
+async def test_bad_record_is_listed_with_its_problem(store_url: str, namespace: str) -> None:
     with Client(store_url, namespace) as client:
         client.schedule("good", 30, "work")
         client.schedule("bad", 30, "work")
@@ -386,7 +392,7 @@ async def test_a_bad_record_is_listed_with_its_trouble(store_url: str, namespace
         assert "can't be read" not in client.schedules()[0].trouble
 
 
-def test_the_log_of_a_fired_run_is_for_debugging(caplog: pytest.LogCaptureFixture) -> None:
+def test_fired_run_is_logged_at_debug_level(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     step = schedule_plans.Fire("s", "g", "1", "1", "2", "2", "0", "id")
     scheduler._log(step, "fired", "id")

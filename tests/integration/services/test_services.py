@@ -34,7 +34,7 @@ KIND = route("default", "work", 0)
 
 @dataclass
 class World:
-    """A namespace on the test clock, and what workers and producers do in it."""
+    """A namespace on the test clock, with the actions of workers and producers."""
 
     wire: AsyncWire
     namespace: Namespace
@@ -99,7 +99,7 @@ class World:
         return found
 
     async def watch(self, *recoveries: Recovery, seconds: float, beating: tuple[str, ...] = ()) -> list[RecoveryReport]:
-        """Ticks once a second for a while, as coordinators do; those who beat stay alive."""
+        """Tick once a second for a while, as coordinators do. The given workers send heartbeats meanwhile."""
         reports = []
         for _ in range(round(seconds)):
             self.seconds += 1
@@ -123,7 +123,7 @@ async def world(store_url: str, namespace: str) -> AsyncIterator[World]:
 # ---- recovery -------------------------------------------------------------------------------------------
 
 
-async def test_a_fresh_coordinator_recovers_what_died_before_it_after_one_hold(world: World) -> None:
+async def test_new_coordinator_recovers_workers_that_died_earlier_after_one_pause(world: World) -> None:
     await world.join("w-1")
     ids = await world.enqueue(3)
     assert len(await world.claim("w-1", 3)) == 3
@@ -138,7 +138,7 @@ async def test_a_fresh_coordinator_recovers_what_died_before_it_after_one_hold(w
     assert await world.statuses(ids) == ["queued"] * 3
 
 
-async def test_a_worker_that_dies_while_watched_is_recovered_after_one_lease(world: World) -> None:
+async def test_worker_that_dies_while_a_coordinator_runs_is_recovered_after_one_lease(world: World) -> None:
     recovery = world.recovery()
     await recovery.tick()
     await world.join("w-1", "w-2")
@@ -153,7 +153,7 @@ async def test_a_worker_that_dies_while_watched_is_recovered_after_one_lease(wor
     assert await world.claim("w-2", 5), "the runs go on elsewhere"
 
 
-async def test_a_worker_that_beats_is_never_recovered(world: World) -> None:
+async def test_worker_with_heartbeats_is_never_recovered(world: World) -> None:
     recovery = world.recovery()
     await world.join("w-1")
     ids = await world.enqueue(1)
@@ -163,7 +163,7 @@ async def test_a_worker_that_beats_is_never_recovered(world: World) -> None:
     assert await world.statuses(ids) == ["running"]
 
 
-async def test_most_workers_dead_at_once_are_recovered_after_one_hold(world: World) -> None:
+async def test_most_workers_dead_at_once_are_recovered_after_one_pause(world: World) -> None:
     recovery = world.recovery()
     await recovery.tick()
     workers = [f"w-{n}" for n in range(5)]
@@ -180,7 +180,7 @@ async def test_most_workers_dead_at_once_are_recovered_after_one_hold(world: Wor
 
 
 @pytest.mark.parametrize("count", [2, 3])
-async def test_several_coordinators_at_once_recover_each_run_exactly_once(world: World, count: int) -> None:
+async def test_concurrent_coordinators_recover_each_run_exactly_once(world: World, count: int) -> None:
     recoveries = [world.recovery(f"c-{n}") for n in range(count)]
     await recoveries[0].tick()
     workers = [f"w-{n}" for n in range(4)]
@@ -198,7 +198,7 @@ async def test_several_coordinators_at_once_recover_each_run_exactly_once(world:
     assert await world.statuses(ids) == ["queued"] * 1000
 
 
-async def test_a_coordinator_that_is_replaced_leaves_no_gap(world: World) -> None:
+async def test_replacing_a_coordinator_does_not_delay_recovery(world: World) -> None:
     old = world.recovery("c-old")
     await old.tick()
     await world.join("w-1")
@@ -212,7 +212,7 @@ async def test_a_coordinator_that_is_replaced_leaves_no_gap(world: World) -> Non
     )
 
 
-async def test_who_does_not_hold_the_lock_leaves_the_work_to_its_holder(world: World) -> None:
+async def test_coordinator_without_the_lock_does_not_recover(world: World) -> None:
     recovery = world.recovery()
     await recovery.tick()
     await world.join("w-1")
@@ -228,7 +228,7 @@ async def test_who_does_not_hold_the_lock_leaves_the_work_to_its_holder(world: W
     assert await world.statuses(ids) == ["queued"]
 
 
-async def test_the_lock_is_given_back_after_the_work(world: World) -> None:
+async def test_lock_is_released_after_the_work(world: World) -> None:
     first, second = world.recovery("c-1"), world.recovery("c-2")
     await first.tick()
     for n, recovery in enumerate((first, second)):
@@ -239,7 +239,7 @@ async def test_the_lock_is_given_back_after_the_work(world: World) -> None:
         assert reports[-1].workers == (f"w-{n}",)
 
 
-async def test_a_partition_is_judged_by_itself(world: World) -> None:
+async def test_each_partition_decides_recovery_independently(world: World) -> None:
     recoveries = [world.recovery(partition=0), world.recovery(partition=1)]
     for recovery in recoveries:
         await recovery.tick()
@@ -251,7 +251,7 @@ async def test_a_partition_is_judged_by_itself(world: World) -> None:
     assert await world.statuses(ids) == ["queued"] * 2
 
 
-async def test_a_run_that_kills_three_workers_is_dead_and_said_loudly(
+async def test_run_that_kills_three_workers_is_dead_and_logged_as_a_warning(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -271,7 +271,7 @@ async def test_a_run_that_kills_three_workers_is_dead_and_said_loudly(
     assert ("WARNING", "recovered 1 run of worker w-2 (host, pid 7): 1 dead") in lines
 
 
-async def test_a_hold_is_said_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_recovery_pause_is_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     await world.join("w-1")
     recovery = world.recovery()
@@ -283,7 +283,7 @@ async def test_a_hold_is_said_once(world: World, caplog: pytest.LogCaptureFixtur
 # ---- due ------------------------------------------------------------------------------------------------
 
 
-async def test_delayed_runs_move_when_their_time_has_come_and_not_before(world: World) -> None:
+async def test_delayed_runs_are_enqueued_when_due_and_not_before(world: World) -> None:
     due = Due(world.partition())
     late = await world.enqueue(1, due="+5000")
     soon = await world.enqueue(1, due="+500")
@@ -297,7 +297,7 @@ async def test_delayed_runs_move_when_their_time_has_come_and_not_before(world: 
     assert (await due.tick()).moved == 1
 
 
-async def test_what_is_due_leaves_nothing_behind_however_much_it_is(world: World) -> None:
+async def test_all_due_runs_are_enqueued_even_if_there_are_many(world: World) -> None:
     ids = await world.enqueue(25, due="+1000")
     world.seconds += 1
     report = await Due(world.partition(), batch=10).tick()
@@ -305,7 +305,7 @@ async def test_what_is_due_leaves_nothing_behind_however_much_it_is(world: World
     assert set(await world.statuses(ids)) == {"queued"}
 
 
-async def test_an_earlier_run_than_the_first_rings_the_coordinator(world: World) -> None:
+async def test_run_due_before_the_first_one_rings_the_coordinator(world: World) -> None:
     due, bell = Due(world.partition()), world.keys.coordinator_bell()
 
     async def rung() -> bool:
@@ -325,7 +325,7 @@ async def test_an_earlier_run_than_the_first_rings_the_coordinator(world: World)
     assert (await due.tick()).rest == 0.2
 
 
-async def test_two_coordinators_move_each_delayed_run_once(world: World) -> None:
+async def test_two_coordinators_enqueue_each_delayed_run_once(world: World) -> None:
     ids = await world.enqueue(300, due="+1000")
     world.seconds += 1
     reports = await asyncio.gather(*(Due(world.partition(), batch=20).tick() for _ in range(2)))
@@ -333,7 +333,7 @@ async def test_two_coordinators_move_each_delayed_run_once(world: World) -> None
     assert len(await world.statuses(ids)) == 300
 
 
-async def test_a_run_that_nobody_took_in_time_expires(world: World) -> None:
+async def test_unclaimed_run_expires(world: World) -> None:
     ids = await world.enqueue(1, expires="1000")
     world.seconds += 1
     assert (await Due(world.partition()).tick()).passed == 1
@@ -343,7 +343,7 @@ async def test_a_run_that_nobody_took_in_time_expires(world: World) -> None:
 # ---- ringing and retention ------------------------------------------------------------------------------
 
 
-async def test_a_bell_that_got_lost_is_rung_again(world: World) -> None:
+async def test_lost_bell_is_rung_again(world: World) -> None:
     await world.enqueue(1)
 
     def lose() -> Plan[int]:
@@ -355,7 +355,7 @@ async def test_a_bell_that_got_lost_is_rung_again(world: World) -> None:
     assert await world.ask(lose()) == 1
 
 
-async def test_ended_runs_are_forgotten_after_their_retention(world: World) -> None:
+async def test_ended_runs_are_deleted_after_their_retention(world: World) -> None:
     ids = await world.enqueue(2, expires="1000")
     world.seconds += 1
     await Due(world.partition()).tick()
@@ -366,7 +366,7 @@ async def test_ended_runs_are_forgotten_after_their_retention(world: World) -> N
     assert (await retention.tick()).forgotten == 2
 
 
-async def test_of_more_ended_runs_than_are_kept_the_oldest_go(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_oldest_ended_runs_are_deleted_beyond_the_limit(world: World, caplog: pytest.LogCaptureFixture) -> None:
     ids = await world.enqueue(220, expires="1000")
     world.seconds += 1
     await Due(world.partition()).tick()

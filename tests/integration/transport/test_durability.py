@@ -1,4 +1,7 @@
-"""replicated(n): what is not on n replicas is not done, whatever the master answered. Real replicas, stopped and resumed."""
+"""replicated(n): a write that is not on n replicas counts as not done, whatever the master answered.
+
+Real replicas, paused and resumed.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,8 @@ from workers.durable.redis_store import AsyncRedisStore, RedisStore
 pytestmark = pytest.mark.matrix("replicas")
 
 LEVEL = "replicated(1)"
-PATIENT = 30.0  # seconds where a replica is to confirm: it may be slow, and the wires here are not patient
+# Timeout in seconds for calls that a replica has to confirm. It may be slow, and the wires here have short timeouts.
+PATIENT = 30.0
 
 
 class Pair:
@@ -56,7 +60,7 @@ def pair(start_server: StartServer) -> Pair:
 
 @pytest.fixture(scope="module")
 def lagging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """One for all scripts; each test leaves its replica running."""
+    """Return one pair of servers for the tests of all scripts. Each test leaves its replica running."""
     servers: list[Server] = []
 
     def start(kind: Kind = "valkey", settings: Mapping[str, str] = DURABLE) -> Server:
@@ -76,15 +80,13 @@ def wire(pair: Pair) -> Iterator[Wire]:
     made.close()
 
 
-def founded(wire: Wire, namespace: str) -> Any:
+def create_namespace(wire: Wire, namespace: str) -> Any:
     return drive(wire, namespace_plans.create(namespace, birth="b", durability=LEVEL), timeout=PATIENT)
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
-async def test_an_enqueue_without_a_replica_is_unconfirmed_until_one_has_it(
-    pair: Pair, wire: Wire, namespace: str, how: str
-) -> None:
-    founded(wire, namespace)
+async def test_enqueue_is_unconfirmed_until_a_replica_has_it(pair: Pair, wire: Wire, namespace: str, how: str) -> None:
+    create_namespace(wire, namespace)
     with Client(pair.master.url, namespace) as client:
         async with AsyncClient(pair.master.url, namespace) as asynchronous:
             assert (await asynchronous.status()).durability == client.status().durability == LEVEL
@@ -99,7 +101,7 @@ async def test_an_enqueue_without_a_replica_is_unconfirmed_until_one_has_it(
                 with pytest.raises(Unconfirmed, match="0 of 1 replicas") as caught:
                     await enqueue()
                 (id,) = caught.value.ids
-                # the master has it: that it finds it there the second time is no more than it was
+                # The master has the run. Finding it there in the second call confirms no more than the first call did.
                 with pytest.raises(Unconfirmed):
                     await enqueue(id=id)
             pair.replica.resume()
@@ -110,13 +112,14 @@ async def test_an_enqueue_without_a_replica_is_unconfirmed_until_one_has_it(
 
 
 async def test_reads_and_heartbeats_do_not_wait_for_replicas(pair: Pair, wire: Wire, namespace: str) -> None:
-    space = founded(wire, namespace)
+    space = create_namespace(wire, namespace)
     keys = space.keys(0)
     member = worker_plans.Membership("w1", 15_000, "h", 1, "s", "f", "c", 1, ("default:k@0",))
     assert drive(wire, worker_plans.join(keys, space.birth, member), timeout=PATIENT) == "ok"
     pair.replica.pause()
     async with AsyncClient(pair.master.url, namespace, timeout=30) as client:
-        waiting = asyncio.create_task(client.enqueue("k", {}, key="x"))  # holds its trips up
+        # This call keeps its connection busy until the replica confirms.
+        waiting = asyncio.create_task(client.enqueue("k", {}, key="x"))
         for _ in range(20):
             assert (await client.status()).durability == LEVEL
         assert not waiting.done()
@@ -125,9 +128,12 @@ async def test_reads_and_heartbeats_do_not_wait_for_replicas(pair: Pair, wire: W
         assert (await waiting).created
 
 
-def test_an_unconfirmed_claim_brings_nothing(pair: Pair, wire: Wire, namespace: str) -> None:
-    """Its runs are owned and in no worker's hands: the next comparison gives them back, without a strike."""
-    space = founded(wire, namespace)
+def test_unconfirmed_claim_starts_no_run(pair: Pair, wire: Wire, namespace: str) -> None:
+    """Check that the worker gets no runs.
+
+    The runs have an owner but no handler: the next comparison releases them without a strike.
+    """
+    space = create_namespace(wire, namespace)
     keys = space.keys(0)
     member = worker_plans.Membership("w1", 15_000, "h", 1, "s", "f", "c", 1, ("default:k@0",))
     drive(wire, worker_plans.join(keys, "b", member), timeout=PATIENT)
@@ -143,8 +149,8 @@ def test_an_unconfirmed_claim_brings_nothing(pair: Pair, wire: Wire, namespace: 
     assert drive(wire, attempt_plans.release(keys, ONE, token, mode="stopping"), timeout=PATIENT) == "ok"
 
 
-def test_an_ending_is_repeated_until_a_replica_has_it(pair: Pair, wire: Wire, namespace: str) -> None:
-    space = founded(wire, namespace)
+def test_ending_is_repeated_until_a_replica_has_it(pair: Pair, wire: Wire, namespace: str) -> None:
+    space = create_namespace(wire, namespace)
     keys = space.keys(0)
     member = worker_plans.Membership("w1", 15_000, "h", 1, "s", "f", "c", 1, ("default:k@0",))
     drive(wire, worker_plans.join(keys, "b", member), timeout=PATIENT)
@@ -159,14 +165,14 @@ def test_an_ending_is_repeated_until_a_replica_has_it(pair: Pair, wire: Wire, na
     assert pair.replica.admin.hget(keys.run(ONE), "status") == b"completed"
 
 
-def test_a_namespace_without_replicas_waits_for_none(start_server: StartServer, namespace: str) -> None:
+def test_namespace_without_replication_does_not_wait_for_replicas(start_server: StartServer, namespace: str) -> None:
     server = start_server()
     with Client(server.url, namespace) as client:
         client.enqueue("k", {})
     assert "cmdstat_wait" not in server.admin.info("commandstats")
 
 
-def test_a_level_is_founded_only_where_it_can_be_kept(start_server: StartServer, namespace: str) -> None:
+def test_durability_that_the_server_can_not_keep_is_rejected(start_server: StartServer, namespace: str) -> None:
     where = address(start_server().url)
     made = Wire(where, timeout=1)
     try:
@@ -184,10 +190,8 @@ CONFIRMED = [script.name for script in SCRIPTS if script.confirmed]
 
 
 @pytest.mark.parametrize("name", CONFIRMED)
-def test_a_repetition_is_not_confirmed_by_a_wait_that_waits_for_nothing(
-    lagging: Pair, namespace: str, name: str
-) -> None:
-    """Whether or not the script has anything to write the second time, and though it comes on another connection."""
+def test_repeated_script_is_not_confirmed_by_an_empty_wait(lagging: Pair, namespace: str, name: str) -> None:
+    """Check scripts that write something the second time and scripts that do not, also on another connection."""
     store = Store(lagging.master.url, namespace)
     made = Wire(address(lagging.master.url), timeout=5)
     made.ask([read("{x:0}", "PING")])
@@ -195,7 +199,7 @@ def test_a_repetition_is_not_confirmed_by_a_wait_that_waits_for_nothing(
         request = next(CALLS[name](store))
         requests = [replace(one, at=Tag(one.at, 1)) for one in (request if isinstance(request, list) else [request])]
         lagging.replica.pause()
-        with impatient(made, 0.01):  # a trip has its time, and only its WAIT is short
+        with impatient(made, 0.01):  # The trip has its normal timeout. Only its WAIT is short.
             assert _unconfirmed(made, requests), "the first time"
             made.close()
             assert _unconfirmed(made, requests), "the second time"
@@ -211,7 +215,7 @@ def _unconfirmed(wire: Wire, requests: Sequence[Call]) -> bool:
     return all(isinstance(answer, Unconfirmed) for answer in wire.ask(requests))
 
 
-def test_a_script_says_why_it_does_not_wait() -> None:
+def test_script_that_does_not_wait_documents_the_reason() -> None:
     for script in SCRIPTS:
         if "Unconfirmed" in script.head:
             assert " ".join(script.head["Unconfirmed"]).count(" ") >= 2, script.name
@@ -223,9 +227,9 @@ def test_a_script_says_why_it_does_not_wait() -> None:
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
-async def test_a_checkpoint_that_no_replica_has_is_not_kept(pair: Pair, wire: Wire, namespace: str, how: str) -> None:
-    """The store of checkpoints keeps what its namespace promises."""
-    founded(wire, namespace)
+async def test_checkpoint_without_a_replica_is_unconfirmed(pair: Pair, wire: Wire, namespace: str, how: str) -> None:
+    """Check that the checkpoint store keeps the durability of its namespace."""
+    create_namespace(wire, namespace)
     checkpoint = Checkpoint(Meta("r1", "a"), [{"role": "user", "content": "hello"}])
     plain = RedisStore(pair.master.url, namespace, timeout=3)
     asynchronous = AsyncRedisStore(pair.master.url, namespace, timeout=3)

@@ -1,4 +1,4 @@
-"""One node of a Cluster that hangs (SIGSTOP) or is gone, and has no replica: whoever has to do with others does not notice."""
+"""One node of a Cluster without a replica hangs (SIGSTOP) or is gone: requests to other nodes are not affected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coordinator.store.script import read
 from coordinator.store.transport import sync_wire
 from coordinator.store.transport.wire import AsyncBell, Bell, Wire
 from tests.clusters import Cluster
-from tests.integration.transport.test_topologies import apart, founded
+from tests.integration.transport.test_topologies import apart, create_namespace
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.matrix("a topology of their own")
@@ -28,12 +28,10 @@ def cluster(start_cluster: Callable[..., Cluster]) -> Cluster:
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
-async def test_a_bell_brings_tokens_of_partitions_that_can_be_reached(
-    cluster: Cluster, namespace: str, how: str
-) -> None:
-    """The node that is gone fails at once. A token that comes afterwards is not dropped, and the wait ends with it."""
+async def test_bell_returns_tokens_of_reachable_partitions(cluster: Cluster, namespace: str, how: str) -> None:
+    """Fail the node immediately. A token that arrives afterwards is not dropped, and it ends the wait."""
     wire = Wire(address(cluster.url))
-    space = founded(wire, namespace)
+    space = create_namespace(wire, namespace)
     victim = next(node for node in cluster.nodes if apart(cluster, space, node)[0])
     _, others = apart(cluster, space, victim)
     victim.kill()
@@ -44,7 +42,7 @@ async def test_a_bell_brings_tokens_of_partitions_that_can_be_reached(
         try:
             return bell.wait(places, LONG)
         finally:
-            bell.close()  # by the thread that waited
+            bell.close()  # The thread that waited closes it.
 
     async def in_a_task() -> Any:
         try:
@@ -65,13 +63,13 @@ async def test_a_bell_brings_tokens_of_partitions_that_can_be_reached(
         wire.close()
 
 
-def test_what_goes_to_others_is_sent_although_one_node_hangs(
+def test_requests_to_other_nodes_are_sent_while_one_node_hangs(
     cluster: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call of a thread to all partitions at once: the node that hangs is the first, and its trip takes very long."""
+    """Call all partitions at once from a thread: the hanging node is the first, and its trip takes very long."""
     monkeypatch.setattr(sync_wire, "TRIP_SECONDS", LONG)
     wire = Wire(address(cluster.url), timeout=LONG)
-    space = founded(wire, namespace)
+    space = create_namespace(wire, namespace)
     victim = next(node for node in cluster.nodes if apart(cluster, space, node)[0])
     away, others = apart(cluster, space, victim)
     admins = {keys.partition: cluster.master_of(keys.at).admin for keys in others}
@@ -83,7 +81,7 @@ def test_what_goes_to_others_is_sent_although_one_node_hangs(
         wait_until(
             lambda: all(admins[keys.partition].exists(keys.mark()) for keys in others), "the others have it", LONG / 3
         )
-        # and who has to do with the others alone is not held up by a search that asks the one that hangs
+        # A call to the other nodes only is not delayed by a topology search that asks the hanging node.
         wire._lanes.topology.stale = True
         assert wire.ask([read(others[0].at, "GET", others[0].mark())]) == [b"1"]
         assert asking.is_alive()

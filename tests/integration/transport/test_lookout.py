@@ -1,6 +1,7 @@
-"""A master of a Sentinel group that was replaced and does not know it answers as before: who only reads and waits leaves it, too.
+"""A replaced master of a Sentinel group that does not know it answers as before. Clients that only read or wait leave it, too.
 
-Two servers that are both masters, and a sentinel that names the one and then the other, as after a partition.
+The tests use two servers that are both masters, and a sentinel that names first one and then the other, as after a network
+partition.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ WHO: Command = read("{x:0}", "GET", NAME)
 
 
 class Masters:
-    """`old`, which is named first, and `new`."""
+    """Two masters: `old`, which the sentinel names first, and `new`."""
 
     def __init__(self, start_server: Callable[[], Server], directory: Path) -> None:
         self.old, self.new = start_server(), start_server()
@@ -48,7 +49,7 @@ def masters(start_server: Callable[[], Server], tmp_path: Path, monkeypatch: pyt
     made.sentinel.close()
 
 
-async def test_the_wire_of_an_event_loop_finds_the_new_master_without_trouble(masters: Masters) -> None:
+async def test_async_wire_finds_the_new_master_without_an_error(masters: Masters) -> None:
     wire = AsyncWire(masters.address)
 
     async def asked() -> bool:
@@ -62,7 +63,7 @@ async def test_the_wire_of_an_event_loop_finds_the_new_master_without_trouble(ma
         await wire.close()
 
 
-def test_the_wire_of_threads_finds_the_new_master_without_trouble(masters: Masters) -> None:
+def test_sync_wire_finds_the_new_master_without_an_error(masters: Masters) -> None:
     wire = Wire(masters.address)
     try:
         assert wire.ask([WHO]) == [b"old"]
@@ -72,7 +73,7 @@ def test_the_wire_of_threads_finds_the_new_master_without_trouble(masters: Maste
         wire.close()
 
 
-async def test_who_waits_for_a_bell_in_an_event_loop_waits_at_the_new_master(masters: Masters) -> None:
+async def test_async_bell_moves_to_the_new_master(masters: Masters) -> None:
     bell = AsyncBell(masters.address)
     try:
         assert await bell.wait([BELL], 0.05) is None
@@ -87,7 +88,7 @@ async def test_who_waits_for_a_bell_in_an_event_loop_waits_at_the_new_master(mas
         await bell.close()
 
 
-def test_who_waits_for_a_bell_in_a_thread_waits_at_the_new_master(masters: Masters) -> None:
+def test_sync_bell_moves_to_the_new_master(masters: Masters) -> None:
     bell = Bell(masters.address)
     try:
         assert bell.wait([BELL], 0.05) is None

@@ -26,7 +26,7 @@ def proxy(valkey_server: Server) -> Iterator[Proxy]:
 
 @pytest.fixture
 def connect(proxy: Proxy) -> Iterator[Connect]:
-    """Clients that send each command once."""
+    """Return clients that send each command once."""
     clients: list[redis.Redis] = []
 
     def make(timeout: float | None = None) -> redis.Redis:
@@ -38,7 +38,7 @@ def connect(proxy: Proxy) -> Iterator[Connect]:
         client.close()
 
 
-def test_without_a_fault_it_is_not_noticed(connect: Connect, namespace: str) -> None:
+def test_proxy_without_a_fault_changes_nothing(connect: Connect, namespace: str) -> None:
     client = connect()
     pipe = client.pipeline(transaction=False)
     for number in range(500):
@@ -49,7 +49,7 @@ def test_without_a_fault_it_is_not_noticed(connect: Connect, namespace: str) -> 
     assert client.get(f"{namespace}:large") == b"\r\n" * 1_000_000
 
 
-def test_a_cut_reply_belongs_to_a_command_that_was_carried_out(
+def test_command_with_a_lost_reply_was_executed(
     proxy: Proxy, connect: Connect, valkey_server: Server, namespace: str
 ) -> None:
     client = connect()
@@ -61,7 +61,7 @@ def test_a_cut_reply_belongs_to_a_command_that_was_carried_out(
     assert client.incr(namespace) == 2
 
 
-def test_a_cut_in_a_pipeline_hits_the_command_it_names(
+def test_fault_in_a_pipeline_hits_the_chosen_command(
     proxy: Proxy, connect: Connect, valkey_server: Server, namespace: str
 ) -> None:
     pipe = connect().pipeline(transaction=False)
@@ -74,7 +74,7 @@ def test_a_cut_in_a_pipeline_hits_the_command_it_names(
     assert not valkey_server.admin.exists(f"{namespace}:c"), "what came after the cut was not delivered"
 
 
-def test_a_held_request_is_delivered_after_its_client_has_gone(
+def test_held_request_is_delivered_after_its_client_is_gone(
     proxy: Proxy, connect: Connect, valkey_server: Server, namespace: str
 ) -> None:
     client = connect(timeout=1.0)
@@ -91,7 +91,7 @@ def test_a_held_request_is_delivered_after_its_client_has_gone(
     assert proxy.held == 0
 
 
-def test_a_dropped_connection_does_not_take_the_held_request_along(
+def test_dropped_connection_does_not_drop_the_held_request(
     proxy: Proxy, connect: Connect, valkey_server: Server, namespace: str
 ) -> None:
     client = connect()
@@ -114,7 +114,7 @@ def test_a_dropped_connection_does_not_take_the_held_request_along(
     wait_until(lambda: valkey_server.admin.get(namespace), "the late request")
 
 
-def test_a_delayed_request_is_late_by_itself(
+def test_delayed_request_arrives_late_and_delays_no_other(
     proxy: Proxy, connect: Connect, valkey_server: Server, namespace: str
 ) -> None:
     client = connect(timeout=1.0)
@@ -138,7 +138,7 @@ def test_refused_connections_are_accepted_again_on_the_same_port(proxy: Proxy, c
     assert connect().ping()
 
 
-def test_a_client_that_hangs_up_takes_its_blocking_command_along(
+def test_disconnect_of_a_client_ends_its_blocking_command(
     proxy: Proxy, connect: Connect, valkey_server: Server, namespace: str
 ) -> None:
     client = connect(timeout=1.0)

@@ -1,4 +1,4 @@
-"""The test servers do what fault tests rely on."""
+"""The test servers behave as the fault tests expect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.servers import FORGETFUL, Kind, Server
 pytestmark = pytest.mark.parametrize("kind", ["valkey", "redis"])
 
 
-def test_what_was_acknowledged_survives_kill_and_restart(start_server: StartServer, kind: Kind) -> None:
+def test_acknowledged_writes_survive_kill_and_restart(start_server: StartServer, kind: Kind) -> None:
     server: Server = start_server(kind)
     port = server.port
     server.admin.set("key", "kept")
@@ -24,14 +24,14 @@ def test_what_was_acknowledged_survives_kill_and_restart(start_server: StartServ
     assert (server.port, server.admin.get("key")) == (port, b"kept")
 
 
-def test_a_forgetful_server_forgets(start_server: StartServer, kind: Kind) -> None:
+def test_server_without_persistence_loses_its_data(start_server: StartServer, kind: Kind) -> None:
     server: Server = start_server(kind, FORGETFUL)
     server.admin.set("key", "lost")
     server.restart()
     assert server.admin.get("key") is None
 
 
-def test_a_paused_server_answers_when_it_resumes(start_server: StartServer, kind: Kind) -> None:
+def test_paused_server_answers_when_it_resumes(start_server: StartServer, kind: Kind) -> None:
     server: Server = start_server(kind)
     server.pause()
     impatient = redis.Redis(port=server.port, socket_timeout=0.2, retry=Retry(NoBackoff(), 0), protocol=2)

@@ -1,4 +1,4 @@
-"""Sentinel and Cluster behind the same wires: who is gone, moved or demoted costs a repetition, and never an answer."""
+"""Sentinel and Cluster behind the same wires: a node that is gone, moved or demoted costs a repeated call, and never an answer."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def sync_wires() -> Iterator[Callable[..., Wire]]:
         wire.close()
 
 
-def founded(wire: Wire, namespace: str, durability: str = "local", partitions: int = P) -> Namespace:
+def create_namespace(wire: Wire, namespace: str, durability: str = "local", partitions: int = P) -> Namespace:
     return drive(
         wire, namespace_plans.create(namespace, birth=uuid.uuid4().hex, partitions=partitions, durability=durability)
     )
 
 
 def apart(cluster: Cluster, space: Namespace, node: ClusterNode) -> tuple[list[Keys], list[Keys]]:
-    """The partitions that a node serves, and the others."""
+    """Return the partitions that a node serves, and the others."""
     slots = next(other for other in cluster.nodes if other is not node).admin.execute_command("CLUSTER", "SLOTS")
     its = [(first, last) for first, last, master, *_ in slots if master[1] == node.port]
     parts: tuple[list[Keys], list[Keys]] = ([], [])
@@ -71,7 +71,7 @@ def apart(cluster: Cluster, space: Namespace, node: ClusterNode) -> tuple[list[K
 # ---- the same as one server --------------------------------------------------------------------------------------------
 
 
-async def test_one_turn_of_the_loop_goes_to_every_node_and_comes_back_in_order(url: str, namespace: str) -> None:
+async def test_requests_of_one_loop_turn_reach_every_node_and_answers_keep_order(url: str, namespace: str) -> None:
     wire = AsyncWire(address(url))
     try:
         space = await drive_async(wire, namespace_plans.create(namespace, birth="b", partitions=P))
@@ -82,9 +82,9 @@ async def test_one_turn_of_the_loop_goes_to_every_node_and_comes_back_in_order(u
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
-async def test_a_bell_listens_to_all_partitions(url: str, namespace: str, sync_wires: Any, how: str) -> None:
+async def test_bell_listens_to_all_partitions(url: str, namespace: str, sync_wires: Any, how: str) -> None:
     wire = sync_wires(url)
-    space = founded(wire, namespace)
+    space = create_namespace(wire, namespace)
     places = [keys.wake("c1") for keys in space.everywhere()]
     bell: Any = Bell(address(url)) if how == "sync" else AsyncBell(address(url))
     try:
@@ -102,13 +102,13 @@ async def test_a_bell_listens_to_all_partitions(url: str, namespace: str, sync_w
 
 
 def test_closing_a_bell_ends_its_wait(url: str, namespace: str, sync_wires: Any) -> None:
-    space = founded(sync_wires(url), namespace)
+    space = create_namespace(sync_wires(url), namespace)
     bell, ended = Bell(address(url)), threading.Event()
 
     def wait() -> None:
         try:
             bell.wait([keys.wake("c1") for keys in space.everywhere()], 60.0)
-        except Exception:  # noqa: BLE001  # however it ends
+        except Exception:  # noqa: BLE001  # Any way of ending is fine.
             ended.set()
         finally:
             bell.close()
@@ -121,13 +121,13 @@ def test_closing_a_bell_ends_its_wait(url: str, namespace: str, sync_wires: Any)
     assert ended.is_set()
 
 
-def test_a_bell_that_is_closed_while_nobody_waits_keeps_no_connection(
+def test_bell_closed_without_a_waiter_keeps_no_connection(
     shared_topologies: Callable[[str, Kind], Cluster | Group], namespace: str, sync_wires: Any
 ) -> None:
-    """By another thread than the one that waited: the waits of the other partitions are still under way on its loop."""
+    """Close it from another thread than the one that waited: the waits of the other partitions are still running on its loop."""
     url = shared_topologies("cluster", "redis").url
     wire = sync_wires(url)
-    space = founded(wire, namespace)
+    space = create_namespace(wire, namespace)
     bell = Bell(address(url))
     wire.ask([read(space.keys(3).at, "RPUSH", space.keys(3).wake("c1"), "run-3")])
     waits = threading.Thread(target=lambda: bell.wait([keys.wake("c1") for keys in space.everywhere()], 60.0))
@@ -147,16 +147,16 @@ def _connected(bell: Bell) -> bool:
     return bool(bell._pools) or (bell._cluster_bell is not None and bool(bell._cluster_bell._bell._pending))
 
 
-def test_a_script_that_a_node_forgot_is_sent_whole_to_that_node_alone(
+def test_script_lost_by_a_node_is_resent_to_that_node_only(
     start_cluster: Callable[..., Cluster], namespace: str, sync_wires: Any
 ) -> None:
     cluster = start_cluster("redis")
     wire = sync_wires(cluster.url)
-    space = founded(wire, namespace)
+    space = create_namespace(wire, namespace)
     for node in cluster.nodes:
         node.admin.execute_command("SCRIPT", "FLUSH")
-    _, others = apart(cluster, space, cluster.nodes[0])  # before its replica takes over
-    cluster.nodes[0].pause()  # a client that loaded scripts everywhere would hang here
+    _, others = apart(cluster, space, cluster.nodes[0])  # This happens before its replica takes over.
+    cluster.nodes[0].pause()  # A client that loaded scripts on every node would hang here.
     try:
         replies = wire.ask([scripts.RING.call(keys.at, most=1) for keys in others], timeout=10)
         assert {word(reply) for reply in replies} == {"ok"}
@@ -168,12 +168,12 @@ def test_a_script_that_a_node_forgot_is_sent_whole_to_that_node_alone(
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
-async def test_a_hand_over_in_a_cluster_is_followed(
+async def test_cluster_failover_is_followed(
     start_cluster: Callable[..., Cluster], namespace: str, sync_wires: Any, how: str
 ) -> None:
-    """CLUSTER FAILOVER: the old master becomes a replica and answers MOVED."""
+    """Use CLUSTER FAILOVER: the old master becomes a replica and answers MOVED."""
     cluster = start_cluster()
-    space = founded(sync_wires(cluster.url), namespace)
+    space = create_namespace(sync_wires(cluster.url), namespace)
     async with AsyncClient(cluster.url, namespace) as asynchronous:
         with Client(cluster.url, namespace) as client:
 
@@ -190,10 +190,10 @@ async def test_a_hand_over_in_a_cluster_is_followed(
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
-async def test_a_master_that_is_killed_is_replaced_and_found(
+async def test_replacement_of_a_killed_master_is_found(
     start_cluster: Callable[..., Cluster], start_group: Callable[..., Group], namespace: str, how: str
 ) -> None:
-    """A call that began before the failover is answered after it, without its caller doing anything."""
+    """Check that a call that began before the failover is answered after it, without any action of its caller."""
     for made in (start_cluster(), start_group()):
         async with AsyncClient(made.url, namespace, timeout=50) as asynchronous:
             with Client(made.url, namespace, timeout=50) as client:
@@ -209,13 +209,15 @@ async def test_a_master_that_is_killed_is_replaced_and_found(
                 assert [view.status for view in views] == ["queued", "queued"]
 
 
-def test_what_all_replicas_confirmed_survives_a_failover_that_tells_the_old_master_last(
+def test_write_confirmed_by_all_replicas_survives_a_slow_demotion(
     start_group: Callable[..., Group], namespace: str, sync_wires: Any
 ) -> None:
-    """SENTINEL FAILOVER of Redis: the old master goes on for seconds with the replica that it still has. What only that one
-    confirmed is lost; so with two replicas it takes replicated(2)."""
+    """Use SENTINEL FAILOVER of Redis: the old master continues for seconds with the replica that it still has.
+
+    A write that only this replica confirmed is lost; so two replicas need replicated(2).
+    """
     group = start_group("redis")
-    founded(sync_wires(group.url), namespace, "replicated(2)", partitions=1)
+    create_namespace(sync_wires(group.url), namespace, "replicated(2)", partitions=1)
     stop, acknowledged = threading.Event(), []
 
     def enqueue() -> None:
@@ -245,12 +247,15 @@ def _there(client: Client, id: str) -> bool:
         return False
 
 
-async def test_one_master_that_is_away_affects_only_its_partitions(
+async def test_unreachable_master_affects_only_its_partitions(
     start_cluster: Callable[..., Cluster], namespace: str, sync_wires: Any
 ) -> None:
-    """Without replicas, so that nobody takes its place. Runs without a key go elsewhere; a new client comes in all the same."""
+    """Use masters without replicas, so that no node replaces the stopped one.
+
+    Runs without a key go elsewhere, and a new client can connect.
+    """
     cluster = start_cluster(replicas=0)
-    space = founded(sync_wires(cluster.url), namespace)
+    space = create_namespace(sync_wires(cluster.url), namespace)
     zero = cluster.master_of(space.keys(0).at)
     victim = next(node for node in cluster.nodes if node is not zero and apart(cluster, space, node)[0])
     away, others = apart(cluster, space, victim)
@@ -278,7 +283,7 @@ def _partition(key: str) -> int:
 
 
 def demoted(made: Cluster | Group, tag: str) -> Server:
-    """Hands the partition over. The node that was its master and knows by now that it is a replica."""
+    """Fail the partition over. Return its old master when that node knows that it is a replica."""
     old = made.master_of(tag) if isinstance(made, Cluster) else made.master
     made.hand_over(tag)
     wait_until(lambda: _role(old) == b"slave", "the old master is a replica", timeout=60)
@@ -295,7 +300,7 @@ def _role(server: Server) -> bytes:
 
 @pytest.mark.parametrize("how", ["sync", "async"])
 @pytest.mark.parametrize("topology", ["cluster", "sentinel"])
-async def test_who_starts_with_a_map_that_a_failover_made_old_is_not_refused(
+async def test_start_with_an_outdated_map_during_a_failover_succeeds(
     shared_topologies: Callable[[str, Kind], Cluster | Group],
     namespace: str,
     sync_wires: Any,
@@ -303,15 +308,17 @@ async def test_who_starts_with_a_map_that_a_failover_made_old_is_not_refused(
     how: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A process that starts during a failover finds a master and asks it; meanwhile it is one no more. Its settings count no more
-    than its role: a replica that fills up again has its append-only file off."""
+    """Start a process during a failover: it finds a master and asks it, and meanwhile that node has become a replica.
+
+    Its settings are ignored like its old role: a replica that loads data again has its append-only file off.
+    """
     made = shared_topologies(
         topology, "valkey"
-    )  # whose sentinels tell the old master at once, and not after ten seconds
+    )  # These sentinels inform the old master immediately, and not after ten seconds.
     url, settings = made.url, Settings(made.url, namespace)
     wire, other = sync_wires(url), AsyncWire(address(url))
     try:
-        space = founded(wire, namespace)
+        space = create_namespace(wire, namespace)
         await drive_async(other, checks.enter(settings))
         old = await asyncio.to_thread(demoted, made, space.keys(0).at)
         old.admin.config_set("appendonly", "no")
@@ -324,16 +331,14 @@ async def test_who_starts_with_a_map_that_a_failover_made_old_is_not_refused(
             old.admin.config_set("appendonly", "yes")
         assert entered == space
         said = [record.message for record in caplog.records if record.name.endswith("checks")]
-        assert len(said) <= 1, said  # in a Cluster its master is known by then, and is looked at instead
+        assert len(said) <= 1, said  # In a Cluster the new master is known by then, and is checked instead.
         assert all("there was a failover" in sentence for sentence in said)
     finally:
         await other.close()
 
 
-def test_who_starts_before_the_slots_are_served_waits_for_them(
-    start_cluster: Callable[..., Cluster], namespace: str
-) -> None:
-    """CLUSTERDOWN: a node that is not sure of the others answers nobody."""
+def test_start_waits_until_all_hash_slots_are_served(start_cluster: Callable[..., Cluster], namespace: str) -> None:
+    """Expect CLUSTERDOWN: a node that is not sure of the others answers no request."""
     cluster = start_cluster(replicas=0)
     slot = slot_of(Keys(namespace, 0).at)
     owner = cluster.master_of(Keys(namespace, 0).at)
@@ -342,7 +347,7 @@ def test_who_starts_before_the_slots_are_served_waits_for_them(
     with Client(cluster.url, namespace, timeout=50) as client, ThreadPoolExecutor() as threads:
         enqueued = threads.submit(client.enqueue, "k", {})
         with pytest.raises(TimeoutError):
-            enqueued.result(0.5)  # neither refused nor given up
+            enqueued.result(0.5)  # The call is neither refused nor abandoned.
         owner.admin.execute_command("CLUSTER", "ADDSLOTS", slot)
         assert enqueued.result(40).view().status == "queued"
 
@@ -350,7 +355,7 @@ def test_who_starts_before_the_slots_are_served_waits_for_them(
 # ---- a URL that does not fit ------------------------------------------------------------------------------------------------
 
 
-def test_a_scheme_that_does_not_fit_is_said_at_once(
+def test_url_scheme_that_does_not_fit_the_server_is_reported_immediately(
     shared_topologies: Callable[[str, Kind], Cluster | Group], redis_server: Server
 ) -> None:
     cluster, group = shared_topologies("cluster", "redis"), shared_topologies("sentinel", "redis")
@@ -373,13 +378,16 @@ def test_a_scheme_that_does_not_fit_is_said_at_once(
 
 
 @pytest.mark.parametrize(("kind", "how"), [("valkey", "key by key"), ("redis", "key by key"), ("valkey", "at once")])
-async def test_while_a_slot_is_moved_no_script_sees_half_of_its_keys(
+async def test_no_script_sees_half_of_its_keys_while_a_hash_slot_moves(
     start_cluster: Callable[..., Cluster], namespace: str, sync_wires: Any, kind: Kind, how: str
 ) -> None:
-    """A script builds keys that the server does not know of beforehand. If one were carried out in the middle of a move it would
-    miss those that are on the other side: an enqueue would begin a second line, a completion would be fenced."""
+    """Check that scripts are safe, which build keys that the server does not know beforehand.
+
+    A script in the middle of a move would miss the keys on the other side: an enqueue would begin a second ready queue, a
+    completion would be fenced.
+    """
     cluster = start_cluster(kind)
-    space = founded(sync_wires(cluster.url), namespace, partitions=1)
+    space = create_namespace(sync_wires(cluster.url), namespace, partitions=1)
     async with AsyncClient(cluster.url, namespace, timeout=50) as client:
         first = await client.enqueue_many([("k", {})] * 300)
         moving = asyncio.create_task(asyncio.to_thread(cluster.reshard, space.keys(0).at, 3, at_once=how == "at once"))

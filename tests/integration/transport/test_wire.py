@@ -1,4 +1,4 @@
-"""The wires: lost replies, lost scripts, lost servers; what travels together; errors that say what to do and no secrets."""
+"""The wires: lost replies, scripts and servers; requests that share a trip; errors that say what to do and contain no secret."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def proxy(valkey_server: Server) -> Iterator[Proxy]:
 
 @pytest.fixture
 def open_store(namespace: str) -> Iterator[Callable[..., Store]]:
-    """Stores of this test: one namespace each."""
+    """Open stores for this test, each in a namespace of its own."""
     stores: list[Store] = []
 
     def open_one(server: Server) -> Store:
@@ -85,7 +85,7 @@ def load_all(server: Server) -> None:
 
 
 def contents(store: Store) -> dict[str, Any]:
-    """Everything that is stored, but for the namespace's name."""
+    """Return everything that is stored, without the namespace's name."""
     return {key.split("}:", 1)[1]: value for key, value in store.dump().items()}
 
 
@@ -102,10 +102,12 @@ async def carried(
 
 @pytest.mark.parametrize("how", ["sync", "async"])
 @pytest.mark.parametrize("name", PREPARE)
-async def test_a_lost_reply_is_asked_for_again_and_is_the_same(
+async def test_call_with_a_lost_reply_is_repeated_with_the_same_answer(
     valkey_server: Server, proxy: Proxy, open_store: Any, sync_wire: Any, async_wire: Any, name: str, how: str
 ) -> None:
-    """Once without a fault, once with its reply cut after it was carried out: the same answer, and the same is stored."""
+    """Call it once without a fault and once with a reply that is lost after the execution: the answer and the stored data are the
+    same.
+    """
     load_all(valkey_server)
     plain, faulty = open_store(valkey_server), open_store(valkey_server)
     expected = plain.do(PREPARE[name](plain))
@@ -123,7 +125,7 @@ async def test_a_lost_reply_is_asked_for_again_and_is_the_same(
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
-async def test_a_repeated_recovery_goes_on_with_the_next_batch(
+async def test_repeated_recovery_continues_with_the_next_batch(
     valkey_server: Server, proxy: Proxy, open_store: Any, sync_wire: Any, async_wire: Any, how: str
 ) -> None:
     load_all(valkey_server)
@@ -134,7 +136,7 @@ async def test_a_repeated_recovery_goes_on_with_the_next_batch(
     assert (answer.queued, answer.left) == (1, 0), "two batches of one"
 
 
-async def test_a_lost_reply_in_a_pipeline_costs_no_neighbour_anything(
+async def test_lost_reply_in_a_pipeline_does_not_affect_other_requests(
     valkey_server: Server, proxy: Proxy, open_store: Any, async_wire: Any
 ) -> None:
     load_all(valkey_server)
@@ -158,7 +160,7 @@ async def test_a_lost_reply_in_a_pipeline_costs_no_neighbour_anything(
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
-async def test_scripts_that_the_server_forgot_are_sent_whole(
+async def test_scripts_lost_by_the_server_are_resent(
     real_server: Server, open_store: Any, sync_wire: Any, async_wire: Any, how: str
 ) -> None:
     store = open_store(real_server)
@@ -171,14 +173,14 @@ async def test_scripts_that_the_server_forgot_are_sent_whole(
     assert store.enqueue()
 
 
-async def test_a_pipeline_of_forgotten_scripts_is_answered_in_order(
+async def test_pipeline_of_lost_scripts_is_answered_in_order(
     real_server: Server, open_store: Any, async_wire: Any
 ) -> None:
     store = open_store(real_server)
     runs = [store.running() for _ in range(3)]
     made = async_wire(real_server.url)
     real_server.admin.script_flush()
-    real_server.admin.script_load(scripts.FAIL.text)  # one of them is known
+    real_server.admin.script_load(scripts.FAIL.text)  # The server knows one of them.
     answers: Any = await asyncio.gather(
         drive_async(made, attempt_plans.complete(store.keys, runs[0].id, runs[0].token, b"r", now=store.at)),
         drive_async(made, attempt_plans.fail(store.keys, runs[1].id, runs[1].token, b"e", now=store.at)),
@@ -194,7 +196,7 @@ async def test_a_pipeline_of_forgotten_scripts_is_answered_in_order(
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
-async def test_a_server_that_comes_back_is_found_again(
+async def test_wire_reconnects_to_a_restarted_server(
     start_server: StartServer, open_store: Any, sync_wire: Any, async_wire: Any, how: str
 ) -> None:
     server = start_server()
@@ -217,7 +219,7 @@ async def test_a_server_that_comes_back_is_found_again(
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
-async def test_nobody_there_is_unreachable_within_the_timeout(
+async def test_missing_server_is_unreachable_within_the_timeout(
     proxy: Proxy, sync_wire: Any, async_wire: Any, namespace: str, how: str
 ) -> None:
     proxy.refuse()
@@ -230,7 +232,7 @@ async def test_nobody_there_is_unreachable_within_the_timeout(
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
-async def test_sent_and_never_answered_is_unconfirmed(
+async def test_request_without_an_answer_is_unconfirmed(
     valkey_server: Server, proxy: Proxy, open_store: Any, sync_wire: Any, async_wire: Any, monkeypatch: Any, how: str
 ) -> None:
     load_all(valkey_server)
@@ -240,7 +242,7 @@ async def test_sent_and_never_answered_is_unconfirmed(
     proxy.hold_requests(naming(scripts.COMPLETE.sha.encode()))
     plan = attempt_plans.complete(store.keys, run.id, run.token, b"r", now=store.at)
     made = sync_wire(proxy.url) if how == "sync" else async_wire(proxy.url, trip_seconds=0.3)
-    # who can't connect in so little time, on a busy machine, has sent nothing
+    # A client that can not connect in this short time, on a busy machine, has sent nothing.
     await (asyncio.to_thread(made.ask, [PING]) if how == "sync" else made.ask([PING]))
     with pytest.raises(Unconfirmed, match="may have been carried out"):
         await (asyncio.to_thread(drive, made, plan, 0.5) if how == "sync" else drive_async(made, plan, 0.5))
@@ -249,7 +251,7 @@ async def test_sent_and_never_answered_is_unconfirmed(
     wait_until(lambda: store.status(run.id) == "completed", "the late request to be carried out")
 
 
-async def test_once_sent_a_later_refusal_does_not_make_it_unreachable(
+async def test_sent_request_stays_unconfirmed_after_a_refused_reconnect(
     valkey_server: Server, proxy: Proxy, open_store: Any, async_wire: Any
 ) -> None:
     load_all(valkey_server)
@@ -274,7 +276,7 @@ def evalshas(server: Server) -> int:
     return sum(int(stats.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in ("evalsha", "eval"))
 
 
-async def test_calls_of_one_turn_share_a_trip_and_a_command(
+async def test_calls_of_one_loop_turn_share_a_trip_and_a_command(
     start_server: StartServer, open_store: Any, async_wire: Any
 ) -> None:
     server = start_server()
@@ -312,7 +314,7 @@ async def test_calls_about_one_run_keep_their_order(valkey_server: Server, open_
     assert (saved, released) == (("ok", 1), "ok")
 
 
-async def test_cancelling_a_caller_does_not_touch_the_trip(
+async def test_cancelling_a_caller_does_not_affect_the_trip(
     valkey_server: Server, proxy: Proxy, open_store: Any, async_wire: Any
 ) -> None:
     load_all(valkey_server)
@@ -336,9 +338,7 @@ async def test_cancelling_a_caller_does_not_touch_the_trip(
     assert store.status(runs[1].id) == "completed", "the trip belongs to the wire"
 
 
-async def test_one_bad_item_does_not_spoil_its_neighbours(
-    valkey_server: Server, open_store: Any, async_wire: Any
-) -> None:
+async def test_bad_item_does_not_affect_other_items(valkey_server: Server, open_store: Any, async_wire: Any) -> None:
     store = open_store(valkey_server)
     made = async_wire(valkey_server.url)
     good, bad, other = (NewRun(store.id(), ROUTES[0], b"") for _ in range(3))
@@ -360,7 +360,7 @@ async def test_one_bad_item_does_not_spoil_its_neighbours(
 async def refused(
     how: str, sync_wire: Any, async_wire: Any, url: str, plan: Any, timeout: float = 30
 ) -> CoordinatorError:
-    """What is not tried again. A short timeout is for what is."""
+    """Return the error of a call that is not retried. A short timeout ends the calls that are."""
     with pytest.raises(CoordinatorError) as caught:
         await carried(how, partial(sync_wire, timeout=timeout), partial(async_wire, timeout=timeout), url, plan)
     assert SECRET not in str(caught.value) + repr(caught.value)
@@ -372,7 +372,7 @@ async def refused(
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
-async def test_a_wrong_password_is_said(
+async def test_wrong_password_is_reported(
     start_server: StartServer, sync_wire: Any, async_wire: Any, namespace: str, how: str
 ) -> None:
     server = start_server()
@@ -388,7 +388,7 @@ async def test_a_wrong_password_is_said(
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
-async def test_missing_rights_are_said(
+async def test_missing_rights_are_reported(
     start_server: StartServer, sync_wire: Any, async_wire: Any, namespace: str, how: str
 ) -> None:
     server = start_server()
@@ -403,7 +403,7 @@ async def test_missing_rights_are_said(
 
 @pytest.mark.matrix("waits through a timeout")
 @pytest.mark.parametrize("how", ["sync", "async"])
-async def test_a_replica_is_said(
+async def test_replica_is_reported(
     start_server: StartServer, sync_wire: Any, async_wire: Any, namespace: str, how: str
 ) -> None:
     primary, replica = start_server(settings={"repl-diskless-sync-delay": "0"}), start_server()
@@ -417,7 +417,7 @@ async def test_a_replica_is_said(
 
 
 @pytest.mark.parametrize("kind", ["valkey", "redis"])
-async def test_with_memory_full_only_enqueue_and_ordinary_saves_are_refused(
+async def test_full_memory_refuses_only_enqueue_and_ordinary_saves(
     start_server: StartServer, open_store: Any, kind: Kind
 ) -> None:
     server = start_server(kind)

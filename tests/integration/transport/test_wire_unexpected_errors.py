@@ -20,7 +20,7 @@ def broken(commands: Any) -> bytes:
     raise ValueError("can't be packed")
 
 
-async def test_a_request_that_can_not_be_packed_is_an_error_at_once(
+async def test_request_that_can_not_be_packed_raises_immediately(
     valkey_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wire = AsyncWire(address(valkey_server.url))
@@ -35,7 +35,7 @@ async def test_a_request_that_can_not_be_packed_is_an_error_at_once(
         await wire.close()
 
 
-def test_a_request_that_can_not_be_packed_is_an_error_at_once_for_threads(
+def test_request_that_can_not_be_packed_raises_immediately_in_threads(
     valkey_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wire = Wire(address(valkey_server.url))
@@ -48,10 +48,10 @@ def test_a_request_that_can_not_be_packed_is_an_error_at_once_for_threads(
         wire.close()
 
 
-async def test_a_connection_that_breaks_in_an_odd_way_is_tried_again(
+async def test_connection_with_an_unexpected_error_is_retried(
     valkey_server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """uvloop raises a RuntimeError where a transport was closed under the writer."""
+    """Raise a RuntimeError, as uvloop does when a transport was closed while it was written to."""
     wire = AsyncWire(address(valkey_server.url))
     exchange, failures = wire._run, [RuntimeError("the handler is closed")] * 2
 
@@ -68,10 +68,10 @@ async def test_a_connection_that_breaks_in_an_odd_way_is_tried_again(
     assert not caplog.records
 
 
-async def test_a_bell_whose_connection_breaks_in_an_odd_way_says_unreachable(
+async def test_bell_with_an_unexpected_connection_error_raises_unreachable(
     valkey_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it would end who listens: a worker's inbox, a coordinator's ear."""
+    """Report it as unreachable. Any other error would end the listener: a worker's inbox, or a coordinator's bell."""
     bell = AsyncBell(address(valkey_server.url))
 
     async def odd(*arguments: Any, **options: Any) -> Any:

@@ -25,12 +25,12 @@ LARGE = "the same words again and again; " * 6400  # 200 kB
 ON, OFF = ("zstd",), ()
 Use = Callable[..., None]
 
-runs = Registry()  # for the processes of the last test
+runs = Registry()  # The processes of the last test use this.
 
 
 @runs.handler(throttle=0)
 async def talk(run: AsyncRun, text: str) -> dict[str, Any]:
-    """Three turns of many small messages; the first attempt stays in its third."""
+    """Do three turns of many small messages. The first attempt stays in its third turn."""
     async for turn in run.loop(limit=3):
         if turn == 2 and run.attempt == 1:
             await work_for(3600)
@@ -55,7 +55,7 @@ EXPECTED = {
 
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Use:
-    """Switches the codecs of this process; after the test they are as before."""
+    """Set the codecs of this process, and restore them after the test."""
     monkeypatch.setattr(seal, "_writers", ())
     return seal.use
 
@@ -67,7 +67,7 @@ async def here(real_server: Server, namespace: str) -> AsyncIterator[Bench]:
 
 
 def stored(here: Bench, id: str) -> dict[str, bytes]:
-    """Everything of a run that is data, as it lies on the server."""
+    """Return all data of a run as it is stored on the server."""
     keys = here.namespace.keys_of(id)
     run = {name: data for name, data in here.run(id).items() if name in ("spec", "result", "error")}
     fields = {name.decode(): data for name, data in here.admin.hgetall(keys.ckpt(id)).items() if name != b"head"}
@@ -93,7 +93,7 @@ def enqueue(here: Bench, **options: Any) -> str:
 
 
 @pytest.mark.parametrize(("first", "second"), [(ON, ON), (ON, OFF), (OFF, ON)], ids=["both", "first", "second"])
-async def test_a_transcript_goes_on_after_a_crash_whoever_compresses(here, use, first, second):
+async def test_transcript_continues_after_a_crash_with_any_mix_of_codecs(here, use, first, second):
     use(*first)
     id = await asyncio.to_thread(enqueue, here)
     worker, _ = here.worker(runs)
@@ -110,7 +110,7 @@ async def test_a_transcript_goes_on_after_a_crash_whoever_compresses(here, use, 
     assert ("result" in compressed(here, id)) == bool(second)
 
 
-async def test_a_release_carries_compressed_parts_and_the_next_attempt_reads_them(here, use):
+async def test_next_attempt_reads_compressed_parts_of_a_release(here, use):
     handlers, seen = Registry(), []
 
     @handlers.handler(throttle=3600)
@@ -139,7 +139,7 @@ async def test_a_release_carries_compressed_parts_and_the_next_attempt_reads_the
     assert seen == [(300, 200, LARGE)]
 
 
-async def test_errors_are_compressed_and_shown(here, use):
+async def test_compressed_errors_are_shown(here, use):
     handlers = Registry()
 
     @handlers.handler
@@ -157,7 +157,7 @@ async def test_errors_are_compressed_and_shown(here, use):
     assert (failure.type, failure.message) == ("ValueError", LARGE[:10_000])
 
 
-async def test_a_producer_with_compression_and_one_without_agree_on_a_key(here, use):
+async def test_producers_with_and_without_compression_agree_on_a_key(here, use):
     use("zstd")
     first = await asyncio.to_thread(enqueue, here, key="once")
     assert compressed(here, first) == {"spec"}
@@ -169,7 +169,7 @@ async def test_a_producer_with_compression_and_one_without_agree_on_a_key(here, 
             client.enqueue("talk", {"text": "another"}, key="once")
 
 
-async def test_an_equal_state_is_not_sent_again(here, use):
+async def test_unchanged_state_is_not_sent_again(here, use):
     handlers, over = Registry(), asyncio.Event()
 
     @handlers.handler(throttle=0)
@@ -185,7 +185,7 @@ async def test_an_equal_state_is_not_sent_again(here, use):
     use("zstd")
     here.worker(handlers)
     id = await here.enqueue("still")
-    await over.wait()  # who asks for its status again and again sends bytes, too
+    await over.wait()  # Polling for the status sends bytes, too.
     assert await here.outcome(id) == "completed"
     assert here.result(id) < 20 * 1000
 
@@ -195,7 +195,7 @@ def received(here: Bench) -> int:
 
 
 async def sent(here: Bench) -> int:
-    """The bytes that the server gets for a run with a state of 200 kB that changes ten times."""
+    """Return the bytes that the server receives for a run with a state of 200 kB that changes ten times."""
     handlers, over = Registry(), asyncio.Event()
 
     @handlers.handler(throttle=0)
@@ -215,7 +215,7 @@ async def sent(here: Bench) -> int:
     return after - before
 
 
-async def test_a_repetitive_state_costs_a_fraction_of_its_bytes(here, use):
+async def test_repetitive_state_is_sent_in_a_fraction_of_its_bytes(here, use):
     use()
     plainly = await sent(here)
     use("zstd")
@@ -228,7 +228,7 @@ async def test_a_repetitive_state_costs_a_fraction_of_its_bytes(here, use):
 
 
 @pytest.mark.matrix("waits through a timeout")
-def test_processes_that_compress_are_killed_and_others_go_on(
+def test_process_without_compression_continues_runs_of_killed_compressing_processes(
     valkey_server: Server, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = f"{__name__}:runs"

@@ -1,4 +1,4 @@
-"""The critic on a real server: soft, hard and progress deadlines, escalators good and bad, and what the next attempt finds."""
+"""The critic on a real server: soft, hard and progress deadlines, good and bad escalators, and what the next attempt finds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def spent(here: Bench, id: str) -> dict[str, int]:
 
 
 def standing_still(deadline: Deadline, **policy: Any) -> Registry[Any]:
-    """A registry whose one kind never ends by itself."""
+    """Return a registry with one kind that never ends by itself."""
     runs = Registry()
 
     @runs.handler(deadline=deadline, throttle=0, **policy)
@@ -43,7 +43,7 @@ def standing_still(deadline: Deadline, **policy: Any) -> Registry[Any]:
 
 
 async def enqueue_used(here: Bench, ms: int) -> str:
-    """A run of `still` that has used some of its time in attempts before."""
+    """Enqueue a run of `still` that has used some of its time in earlier attempts."""
     await here.do(client_plans.pause(here.namespace.keys(0), "kind:still"))
     id = await here.enqueue("still")
     here.admin.hset(here.namespace.keys_of(id).run(id), "spent", f"{ms} 0 0 0 0")
@@ -52,7 +52,7 @@ async def enqueue_used(here: Bench, ms: int) -> str:
 
 
 async def killed(here: Bench, id: str) -> str:
-    """What the run says it was killed for."""
+    """Return the reason for which the run says that it was killed."""
     assert await here.outcome(id) == "failed"
     type, message, _ = here.error(id)
     assert type == "DeadlineExceeded"
@@ -62,7 +62,7 @@ async def killed(here: Bench, id: str) -> str:
 # ---- hard
 
 
-async def test_the_hard_deadline_kills_and_the_run_says_why_and_keeps_its_checkpoint(here):
+async def test_hard_deadline_kills_the_run_with_a_reason_and_keeps_its_checkpoint(here):
     here.worker(standing_still(Deadline(hard=0.3), retry=Retry(limit=3)))
     id = await here.enqueue("still")
     assert await killed(here, id) == "killed by its critic: its hard deadline of 0.3 s has passed"
@@ -71,7 +71,7 @@ async def test_the_hard_deadline_kills_and_the_run_says_why_and_keeps_its_checkp
     assert "still" in here.error(id)[2], "the traceback says where the handler was"
 
 
-async def test_a_handler_is_told_at_its_next_cut(here):
+async def test_killed_handler_stops_at_its_next_cut(here):
     runs, seen = Registry(), []
 
     @runs.handler(deadline=Deadline(hard=0.2))
@@ -89,7 +89,7 @@ async def test_a_handler_is_told_at_its_next_cut(here):
     assert seen == [("deadline", True)]
 
 
-async def test_a_plain_handler_is_told_too_and_a_result_that_is_first_counts(here):
+async def test_plain_handler_sees_the_kill_and_its_returned_result_counts(here):
     runs = Registry()
 
     @runs.handler(deadline=Deadline(hard=0.2))
@@ -111,7 +111,7 @@ async def test_a_plain_handler_is_told_too_and_a_result_that_is_first_counts(her
     assert here.result(returned) == "done all the same"
 
 
-async def test_what_comes_out_after_the_kill_does_not_matter(here):
+async def test_result_or_error_after_the_kill_is_ignored(here):
     runs = Registry()
 
     @runs.handler(deadline=Deadline(hard=0.2), retry=Retry(limit=5))
@@ -134,7 +134,7 @@ async def test_what_comes_out_after_the_kill_does_not_matter(here):
         assert "hard deadline" in await killed(here, await here.enqueue(kind))
 
 
-async def test_a_run_whose_time_is_over_is_killed_before_its_first_line(here):
+async def test_run_without_time_left_is_killed_before_its_handler_starts(here):
     runs, begun = Registry(), []
 
     @runs.handler(deadline=Deadline(hard=5))
@@ -149,7 +149,7 @@ async def test_a_run_whose_time_is_over_is_killed_before_its_first_line(here):
 
 
 @pytest.mark.matrix("waits through a timeout")
-async def test_a_plain_handler_that_ignores_everything_fails_without_it_and_its_neighbours_go_on(here, caplog):
+async def test_run_of_a_plain_handler_that_ignores_the_kill_fails_and_others_continue(here, caplog):
     runs, over = Registry(), threading.Event()
 
     @runs.handler(deadline=Deadline(hard=0.2))
@@ -176,7 +176,7 @@ async def test_a_plain_handler_that_ignores_everything_fails_without_it_and_its_
 # ---- soft
 
 
-async def test_the_default_extends_once_per_run_and_then_kills(here):
+async def test_default_escalator_extends_once_per_run_and_then_kills(here):
     here.worker(standing_still(Deadline(soft=0.3)))
     id = await here.enqueue("still")
     assert "soft deadline of 0.3 s has passed, and its extension is used up" in await killed(here, id)
@@ -185,8 +185,8 @@ async def test_the_default_extends_once_per_run_and_then_kills(here):
 
 
 @pytest.mark.matrix("waits through a timeout")
-async def test_an_extension_is_remembered_across_a_release(here):
-    runs = standing_still(Deadline(soft=4))  # and so much more is it given: time enough to stop it
+async def test_extension_is_kept_across_a_release(here):
+    runs = standing_still(Deadline(soft=4))  # The extension is long enough for the test to stop the worker.
     first = here.worker(runs, grace=0.0)
     id = await enqueue_used(here, 3900)
     await eventually(lambda: spent(here, id)["extensions"] == 1, "the extension")
@@ -199,7 +199,7 @@ async def test_an_extension_is_remembered_across_a_release(here):
 
 
 @pytest.mark.matrix("waits through a timeout")
-async def test_an_extension_and_the_time_are_remembered_across_a_crash(here):
+async def test_extension_and_used_time_are_kept_across_a_crash(here):
     runs = standing_still(Deadline(soft=4))
     first, _ = here.worker(runs, lease=1)
     id = await enqueue_used(here, 3900)
@@ -214,7 +214,7 @@ async def test_an_extension_and_the_time_are_remembered_across_a_crash(here):
     assert (spent(here, id)["extensions"], here.counters(id).attempt) == (1, 2)
 
 
-async def test_an_escalator_is_shown_the_run_and_decides(here):
+async def test_escalator_sees_the_run_and_decides(here):
     runs, shown = Registry(), []
 
     async def escalator(run: Watched) -> Extend | Kill:
@@ -244,7 +244,7 @@ async def test_an_escalator_is_shown_the_run_and_decides(here):
 
 
 @pytest.mark.matrix("waits through a timeout")
-async def test_leave_leaves_the_run_to_its_hard_deadline(here):
+async def test_escalator_can_leave_the_run_to_its_hard_deadline(here):
     asked = []
 
     def leave(run: Watched) -> Leave:
@@ -256,7 +256,7 @@ async def test_leave_leaves_the_run_to_its_hard_deadline(here):
     assert len(asked) == 1
 
 
-async def test_an_escalator_that_raises_is_asked_again_and_the_watch_goes_on(here, caplog):
+async def test_escalator_that_raises_is_called_again(here, caplog):
     asked = []
 
     def broken(run: Watched) -> Kill:
@@ -271,7 +271,7 @@ async def test_an_escalator_that_raises_is_asked_again_and_the_watch_goes_on(her
 
 @pytest.mark.matrix("waits through a timeout")
 @pytest.mark.parametrize("how", ["plain", "async"])
-async def test_an_escalator_that_hangs_does_not_stop_the_watch(here, how):
+async def test_hanging_escalator_does_not_stop_the_deadlines(here, how):
     over, asked = threading.Event(), []
 
     def plain(run: Watched) -> Leave:
@@ -299,7 +299,7 @@ async def test_an_escalator_that_hangs_does_not_stop_the_watch(here, how):
 
 
 @pytest.mark.matrix("waits through a timeout")
-async def test_a_run_without_progress_is_killed_and_one_with_it_is_not(here):
+async def test_only_a_run_without_progress_is_killed(here):
     runs = Registry()
 
     @runs.handler(deadline=Deadline(progress=4), throttle=0)
@@ -310,7 +310,7 @@ async def test_a_run_without_progress_is_killed_and_one_with_it_is_not(here):
 
     @runs.handler(deadline=Deadline(progress=4), throttle=0)
     async def busy(run: AsyncRun) -> None:
-        while True:  # it saves, and gets nowhere
+        while True:  # The handler saves, but its saves are no progress.
             await run.flush()
             await work_for(0.1)
 
@@ -323,7 +323,7 @@ async def test_a_run_without_progress_is_killed_and_one_with_it_is_not(here):
 # ---- sticky
 
 
-async def test_a_kill_holds_although_the_process_dies_before_it_could_fail_the_run(here):
+async def test_kill_holds_if_the_process_dies_before_the_run_is_failed(here):
     runs, over = Registry(), threading.Event()
 
     @runs.handler(deadline=Deadline(soft=0.1, escalator=lambda run: Kill("once and for all")))
@@ -349,7 +349,7 @@ async def test_a_kill_holds_although_the_process_dies_before_it_could_fail_the_r
 
 
 @pytest.mark.matrix("waits through a timeout")
-async def test_a_kill_holds_although_the_worker_drains(here):
+async def test_kill_holds_if_the_worker_drains(here):
     runs, over = Registry(), threading.Event()
 
     @runs.handler(deadline=Deadline(soft=0.1, escalator=lambda run: Kill("once and for all")))
@@ -367,7 +367,7 @@ async def test_a_kill_holds_although_the_worker_drains(here):
         over.set()
 
 
-async def test_a_deadline_that_passes_while_the_worker_drains_kills(here):
+async def test_deadline_during_a_drain_kills_the_run(here):
     runs, begun = Registry(), asyncio.Event()
 
     @runs.handler(deadline=Deadline(hard=1.0), grace=60)
@@ -382,7 +382,7 @@ async def test_a_deadline_that_passes_while_the_worker_drains_kills(here):
     assert "hard deadline" in await killed(here, id)
 
 
-async def test_a_run_that_is_cancelled_stays_cancelled(here):
+async def test_cancelled_run_is_not_killed(here):
     worker, _ = here.worker(standing_still(Deadline(hard=60)))
     id = await here.enqueue("still")
     await performing(worker)
@@ -390,7 +390,7 @@ async def test_a_run_that_is_cancelled_stays_cancelled(here):
     assert await here.outcome(id) == "cancelled"
 
 
-async def test_a_run_that_is_cancelled_while_its_escalator_thinks_is_not_killed(here):
+async def test_run_cancelled_while_its_escalator_decides_is_not_killed(here):
     runs, asked = Registry(), asyncio.Event()
     told: list[str | None] = []
 
@@ -419,8 +419,8 @@ async def test_a_run_that_is_cancelled_while_its_escalator_thinks_is_not_killed(
 
 
 @pytest.mark.matrix("waits through a timeout")
-async def test_a_run_that_is_lost_is_nobodys_to_kill(here):
-    """Its next owner has its own watch; what the old one says is fenced."""
+async def test_worker_does_not_kill_a_run_that_it_has_lost(here):
+    """Leave the run to its new owner, which has a deadline watch of its own. Writes of the old owner are fenced."""
     runs = standing_still(Deadline(hard=4))
     first, _ = here.worker(runs)
     id = await here.enqueue("still")
@@ -430,7 +430,7 @@ async def test_a_run_that_is_lost_is_nobodys_to_kill(here):
     assert here.counters(id).attempt == 2, "it was not the first owner's kill that ended it"
 
 
-async def test_a_revived_run_has_all_its_time_again_and_sees_why_it_was_killed(here):
+async def test_revived_run_gets_its_full_time_and_sees_why_it_was_killed(here):
     runs, seen = Registry(), []
 
     @runs.handler(deadline=Deadline(hard=0.5))

@@ -1,4 +1,4 @@
-"""Code is tried out in a process of its own: whatever it does there is a verdict."""
+"""New code is imported in a process of its own first. Whatever it does there, the caller gets a verdict."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-async def test_good_code_says_what_it_is_made_of(folder: Path) -> None:
+async def test_verdict_on_good_code_lists_its_files(folder: Path) -> None:
     (folder / "app.py").write_text(GOOD)
     verdict = await try_import(["app:runs"])
     assert (verdict.problem, verdict.grace) == ("", 7.5)
@@ -48,12 +48,12 @@ async def test_good_code_says_what_it_is_made_of(folder: Path) -> None:
         ("from workers import Registry\nruns = Registry()", "app:runs has no handlers: "),
     ],
 )
-async def test_bad_code_is_a_sentence(folder: Path, text: str, says: str) -> None:
+async def test_verdict_on_bad_code_is_one_sentence(folder: Path, text: str, says: str) -> None:
     (folder / "app.py").write_text(text)
     assert (await try_import(["app:runs"])).problem.startswith(says)
 
 
-async def test_the_place_of_a_mistake_is_shown_and_no_line_of_ours(folder: Path) -> None:
+async def test_verdict_shows_the_line_of_the_mistake_and_no_line_of_this_package(folder: Path) -> None:
     (folder / "app.py").write_text("import helping\n")
     (folder / "helping.py").write_text("\n\nprint(unknown)\n")
     verdict = await try_import(["app:runs"])
@@ -65,12 +65,12 @@ async def test_the_place_of_a_mistake_is_shown_and_no_line_of_ours(folder: Path)
     assert set(verdict.files) >= {str(folder / "app.py"), str(folder / "helping.py")}, "where it will be mended"
 
 
-async def test_what_a_module_prints_is_not_taken_for_the_verdict(folder: Path) -> None:
+async def test_output_of_a_module_is_not_taken_for_the_verdict(folder: Path) -> None:
     (folder / "app.py").write_text("print('{}')\nruns = 1\n")
     assert (await try_import(["app:runs"])).problem == "'app:runs' is not a Registry: it is int"
 
 
-async def test_an_import_that_never_ends_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_import_that_never_ends_times_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "IMPORT_TIMEOUT", 3.0)
     (folder / "app.py").write_text("import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(600)\n")
     verdict = await try_import(["app:runs"])

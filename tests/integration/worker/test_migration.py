@@ -1,4 +1,6 @@
-"""From schema 1 to schema 2 with runs in flight: migrated on resume, kept when saved, waiting where nobody can."""
+"""A change from schema 1 to schema 2 with unfinished runs: they are migrated on resume, stay migrated, and wait if no worker can
+migrate them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from workers.process.worker import Worker
 
 
 def first_version(parked: asyncio.Event) -> Registry[None]:
-    """One that says when all it has is saved: the end of its phase is saved before."""
+    """Return code that reports when all its data is saved. The end of its phase is saved before."""
     runs = Registry()
 
     @runs.handler(throttle=0)
@@ -71,7 +73,7 @@ async def worked(runs: Registry[None], url: str, namespace: str, until: Any) -> 
         await task
 
 
-async def test_a_run_of_an_older_schema_is_migrated_once(real_url: str, namespace: str) -> None:
+async def test_run_of_an_older_schema_is_migrated_once(real_url: str, namespace: str) -> None:
     async with AsyncClient(real_url, namespace) as client:
         handle, parked = await client.enqueue("grow", {"word": "tide"}), asyncio.Event()
 
@@ -80,12 +82,13 @@ async def test_a_run_of_an_older_schema_is_migrated_once(real_url: str, namespac
 
         await worked(first_version(parked), real_url, namespace, parked.is_set)
         await worked(second_version(migrating=True, stay=True), real_url, namespace, saved_at_two)
-        # saved at schema 2: a process without the migration goes on, and the changed inputs are still there
+        # The run is saved at schema 2. A process without the migration continues it, and the changed inputs are still
+        # there.
         await worked(second_version(migrating=False), real_url, namespace, handle.result)
         assert await handle.result() == [["tide"], ["tide", "migrated"], 10, ["tide"], 2]
 
 
-async def test_a_run_that_nobody_can_migrate_waits_and_says_so(real_url: str, namespace: str) -> None:
+async def test_run_that_no_worker_can_migrate_waits_with_a_reason(real_url: str, namespace: str) -> None:
     async with AsyncClient(real_url, namespace) as client:
         handle, parked = await client.enqueue("grow", {"word": "tide"}), asyncio.Event()
 
@@ -99,7 +102,7 @@ async def test_a_run_that_nobody_can_migrate_waits_and_says_so(real_url: str, na
         assert isinstance(view.counters, Counters)
 
 
-async def test_a_migration_that_raises_is_a_rejected_attempt(real_url: str, namespace: str) -> None:
+async def test_failing_migration_rejects_the_attempt(real_url: str, namespace: str) -> None:
     broken = second_version(migrating=False)
 
     @broken.handlers["grow"].migration(1)

@@ -1,4 +1,4 @@
-"""A server that does not answer for longer than a lease: nobody is at fault, and everything goes on."""
+"""A server that does not answer for longer than a lease: no run gets a strike, and all work continues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.waiting import eventually, work_for
 from workers import AsyncRun, Registry
 from workers.handlers.context import Stopped
 
-# how the wire builds its back-off is deprecated in the newest tenacity
+# The newest tenacity deprecates how the wire builds its back-off.
 pytestmark = pytest.mark.filterwarnings("ignore:The 'initial' parameter:DeprecationWarning")
 
 
@@ -41,7 +41,7 @@ async def here(server: Server, namespace: str) -> AsyncIterator[Bench]:
                 await task
 
 
-async def test_a_server_that_pauses_longer_than_a_lease_costs_nothing(here, server):
+async def test_server_pause_longer_than_a_lease_gives_no_strike(here, server):
     runs, turns, go = Registry(), [], asyncio.Event()
 
     @runs.handler(throttle=0.0)
@@ -71,13 +71,13 @@ async def test_a_server_that_pauses_longer_than_a_lease_costs_nothing(here, serv
 
 
 async def _same(turns: Sequence[object]) -> bool:
-    """Whether it stands still while the event loop turns."""
+    """Return True if the value does not change while the event loop runs."""
     before = len(turns)
-    await asyncio.sleep(0.2)  # That nothing happens can be seen only over some time.
+    await asyncio.sleep(0.2)  # Only a wait can show that nothing happens.
     return len(turns) == before
 
 
-async def test_a_kind_that_can_not_wait_out_a_doubt_is_stopped_and_comes_back(here, server):
+async def test_kind_that_must_stop_in_doubt_is_stopped_and_resumed(here, server):
     runs = Registry()
     ends: list[tuple[BaseException | None, Stopped | None]] = []
 
@@ -89,7 +89,7 @@ async def test_a_kind_that_can_not_wait_out_a_doubt_is_stopped_and_comes_back(he
             await asyncio.Event().wait()
         except BaseException as error:
             ends.append((error, run.stopping))
-            await work_for(0.5)  # cleans up: not to be cut short
+            await work_for(0.5)  # The handler cleans up, and must not be interrupted.
             ends.append((None, None))
             raise
         return ""
@@ -109,8 +109,8 @@ async def test_a_kind_that_can_not_wait_out_a_doubt_is_stopped_and_comes_back(he
 
 
 @pytest.mark.matrix("waits through a timeout")
-async def test_what_a_kind_that_can_not_wait_has_returned_is_recorded_when_the_doubt_is_over(here, server):
-    """Only handlers are stopped by a doubt: one that has ended is not done again because the server was away."""
+async def test_result_returned_in_doubt_is_recorded_afterwards(here, server):
+    """Stop only handlers during a doubt. A handler that has returned is not repeated because the server was gone."""
     runs, go, attempts, stopped = Registry(), asyncio.Event(), [], []
 
     @runs.handler(on_lost_lease="stop")
@@ -141,7 +141,7 @@ async def test_what_a_kind_that_can_not_wait_has_returned_is_recorded_when_the_d
 
 
 @pytest.mark.matrix("waits through a timeout")
-async def test_a_drain_while_the_server_is_silent_comes_to_an_end(here, server):
+async def test_drain_ends_while_the_server_does_not_answer(here, server):
     runs = Registry()
 
     @runs.handler(grace=0.0)
@@ -163,7 +163,7 @@ async def test_a_drain_while_the_server_is_silent_comes_to_an_end(here, server):
     assert here.counters(id).strikes == 0
 
 
-async def test_a_server_that_restarts_costs_nothing(here, server):
+async def test_server_restart_gives_no_strike(here, server):
     runs, go = Registry(), asyncio.Event()
 
     @runs.handler(throttle=0.0)
@@ -188,8 +188,8 @@ async def test_a_server_that_restarts_costs_nothing(here, server):
     assert (counters.attempt, counters.recoveries, counters.strikes) == (1, 0, 0)
 
 
-async def test_what_a_claim_brings_in_a_doubt_is_not_begun_before_it_is_over(valkey_server: Server, namespace: str):
-    """Its answer was on its way while the process stood still: by now the run may have another owner."""
+async def test_run_claimed_in_doubt_starts_only_after_the_doubt(valkey_server: Server, namespace: str):
+    """Receive the answer after the process was paused: by then the run may have another owner."""
     runs, begun = Registry(), []
 
     @runs.handler

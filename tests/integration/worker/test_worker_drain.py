@@ -1,4 +1,4 @@
-"""A deploy costs nothing: how a worker ends, whatever its handlers do."""
+"""A deploy loses no work: how a worker ends, whatever its handlers do."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def here(valkey_server: Server, namespace: str) -> AsyncIterator[Bench]:
         yield made
 
 
-async def test_what_can_finish_within_its_grace_does(here):
+async def test_handler_may_finish_within_its_grace(here):
     runs, go = Registry(), asyncio.Event()
 
     @runs.handler(grace=60.0)
@@ -45,7 +45,7 @@ async def test_what_can_finish_within_its_grace_does(here):
     assert here.result(first) == "in time"
 
 
-async def test_a_second_stop_skips_the_grace_and_still_releases(here):
+async def test_second_stop_skips_the_grace_and_still_releases(here):
     runs = Registry()
 
     @runs.handler(grace=3600.0)
@@ -64,7 +64,7 @@ async def test_a_second_stop_skips_the_grace_and_still_releases(here):
 
 
 @pytest.mark.matrix("waits through a timeout")
-async def test_a_handler_that_ignores_every_cancel_is_left_behind_and_fenced(here):
+async def test_handler_that_ignores_every_cancel_is_left_behind_and_fenced(here):
     runs, over = Registry(), asyncio.Event()
     words = []
 
@@ -101,7 +101,7 @@ async def test_a_handler_that_ignores_every_cancel_is_left_behind_and_fenced(her
 
 
 @pytest.mark.matrix("waits through a timeout")
-async def test_a_plain_handler_that_reaches_no_cut_is_left_behind_and_fenced(here):
+async def test_plain_handler_without_a_cut_is_left_behind_and_fenced(here):
     runs, over, words = Registry(), threading.Event(), []
 
     @runs.handler(grace=0.0)
@@ -129,7 +129,7 @@ async def test_a_plain_handler_that_reaches_no_cut_is_left_behind_and_fenced(her
     assert here.state(id) is None
 
 
-async def test_what_was_appended_after_the_last_cut_is_shown_as_unfinished(here):
+async def test_messages_after_the_last_cut_are_marked_as_unfinished(here):
     runs, seen = Registry(), []
 
     @runs.handler(grace=0.0)
@@ -155,12 +155,12 @@ async def test_what_was_appended_after_the_last_cut_is_shown_as_unfinished(here)
 
 
 async def more(seen: list[int], count: int) -> None:
-    """Returns when that many more were seen."""
+    """Return when that many more events were seen."""
     wanted = len(seen) + count
     await eventually(lambda: len(seen) >= wanted, f"{count} more")
 
 
-async def test_a_drained_run_goes_on_where_it_was_and_loses_no_turn(here):
+async def test_drained_run_resumes_and_loses_no_turn(here):
     runs, turns = Registry(), []
 
     @runs.handler(throttle=3600.0)
@@ -183,7 +183,7 @@ async def test_a_drained_run_goes_on_where_it_was_and_loses_no_turn(here):
     assert here.counters(id).releases == 3
 
 
-async def test_a_worker_that_left_leaves_nothing_but_a_tombstone(here):
+async def test_worker_that_left_leaves_only_a_tombstone(here):
     runs = Registry()
 
     @runs.handler
@@ -198,7 +198,7 @@ async def test_a_worker_that_left_leaves_nothing_but_a_tombstone(here):
     assert here.admin.pttl(keys.worker(name)) > 0
 
 
-async def test_a_lifespan_that_raises_is_one_sentence_and_nothing_is_claimed(here):
+async def test_failing_lifespan_is_one_sentence_and_nothing_is_claimed(here):
     events: list[str] = []
 
     @contextlib.asynccontextmanager
@@ -221,7 +221,7 @@ async def test_a_lifespan_that_raises_is_one_sentence_and_nothing_is_claimed(her
     assert not here.admin.exists(here.namespace.keys(0).workers())
 
 
-async def test_a_stop_before_the_start_ends_in_order(here):
+async def test_stop_before_the_start_shuts_down_in_order(here):
     runs = Registry()
 
     @runs.handler
@@ -234,7 +234,7 @@ async def test_a_stop_before_the_start_ends_in_order(here):
         assert await task == 0
 
 
-async def test_a_part_that_breaks_drains_the_worker_before_it_says_so(here, monkeypatch):
+async def test_internal_failure_drains_the_worker_before_it_is_raised(here, monkeypatch):
     runs = Registry()
 
     @runs.handler(grace=0.0, on_lost_lease="stop")
@@ -256,7 +256,7 @@ async def test_a_part_that_breaks_drains_the_worker_before_it_says_so(here, monk
     assert here.counters(id).strikes == 0
 
 
-async def test_a_cancel_of_the_attempts_own_task_is_no_failure(here):
+async def test_cancelling_the_task_of_an_attempt_does_not_fail_the_run(here):
     runs = Registry()
 
     @runs.handler
@@ -271,7 +271,7 @@ async def test_a_cancel_of_the_attempts_own_task_is_no_failure(here):
     await performing(worker)
     attempt = next(iter(worker.attempts.values()))
     assert attempt.task is not None
-    attempt.task.cancel()  # as an event loop does that is closed
+    attempt.task.cancel()  # An event loop that is closed does this.
     assert await here.outcome(id) == "delayed"
     await here.make_due(id)
     await here.until(id, "completed")

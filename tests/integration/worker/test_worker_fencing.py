@@ -1,4 +1,4 @@
-"""One owner at a time: what a worker does that is taken for dead while it lives."""
+"""A run has one owner at a time: the behaviour of a worker that counts as dead while it still runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def here(valkey_server: Server, namespace: str) -> AsyncIterator[Bench]:
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
-async def test_a_worker_that_was_given_up_stops_its_handlers_joins_anew_and_works_on(here, plain):
+async def test_abandoned_worker_stops_its_handlers_registers_again_and_continues(here, plain):
     runs, ends, tick = Registry(), [], threading.Event()
 
     @runs.handler(kind="a")
@@ -69,7 +69,7 @@ async def test_a_worker_that_was_given_up_stops_its_handlers_joins_anew_and_work
     assert await here.outcome(after) == "cancelled"
 
 
-async def test_a_fenced_run_can_neither_save_nor_complete(here):
+async def test_fenced_run_can_neither_save_nor_complete(here):
     runs, words = Registry(), []
     waiting, go = asyncio.Event(), asyncio.Event()
 
@@ -87,7 +87,7 @@ async def test_a_fenced_run_can_neither_save_nor_complete(here):
             raise
         return "must not be recorded"
 
-    worker, _ = here.worker(runs, lease=600.0, grace=0.0)  # no beat will tell it
+    worker, _ = here.worker(runs, lease=600.0, grace=0.0)  # No heartbeat informs the worker.
     id = await here.enqueue("work")
     await waiting.wait()
     await here.abandon(worker)
@@ -98,7 +98,7 @@ async def test_a_fenced_run_can_neither_save_nor_complete(here):
     assert here.status(id) in ("queued", "running")
 
 
-async def test_a_return_after_the_fence_is_not_recorded(here):
+async def test_result_of_a_fenced_attempt_is_not_recorded(here):
     runs, waiting, go = Registry(), asyncio.Event(), asyncio.Event()
 
     @runs.handler
@@ -112,11 +112,11 @@ async def test_a_return_after_the_fence_is_not_recorded(here):
     await waiting.wait()
     await here.abandon(worker)
     go.set()
-    assert await here.outcome(id) == "completed"  # by the same worker, which has joined anew
+    assert await here.outcome(id) == "completed"  # The same worker takes it, which has registered again.
     assert here.result(id) == "attempt 2"
 
 
-async def test_a_fenced_handler_that_does_not_stop_keeps_its_place_and_spoils_nothing(here):
+async def test_fenced_handler_that_does_not_stop_keeps_its_slot_and_changes_nothing(here):
     runs, go, second = Registry(), threading.Event(), threading.Event()
 
     @runs.handler
@@ -141,7 +141,7 @@ async def test_a_fenced_handler_that_does_not_stop_keeps_its_place_and_spoils_no
     assert here.result(id) == "attempt 2"
 
 
-async def test_a_claim_that_is_answered_when_its_worker_is_gone_starts_nothing(here):
+async def test_claim_answered_after_its_worker_is_gone_starts_nothing(here):
     runs, begun = Registry(), []
 
     @runs.handler
@@ -167,7 +167,7 @@ async def test_a_claim_that_is_answered_when_its_worker_is_gone_starts_nothing(h
     assert not worker.attempts
 
 
-async def test_a_run_that_has_another_owner_is_stopped_by_the_next_beat(here):
+async def test_next_heartbeat_stops_a_run_that_has_another_owner(here):
     runs, ends = Registry(), []
 
     @runs.handler(grace=0.0)

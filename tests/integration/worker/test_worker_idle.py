@@ -1,4 +1,4 @@
-"""The claim of an idle worker waits at the server, behind the bell: there it is carried out as soon as there is a run."""
+"""The claim of an idle worker waits at the server, after the bell's blocking command, and is executed as soon as there is a run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def double(run: AsyncRun, number: int = 1) -> int:
 
 
 async def idle(here: Bench, count: int = 1) -> None:
-    """Each worker has two connections that are blocked: at the bell, and for what it is told."""
+    """Wait until each worker has two blocked connections: one for the bell and one for notifications."""
     await eventually(lambda: here.admin.info("clients")["blocked_clients"] == 2 * count, "the workers are idle")
 
 
@@ -41,18 +41,18 @@ async def odd(run: AsyncRun) -> str:
 
 @pytest.fixture(autouse=True)
 def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No claim waits in vain while a test blocks the loop that would send the next one."""
+    """Make the wait long enough that no claim ends empty while a test blocks the event loop that would send the next one."""
     monkeypatch.setattr("workers.process.claimer.ROUND", 600.0)
 
 
 @pytest.fixture
 def server(start_server: Any) -> Server:
-    made: Server = start_server("valkey")  # whose only clients are ours
+    made: Server = start_server("valkey")  # Only this test's clients use this server.
     return made
 
 
-async def test_an_idle_worker_is_given_a_run_before_it_hears_of_it(server: Server, namespace: str) -> None:
-    """Its event loop stands still meanwhile: all calls here block it."""
+async def test_waiting_claim_of_an_idle_worker_takes_a_run_immediately(server: Server, namespace: str) -> None:
+    """Block the event loop meanwhile: all calls in this test are synchronous."""
     async with bench(server.url, namespace) as here:
         here.worker(runs)
         await idle(here)
@@ -61,11 +61,11 @@ async def test_an_idle_worker_is_given_a_run_before_it_hears_of_it(server: Serve
             wait_until(lambda: run.view().status is Status.RUNNING, "the server has given it away")
         await here.until(run.id, "completed")
         assert here.result(run.id) == 8
-        await idle(here)  # and again
+        await idle(here)  # The worker waits again.
 
 
-async def test_a_stop_at_the_moment_of_the_bell_gives_the_run_back(server: Server, namespace: str) -> None:
-    """No strike, no recovery, and the worker leaves nothing behind."""
+async def test_stop_at_the_moment_of_the_bell_releases_the_run(server: Server, namespace: str) -> None:
+    """Check that there is no strike and no recovery, and that the worker leaves nothing behind."""
     async with bench(server.url, namespace) as here:
         worker, task = here.worker(runs)
         await idle(here)
@@ -81,7 +81,7 @@ async def test_a_stop_at_the_moment_of_the_bell_gives_the_run_back(server: Serve
         assert here.admin.zcard(here.namespace.keys(0).workers()) == 0
 
 
-async def test_a_lost_answer_to_a_claim_that_waited_costs_nothing(server: Server, namespace: str) -> None:
+async def test_lost_answer_to_a_waiting_claim_loses_no_run(server: Server, namespace: str) -> None:
     with contextlib.closing(Proxy(server.port)) as proxy:
         async with bench(server.url, namespace) as here:
             here.worker(runs, url=proxy.url)
@@ -94,8 +94,11 @@ async def test_a_lost_answer_to_a_claim_that_waited_costs_nothing(server: Server
             assert (counters.strikes, counters.recoveries, counters.releases) == (0, 0, 1)
 
 
-async def test_a_claim_that_waits_takes_no_suspect_along(server: Server, namespace: str) -> None:
-    """Its process may be lost since then, and the next strike is the last: the run would die of what it had no part in."""
+async def test_waiting_claim_takes_no_suspect(server: Server, namespace: str) -> None:
+    """Leave the suspect in the queue: the process may be lost by then, and its next strike is the last.
+
+    The run would be dead without being at fault.
+    """
     async with bench(server.url, namespace) as here:
         worker, _ = here.worker(runs)
         run = await here.enqueue("odd")
@@ -111,17 +114,17 @@ async def test_a_claim_that_waits_takes_no_suspect_along(server: Server, namespa
 
         before = number()
         here.admin.zadd(keys.delayed(), {run: 1}, xx=True)
-        with contextlib.closing(Wire(here.wire.address)) as wire:  # from here on the event loop stands still
+        with contextlib.closing(Wire(here.wire.address)) as wire:  # From here on the event loop is blocked.
             drive(wire, coordinator_plans.due(keys))
             wait_until(lambda: number() != before, "the claim was carried out")
         assert here.status(run) == "queued"
         await here.until(run, "completed")
 
 
-async def test_a_server_that_forgot_the_script_of_a_waiting_claim_is_sent_it_whole(
+async def test_waiting_claim_resends_a_script_that_the_server_has_lost(
     server: Server, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The token is taken by then: nobody else is told of the run."""
+    """Check that the run is claimed: the bell's token is already taken, so no other worker is notified."""
     async with bench(server.url, namespace) as here:
         here.worker(runs)
         await idle(here)
@@ -131,8 +134,11 @@ async def test_a_server_that_forgot_the_script_of_a_waiting_claim_is_sent_it_who
         assert "claim failed" not in caplog.text
 
 
-async def test_an_idle_worker_that_is_told_of_newer_code_takes_its_claim_back(server: Server, namespace: str) -> None:
-    """Else it would take what the worker beside it releases to the newer one, and the run would move twice."""
+async def test_idle_worker_withdraws_its_claim_when_newer_code_is_announced(server: Server, namespace: str) -> None:
+    """Withdraw the claim, which would otherwise take a run that another worker releases to the newer one.
+
+    That run would move twice.
+    """
     async with bench(server.url, namespace) as here:
         worker, _ = here.worker(runs)
         await idle(here)
@@ -145,7 +151,7 @@ async def test_an_idle_worker_that_is_told_of_newer_code_takes_its_claim_back(se
         await eventually(lambda: len(listeners()) == 2 and listeners() != before, "it listens on another connection")
         with Client(server.url, namespace) as client:
             run = client.enqueue("double").id
-            assert here.status(run) == "queued"  # while the event loop stands still
+            assert here.status(run) == "queued"  # The event loop is blocked meanwhile.
         await here.until(run, "completed")
         assert here.counters(run).attempt == 1
         worker.outdated = False
@@ -153,17 +159,17 @@ async def test_an_idle_worker_that_is_told_of_newer_code_takes_its_claim_back(se
         await here.until(again, "completed")
 
 
-async def test_a_claim_that_is_taken_back_before_it_has_begun_keeps_no_place(
+async def test_claim_withdrawn_before_it_starts_occupies_no_slot(
     server: Server, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the turn of the event loop that makes the claim and the one in which it begins."""
+    """Withdraw the claim after the event loop has created it and before the event loop starts it."""
     async with bench(server.url, namespace) as here:
         worker, _ = here.worker(runs)
         reserve = SlotTable.reserve
 
         async def told_meanwhile(slots: SlotTable, most: int) -> tuple[int, bool]:
             reserved = await reserve(slots, most)
-            if most == 1:  # this one is to wait at the server
+            if most == 1:  # This claim has to wait at the server.
                 asyncio.get_running_loop().call_soon(setattr, worker, "outdated", True)
             return reserved
 
@@ -172,8 +178,8 @@ async def test_a_claim_that_is_taken_back_before_it_has_begun_keeps_no_place(
         await here.until(await here.enqueue("double"), "completed")
 
 
-async def test_many_runs_at_once_are_shared_by_those_who_wait(server: Server, namespace: str) -> None:
-    """Each claim takes one and rings for the next: with as many idle workers as runs, each has one."""
+async def test_idle_workers_share_many_new_runs(server: Server, namespace: str) -> None:
+    """Check that each claim takes one run and rings for the next one: with as many idle workers as runs, each gets one."""
     async with bench(server.url, namespace) as here:
         for _ in range(4):
             here.worker(runs)
@@ -186,13 +192,14 @@ async def test_many_runs_at_once_are_shared_by_those_who_wait(server: Server, na
             await here.until(handle.id, "completed")
 
 
-async def test_where_places_are_shared_by_partitions_no_claim_waits(server: Server, namespace: str) -> None:
-    """It would hold the only place while another partition has a run."""
+async def test_no_claim_waits_if_partitions_share_the_slots(server: Server, namespace: str) -> None:
+    """Send no waiting claim, because it would occupy the only slot while another partition has a run."""
     async with bench(server.url, namespace, partitions=2) as here:
         here.worker(runs, concurrency=1)
         await idle(here, 2)
         with Client(server.url, namespace) as client:
             handles = client.enqueue_many([("double", {"number": n}) for n in range(20)])
-            assert {handle.view().status for handle in handles} == {Status.QUEUED}  # while the event loop stands still
+            # The event loop is blocked meanwhile.
+            assert {handle.view().status for handle in handles} == {Status.QUEUED}
         for handle in handles:
             await here.until(handle.id, "completed")

@@ -1,4 +1,4 @@
-"""A worker leaves in order, whatever is corrupt on the server or hangs in the user's code."""
+"""A worker shuts down in order, even if data on the server is corrupt or the user's code hangs."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def waiting_registry() -> Registry[Any]:
     return runs
 
 
-async def test_a_run_whose_bytes_are_corrupt_does_not_keep_a_worker_from_leaving(here: Bench) -> None:
-    """Its release is refused each time; asking for ever would be a hot loop that no signal ends."""
+async def test_corrupt_run_does_not_keep_a_worker_from_shutting_down(here: Bench) -> None:
+    """Refuse the release each time: a worker that retries forever would be a busy loop that no signal ends."""
     worker, task = here.worker(waiting_registry())
     bad, good = await here.enqueue("waits"), await here.enqueue("waits")
     await performing(worker, 2)
@@ -49,7 +49,7 @@ async def test_a_run_whose_bytes_are_corrupt_does_not_keep_a_worker_from_leaving
     assert not here.admin.exists(here.namespace.keys(0).workers())
 
 
-async def test_a_worker_that_has_left_says_so(here: Bench) -> None:
+async def test_worker_records_that_it_has_left(here: Bench) -> None:
     worker, task = here.worker(waiting_registry())
     await here.enqueue("waits")
     await performing(worker)
@@ -58,7 +58,7 @@ async def test_a_worker_that_has_left_says_so(here: Bench) -> None:
 
 
 @pytest.mark.parametrize("deaf", [False, True])
-async def test_a_stop_does_not_wait_for_a_lifespan_that_never_opens(here: Bench, deaf: bool) -> None:
+async def test_stop_does_not_wait_for_a_lifespan_that_never_opens(here: Bench, deaf: bool) -> None:
     opening, closed = asyncio.Event(), []
 
     @contextlib.asynccontextmanager
@@ -89,8 +89,8 @@ async def test_a_stop_does_not_wait_for_a_lifespan_that_never_opens(here: Bench,
     assert not here.admin.exists(here.namespace.keys(0).workers())
 
 
-async def test_an_ending_that_is_being_recorded_is_not_taken_for_a_stray(here: Bench) -> None:
-    """The beat was sent while the ending was on its way, and its answer comes when the attempt is over."""
+async def test_run_whose_ending_is_being_recorded_is_not_released(here: Bench) -> None:
+    """Send the heartbeat while the ending is on its way, and answer it when the attempt is over."""
     worker, _ = here.worker(waiting_registry())
     id = await here.enqueue("waits")
     await performing(worker)
@@ -115,8 +115,8 @@ async def test_an_ending_that_is_being_recorded_is_not_taken_for_a_stray(here: B
     assert not released
 
 
-async def test_a_beat_that_arrives_after_the_worker_has_left_does_not_bring_it_back(here: Bench) -> None:
-    """It is answered gone, as a swept worker's is; joining anew would leave an entry that nobody renews."""
+async def test_late_heartbeat_does_not_register_the_worker_again(here: Bench) -> None:
+    """Answer "gone", as for a removed worker: a new registration would leave an entry that no worker renews."""
     worker, task = here.worker(waiting_registry())
     await asyncio.wait_for(worker.ready.wait(), HANG)
     lease = worker._membership.leases[0]

@@ -1,4 +1,4 @@
-"""Every row of the outcome table, end to end: what becomes of a run for each way out of its handler."""
+"""Every row of the outcome table, end to end: the status of a run for each way in which its handler can end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def here(real_url: str, namespace: str) -> AsyncIterator[Bench]:
 # ---- returned, raised
 
 
-async def test_what_a_handler_returns_is_its_result(here):
+async def test_return_value_of_a_handler_is_the_result(here):
     runs = Registry()
 
     @runs.handler
@@ -46,7 +46,7 @@ async def test_what_a_handler_returns_is_its_result(here):
     assert here.counters(first).attempt == 1
 
 
-async def test_a_handler_may_return_messages(here):
+async def test_handler_may_return_messages(here):
     runs = Registry()
 
     @runs.handler
@@ -60,7 +60,7 @@ async def test_a_handler_may_return_messages(here):
     assert here.result(id) == {"last": {"role": "user", "content": [{"text": "hi"}]}}
 
 
-async def test_what_a_handler_raises_fails_its_run_and_keeps_its_checkpoint(here):
+async def test_exception_fails_the_run_and_keeps_its_checkpoint(here):
     runs = Registry()
 
     @runs.handler
@@ -82,7 +82,7 @@ class Mute(Exception):
 
 
 @pytest.mark.parametrize("error", [Mute(), ValueError("a name \udc80 of a file"), ValueError("x" * 100_000)])
-async def test_an_error_whose_text_can_not_be_kept_fails_its_run_all_the_same(here, error):
+async def test_error_whose_text_can_not_be_stored_still_fails_the_run(here, error):
     runs = Registry()
 
     @runs.handler
@@ -97,7 +97,7 @@ async def test_an_error_whose_text_can_not_be_kept_fails_its_run_all_the_same(he
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
 @pytest.mark.parametrize("kind", ["async_exit", "plain_exit", "phase_exit"])
-async def test_a_handler_that_exits_fails_and_does_not_end_the_worker(here, error, kind):
+async def test_exit_in_a_handler_fails_the_run_and_not_the_worker(here, error, kind):
     runs = Registry()
 
     def leave() -> None:
@@ -128,7 +128,7 @@ async def test_a_handler_that_exits_fails_and_does_not_end_the_worker(here, erro
 
 
 @pytest.mark.parametrize("plain", [False, True])
-async def test_a_stop_iteration_fails_its_run_and_hangs_nobody(here, plain):
+async def test_stop_iteration_fails_the_run_and_nothing_hangs(here, plain):
     runs = Registry()
 
     @runs.handler(kind="a")
@@ -145,7 +145,7 @@ async def test_a_stop_iteration_fails_its_run_and_hangs_nobody(here, plain):
     assert "StopIteration" in "".join(here.error(id))
 
 
-async def test_a_result_that_is_not_plain_fails_with_a_sentence(here):
+async def test_result_that_can_not_be_stored_fails_with_a_sentence(here):
     runs = Registry()
 
     @runs.handler
@@ -163,7 +163,7 @@ async def test_a_result_that_is_not_plain_fails_with_a_sentence(here):
 # ---- retries
 
 
-async def test_a_policy_retries_and_then_the_run_fails(here):
+async def test_retry_policy_retries_and_then_the_run_fails(here):
     runs = Registry()
 
     @runs.handler(retry=Retry(limit=2, wait=30))
@@ -182,7 +182,7 @@ async def test_a_policy_retries_and_then_the_run_fails(here):
     assert (here.counters(id).attempt, here.counters(id).strikes) == (3, 0)
 
 
-async def test_progress_that_only_the_retry_carries_starts_the_count_anew(here):
+async def test_progress_saved_with_the_retry_resets_the_retry_count(here):
     runs = Registry()
 
     @runs.handler(retry=Retry(limit=1, wait=30), throttle=3600.0)
@@ -202,7 +202,7 @@ async def test_progress_that_only_the_retry_carries_starts_the_count_anew(here):
     assert here.status(id) == "completed"
 
 
-async def test_from_the_start_each_attempt_begins_without_what_was_saved_and_the_limit_holds(here):
+async def test_retry_from_the_start_discards_saved_work_and_keeps_the_limit(here):
     runs, seen = Registry(), []
 
     @runs.handler(retry=Retry(limit=2, wait=30, from_start=True), throttle=0.0)
@@ -225,7 +225,7 @@ async def test_from_the_start_each_attempt_begins_without_what_was_saved_and_the
     assert seen == [(1, None, {}, 0, 0), (2, "retry", {}, 0, 0), (3, "retry", {}, 0, 0)]
 
 
-async def test_a_stop_of_tenacity_is_asked_for_the_age_of_the_run(here):
+async def test_tenacity_stop_receives_the_age_of_the_run(here):
     runs = Registry()
 
     @runs.handler(retry=Retry(limit=stop_after_delay(3600), wait=30))
@@ -243,7 +243,7 @@ async def test_a_stop_of_tenacity_is_asked_for_the_age_of_the_run(here):
     assert await here.outcome(old) == "failed"
 
 
-async def test_retry_later_asks_for_a_retry_without_a_policy(here):
+async def test_retry_later_retries_without_a_policy(here):
     runs = Registry()
 
     @runs.handler
@@ -262,7 +262,7 @@ async def test_retry_later_asks_for_a_retry_without_a_policy(here):
     assert here.result(id) == "retry"
 
 
-async def test_a_policy_that_raises_fails_the_run(here):
+async def test_retry_policy_that_raises_fails_the_run(here):
     runs = Registry()
 
     def broken(state: object) -> float:
@@ -283,7 +283,7 @@ async def test_a_policy_that_raises_fails_the_run(here):
 
 @pytest.mark.parametrize("cut", ["loop", "phase", "checkpoint", "flush", "raises"])
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
-async def test_a_stop_at_any_cut_releases_the_run_with_all_it_holds(here, cut, plain):
+async def test_stop_at_any_cut_releases_the_run_with_its_saved_state(here, cut, plain):
     runs, go, saved = Registry(), threading.Event(), threading.Event()
 
     @runs.handler(kind="a", throttle=3600.0)
@@ -292,7 +292,7 @@ async def test_a_stop_at_any_cut_releases_the_run_with_all_it_holds(here, cut, p
         await run.flush()
         saved.set()
         run.state["seen"] = 2
-        while not run.stopping:  # what a handler without cuts does
+        while not run.stopping:  # A handler without cuts does this.
             await work_for(0.01)
         if cut == "loop":
             async for _ in run.loop(limit=3):
@@ -331,11 +331,12 @@ async def test_a_stop_at_any_cut_releases_the_run_with_all_it_holds(here, cut, p
     assert here.status(id) == "queued"
     counters = here.counters(id)
     assert (counters.releases, counters.strikes, counters.failures, counters.recoveries) == (1, 0, 0, 0)
-    # a cut takes along what is held; before a turn or a phase there is none, and after "raises" neither
+    # A checkpoint or a flush saves the pending changes. The cuts before a turn and a phase save nothing, and neither
+    # does "raises".
     assert here.state(id) == {"seen": 2 if cut in ("checkpoint", "flush") else 1}
 
 
-async def test_a_swallowed_cancel_is_a_release_and_never_a_success(here, caplog):
+async def test_swallowed_cancellation_releases_the_run(here, caplog):
     runs = Registry()
 
     @runs.handler(grace=0.0)
@@ -356,7 +357,7 @@ async def test_a_swallowed_cancel_is_a_release_and_never_a_success(here, caplog)
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
-async def test_a_loop_that_swallows_everything_is_released_and_not_completed(here, plain):
+async def test_loop_that_swallows_every_exception_is_released(here, plain):
     runs, on = Registry(), threading.Event()
 
     @runs.handler(kind="a", grace=1.0)
@@ -366,7 +367,7 @@ async def test_a_loop_that_swallows_everything_is_released_and_not_completed(her
                 while True:
                     run.checkpoint()
                     await work_for(0.01)
-            except BaseException:  # noqa: BLE001  # what a careless handler does
+            except BaseException:  # noqa: BLE001  # A careless handler does this.
                 pass
         return "done"
 
@@ -376,7 +377,7 @@ async def test_a_loop_that_swallows_everything_is_released_and_not_completed(her
             while True:
                 run.checkpoint()
                 on.wait(0.01)
-        except BaseException:  # noqa: BLE001  # what a careless handler does
+        except BaseException:  # noqa: BLE001  # A careless handler does this.
             pass
         return "done"
 
@@ -387,7 +388,7 @@ async def test_a_loop_that_swallows_everything_is_released_and_not_completed(her
     assert here.status(id) == "queued"
 
 
-async def test_what_comes_out_after_the_stop_is_a_release_with_a_warning(here, caplog):
+async def test_exception_after_a_stop_releases_the_run_with_a_warning(here, caplog):
     runs = Registry()
 
     @runs.handler(retry=Retry(limit=3))
@@ -409,7 +410,7 @@ async def test_what_comes_out_after_the_stop_is_a_release_with_a_warning(here, c
     assert "after the stop, the handler raised ConnectionError" in caplog.text
 
 
-async def test_a_group_whose_children_fail_while_cleaning_up_is_released(here):
+async def test_task_group_with_failing_clean_up_is_released(here):
     runs = Registry()
 
     @runs.handler(grace=0.0)
@@ -431,7 +432,7 @@ async def test_a_group_whose_children_fail_while_cleaning_up_is_released(here):
     assert here.status(id) == "queued"
 
 
-async def test_a_stop_inside_a_group_is_a_release(here):
+async def test_stop_inside_a_task_group_releases_the_run(here):
     runs = Registry()
 
     @runs.handler
@@ -451,10 +452,10 @@ async def test_a_stop_inside_a_group_is_a_release(here):
     assert here.status(id) == "queued"
 
 
-# ---- nobody stops
+# ---- without a stop request
 
 
-async def test_a_stop_exception_out_of_nowhere_backs_off_and_ends_dead(here):
+async def test_stop_exception_without_a_stop_backs_off_and_ends_dead(here):
     runs = Registry()
 
     @runs.handler
@@ -467,7 +468,7 @@ async def test_a_stop_exception_out_of_nowhere_backs_off_and_ends_dead(here):
     for attempt in (1, 2):
         assert await here.outcome(id) == "delayed"
         due = here.admin.zscore(here.namespace.keys_of(id).delayed(), id)
-        waits.append(due - here.counters(id).epoch)  # the epoch is the server's time of the release
+        waits.append(due - here.counters(id).epoch)  # The epoch is the server's time of the release.
         assert here.counters(id).strikes == attempt
         await here.make_due(id)
         await here.attempted(id, attempt + 1)
@@ -477,7 +478,7 @@ async def test_a_stop_exception_out_of_nowhere_backs_off_and_ends_dead(here):
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
-async def test_a_cancelled_run_stops_at_its_next_cut(here, plain):
+async def test_cancelled_run_stops_at_its_next_cut(here, plain):
     runs, tick = Registry(), threading.Event()
 
     @runs.handler(kind="a")
@@ -497,7 +498,7 @@ async def test_a_cancelled_run_stops_at_its_next_cut(here, plain):
     assert await here.outcome(id) == "cancelled"
 
 
-async def test_an_async_handler_without_cuts_is_cancelled_by_a_cancel(here):
+async def test_async_handler_without_cuts_is_cancelled(here):
     runs = Registry()
 
     @runs.handler
@@ -512,10 +513,10 @@ async def test_an_async_handler_without_cuts_is_cancelled_by_a_cancel(here):
     await eventually(lambda: not worker.attempts, "the worker has heard that it is recorded")
 
 
-# ---- before the first line
+# ---- before the first line of the handler
 
 
-async def test_inputs_that_do_not_fit_are_rejected_and_struck_only_where_the_kind_is_proven(here):
+async def test_unfit_inputs_are_rejected_with_a_strike_only_if_the_kind_has_worked(here):
     runs = Registry()
 
     @runs.handler
@@ -540,7 +541,7 @@ async def test_inputs_that_do_not_fit_are_rejected_and_struck_only_where_the_kin
 
 
 @pytest.mark.parametrize("spec", [b"\xc1", b"", b"\x93\x01\x02\x03", b"\x80"])
-async def test_a_spec_that_can_not_be_read_hurts_only_its_own_run(here, spec):
+async def test_unreadable_spec_affects_only_its_own_run(here, spec):
     runs = Registry()
 
     @runs.handler
@@ -556,7 +557,7 @@ async def test_a_spec_that_can_not_be_read_hurts_only_its_own_run(here, spec):
 
 
 @pytest.mark.parametrize("field", ["state", "head", "phase:-:a#0"])
-async def test_a_checkpoint_that_can_not_be_read_hurts_only_its_own_run(here, field):
+async def test_unreadable_checkpoint_affects_only_its_own_run(here, field):
     runs, hold = Registry(), asyncio.Event()
 
     @runs.handler
@@ -575,11 +576,11 @@ async def test_a_checkpoint_that_can_not_be_read_hurts_only_its_own_run(here, fi
     here.admin.hset(here.namespace.keys(0).ckpt(bad), field, b"\xc1\xc1")
     here.worker(runs)
     assert await here.outcome(good) == "completed"
-    # the output of a phase is only read by the handler that asks for it
+    # The output of a phase is only read by the handler that asks for it.
     assert await here.outcome(bad) in (("failed",) if field.startswith("phase") else ("delayed", "dead"))
 
 
-async def test_a_run_in_a_wrong_line_is_given_back_to_its_own(here):
+async def test_run_in_a_wrong_ready_queue_is_moved_to_its_own(here):
     runs, others = Registry(), Registry()
 
     @runs.handler
@@ -600,7 +601,7 @@ async def test_a_run_in_a_wrong_line_is_given_back_to_its_own(here):
     assert here.counters(lost).strikes == 0
 
 
-async def test_a_kind_that_can_not_start_is_not_claimed_any_more_and_others_go_on(here, caplog):
+async def test_kind_that_can_not_start_is_no_longer_claimed_and_others_continue(here, caplog):
     runs = Registry()
 
     @runs.handler
@@ -616,7 +617,7 @@ async def test_a_kind_that_can_not_start_is_not_claimed_any_more_and_others_go_o
         for id in bad:
             assert await here.outcome(id) == "delayed"
         await eventually(lambda: "kind 'broken' is suspended" in caplog.text, "the sentence")
-    for _ in range(2):  # the second claim was surely sent after the sentence
+    for _ in range(2):  # The second claim was certainly sent after the log line.
         assert await here.outcome(await here.enqueue("fine")) == "completed"
     late = await here.enqueue("broken")
     assert await here.outcome(await here.enqueue("fine")) == "completed"

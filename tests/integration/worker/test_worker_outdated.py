@@ -1,4 +1,6 @@
-"""In a roll a run moves once: an outdated worker leaves it to newer ones, and takes it where they have no room."""
+"""A run moves once in a roll: an outdated worker leaves released runs to newer workers, and claims them only if those have no free
+slot.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +36,13 @@ def holding() -> Registry[None]:
 
 
 def owners(here: Bench, ids: list[str]) -> set[str]:
-    """The code of who has each of them."""
+    """Return the code version of each run's owner."""
     keys = here.namespace.keys(0)
     workers = {text(here.run(id)["token"]).split("-", 2)[2] for id in ids}
     return {text(here.admin.hget(keys.worker(worker), "code")) for worker in workers}
 
 
-async def test_what_is_released_goes_to_the_newer_ones(here: Bench) -> None:
+async def test_released_runs_go_to_newer_workers(here: Bench) -> None:
     old, stopping = here.worker(holding(), concurrency=COUNT, code="old")
     ids = [await here.enqueue("holds") for _ in range(COUNT)]
     await performing(old, COUNT)
@@ -55,7 +57,7 @@ async def test_what_is_released_goes_to_the_newer_ones(here: Bench) -> None:
     assert {here.counters(id).attempt for id in ids} == {2}
 
 
-async def test_where_the_newer_ones_have_no_room_the_outdated_go_on(here: Bench) -> None:
+async def test_outdated_workers_continue_if_newer_workers_have_no_free_slot(here: Bench) -> None:
     old, stopping = here.worker(holding(), concurrency=COUNT, code="old")
     ids = [await here.enqueue("holds") for _ in range(COUNT)]
     await performing(old, COUNT)
@@ -70,8 +72,8 @@ async def test_where_the_newer_ones_have_no_room_the_outdated_go_on(here: Bench)
     assert owners(here, ids) == {"new", "outdated"}
 
 
-async def test_where_there_are_no_newer_ones_the_outdated_go_on(here: Bench) -> None:
-    """No coordinator rings: it asks again by itself."""
+async def test_outdated_workers_continue_if_there_are_no_newer_workers(here: Bench) -> None:
+    """Check that the outdated worker claims again by itself, because no coordinator rings a bell."""
     old, stopping = here.worker(holding(), code="old")
     id = await here.enqueue("holds")
     await performing(old)
@@ -83,7 +85,7 @@ async def test_where_there_are_no_newer_ones_the_outdated_go_on(here: Bench) -> 
     assert owners(here, [id]) == {"outdated"}
 
 
-async def test_a_worker_that_drains_is_shown_so_and_one_that_was_asked_to_does(here: Bench) -> None:
+async def test_worker_drains_on_request_and_keeps_its_grace(here: Bench) -> None:
     runs, go = Registry(), asyncio.Event()
 
     @runs.handler(grace=HANG)
@@ -103,7 +105,7 @@ async def test_a_worker_that_drains_is_shown_so_and_one_that_was_asked_to_does(h
     assert here.status(id) == "completed"
 
 
-async def test_one_that_stops_by_itself_says_so(here: Bench) -> None:
+async def test_worker_that_stops_by_itself_is_shown_as_draining(here: Bench) -> None:
     runs, go = Registry(), asyncio.Event()
 
     @runs.handler(grace=HANG)

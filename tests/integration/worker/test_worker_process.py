@@ -1,4 +1,4 @@
-"""A worker as a process always comes to an end."""
+"""A worker process always ends."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ exit_process(fast_runner()(main()))
 """
 
 
-def test_a_handler_that_ignores_every_cancel_does_not_keep_the_process():
+def test_handler_that_ignores_every_cancel_does_not_keep_the_process_alive():
     assert subprocess.run([sys.executable, "-c", LEFT_BEHIND], timeout=60).returncode == 3

@@ -1,4 +1,4 @@
-"""Lost replies and late requests between a worker and its server: nothing is lost, nothing doubled, nobody gets a strike."""
+"""Lost replies and late requests between a worker and its server: no work is lost or repeated, and no run gets a strike."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.waiting import eventually
 from workers import AsyncRun, Registry
 from workers.handlers.context import Stopped
 
-# how the wire builds its back-off is deprecated in the newest tenacity
+# The newest tenacity deprecates how the wire builds its back-off.
 pytestmark = pytest.mark.filterwarnings("ignore:The 'initial' parameter:DeprecationWarning")
 
 
@@ -34,10 +34,10 @@ def proxy(valkey_server: Server) -> Iterator[Proxy]:
 
 @pytest.fixture
 async def here(valkey_server: Server, proxy: Proxy, namespace: str) -> AsyncIterator[Bench]:
-    """The proxy outlives the workers: they leave through it."""
+    """Yield a bench behind the proxy. The proxy outlives the workers, because they leave through it."""
     async with bench(valkey_server.url, namespace) as made:
         for script in scripts.SCRIPTS:
-            made.admin.script_load(script.text)  # so that each call is one EVALSHA
+            made.admin.script_load(script.text)  # Each call is then one EVALSHA.
         yield made
 
 
@@ -46,7 +46,7 @@ def calls(script: Script) -> Matching:
 
 
 def counting(registry: Registry[Any]) -> list[int]:
-    """A kind `work` that saves two messages, and how often it began."""
+    """Return a registry with the kind `work`, which saves two messages, and the list of its starts."""
     begun: list[int] = []
 
     @registry.handler(throttle=0.0, retry=Retry(limit=2, wait=60))
@@ -69,7 +69,7 @@ def counting(registry: Registry[Any]) -> list[int]:
 @pytest.mark.parametrize(
     "script", [scripts.JOIN, scripts.CLAIM, scripts.CHECKPOINT, scripts.COMPLETE], ids=lambda s: s.name
 )
-async def test_a_lost_reply_costs_nothing(here, proxy, script):
+async def test_lost_reply_repeats_no_work(here, proxy, script):
     runs = Registry()
     begun = counting(runs)
     id = await here.enqueue("work")
@@ -83,7 +83,7 @@ async def test_a_lost_reply_costs_nothing(here, proxy, script):
 
 
 @pytest.mark.parametrize("end", ["raise", "quit"])
-async def test_a_lost_reply_to_an_ending_counts_it_once(here, proxy, end):
+async def test_lost_reply_to_an_ending_counts_once(here, proxy, end):
     runs = Registry()
     begun = counting(runs)
     cut = proxy.cut_next_reply(calls(scripts.RETRY if end == "raise" else scripts.RELEASE))
@@ -99,7 +99,7 @@ async def test_a_lost_reply_to_an_ending_counts_it_once(here, proxy, end):
     assert (here.result(id), begun) == (2, [1, 2])
 
 
-async def test_a_lost_reply_to_a_rejection_counts_it_once(here, proxy):
+async def test_lost_reply_to_a_rejection_counts_once(here, proxy):
     runs = Registry()
     counting(runs)
     cut = proxy.cut_next_reply(calls(scripts.REJECT))
@@ -111,7 +111,7 @@ async def test_a_lost_reply_to_a_rejection_counts_it_once(here, proxy):
 
 
 @pytest.mark.parametrize("script", [scripts.RELEASE, scripts.LEAVE], ids=lambda s: s.name)
-async def test_a_lost_reply_while_draining_releases_once(here, proxy, script):
+async def test_lost_reply_during_a_drain_releases_once(here, proxy, script):
     runs = Registry()
 
     @runs.handler(grace=0.0)
@@ -131,7 +131,7 @@ async def test_a_lost_reply_while_draining_releases_once(here, proxy, script):
     assert here.state(id) == {"x": 1}
 
 
-async def test_a_stop_between_a_claim_and_its_answer_gives_the_run_back(here, proxy):
+async def test_stop_between_a_claim_and_its_answer_releases_the_run(here, proxy):
     runs = Registry()
     begun = counting(runs)
     worker, task = here.worker(runs, url=proxy.url)
@@ -151,7 +151,7 @@ async def test_a_stop_between_a_claim_and_its_answer_gives_the_run_back(here, pr
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A claim is given up after a second or so."""
+    """Make a claim time out after a second or so."""
     monkeypatch.setattr(workers.process.worker, "AsyncWire", partial(AsyncWire, trip_seconds=0.5))
     monkeypatch.setattr("workers.process.claimer.CLAIM_SECONDS", 0.1)
 
@@ -159,10 +159,10 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.matrix("waits through a timeout")
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("told", [True, False], ids=["floor told", "floor not told"])
-async def test_a_claim_that_was_given_up_and_arrives_late(here, proxy, told):
+async def test_timed_out_claim_that_arrives_late_loses_no_run(here, proxy, told):
     runs = Registry()
     begun = counting(runs)
-    worker, _ = here.worker(runs, url=proxy.url, lease=600.0)  # no beat but those that are asked for
+    worker, _ = here.worker(runs, url=proxy.url, lease=600.0)  # Only the heartbeats that the test asks for are sent.
     await worker.ready.wait()
     lease = worker._membership.leases[0]
     proxy.hold_requests(calls(scripts.CLAIM))
@@ -198,11 +198,13 @@ async def test_a_claim_that_was_given_up_and_arrives_late(here, proxy, told):
 
 @pytest.mark.matrix("waits through a timeout")
 @pytest.mark.usefixtures("hasty")
-async def test_what_a_claim_took_that_was_given_up_goes_back_as_soon_as_the_next_is_answered(here, proxy):
-    """And not by some later beat: a crash meanwhile would be a strike for a run that was never begun here."""
+async def test_runs_of_a_timed_out_claim_are_released_after_the_next_claim(here, proxy):
+    """Check that a claim releases the runs, and not a later heartbeat: a crash in between would be a strike for a run that never
+    started here.
+    """
     runs = Registry()
     begun = counting(runs)
-    worker, _ = here.worker(runs, url=proxy.url, lease=600.0)  # no beat but those that are asked for
+    worker, _ = here.worker(runs, url=proxy.url, lease=600.0)  # Only the heartbeats that the test asks for are sent.
     await worker.ready.wait()
     proxy.hold_requests(calls(scripts.CLAIM))
     id = await here.enqueue("work")
@@ -222,7 +224,7 @@ async def test_what_a_claim_took_that_was_given_up_goes_back_as_soon_as_the_next
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_a_save_that_arrives_late_changes_nothing(here, proxy):
+async def test_late_save_changes_nothing(here, proxy):
     runs, saved = Registry(), asyncio.Event()
 
     @runs.handler(throttle=0.0)

@@ -25,7 +25,7 @@ async def here(valkey_server: Server, namespace: str) -> AsyncIterator[Bench]:
         yield made
 
 
-async def test_a_worker_serves_every_partition_within_its_slots(valkey_server, namespace):
+async def test_worker_serves_every_partition_within_its_slots(valkey_server, namespace):
     runs, now, most = Registry(), [], []
 
     @runs.handler
@@ -48,7 +48,7 @@ async def test_a_worker_serves_every_partition_within_its_slots(valkey_server, n
             assert not here.admin.exists(keys.workers())
 
 
-async def test_a_suspect_runs_alone_until_it_shows_progress(here):
+async def test_suspect_runs_alone_until_it_makes_progress(here):
     runs, go, end = Registry(), asyncio.Event(), asyncio.Event()
 
     @runs.handler
@@ -85,7 +85,7 @@ async def test_a_suspect_runs_alone_until_it_shows_progress(here):
     assert not worker._slots.alone
 
 
-async def test_a_process_that_holds_something_takes_no_suspect(here):
+async def test_busy_process_claims_no_suspect(here):
     runs, end, begun = Registry(), asyncio.Event(), []
 
     @runs.handler
@@ -118,8 +118,8 @@ async def test_a_process_that_holds_something_takes_no_suspect(here):
     assert await here.outcome(id) == "completed"
 
 
-async def test_in_a_process_of_one_place_a_suspect_has_its_turn_although_others_wait(here):
-    """It is empty between two runs, and the suspect is the oldest."""
+async def test_process_with_one_slot_runs_a_suspect_although_other_runs_wait(here):
+    """Check that the suspect starts between two runs, when the process is empty, because it is the oldest."""
     runs, order = Registry(), []
 
     @runs.handler
@@ -149,7 +149,7 @@ async def test_in_a_process_of_one_place_a_suspect_has_its_turn_although_others_
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
-async def test_what_is_logged_below_a_handler_carries_its_run(here, plain):
+async def test_log_records_of_a_handler_name_its_run(here, plain):
     runs, seen = Registry(), {}
 
     def look(where: str) -> None:
@@ -177,7 +177,7 @@ async def test_what_is_logged_below_a_handler_carries_its_run(here, plain):
         assert about == {"run": id, "kind": kind, "attempt": 1}
 
 
-async def test_a_note_is_shown_without_a_save_and_survives_odd_text(here):
+async def test_note_is_shown_without_a_save_and_accepts_any_text(here):
     runs, go = Registry(), asyncio.Event()
 
     @runs.handler
@@ -200,7 +200,7 @@ async def test_a_note_is_shown_without_a_save_and_survives_odd_text(here):
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
-async def test_a_run_that_a_handler_enqueues_knows_its_parent_and_takes_over_its_meta(here, plain):
+async def test_run_enqueued_by_a_handler_inherits_parent_and_meta(here, plain):
     runs, children = Registry(), []
 
     @runs.handler
@@ -228,7 +228,7 @@ async def test_a_run_that_a_handler_enqueues_knows_its_parent_and_takes_over_its
     assert await here.outcome(children[0]) == "completed"
 
 
-async def test_handlers_share_what_the_lifespan_opened_and_it_is_closed_at_the_end(here):
+async def test_handlers_share_the_resource_of_the_lifespan_until_it_is_closed(here):
     events = []
 
     @contextlib.asynccontextmanager
@@ -252,7 +252,7 @@ async def test_handlers_share_what_the_lifespan_opened_and_it_is_closed_at_the_e
     assert events == ["open", "used", "closed"]
 
 
-async def test_a_checkpoint_too_large_to_come_along_is_loaded_in_pages(here):
+async def test_checkpoint_too_large_for_the_claim_is_loaded_in_pages(here):
     runs, go = Registry(), asyncio.Event()
 
     @runs.handler(grace=0.0)
@@ -274,7 +274,7 @@ async def test_a_checkpoint_too_large_to_come_along_is_loaded_in_pages(here):
     assert here.result(id) == list(range(40))
 
 
-async def test_a_broken_answer_to_a_claim_does_not_end_the_worker(here, caplog):
+async def test_broken_answer_to_a_claim_does_not_end_the_worker(here, caplog):
     runs = Registry()
 
     @runs.handler
