@@ -1,4 +1,4 @@
-"""What every store of checkpoints promises: in memory and on every server, for threads and in an event loop."""
+"""The contract of checkpoint stores: in memory and on every server, for threads and for event loops."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SERVERS = ["memory", "valkey", "redis"]
 
 
 class Blocking:
-    """A store of an event loop, called from outside of it, so that one suite serves both."""
+    """An async store with blocking methods, so that the same tests cover both kinds of stores."""
 
     def __init__(self, make: Callable[[], Any], runner: asyncio.Runner) -> None:
         self._runner = runner
@@ -51,7 +51,7 @@ class Blocking:
 
 
 class Place:
-    """Where stores are: each that is opened is a process of its own, which may die."""
+    """A server or a memory in which stores are opened. Each store stands for a process that may die."""
 
     def __init__(self, kind: str, url: str, namespace: str) -> None:
         self.kind, self.url, self.namespace = kind, url, namespace
@@ -72,7 +72,10 @@ class Place:
         return made
 
     def die(self, store: Any) -> None:
-        """The process of a store is killed, and its lease runs out. The object lives on, as a process would that only hung."""
+        """Let the lease of a store expire, as if its process had been killed.
+
+        The object can still be used, like a process that only hung.
+        """
         inner = getattr(store, "store", store)
         if not self.url:
             getattr(inner, "_store", inner).close()
@@ -239,7 +242,7 @@ def test_run_requires_an_id(store, id):
             call(id)
 
 
-# ---- the seeds' recovery candidate -------------------------------------------------------------------------------------
+# ---- recovery candidates -----------------------------------------------------------------------------------------------
 
 
 def test_saved_and_deleted_run_is_no_longer_a_recovery_candidate(store):
@@ -447,7 +450,7 @@ def test_deadline_from_a_clock_that_was_ahead_is_limited_to_one_lease(server_pla
 
 
 def sent_by(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> list[Call]:
-    """The saves that travel from here on."""
+    """Record the saves that are sent from now on."""
     sent: list[Call] = []
     ask = store._wire.ask
 
@@ -572,7 +575,7 @@ def test_every_key_expires_and_has_the_hash_tag_of_the_namespace(redis_store, se
     redis_store.delete("r2")
     for key in server_place.all_keys():
         assert key.startswith(f"{{{server_place.namespace}:0}}:record")
-        if key != server_place.keys.records():  # its members go with their records
+        if key != server_place.keys.records():  # its members are removed with their records
             assert server_place.ask("PTTL", key) > 0, key
     assert len([key for key in server_place.all_keys() if "record-messages:r1" in key]) == 1
     days = server_place.ask("PTTL", server_place.keys.record("r1")) / 86_400_000

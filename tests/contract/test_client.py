@@ -1,4 +1,4 @@
-"""What a client promises, over every store and over one and several partitions. The workers' side is played by driving plans."""
+"""The contract of the client, on every store and with one or several partitions. The tests act as the worker by driving plans."""
 
 from __future__ import annotations
 
@@ -54,13 +54,11 @@ from tests.unrest import LEVELS, UNREST
 from tests.waiting import eventually, wait_until
 
 T = TypeVar("T")
-ASK_AGAIN = (
-    45.0  # seconds until one who waits asks by itself, where it is to be told: on a busy machine that may take some
-)
+ASK_AGAIN = 45.0  # seconds until a waiting client asks by itself; longer than a wake-up takes on a busy machine
 
 
 class Shop:
-    """A namespace, a client of it, and a worker that is played by hand."""
+    """A namespace with a client, and a worker whose calls the test makes itself."""
 
     def __init__(self, url: str, name: str, partitions: int) -> None:
         self.url, self.name = url, name
@@ -79,7 +77,8 @@ class Shop:
         member = Membership(worker, 15_000, "host", 7, "", "fleet", "v1", 10, routes)
         for keys in self.space.everywhere():
             word = self.do(worker_plans.join(keys, self.space.birth, member))
-            if word == "mismatch":  # it could not be reached when the namespace was founded: as a worker does
+            if word == "mismatch":
+                # The partition was unreachable when the namespace was created. A worker does the same.
                 assert self.do(namespace_plans.create_missing_copies(self.name, self.space.birth))
                 word = self.do(worker_plans.join(keys, self.space.birth, member))
             assert word == "ok"
@@ -93,7 +92,7 @@ class Shop:
         return claimed
 
     def start(self, *handles: Handle[Any], route: str = "default:work@0") -> dict[str, Claimed]:
-        """The worker takes these runs, and nothing else is waiting."""
+        """Let the worker claim these runs, and check that no other run was waiting."""
         self.join(route)
         claimed = self.claim(route)
         assert claimed.keys() == {handle.id for handle in handles}
@@ -142,7 +141,7 @@ def client(shop: Shop) -> Client:
 
 
 def in_thread(action: Callable[[], T]) -> Callable[[], T]:
-    """Starts it; the answer waits for its end."""
+    """Start a function in a thread. The returned function waits for its result."""
     answers: list[Any] = []
 
     def act() -> None:
@@ -293,13 +292,13 @@ def test_unknown_option_is_a_type_error(client, shop):
 
 @pytest.mark.parametrize("kind", [None, 3, b"work", ""])
 def test_kind_that_is_not_a_valid_name_is_refused(client, kind):
-    """str(None) is a name, and such a run would wait for ever for a handler called None."""
+    """`str(None)` is a valid name, and such a run would wait forever for a handler called None."""
     with pytest.raises(BadName, match=r"kind .* is not a valid name"):
         client.enqueue(kind)
     assert client.list() == []
 
 
-# ---- nothing is written of what is refused
+# ---- a refused call writes nothing
 
 
 @pytest.mark.parametrize(
@@ -369,7 +368,7 @@ def test_key_finds_its_run(client):
     again = client.enqueue("work", {"b": [2], "a": 1}, key="today")
     assert (first.created, again.created, again.id) == (True, False, first.id)
     assert first.view().key == "today"
-    assert client.enqueue("other", {"a": 9}, key="today").created  # a key counts within its kind
+    assert client.enqueue("other", {"a": 9}, key="today").created  # a key is unique within its kind
 
 
 def test_key_with_different_inputs_is_a_conflict(client):
@@ -416,7 +415,7 @@ def test_enqueue_many_keeps_the_order(client):
 
 
 def test_enqueue_many_reads_its_inputs_as_a_stream(client):
-    """What comes out of the iterable is sent before the next batch is asked for."""
+    """Each batch is sent before the next one is read from the iterable."""
     most = 0
 
     def endless() -> Iterator[Inputs[None]]:
@@ -502,7 +501,7 @@ def test_ending_wakes_the_waiting_client(client, shop, monkeypatch):
     shop.complete(run, None)
     result, at = answer()
     assert result is None
-    assert at - began < ASK_AGAIN / 2  # sooner than it would have asked by itself
+    assert at - began < ASK_AGAIN / 2  # earlier than the client would have asked by itself
 
 
 def test_lost_hint_delays_the_result_by_seconds_only(client, shop, monkeypatch):
@@ -517,7 +516,7 @@ def test_lost_hint_delays_the_result_by_seconds_only(client, shop, monkeypatch):
 
 
 def test_many_threads_wait_with_one_client(client, shop):
-    before = set(threading.enumerate())  # that of a client which was closed a moment ago may not have ended yet
+    before = set(threading.enumerate())  # the reader of a client that was just closed may not have ended yet
     handles = client.enqueue_many(("work", {"n": n}) for n in range(20))
     runs = shop.start(*handles)
     answers = [in_thread(partial(handle.result, timeout=30)) for handle in handles]
@@ -679,7 +678,7 @@ def test_run_that_cannot_be_revived_says_why(client, shop):
         forgotten.revive()
 
 
-# ---- looking
+# ---- views and lists
 
 
 def test_position_counts_over_all_partitions(client, shop):
@@ -806,7 +805,7 @@ def test_damaged_run_hides_no_other_run_in_a_list(client, shop, how):
             assert sound <= seen.keys(), "the others are there"
             assert not any(seen[id].unreadable for id in sound)
             assert all(seen[id].unreadable for id in seen.keys() - sound) or how == "a checkpoint of another type"
-            # where there is no hash there is no run; one whose kind is not known is only found by it where it waits in its line
+            # without a hash there is no run; a run of unknown kind is found by kind only in its ready queue
             lost = how == "a run of another type" or (how == "route" and kind and status is not Status.QUEUED)
             assert len(seen) == (2 if lost else 3)
             walk = Walk(status, kind)
@@ -815,7 +814,7 @@ def test_damaged_run_hides_no_other_run_in_a_list(client, shop, how):
 
 @pytest.mark.parametrize(("how", "said"), [("spec", "its inputs are damaged"), ("head", "its checkpoint is damaged")])
 def test_run_with_a_damaged_part_is_shown_without_that_part(client, shop, how, said):
-    """Why it is dead, or how it ended, does not stand in what can't be read."""
+    """The reason of its death and its ending are stored apart from the damaged part."""
     handle = client.enqueue("work", {"n": 1})
     (run,) = shop.start(handle).values()
     spoil(shop, handle.id, how)
@@ -898,7 +897,7 @@ def test_workers_and_overview_are_shown(client, shop):
     assert status.aside == 0
 
 
-# ---- threads, forks, loops, the end
+# ---- threads, forks, event loops, closing
 
 
 def test_threads_share_a_client(client):
@@ -981,7 +980,7 @@ def test_forked_child_has_its_own_connections_and_ids(shop, client):
         pytest.skip("a store in memory is not shared by processes")
     mine = client.enqueue("work")
     with pytest.raises(ResultTimeout):
-        mine.result(timeout=0.01)  # a reader is there
+        mine.result(timeout=0.01)  # the client has a reader
     ours, theirs = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""Discarding as a client does it."""
+"""Discarding ended runs with a client."""
 
 from __future__ import annotations
 

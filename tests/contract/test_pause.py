@@ -1,4 +1,4 @@
-"""Pausing as a client does it: over all partitions, shown where somebody looks."""
+"""Pausing with a client: it covers all partitions, and views and overviews show it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from coordinator.store.transport.wire import Wire, drive
 
 @pytest.fixture(params=[1, 3])
 def founded(store_url: str, request: pytest.FixtureRequest) -> tuple[str, str]:
-    """A url and a namespace of one or of three partitions."""
+    """The URL and the name of a namespace with one or three partitions."""
     name = f"t{uuid.uuid4().hex[:10]}"
     wire = Wire(address(store_url), timeout=5)
     drive(wire, namespace_plans.create(name, birth="b1", partitions=request.param, durability="local"))

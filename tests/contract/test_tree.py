@@ -1,4 +1,4 @@
-"""Cancelling a run with everything below it: over all partitions, however deep, and while children are being enqueued."""
+"""Cancelling a run with all its descendants, in all partitions, at any depth, and while children are being enqueued."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_missing_run_is_not_found(shop: Shop) -> None:
 
 
 def test_no_child_escapes_at_whatever_moment_it_is_enqueued(shop: Shop) -> None:
-    """A running parent enqueues a child before each step of the cancelling, in turn: it is refused, or ends as cancelled."""
+    """A running parent enqueues a child before each step of the cancelling in turn. The child is refused or ends as cancelled."""
     steps, number = 1, 0
     while number < steps:
         root = shop.client.enqueue("work")
@@ -163,7 +163,7 @@ def test_mark_that_blocks_children_expires(shop: Shop) -> None:
 
 
 def test_late_mark_does_not_count_for_the_next_life(shop: Shop) -> None:
-    """Who cancels the tree stands still before its mark, and meanwhile the run has ended and was revived."""
+    """The cancelling client stalls before it sets its mark. Meanwhile the run ends and is revived."""
     root = shop.client.enqueue("work")
     shop.start(root)
     plan = run_operations.cancel_tree(OpenNamespace(shop.name, shop.client._clock, check=None), root.id, 30.0)

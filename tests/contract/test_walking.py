@@ -1,4 +1,4 @@
-"""All runs that a filter means: every page of every index, in every partition."""
+"""Finding all runs that match a filter: every page of every index, in every partition."""
 
 from __future__ import annotations
 

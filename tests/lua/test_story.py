@@ -1,4 +1,4 @@
-"""The story of a run: each attempt that does not complete is told once, in the order of its ending, and all of it is bounded."""
+"""The story of a run: each attempt that does not complete is recorded once, in the order of the endings, within limits."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_run_that_completes_at_its_first_attempt_has_no_story(store: Store) -> N
 
 def test_story_says_what_happened_to_the_worker(store: Store) -> None:
     run = store.running()
-    for _ in range(3):  # the first judgement begins a hold, which is over then
+    for _ in range(3):  # the first judgement starts a hold, which ends in this time
         store.tick_for(LEASE - 5000)
         store.beat()
     store.tick_for(2 * LEASE)
@@ -99,7 +99,7 @@ def test_story_says_what_happened_to_the_worker(store: Store) -> None:
 
 
 def test_attempt_whose_worker_was_recovered_late_ended_with_its_lease(store: Store) -> None:
-    """What came after that was no work of it, and is not said to be lost."""
+    """The time after the lease was not work of the attempt and is not reported as lost."""
     run = store.running()
     store.later(1000)
     store.save(run, delta(1, count=1))
@@ -130,7 +130,7 @@ def test_lease_that_expired_in_an_outage_is_recorded_as_such(store: Store) -> No
     run = store.running()
     store.judge()
     store.later(60_000)
-    store.judge()  # nobody watched: held
+    store.judge()  # no coordinator was running, so recovery is held
     store.tick_for(2 * LEASE)
     store.recover()
     assert [entry.why for entry in story(store, run.id)] == ["its lease ran out in an outage"]

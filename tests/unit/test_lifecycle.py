@@ -1,4 +1,4 @@
-"""The life cycle of an attempt: every transition from every stage, and what the stages mean to their readers."""
+"""The life cycle of an attempt: every transition from every stage, and the meaning of the stages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ERROR = DeadlineExceeded("too late")
 
 
 def in_stage(stage: Stage) -> Lifecycle:
-    """A life cycle that has come to a stage by its transitions."""
+    """Return a life cycle that has reached a stage by transitions."""
     life = Lifecycle()
     if stage in (PERFORMING, LEFT_BEHIND):
         life.start()

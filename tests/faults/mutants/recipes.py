@@ -406,28 +406,28 @@ MUTANTS = [
         "coordinator/store/transport/error_mapping.py",
         "    return _unexpected(error, text, where)\n",
         "    return TransientError(text, sent=sent, rediscover=True)\n",
-        "tests/unit/transport/test_error_mapping.py::test_a_programming_error_is_reported_at_once_with_its_type_and_its_traceback",
+        "tests/unit/transport/test_error_mapping.py::test_programming_error_is_reported_at_once_with_its_type_and_its_traceback",
     ),
     Mutant(
         "a connection that uvloop closed is not tried again",
         "coordinator/store/transport/error_mapping.py",
         'isinstance(error, RuntimeError) and "the handler is closed" in text',
         "False",
-        "tests/unit/transport/test_error_mapping.py::test_a_connection_that_broke_in_an_odd_way_is_tried_again",
+        "tests/unit/transport/test_error_mapping.py::test_connection_closed_with_an_unusual_error_is_retried",
     ),
     Mutant(
         "fakeredis without Lua is used",
         "coordinator/store/transport/connections/memory.py",
         "        import lupa  # noqa: F401",
         "        #",
-        "tests/unit/test_optional_packages.py::test_a_missing_memory_extra_is_said_at_once",
+        "tests/unit/test_optional_packages.py::test_missing_memory_extra_is_reported_at_once",
     ),
     Mutant(
         "parts of redis-py that are missing are not noticed",
         "coordinator/store/transport/connections/redis_parts.py",
         "if not hasattr(holder, name)",
         "if False",
-        "tests/unit/test_optional_packages.py::test_a_redis_py_without_a_private_part_is_refused_at_import",
+        "tests/unit/test_optional_packages.py::test_redis_py_without_a_private_part_is_refused_at_import",
     ),
     # -- several servers
     Mutant(

@@ -1,4 +1,4 @@
-"""checkpoint: only the owner saves; a lost reply neither doubles nor loses a message; a late save changes nothing."""
+"""checkpoint: only the owner saves; a lost reply neither duplicates nor loses a message; a late save changes nothing."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_late_save_changes_nothing(store: Store, late: int) -> None:
 @pytest.mark.parametrize("executed", range(4))
 @pytest.mark.parametrize("replied", [False, True])
 def test_lost_replies_neither_duplicate_nor_lose_a_message(store: Store, executed: int, replied: bool) -> None:
-    """After one save that is acknowledged come three that are not, of which some arrive; then one with everything since."""
+    """One acknowledged save is followed by three unacknowledged ones, some of which arrive, and by one with everything since."""
     run = store.running()
     store.save(run, delta(1, count=2, state=b"s1"))
     lost = [delta(seq, acked=1, base=2, count=seq - 1, state=b"s%d" % seq) for seq in (2, 3, 4)]
@@ -149,17 +149,17 @@ def progress_of(store: Store, run: Claimed, save: attempt_plans.Delta) -> int:
 def test_which_saves_count_as_progress(store: Store) -> None:
     run = store.running()
     steps = [
-        (delta(1, count=1), 1),  # messages, and no loop
+        (delta(1, count=1), 1),  # messages outside a loop
         (delta(2, base=1), 1),
         (delta(3, base=1, state=b"s"), 2),  # the state
         (delta(4, base=1, state=b"s"), 2),  # the same bytes
         (delta(5, base=1, iteration=1), 3),  # a turn
-        (delta(6, base=1, count=1, iteration=1), 3),  # messages in a loop are none
-        (delta(7, base=2, iteration=0), 3),  # a turn that was before
+        (delta(6, base=1, count=1, iteration=1), 3),  # messages inside a loop are not progress
+        (delta(7, base=2, iteration=0), 3),  # a turn that was counted before
         (delta(8, base=2, iteration=1), 3),
         (delta(9, base=2, iteration=1, phases=(("phase:-:a#0", b"o"),)), 4),  # a phase
         (delta(10, base=2, iteration=1, drop=("phase:-:a#0",)), 4),
-        (delta(11, generation=2, count=9, iteration=0), 4),  # another transcript in the place of one
+        (delta(11, generation=2, count=9, iteration=0), 4),  # a replaced transcript
         (delta(12, generation=2, base=9, count=1), 5),
         (delta(13, generation=2, base=10, iteration=2), 6),
         (delta(14, generation=2, base=10, iteration=2, note=b"note", unfinished=b"u"), 6),

@@ -1,4 +1,6 @@
-"""claim: one number is answered once and repeated the same; who is gone or expired takes nothing; suspects go to the idle."""
+"""claim: a claim number is answered once and repeated with the same answer; a removed or expired worker gets nothing; suspects go
+to idle workers.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,11 @@ from coordinator.model.run import Counters
 from coordinator.store.plans.workers import Claimed
 from tests.lua.store import LEASE, NOW, ROUTES, Store, delta
 
-STRIKES = 5  # where strikes stand among the counters
+STRIKES = 5  # the position of the strikes in the counters
 
 
 def with_strikes(store: Store, id: str, strikes: int) -> None:
-    """As if the run had been struck so often: it waits where such a run waits."""
+    """Give a run that many strikes, and move it to the queue in which such a run waits."""
     numbers = store.run(id)["counters"].split()
     numbers[STRIKES] = str(strikes)
     store.client.hset(store.keys.run(id), "counters", " ".join(numbers))

@@ -1,4 +1,4 @@
-"""claim: for a second after a stopping release a run is left to newer code, and then anybody takes it."""
+"""claim: for a second after a stopping worker released a run, only newer code claims it. After that every worker may."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.lua.store import Store
 
 
 def released(store: Store, worker: str = "old") -> Claimed:
-    """A run that a stopping worker has just given back."""
+    """A run that a stopping worker has just released."""
     run = store.running(worker)
     store.later(10)
     store.release(run)
@@ -69,7 +69,7 @@ def test_only_runs_released_by_a_stopping_worker_are_left(store: Store, how: str
 
 
 def test_claim_skips_at_most_64_such_runs(store: Store) -> None:
-    """The cost of a claim is bounded: what waits behind more than that waits until their second is over."""
+    """The cost of a claim is limited. Runs behind more than 64 reserved ones wait until those are free."""
     runs = [store.running("old") for _ in range(66)]
     other = store.enqueue()
     store.later(10)

@@ -1,4 +1,4 @@
-"""complete: only the owner ends a run, once; the same call again gets the same answer."""
+"""complete: only the owner ends a run, and only once; a repeated call gets the same answer."""
 
 from __future__ import annotations
 

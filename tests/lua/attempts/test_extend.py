@@ -1,4 +1,4 @@
-"""extend, and the time that a run has used: its own over all attempts, not the waiting, and nothing twice."""
+"""extend, and the used time of a run: it includes all attempts, excludes waiting, and counts nothing twice."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_next_owner_receives_used_and_extended_time(store: Store) -> None:
     store.extend(run, 1, 60)
     store.later(4000)
     store.release(run)
-    store.later(3000)  # waiting: does not count
+    store.later(3000)  # waiting does not count
     store.join("w2")
     _, (again,) = store.claim("w2", number=1)
     assert again.spent == "4000 0 0 1 60000"
@@ -118,7 +118,7 @@ def test_progress_restarts_the_idle_time(store: Store) -> None:
 
 
 def test_release_while_stopping_resets_the_time_without_progress(store: Store) -> None:
-    """What was not saved is done again from its beginning: with less time for it than before a deploy would kill the run."""
+    """Unsaved work is repeated from its beginning. With less time for it than before, a deploy would kill the run."""
     run = store.running()
     store.later(5000)
     assert store.release(run) == "ok"

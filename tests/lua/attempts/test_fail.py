@@ -1,4 +1,4 @@
-"""fail: only the owner ends a run, once; its checkpoint is kept for the retention."""
+"""fail: only the owner ends a run, and only once; its checkpoint is kept for the retention."""
 
 from __future__ import annotations
 

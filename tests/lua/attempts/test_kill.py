@@ -1,4 +1,4 @@
-"""kill: a run that the critic ended never goes back into a line, whoever takes it from its owner."""
+"""kill: a run that the critic killed is never requeued, whichever call takes it from its owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""note: only the owner's note is shown."""
+"""note: only the owner of a run can set its note."""
 
 from __future__ import annotations
 

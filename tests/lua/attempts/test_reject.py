@@ -1,4 +1,4 @@
-"""reject: the attempt ended before the handler's first line; a strike only where the kind has been seen to work."""
+"""reject: the attempt ended before the handler's first line. It is a strike only if a handler of the kind has started before."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.lua.store import NOW, ROUTES, Store, delta
 
 
 def rejected(store: Store, run: Claimed, **more: object) -> Claimed:
-    """Rejected, waited for, and taken again."""
+    """Reject a run, wait until it is due, and claim it again."""
     assert store.reject(run, **more) == "delayed"  # type: ignore[arg-type]
     store.later(400_000)
     store.join()

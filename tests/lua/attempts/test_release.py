@@ -1,4 +1,4 @@
-"""release: a stopping worker's release costs the run nothing; any other is backed off; a cancel that was asked for wins."""
+"""release: a release by a stopping worker is not a strike; any other release is delayed; a requested cancel wins."""
 
 from __future__ import annotations
 

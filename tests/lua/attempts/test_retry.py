@@ -1,4 +1,4 @@
-"""retry: the run comes back after a delay, with a new score; a cancel that was asked for wins."""
+"""retry: the run is requeued after a delay, with a new score; a requested cancel wins."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_retry_from_the_start_does_not_reset_the_failure_count(store: Store) -> 
         for turn in range(1, turns + 1):
             store.save(run, delta(turn, iteration=turn))
         if turns == 2:
-            store.release(run)  # nor what was done before a hand-over
+            store.release(run)  # progress before a release does not count either
             run = store.take()
         store.retry(run, delay=0, from_start=True)
         store.due()

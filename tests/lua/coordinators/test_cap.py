@@ -1,4 +1,4 @@
-"""cap: of more ended runs than are kept the oldest go, and leave not one byte when their tombstone is over."""
+"""cap: the oldest ended runs beyond the limit are removed, and nothing is left of them after their tombstone expires."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def cap(store: Store, status: str, keep: int, batch: int = 100) -> int:
 
 
 def ended(store: Store, ending: str) -> str:
-    """A run with all that can be kept of one."""
+    """An ended run with everything that can be stored for a run."""
     id = store.enqueue(once=f"key-{store.now}", digest="d")
     store.later(1)
     if ending == "cancelled":

@@ -1,4 +1,4 @@
-"""due: a delayed run is moved once; expiries and cancels that were not honoured are carried out."""
+"""due: a delayed run is moved once; expiries and ignored cancels are carried out."""
 
 from __future__ import annotations
 

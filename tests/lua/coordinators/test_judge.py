@@ -1,4 +1,4 @@
-"""judge: an outage, a failover, a paused server or a clock step is not taken for the death of workers."""
+"""judge: an outage, a failover, a paused server or a clock step is not mistaken for the death of workers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.lua.store import LEASE, NOW, Store
 
 
 def settled(store: Store, *workers: str, lease: int = LEASE) -> None:
-    """A coordinator has been ticking for long, and these workers have just joined."""
+    """Let a coordinator tick for a long time, and then these workers join."""
     store.judge()
     store.tick_for(2 * LEASE)
     assert store.judge() == ([], 0)

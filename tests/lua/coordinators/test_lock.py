@@ -1,4 +1,4 @@
-"""lock: one holder at a time, told apart by its token."""
+"""lock: one holder at a time, identified by its token."""
 
 from __future__ import annotations
 

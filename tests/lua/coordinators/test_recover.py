@@ -1,4 +1,4 @@
-"""recover: nothing is taken from a worker whose lease holds, or during a hold; what is taken can't be written by its old owner."""
+"""recover: no run is taken from a worker with a valid lease or during a hold; the old owner of a recovered run cannot write it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.lua.store import LEASE, NOW, ROUTES, Store, delta, messages
 
 
 def expire(store: Store, *alive: str) -> None:
-    """The lease of whoever is not named runs out, while a coordinator ticks."""
+    """Let the leases of all workers that are not named expire, while a coordinator ticks."""
     for _ in range(LEASE // 1000):
         store.tick_for(1000)
         for worker in alive:
@@ -93,7 +93,7 @@ def test_runs_are_not_recovered_during_a_hold_and_afterwards_without_a_strike(st
 
 
 def test_heartbeat_delayed_by_a_frozen_server_does_not_cause_a_strike(store: Store) -> None:
-    """It is carried out just after the hold began, and so ends just after it."""
+    """The heartbeat is executed just after the hold began, so its lease ends just after the hold."""
     store.lock("recovery", "t1")
     run = store.running()
     store.later(10 * LEASE)
@@ -238,7 +238,7 @@ def test_unwritable_ready_queue_does_not_stop_the_recovery_of_other_runs(store: 
     held = [store.running() for _ in range(3)]
     saved = store.running()
     store.save(saved, delta(1, count=1))
-    store.spoil(store.keys.ready(ROUTES[1]))  # the line of those with a checkpoint
+    store.spoil(store.keys.ready(ROUTES[1]))  # the ready queue of runs with a checkpoint
     expire(store)
     with pytest.raises(Exception, match="WRONGTYPE"):
         store.recover()

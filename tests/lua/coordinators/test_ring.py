@@ -1,4 +1,4 @@
-"""ring: a bell that was lost with the worker who took it costs a second and not a run."""
+"""ring: a bell that was lost with the worker that took it delays a run by a second, but does not lose it."""
 
 from __future__ import annotations
 

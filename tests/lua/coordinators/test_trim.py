@@ -1,4 +1,4 @@
-"""trim: after its retention an ended run leaves not one key or member."""
+"""trim: after its retention an ended run leaves no key and no member of a set."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ENDINGS = [
 @pytest.mark.parametrize("retention", ["", "90000", "0"])
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_trimmed_run_leaves_nothing_behind(store: Store, ending: str, retention: str) -> None:
-    """All that has no TTL of its own is gone; all that has one ends no later than the retention."""
+    """Every key without a TTL is removed; every key with one expires within the retention."""
     founded = set(store.dump())
     id = store.enqueue(once="key", digest="d", expires="50000", retention=retention)
     store.wait(id)
@@ -90,7 +90,7 @@ def test_trimmed_run_leaves_nothing_behind(store: Store, ending: str, retention:
     kept = int(retention or {"completed": DAY}.get(ending, 7 * DAY)) or 60_000
     store.later(kept)
     store.trim()
-    store.client.delete(store.keys.routes())  # a coordinator forgets lines that are empty (ring)
+    store.client.delete(store.keys.routes())  # a coordinator forgets empty routes (ring)
     left = {key: ttl for key in set(store.dump()) - founded if (ttl := store.client.pttl(key)) < 0 or ttl > kept}
     assert left == {}
 

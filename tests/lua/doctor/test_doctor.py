@@ -1,4 +1,4 @@
-"""doctor: each kind of damage is planted, found, said in words and mended; what is sound is left alone."""
+"""doctor: each kind of damage is planted, found, described and repaired; sound data is not touched."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def words(report: DoctorReport) -> list[str]:
 
 
 def busy(store: Store) -> dict[str, str]:
-    """A run in each place that a sound namespace has."""
+    """Create a run in each place that a sound namespace has."""
     store.join("w9")
     ended = {}
     for status in ("completed", "failed", "cancelled", "dead"):
@@ -93,7 +93,7 @@ Plant = Callable[[Store, dict[str, str]], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Damage:
-    """What is broken, what is said of it, and where the run is afterwards."""
+    """A kind of damage, its description, and where the run is after the repair."""
 
     plant: Plant
     said: tuple[str, ...]
@@ -175,7 +175,7 @@ DAMAGE: dict[str, Damage] = {
         ("key leaked", "run ownerless"),
         "is running on worker w3, which has no lease",
         "running",
-        ["ended:cancelled"],  # it was asked to stop
+        ["ended:cancelled"],  # it has a requested cancel
         "cancelled",
     ),
     "owner of which nothing is known": Damage(
@@ -494,7 +494,7 @@ def test_all_kinds_of_damage_at_once_are_repaired(store: Store) -> None:
     assert look(store).found == 0
 
 
-# ---- what a repair means for the run ---------------------------------------------------------------------------------------
+# ---- effects of a repair on the run ---------------------------------------------------------------------------------------
 
 
 def test_requeued_run_is_claimed(store: Store) -> None:
@@ -604,7 +604,7 @@ def test_worker_without_a_record_is_recovered(store: Store) -> None:
     assert look(store).found == 0
 
 
-# ---- a repair checks again what was seen -------------------------------------------------------------------------------------
+# ---- a repair checks the finding again --------------------------------------------------------------------------------------
 
 
 def test_run_that_became_sound_is_not_touched(store: Store) -> None:
@@ -646,7 +646,7 @@ def test_repair_that_depends_on_another_waits_for_it(store: Store) -> None:
         assert store.do(doctor_plans.repair_runs(store.keys, [(id, "lineless")], now=store.at)) == ["blocked"]
 
 
-# ---- what is only passing ----------------------------------------------------------------------------------------------------
+# ---- temporary states --------------------------------------------------------------------------------------------------------
 
 
 def test_expired_lease_is_left_to_the_coordinator(store: Store) -> None:
@@ -690,7 +690,7 @@ def test_damage_that_is_gone_at_the_second_look_is_not_reported(store: Store) ->
                 isinstance(one, Call) and one.script is scripts.EXAMINE for one in request
             ):
                 looks += 1
-                store.client.zadd(store.keys.ready(LINE), {id: NOW})  # it comes back after the first look
+                store.client.zadd(store.keys.ready(LINE), {id: NOW})  # the run returns after the first look
 
     report = store.do(meddled(examine(store.ns, now=store.at)))
     assert (report.found, looks) == (0, 2)

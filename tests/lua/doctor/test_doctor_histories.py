@@ -1,4 +1,4 @@
-"""Nothing is said of a namespace that only our scripts have written, whatever they did; and damage done to it is mended."""
+"""The doctor finds nothing in a namespace that only our scripts have written, and repairs damage that is done to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def look(history: History, repair: bool = False) -> DoctorReport:
 
 
 def said(report: DoctorReport) -> list[str]:
-    """A test clock that jumps by days trims lists of runs whose TTL is counted by the real one: that is no damage."""
+    """Return the findings, without one false alarm of the tests.
+
+    The test clock jumps by days and trims lists, while the TTLs of the runs follow the real clock. That is not damage.
+    """
     return [finding.sentence for finding in report.findings if finding.fault != "unlisted"]
 
 
@@ -56,7 +59,7 @@ def test_doctor_finds_nothing_after_any_history(valkey_server: Server, seed: int
 
 @pytest.mark.parametrize("seed", range(8 * DEEPER))
 def test_doctor_repairs_any_damage_until_nothing_is_wrong(valkey_server: Server, seed: int) -> None:
-    """Keys are deleted, overwritten, emptied by half, given and robbed of their TTL."""
+    """Keys are deleted, overwritten or half emptied, and TTLs are added or removed."""
     choose = random.Random(seed)
     with closing(History(valkey_server.url)) as history:
         going_on(history, choose, 150)

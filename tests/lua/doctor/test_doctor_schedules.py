@@ -1,4 +1,4 @@
-"""doctor: a schedule that nobody would ever look at is found and mended, and fires; sound ones are left alone."""
+"""doctor: a schedule that no coordinator would ever plan is found and repaired, and fires; sound schedules are not touched."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEVER = 9007199254740991
 
 
 def busy(store: Store) -> None:
-    """A schedule in each state."""
+    """Create a schedule in each state."""
     for name in ("active", "paused", "removed"):
         assert put(store, name) == "ok"
     store.do(schedule_plans.pause(store.keys, "paused", "g2", paused=True, now=store.at))

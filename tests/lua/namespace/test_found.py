@@ -1,4 +1,4 @@
-"""found: the facts of a namespace never change under its users."""
+"""create_namespace: the settings of a namespace never change while it is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scripts of the checkpoint battery: who may write, and what a call that comes late or twice can do."""
+"""The scripts of the checkpoint store: which process may write, and what late and repeated calls can do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ A, B, C = (f"{name}-{LEASE}" for name in "abc")
 
 
 class Records:
-    """The plans by name, for one run."""
+    """A method for each plan, for one run."""
 
     def __init__(self, store: Store) -> None:
         self.store, self.keys = store, store.keys
@@ -50,7 +50,7 @@ class Records:
         return None if found is None else list(found.checkpoint.messages)
 
     def lapse(self) -> None:
-        """Every lease runs out."""
+        """Let every lease expire."""
         self.store.later(LEASE)
 
 
@@ -146,7 +146,7 @@ def test_claim_of_a_missing_record_gets_nothing(records: Records) -> None:
 def test_delta_is_applied_only_to_the_record_it_was_made_for(records: Records) -> None:
     one = records.save(A, "a", seq=1)
     two = records.save(A, "a", "b", seq=2, known=one)
-    records.save(A, "a", "b", "c", seq=3, known=one)  # its base is that of `one`: another chunk in the same place
+    records.save(A, "a", "b", "c", seq=3, known=one)  # its base is that of `one`: a different chunk at the same index
     records.save(A, "a", "b", "c", "d", seq=4, known=two)
     assert records.messages() == ["a", "b", "c", "d"]
 

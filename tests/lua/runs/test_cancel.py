@@ -1,4 +1,4 @@
-"""cancel: ends a run that waits, at once; asks the owner of a running one to stop; does nothing to another life."""
+"""cancel: a waiting run ends at once; the owner of a running run is asked to stop; another life of the run is not affected."""
 
 from __future__ import annotations
 

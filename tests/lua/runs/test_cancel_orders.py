@@ -1,6 +1,6 @@
-"""A cancel and another call at the same moment, in every order: one ending, the one that the design says, and one place.
+"""A cancel and another call at the same moment, in every order: the run has the one ending of the design and is in one place.
 
-The cancel may come before the other call, after it, or twice around it; and what comes late afterwards changes nothing more.
+The cancel may come before the other call, after it, or both. Calls that arrive late afterwards change nothing more.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ OTHERS: dict[str, Deed] = {
     "recover": lambda store, run: store.recover(),
     "due": lambda store, run: store.due(),
 }
-# complete and fail win if they are there first; all else ends a requested run as cancelled, or gives back what the cancel ends
+# complete and fail win if they come first; other calls end the run as cancelled, or requeue a run that the cancel then ends
 WINS = {"complete": "completed", "fail": "failed"}
 
 
 def running(store: Store, other: str) -> Claimed:
     run = store.running()
-    if other == "recover":  # its lease is over, and so is the hold that the first judgement begins
+    if other == "recover":  # the lease is over, and so is the hold that starts with the first judgement
         store.tick_for(3 * LEASE)
     return run
 
 
 def settle(store: Store, run: Claimed) -> None:
-    """The grace is over, and a coordinator has done its work."""
+    """Let the grace pass, and let a coordinator do its work."""
     store.later(20_000)
     store.due()
 
@@ -108,7 +108,7 @@ def test_first_of_three_concurrent_endings_wins(store: Store, trio: tuple[str, .
             OTHERS[deed](store, run)
     settle(store, run)
     expected = "cancelled"
-    for winner in ("complete", "fail"):  # its owner was still its owner
+    for winner in ("complete", "fail"):  # the owner still owned the run
         if winner in trio and not {"recover", "abandon", "release", "retry"} & set(trio[: trio.index(winner)]):
             forced = (
                 "due" in trio and "cancel" in trio and trio.index("cancel") < trio.index("due") < trio.index(winner)

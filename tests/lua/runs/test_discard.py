@@ -1,4 +1,4 @@
-"""discard: an ended run goes at once, with all that was kept of it."""
+"""discard: an ended run and everything stored for it are removed at once."""
 
 from __future__ import annotations
 

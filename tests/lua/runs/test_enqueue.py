@@ -25,7 +25,7 @@ def test_enqueued_run_waits_in_its_ready_queue(store: Store) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 127, 128, 129, 511, 512, 513, 5000])
 def test_spec_of_any_size_round_trips(store: Store, size: int) -> None:
-    """It lies in pieces of 64 bytes, or whole where it is long."""
+    """A spec is stored in pieces of 64 bytes, or whole if it is long."""
     spec = bytes(i % 251 for i in range(size))
     id = store.enqueue(spec=spec)
     fields = store.client.hgetall(store.keys.run(id))
@@ -37,7 +37,7 @@ def test_spec_of_any_size_round_trips(store: Store, size: int) -> None:
 
 
 def test_run_uses_little_memory_while_waiting_running_and_ended(real_url: str, namespace: str) -> None:
-    """One value of more than 64 bytes, and the server gives each field a place of its own."""
+    """With one value of more than 64 bytes the server would store each field of the hash separately."""
     store = Store(real_url, namespace)
     id = store.enqueue(spec=b"x" * 300)
 
@@ -140,7 +140,7 @@ def test_late_enqueue_creates_nothing_if_its_key_outlived_its_run(store: Store) 
     run = NewRun(store.id(), ROUTES[0], b"spec", once="key", digest="d", key_ttl="900000", retention="0")
     store.ask_enqueue(run)
     store.complete(store.take())
-    store.client.delete(store.keys.run(run.id))  # its 60 s are over
+    store.client.delete(store.keys.run(run.id))  # its 60 s have passed
     with store.unchanged():
         assert store.ask_enqueue(run) == ("created", run.id)
 
@@ -161,7 +161,8 @@ def test_child_is_listed_at_its_parent(store: Store) -> None:
 
 
 def test_call_with_another_birth_is_refused_as_a_stranger(store: Store) -> None:
-    store.client.hset(store.keys.namespace(), "birth", "b2")  # flushed, and founded by somebody else
+    # The server was flushed, and another client created the namespace.
+    store.client.hset(store.keys.namespace(), "birth", "b2")
     with store.unchanged():
         assert store.ask_enqueue(NewRun(store.id(), ROUTES[0], b"")) == ("mismatch", "")
         assert (

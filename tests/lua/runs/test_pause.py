@@ -1,4 +1,4 @@
-"""pause and unpause: what is paused is not claimed, and who waits is rung when it goes on."""
+"""pause and unpause: paused runs are not claimed, and unpausing wakes the waiting workers."""
 
 from __future__ import annotations
 

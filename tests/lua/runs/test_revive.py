@@ -1,4 +1,4 @@
-"""revive: a new life begins, once; a key that names another run by now is not taken from it."""
+"""revive: one new life starts; a key that names another run by now is not taken away from that run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""view: everything that is shown of a run, and why it waits."""
+"""view: everything that is shown about a run, and why it waits."""
 
 from __future__ import annotations
 

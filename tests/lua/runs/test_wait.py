@@ -1,4 +1,4 @@
-"""wait: an ending between the look and the note is never missed."""
+"""wait: an ending between the check and the registration is never missed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scripts of schedules: each fire time once, and never one of a schedule that was replaced, paused or removed."""
+"""The scripts about schedules: each fire time fires once; replaced, paused and removed schedules never fire."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def entries(store: Store) -> tuple[DueSchedule, ...]:
 
 
 def first(store: Store, **changed: Any) -> list[tuple[str, str]]:
-    """Fires FIRST."""
+    """Return the step that fires FIRST."""
     return fire_all(store, step(expected=FIRST, at=FIRST, next=SECOND)._replace(**changed))
 
 
@@ -150,7 +150,7 @@ def test_step_that_does_not_advance_is_refused(store: Store, wrong: dict[str, st
 
 
 def test_existing_run_is_not_enqueued_again(store: Store) -> None:
-    """After a failover that lost the schedule's step and kept its run."""
+    """This happens after a failover that lost the step of the schedule and kept its run."""
     planned(store)
     store.enqueue(RUN)
     store.complete(store.take())
@@ -242,7 +242,7 @@ def test_unreadable_previous_run_does_not_count_as_overlap(store: Store) -> None
     assert second(store) == [("fired", NEXT_RUN)]
 
 
-# ---- what users change -----------------------------------------------------------------------------------------------
+# ---- changes by users ------------------------------------------------------------------------------------------------
 
 
 def test_replaced_schedule_never_fires_late(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""abandon: a worker that was given up never joins, claims or renews again; its runs are taken at once."""
+"""abandon: an abandoned worker never joins, claims or renews again; its runs are requeued at once."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_blame_holds_when_a_coordinator_recovers_the_rest(store: Store) -> None:
 
 
 def test_blame_holds_when_another_supervisor_abandons_the_rest(store: Store) -> None:
-    """Who gave the worker up dies in the middle, and the next one on its host only sees that its process is gone."""
+    """The first supervisor dies in the middle. The next one on its host only sees that the process of the worker is gone."""
     from coordinator.store.plans import coordinators as coordinator_plans
 
     guilty, *innocent = [store.running() for _ in range(6)]

@@ -1,4 +1,4 @@
-"""drain: a worker is asked to drain by a field of its own and a hint; nothing is written of one that is gone."""
+"""drain: a field and a hint ask a worker to drain; nothing is written for a removed worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""heartbeat: a swept or condemned worker is never renewed; what a worker holds is compared with what it owns."""
+"""heartbeat: a removed or condemned worker is never renewed; the runs that a worker holds are compared with those it owns."""
 
 from __future__ import annotations
 

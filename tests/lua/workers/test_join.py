@@ -1,4 +1,4 @@
-"""join: only join creates an entry, and never one that was swept."""
+"""join: only join creates an entry, and never for a worker that was removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""leave: an entry never goes while it owns runs; a tombstone keeps late calls out."""
+"""leave: a worker is never removed while it owns runs; a tombstone refuses its late calls."""
 
 from __future__ import annotations
 

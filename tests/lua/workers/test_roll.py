@@ -1,4 +1,4 @@
-"""roll, roll_part, supervise: one roll of a fleet at a time; what is over stays over; nobody waits for who is gone."""
+"""roll, roll_part, supervise: one roll of a fleet at a time; a finished roll stays finished; missing supervisors are ignored."""
 
 from __future__ import annotations
 

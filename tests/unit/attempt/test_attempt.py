@@ -1,4 +1,4 @@
-"""One attempt without a server: how a stop reaches a handler that waits, and what a lost token does."""
+"""One attempt without a server: how a stop reaches a waiting handler, and what a lost token causes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COUNTERS = " ".join(["0"] * len(Counters.__dataclass_fields__))
 
 
 class Observer:
-    """Remembers what it is told of its attempts."""
+    """Records the notifications about its attempts."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -120,7 +120,7 @@ async def test_fenced_flush_raises_lost_and_stops_the_handler(bench):
     assert isinstance(error, Stopped)
     assert error.why == "lost"
     assert bench.attempt.lost
-    for _ in range(2):  # each time: there is nothing that it could do any more
+    for _ in range(2):  # every time, because the handler can do nothing more
         assert isinstance(await ended(bench.flush()), Stopped)
 
 

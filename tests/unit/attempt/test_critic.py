@@ -1,4 +1,4 @@
-"""What is due for a run with deadlines, decided without a clock; and what becomes of an escalator's answer."""
+"""Deadlines of a run: what the critic does next, for given times, and how it handles the answer of an escalator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHOWN = Watched("id", "kind", {}, {}, 1, 10.0, 10.0, 0, (), (), None, 0, 0.0, AL
 
 
 def watch(deadline: Deadline = ALL, spent: Spent | None = None) -> DeadlineTracker:
-    """Begun at 1000."""
+    """Return a watch that started at 1000."""
     return DeadlineTracker(deadline, spent or Spent(), 1000.0)
 
 
@@ -132,7 +132,7 @@ def test_extension_must_be_a_duration(seconds: Any):
         Extend(seconds)
 
 
-# ---- what comes of asking
+# ---- answers of an escalator
 
 
 async def asked(escalator: Any) -> Verdict | BaseException:

@@ -1,4 +1,4 @@
-"""The outcome table, row by row. Pure: no worker, no clock."""
+"""The table of outcomes, row by row, without a worker and without a clock."""
 
 from __future__ import annotations
 

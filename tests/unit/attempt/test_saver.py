@@ -1,4 +1,4 @@
-"""Saving with a clock and a server that are given: throttled, one at a time, only what is new, again after a failure."""
+"""The saver with a fake clock and server: it throttles, sends one save at a time and only new content, and retries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from workers.throttle import Throttle
 
 
 class Clock:
-    """Stands still until it is moved."""
+    """A clock that only the test moves."""
 
     def __init__(self) -> None:
         self.time = 1000.0
@@ -47,7 +47,7 @@ class Clock:
 
 @dataclass
 class Server:
-    """Answers saves with the words that it was given, else ok; waits where it is told to."""
+    """Answers saves with the given words, by default with "ok", and waits if the test says so."""
 
     words: list[Any] = field(default_factory=list)
     sent: list[Delta] = field(default_factory=list)
@@ -104,7 +104,7 @@ def messages(delta: Delta) -> list[Any]:
 
 @pytest.fixture
 def no_wait(monkeypatch: pytest.MonkeyPatch) -> Callable[[Bench], None]:
-    """Lets a held save go: the end of a window is a matter of the throttle's own tests."""
+    """Send deferred saves at once. The tests of the throttle cover the window."""
 
     def over(bench: Bench) -> None:
         bench.clock.time += 100.0
@@ -455,7 +455,7 @@ async def test_replaced_transcript_is_not_progress():
 
 
 async def test_saver_closed_during_a_save_is_garbage_collected_at_once():
-    """Not by the garbage collector: it has the whole transcript."""
+    """The saver holds the whole transcript, so it must not wait for the cyclic garbage collector."""
     bench = made()
     bench.server.open.clear()
     bench.save(n=1)

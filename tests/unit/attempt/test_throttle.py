@@ -1,4 +1,4 @@
-"""When a held save goes."""
+"""When the throttle lets a deferred save go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which worker process is meant by what a person wrote."""
+"""Selecting a worker process by what a user wrote."""
 
 from __future__ import annotations
 

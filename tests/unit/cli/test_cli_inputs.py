@@ -1,4 +1,4 @@
-"""What people write on a command line."""
+"""Parsing inputs and ages of the command line."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from coordinator import logs
 def as_before() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    root.handlers = []  # else basicConfig closes those of pytest
+    root.handlers = []  # otherwise basicConfig closes the handlers of pytest
     yield
     root.handlers, root.level = handlers, level
 

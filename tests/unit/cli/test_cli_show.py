@@ -1,4 +1,4 @@
-"""How runs and workers look."""
+"""How the commands show runs and workers."""
 
 from __future__ import annotations
 

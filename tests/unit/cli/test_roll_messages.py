@@ -1,4 +1,4 @@
-"""What `workers roll` says of a supervisor whose part did not come to its end."""
+"""What `workers roll` says about a supervisor whose part did not finish."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a run, in words."""
+"""The story of a run in words."""
 
 from __future__ import annotations
 

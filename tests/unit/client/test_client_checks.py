@@ -1,4 +1,4 @@
-"""What is found about a server, and what is said of it."""
+"""The checks of a server, and their messages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_refusal_says_how_to_fix_the_setting(changed, fsync, durability, mends):
 
 
 def test_node_demoted_by_a_failover_is_only_reported_as_a_replica():
-    """It fills up again, and has its append-only file off meanwhile. What was to be sent to it is sent to its master."""
+    """The node synchronizes again with its append-only file off. Its calls are redirected to the new master."""
     filling = GOOD | {"role": "slave", "master_host": "10.0.0.2", "master_port": "6379", "aof_enabled": "0"}
     (found,) = findings(filling, None, Wanted("replicated(1)", creating=True, followed=True))
     assert (found.refused, "10.0.0.2:6379" in found.sentence) == (False, True)
@@ -126,7 +126,7 @@ def test_different_clocks_are_a_warning():
 
 
 def test_slow_answer_is_not_taken_for_a_wrong_clock():
-    """A machine that stands still for seconds, or a server that does, was told to follow NTP."""
+    """Before, a machine or a server that stalled for seconds was advised to use NTP."""
     late = Wanted(between=(1000.0, 1030.0))
     assert [findings(GOOD, None, late, clock=clock) for clock in (999.0, 1000.0, 1015.0, 1030.0, 1031.0)] == [[]] * 5
     (ahead,) = findings(GOOD, None, late, clock=1040.0)

@@ -1,4 +1,4 @@
-"""From inputs and options to new runs: pure."""
+"""Building new runs from inputs and options, without a server."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_batches_are_limited_by_number_and_by_size():
 
 
 def test_forked_child_creates_its_own_ids():
-    """Within one millisecond both would count on from the same number."""
+    """Otherwise parent and child would continue from the same number within one millisecond."""
     ids = RunIds()
     ids.make(1.0, 0)
     ours, theirs = os.pipe()

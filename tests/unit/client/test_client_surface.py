@@ -1,4 +1,4 @@
-"""Client and AsyncClient are one surface: the same methods, the same parameters."""
+"""Client and AsyncClient have the same methods with the same parameters."""
 
 from __future__ import annotations
 

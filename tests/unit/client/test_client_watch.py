@@ -1,4 +1,4 @@
-"""Which runs to ask about and how long to rest, with times given; and the boxes that hints are put into."""
+"""Waiting for runs: which ones to ask about, how long to pause, and how hints are delivered. The tests set the time."""
 
 from __future__ import annotations
 

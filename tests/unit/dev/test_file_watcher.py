@@ -1,4 +1,4 @@
-"""A change of the code is noticed once, when it is whole."""
+"""A change of the code is reported once, when it is complete."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workers.dev.file_watcher import FileWatcher, changed_files, take_snapshot
 
 
 class Turns:
-    """A clock without time: each wait lets the next thing be done."""
+    """A clock without real time: each wait performs the next action."""
 
     def __init__(self, *steps: object) -> None:
         self._steps = list(steps)

@@ -1,4 +1,4 @@
-"""Lines of several processes are shown whole, named, once."""
+"""Lines of several processes are shown once, complete, and with the name of the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checkpoint battery for a program with an executor of its own: the promises of its saves, its endings and its recovery."""
+"""Checkpoints for a program with its own executor: the guarantees of saves, endings and recovery."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ META = Meta("r1")
 
 
 class FakeClock:
-    """Time moves only when a test moves it; who sleeps wakes then."""
+    """A clock that only the test moves. It wakes sleeping threads."""
 
     def __init__(self) -> None:
         self._time = 1_000_000.0
@@ -74,7 +74,7 @@ class FakeClock:
             self.sleepers -= 1
 
     def advance(self, seconds: float) -> None:
-        """Once somebody waits for it."""
+        """Advance the time as soon as a thread waits for it."""
         if not self._waiting:
             wait_until(lambda: self.sleepers, "somebody who waits for the window's end")
         with self._changed:
@@ -86,7 +86,7 @@ class FakeClock:
         self._waiting = [(until, future) for until, future in self._waiting if not future.done()]
 
     def pass_by(self, seconds: float) -> None:
-        """Time passes, whether anybody waits for it or not."""
+        """Advance the time, whether or not a thread waits for it."""
         with self._changed:
             self._time += seconds
             self._changed.notify_all()
@@ -94,7 +94,7 @@ class FakeClock:
 
 @dataclass
 class Recording:
-    """A store that notes what it is asked for, and fails when it is told to."""
+    """A store that records its calls, and fails if the test says so."""
 
     inner: MemoryStore = field(default_factory=MemoryStore)
     saves: list[Checkpoint] = field(default_factory=list)
@@ -147,7 +147,7 @@ class AsyncRecording:
 def clock() -> Iterator[FakeClock]:
     clock = FakeClock()
     yield clock
-    clock.pass_by(1e6)  # who still sleeps ends
+    clock.pass_by(1e6)  # wake the threads that still sleep
 
 
 @pytest.fixture
@@ -610,7 +610,7 @@ def test_resumed_run_that_is_interrupted_again_keeps_phases_it_had_not_reached()
     assert phases.completed == (Phase("a", 1), Phase("b", 2), Phase("c", 3))
 
 
-# ---- a program with an executor of its own -----------------------------------------------------------------------------
+# ---- a program with its own executor -----------------------------------------------------------------------------------
 
 
 class Stop(Exception):
@@ -619,7 +619,7 @@ class Stop(Exception):
 
 @dataclass
 class Program:
-    """An agent loop or a list of phases, as a host would write them."""
+    """An agent loop or a list of phases, as a host program would write them."""
 
     store: Any
     asked: list[list[Any]] = field(default_factory=list)
@@ -706,7 +706,7 @@ def test_final_error_fails_the_run_and_no_restart_retries_it(store):
 
 
 def test_error_before_the_first_line_of_a_recovered_run_finalises_it():
-    """Else each start would try it again, for ever."""
+    """Otherwise every start would retry it forever."""
     store = MemoryStore()
     program = Program(store)
     with pytest.raises(Stop):

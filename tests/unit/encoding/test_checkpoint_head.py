@@ -1,4 +1,4 @@
-"""The head of a stored checkpoint is ten numbers, and nothing else is read as one."""
+"""The head of a stored checkpoint consists of ten numbers; other bytes are refused."""
 
 from __future__ import annotations
 

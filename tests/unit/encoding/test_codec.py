@@ -49,7 +49,7 @@ plain = st.recursive(
 
 
 def shape(value: Any) -> Any:
-    """The value with the type of everything in it, so that == compares these too (1 == True == 1.0)."""
+    """Return the value with the types of all its parts, so that == compares types too (1 == True == 1.0)."""
     match value:
         case dict():
             return dict, [(shape(key), shape(item)) for key, item in value.items()]
@@ -70,7 +70,7 @@ def nested(levels: int, wrap: Any = lambda inner: [inner]) -> Any:
     return value
 
 
-# ---- what goes in comes out
+# ---- round trips
 
 
 @calm
@@ -78,7 +78,7 @@ def nested(levels: int, wrap: Any = lambda inner: [inner]) -> Any:
 @example({True: 1, 2: False, 0.5: -0.0, b"b": None, None: (), (1, ("a",)): []})
 @example([(), [()], ((),), ([(1,)],)])
 @example(b"\xd4\x01\x00")
-@example(datetime(2000, 1, 1, tzinfo=timezone(timedelta(microseconds=1))))  # fromisoformat takes it for UTC
+@example(datetime(2000, 1, 1, tzinfo=timezone(timedelta(microseconds=1))))  # fromisoformat reads this as UTC
 @example([2**64 - 1, -(2**63), b"", "", 1e308, 5e-324])
 def test_plain_data_round_trips_with_its_types(value):
     back = decode(encode(value, "it"), "it")
@@ -113,7 +113,7 @@ def test_everything_that_can_be_encoded_can_be_decoded_even_at_the_depth_limit(w
 def test_threads_do_not_share_a_packer():
     class Switches(tzinfo):
         def utcoffset(self, moment):
-            met.wait(timeout=10)  # both are in the middle of packing
+            met.wait(timeout=10)  # both threads are in the middle of packing
             return timedelta(0)
 
         tzname = dst = utcoffset
@@ -140,7 +140,7 @@ def test_large_value_leaves_no_large_buffer_behind():
         tracemalloc.stop()
 
 
-# ---- what is refused
+# ---- refused values
 
 
 class Colour(IntEnum):
@@ -205,7 +205,7 @@ def test_value_that_is_not_plain_is_refused_with_its_path(value, named):
         with pytest.raises(NotPlain) as caught:
             encode(held, "outline")
         assert str(caught.value).startswith(f"{place} is {named}, which can't be kept; ")
-    assert decode(encode([1], "it"), "it") == [1]  # a refusal leaves nothing in the packer
+    assert decode(encode([1], "it"), "it") == [1]  # a refused value leaves nothing in the packer
 
 
 @pytest.mark.parametrize("key", [frozenset(), Colour.RED, (1, Word.YES), 2**64, "\ud800", memoryview(b"a")])
@@ -250,7 +250,7 @@ def test_too_large_error_names_the_path_and_both_sizes():
         encode("x" * 2000, "result", limit=2002)
 
 
-# ---- bytes that are not ours
+# ---- foreign bytes
 
 hostile = st.lists(
     st.sampled_from(

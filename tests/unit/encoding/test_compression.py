@@ -1,4 +1,4 @@
-"""Large values are compressed on their way to the wire, readers need no setting, and no frame grows the process."""
+"""Large values are compressed before they are sent, readers need no setting, and no hostile frame uses much memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ state = {"notes": ["the same words again and again"] * 500}
 
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch):
-    """Codecs and the choice among them are of the process: each test has its own."""
+    """Restore the codecs of the process, which are global, after each test."""
     monkeypatch.setattr(seal, "_by_id", dict(seal._by_id))
     monkeypatch.setattr(seal, "_by_name", dict(seal._by_name))
     monkeypatch.setattr(seal, "_writers", None)
@@ -41,7 +41,7 @@ def as_before(monkeypatch):
 
 @pytest.fixture
 def without_zstd(monkeypatch):
-    """As where the extra is not installed."""
+    """Simulate that the extra is not installed."""
     monkeypatch.setattr(compression, "_library", lambda: None)
 
 
@@ -58,7 +58,7 @@ def xor(data: bytes, _: int = 0) -> bytes:
     return bytes(byte ^ 7 for byte in data)
 
 
-# ---- what is compressed
+# ---- which values are compressed
 
 
 def test_large_value_is_stored_compressed_and_read_without_any_setting():
@@ -169,7 +169,7 @@ def test_value_that_no_reader_would_accept_is_not_compressed(monkeypatch):
 
 
 def growth(data: bytes, limit: int = seal.LIMIT) -> int:
-    """How much the process grows while these bytes are refused."""
+    """Return how much memory the process needs to refuse these bytes."""
     tracemalloc.start()
     try:
         with pytest.raises(Unreadable, match=r"^state can't be read: "):
@@ -180,7 +180,7 @@ def growth(data: bytes, limit: int = seal.LIMIT) -> int:
 
 
 def bomb(megabytes: int, claimed: int | None, *, said: bool = True) -> bytes:
-    """Zeros whose frame says its size, or another one, or none."""
+    """Return compressed zeros whose frame states the true size, a false one or none."""
     compressor = zstd.ZstdCompressor()
     body = b"".join(compressor.compress(bytes(MIB)) for _ in range(megabytes)) + compressor.flush(
         zstd.ZstdCompressor.FLUSH_FRAME
@@ -299,7 +299,7 @@ def test_foreign_bytes_behind_the_mark_are_unreadable(tail, magic):
         tracemalloc.stop()
 
 
-# ---- the setting, and the extra
+# ---- the setting and the extra
 
 
 def test_environment_variable_enables_compression(monkeypatch):
@@ -309,7 +309,7 @@ def test_environment_variable_enables_compression(monkeypatch):
 
 
 def test_another_process_follows_its_own_environment():
-    """A worker of a fleet is a child of its supervisor, and has its environment."""
+    """A worker is a child process of its supervisor and inherits its environment."""
     code = "from coordinator.encoding.seal import sealed; import sys; sys.stdout.buffer.write(sealed(bytes(5000))[:2])"
     for value, begin in (("zstd", b"\xc1\x01"), ("", b"\0\0")):
         done = subprocess.run(
@@ -345,7 +345,7 @@ def test_compression_library_is_imported_only_when_needed():
     assert done.stdout.split() == [b"False", b"False"]
 
 
-# ---- codecs of one's own
+# ---- custom codecs
 
 
 def test_example_of_the_docs_works():

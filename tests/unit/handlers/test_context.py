@@ -1,4 +1,4 @@
-"""What a handler is given, without a server: turns, phases, cuts, and where a stop is raised. Plain and async alike."""
+"""The run object of a handler, without a server: turns, phases, cuts, and where a stop is raised. For sync and async handlers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from workers.handlers.run import Run
 
 
 class Backing:
-    """Takes every cut; a plain run's awaits go through its loop."""
+    """A backing that accepts every cut. The awaits of a sync run go through its event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.stopping: Stopped | None = None
@@ -57,7 +57,7 @@ Handler = Callable[[Any], Any]
 
 
 class Bench:
-    """One run over several attempts, as an async or a plain handler sees it."""
+    """One run over several attempts, as an async or a sync handler sees it."""
 
     def __init__(self, plain: bool) -> None:
         self.plain = plain
@@ -70,7 +70,7 @@ class Bench:
         return await in_async(AsyncRun(FACTS, None, self.draft, self.backing))
 
     def resume(self) -> None:
-        """What the last cut kept is all there is."""
+        """Start the next attempt from the last cut alone."""
         cut = self.backing.cuts[-1]
         draft = Draft(iteration=cut.iteration, phases=dict(cut.phases))
         draft.messages = self.draft.messages
@@ -301,7 +301,7 @@ async def test_stop_is_raised_once_at_every_kind_of_cut(bench, cut):
     assert caught.value.why == "drain"
     assert bench.backing.delivered
     bench.draft._seen.clear()
-    await bench.attempt(plain, in_async)  # whoever cleans up may still save
+    await bench.attempt(plain, in_async)  # a handler that cleans up may still save
 
 
 async def test_stop_during_a_phase_keeps_the_phase_output(bench):
@@ -331,7 +331,7 @@ async def test_stop_during_a_turn_is_raised_after_the_turns_cut(bench):
 
 
 async def test_stop_while_waiting_for_the_lease_keeps_the_finished_phase(bench):
-    """The doubt begins during the phase; the stop is raised where its end waits for the lease."""
+    """The lease comes into doubt during the phase. The stop is raised where the end of the phase waits for the lease."""
 
     async def wait_until_confirmed() -> None:
         if bench.backing.cuts:

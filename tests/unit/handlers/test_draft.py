@@ -1,4 +1,4 @@
-"""A checkpoint in the making, and what is made of a stored one."""
+"""The checkpoint that an attempt builds, and loading a stored one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workers.handlers.messages import chunk
 
 
 def stored(**changes: Any) -> list[list[bytes]]:
-    """The parts of a checkpoint as the server gives them: two messages, a state, a phase."""
+    """Return the parts of a checkpoint as the server returns them: two messages, a state, a phase."""
     fields: dict[str, Any] = {
         "head": b"4 1 2 1 1 3 1 1000 2 20",
         "state": encode({"x": 1}, "s"),

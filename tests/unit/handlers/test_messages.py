@@ -1,4 +1,4 @@
-"""The transcript: a list to json and SDKs, append-only, its items read-only and plain."""
+"""The transcript: an append-only list of read-only, plain items that json and SDKs accept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Phases over crashes: one name in every turn, one name many times in a turn, and a handler that a deploy has changed."""
+"""Phases across crashes: one name in every turn, one name many times in a turn, and a handler that a deploy has changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ runs: Registry[Any] = Registry()
 
 @dataclass
 class World:
-    """What was done to the outside."""
+    """Records the external effects of a handler."""
 
     effects: list[Any] = field(default_factory=list)
 
@@ -35,7 +35,7 @@ def effects(world: World) -> list[Any]:
 
 @runs.handler
 async def turns(run: AsyncRun[World]) -> list[Any]:
-    """A phase of one name in each turn, and messages, which hold its output."""
+    """Run a phase of the same name in each turn, and append its output to the messages."""
     async for turn in run.loop(limit=TURNS):
         output = await run.phase("act", run.resources.act_async, turn)
         run.messages.append(output)
@@ -51,7 +51,7 @@ def plain_turns(run: Run[World]) -> list[Any]:
 
 @runs.handler
 async def thread_turns(run: AsyncRun[World]) -> list[Any]:
-    """A plain function in a phase of an async handler."""
+    """Run a sync function in a phase of an async handler."""
     async for turn in run.loop(limit=TURNS):
         run.messages.append(await run.phase("act", run.resources.act, turn))
     return run.messages.copy()
@@ -59,11 +59,11 @@ async def thread_turns(run: AsyncRun[World]) -> list[Any]:
 
 @runs.handler
 async def twins(run: AsyncRun[World]) -> list[Any]:
-    """One name three times in a turn, and once before and after the loop."""
+    """Use one name three times in a turn, and once before and after the loop."""
     outputs = [await run.phase("act", run.resources.act_async, "before")]
     async for turn in run.loop(limit=TURNS):
         acts = [await run.phase("act", run.resources.act_async, [turn, number]) for number in range(3)]
-        run.messages.extend(acts)  # not in between: the end of a phase is a cut, and the turn is begun again
+        run.messages.extend(acts)  # not in between, because the end of a phase is a cut and the turn starts again
     return [*outputs, *run.messages.copy(), await run.phase("act", run.resources.act_async, "after")]
 
 
@@ -104,7 +104,7 @@ async def killed(handler: Any, run: testing.AsyncRun | testing.Run) -> None:
 @pytest.mark.parametrize("every", [1, 2, 3, 5])
 @pytest.mark.parametrize("handler", [turns, plain_turns, thread_turns, twins, plain_twins], ids=lambda h: h.kind)
 async def test_run_that_is_killed_repeatedly_does_each_step_once(handler: Any, every: int) -> None:
-    """In each attempt, at that many cuts after its begin."""
+    """Each attempt is killed after that number of cuts."""
     whole = testing.crash_matrix(handler.inputs(), resources=World, effects=effects)
     world = World()
     make = testing.AsyncRun if handler.is_async else testing.Run
@@ -121,7 +121,7 @@ async def test_run_that_is_killed_repeatedly_does_each_step_once(handler: Any, e
 
 
 def outlined(*names: str) -> Any:
-    """A handler with these phases, one after the other, each with an output of its own."""
+    """Return a handler with these phases in order, each with its own output."""
     made: Registry[Any] = Registry()
 
     @made.handler
@@ -159,7 +159,7 @@ CHANGES = [
 async def test_after_a_deploy_no_phase_gets_the_output_of_another(
     make: Callable[..., Any], before: tuple[str, ...], after: tuple[str, ...]
 ) -> None:
-    """Killed at each cut of the old handler in turn, and resumed by the new one."""
+    """The old handler is killed at each of its cuts in turn, and the new handler resumes the run."""
     old, new = make(*before), make(*after)
     number = 0
     while True:

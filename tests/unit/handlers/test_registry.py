@@ -22,7 +22,7 @@ def runs() -> Registry[None]:
 
 
 class FakeRun:
-    """Stands in for a run where the function does not look at it."""
+    """A run for functions that do not use it."""
 
 
 RUN: Any = FakeRun()
@@ -154,7 +154,7 @@ def test_partial_requires_an_explicit_kind(runs):
     assert handler.fits({"a": 1}) is None
 
 
-# ---- the run that a handler asks for
+# ---- the annotation of the run parameter
 
 
 async def async_with_run(run: Run[Any]): ...
@@ -299,7 +299,7 @@ def test_schema_has_at_most_one_migration(runs):
         report.migration(1)
 
 
-# ---- registries together
+# ---- merged registries
 
 
 def lifespan_of(name: str, events: list[str]) -> Any:

@@ -1,4 +1,4 @@
-"""URLs: what they name, what is refused with a sentence, and that a password is never shown."""
+"""URLs: what they mean, which ones are refused with an explanation, and that a password is never shown."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_tenacity_wait_receives_the_failure_count_and_the_error(wait, delay):
     ],
 )
 def test_tenacity_stop_limits_retries_by_count_age_and_wait(stop, last):
-    """An attempt fails every 10 s, at 10, 20, …"""
+    """An attempt fails every 10 s: at 10, 20, …"""
     policy = Retry(limit=stop, wait=15)
     delays = [policy.next_delay(failures, ValueError(), age=failures * 10.0) for failures in range(1, 10)]
     assert delays == [15.0] * last + [None] * (9 - last)

@@ -1,4 +1,4 @@
-"""The run: its ids, its names, its options, and the law of its life."""
+"""The run: its ids, names and options, and the table of its state transitions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from coordinator.model.run import (
 NAMES = st.from_regex(r"[A-Za-z0-9_.-]{1,20}", fullmatch=True)
 
 
-# ---- the law
+# ---- state transitions
 
 
 def test_every_status_is_reachable_except_the_reserved_ones() -> None:

@@ -1,4 +1,4 @@
-"""Rules and fire times: time zones, clocks that are put forward and back, jitter, what is missed and what is made up for."""
+"""Rules and fire times: time zones, daylight saving, jitter, missed fire times and catching up."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ms(*moment: int, zone: ZoneInfo | None = None, fold: int = 0) -> int:
 
 
 def first(rules: Rules, after: int, count: int = 3) -> list[str]:
-    """Fire times in UTC."""
+    """Return the first fire times in UTC."""
     found = islice(rules.times(after), count)
     return [datetime.fromtimestamp(time / 1000, UTC).strftime("%m-%d %H:%M") for time in found]
 
@@ -190,7 +190,7 @@ def test_firing_waits_for_its_jitter() -> None:
 
 @pytest.mark.parametrize("catch_up", ["latest", "all", "none"])
 def test_fire_time_up_to_a_minute_late_is_not_missed(catch_up: str) -> None:
-    """Coordinators are replaced, servers are started again: no policy loses a fire time over that."""
+    """No policy loses a fire time because a coordinator is replaced or a server is restarted."""
     rules, time = rules_for(1, catch_up=catch_up), ms(2026, 1, 1, 13)
     found = firings("s", rules, ScheduleState(time, 0, 0), time + 30 * SECOND)
     assert [firing.at for firing in found] == [time + n * SECOND for n in range(31)]
@@ -246,7 +246,7 @@ def test_many_due_times_are_fired_in_batches() -> None:
 
 
 def test_coordinator_with_other_time_zone_data_fires_the_stored_time() -> None:
-    """What another one computed counts, even if this one would never have: it is fired once, and then these rules go on."""
+    """A time that another coordinator computed counts even if this one would not compute it. It fires once."""
     rules, odd = rules_for("0 2 * * *", tz="Europe/Berlin"), ms(2026, 1, 10, 0, 17)
     assert [(firing.at, firing.next) for firing in firings("s", rules, ScheduleState(odd, 3600), odd)] == [
         (odd, ms(2026, 1, 10, 1)),
@@ -255,7 +255,7 @@ def test_coordinator_with_other_time_zone_data_fires_the_stored_time() -> None:
 
 @pytest.mark.parametrize("cron", ["0 2 * * *", "30 2 * * *", "0 0 * * *", "15 5,17 * * *"])
 def test_same_local_time_does_not_fire_twice_with_different_time_zone_data(cron: str) -> None:
-    """Two that differ by an hour take turns: each time on the wall comes once, as if there were one."""
+    """Two coordinators whose data differ by an hour take turns. Each local time still fires once."""
     berlin, helsinki = rules_for(cron, tz="Europe/Berlin"), rules_for(cron, tz="Europe/Helsinki")
     for start in (ms(2026, 1, 10), ms(2026, 3, 27), ms(2026, 10, 23)):
         for turns in range(1, 4):
@@ -271,7 +271,7 @@ def test_same_local_time_does_not_fire_twice_with_different_time_zone_data(cron:
             assert abs(fired - 6 * (2 if "," in cron else 1)) <= 1
 
 
-# ---- what a user says ------------------------------------------------------------------------------------------------
+# ---- input of users --------------------------------------------------------------------------------------------------
 
 
 def test_users_schedule_becomes_the_stored_record() -> None:

@@ -1,4 +1,4 @@
-"""Where the runs of a large claim wait until the next claim has gone out."""
+"""The gate at which the runs of a large claim wait until the next claim has been sent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def test_gate_opens_by_itself_after_some_loop_turns():
 
 
 async def test_cancelled_waiters_cause_no_error_when_the_gate_opens():
-    """Who cancels a task cancels what it waits for."""
+    """Cancelling a task also cancels the future that it waits for."""
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
     opens = gate()

@@ -1,4 +1,4 @@
-"""A bad deploy must not empty the queue."""
+"""A deploy whose handlers cannot start must not reject all queued runs."""
 
 from __future__ import annotations
 

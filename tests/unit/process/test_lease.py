@@ -1,4 +1,4 @@
-"""When a lease is in doubt, and when no more."""
+"""When a lease comes into doubt, and when the doubt ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workers.liveness.lease import Lease, claim_number, new_worker_id
 
 
 class Clock:
-    """Stands still until it is moved."""
+    """A clock that only the test moves."""
 
     time = 100.0
 

@@ -43,13 +43,13 @@ def test_suspended_process_does_not_count_as_a_blocked_loop():
 
 
 def test_late_ticks_on_a_busy_machine_count_in_full():
-    """Ticks that come late by as much again still count in full."""
+    """Ticks that take twice their time still count in full."""
     timer = BlockTimer(15)
     assert [timer.tick(2 * TICK, moved=False) for _ in range(2)] == [None, "log"]
 
 
 def seen_from_a_thread(loop: asyncio.AbstractEventLoop) -> str:
-    """Blocks the loop, and looks at it meanwhile."""
+    """Block the event loop, and return the run that a thread sees in it meanwhile."""
     found: list[str] = []
     looking = threading.Thread(target=lambda: found.append(run_of(asyncio.current_task(loop))))
     looking.start()

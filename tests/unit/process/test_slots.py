@@ -1,4 +1,4 @@
-"""The places of a process, and the one that must be alone."""
+"""The slots of a process, and the suspect that must be alone in it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def settled() -> None:
 async def test_first_claim_of_an_empty_process_goes_alone_and_other_claims_wait():
     slots = SlotTable(4)
     assert await slots.reserve(10) == (2, True), (
-        "half of the places: the other half is for the claim that comes meanwhile"
+        "half of the slots: the other half is for the next claim, which runs meanwhile"
     )
     other = asyncio.ensure_future(slots.reserve(10))
     await settled()

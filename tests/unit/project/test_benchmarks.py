@@ -1,4 +1,4 @@
-"""What the benches say of their figures follows from the figures."""
+"""The text of the benchmark reports follows from their figures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def found(ours: float, other: float, **about: bool) -> dict[str, Any]:
-    """A comparison in which everything is the same number."""
+    """Return a comparison in which all figures are equal."""
     report_figures = ("drain1_rate", "many_rate", "one_rate", "run_redis_us", "pick_up_p50_ms", "waiting_bytes")
     facts = {"survives": True, "facts": True, "python": True} | about
     return {

@@ -1,4 +1,4 @@
-"""The files under docs/deploy can be read by those who are to read them, and their numbers are those of the code."""
+"""The files under docs/deploy are valid for the tools that read them, and their numbers match the code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LONGEST_STOP = GRACE + child_pool.EXIT_TIMEOUT + LEASE + daemon.LAST_TICK
 
 
 class Unit(configparser.RawConfigParser):
-    """A unit of systemd: names are as they are written."""
+    """A parser for systemd units that keeps the case of names."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(strict=True)
@@ -64,7 +64,7 @@ def service(name: str) -> dict[str, Any]:
 
 
 def command_lines() -> dict[str, list[str]]:
-    """Every command that is started, by where it stands."""
+    """Return every command in the deployment files, by its location."""
     found = {unit.name: Unit(unit)["Service"]["ExecStart"].split() for unit in UNITS}
     found |= {f"kubernetes {name}": container(name)["command"] for name in ("workers", "coordinator")}
     return found | {"compose": service("workers")["command"]}
@@ -74,7 +74,7 @@ def option(words: Sequence[str], name: str) -> str:
     return words[words.index(name) + 1]
 
 
-# ---- they can be read ------------------------------------------------------------------------------------------------
+# ---- valid files -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("where", command_lines())
@@ -123,7 +123,7 @@ def test_deployment_waits_longer_for_a_fleet_than_its_shutdown_may_take() -> Non
 
 
 def test_child_process_stops_by_itself_before_its_supervisor_kills_it() -> None:
-    """A claim on its way, cancelled handlers, those that ignore it, and two calls of the server that get no answer."""
+    """The limit covers a claim in flight, cancelled handlers, handlers that ignore it, and two server calls without a reply."""
     handlers = drain.CLAIM_ANSWER_SECONDS + 3 * stops.CLEAN_UP_SECONDS
     assert handlers + 2 * membership.LEAVE_SECONDS < child_pool.EXIT_TIMEOUT
 

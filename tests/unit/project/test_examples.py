@@ -1,4 +1,4 @@
-"""The examples come to the same end wherever they are killed."""
+"""The examples reach the same end for every kill point."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_agent_reaches_the_same_answer_for_every_kill_point() -> None:
 
 
 async def test_model_is_not_asked_again_for_a_saved_reply() -> None:
-    """Killed between the model's answer and the tool."""
+    """The run is killed between the answer of the model and the tool call."""
     model = research_agent.ScriptedModel()
     first = AsyncRun(model, backing=testing.MemoryBacking(crash_at=1))
     with pytest.raises(testing.Crash):

@@ -1,4 +1,4 @@
-"""The README, the tutorial and the list of commands show what is true: code, diagram, commands."""
+"""The code, the diagram and the commands in the README, the tutorial and the list of commands are correct."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def blocks(language: str, page: str = README) -> list[str]:
 
 
 def programs(page: str = TUTORIAL) -> dict[str, str]:
-    """The Python blocks of a page by the file name in their first line."""
+    """Return the Python blocks of a page by the file name in their first line."""
     return {re.findall(r"[\w.]+", text)[0]: text for text in blocks("python", page)}
 
 
@@ -67,7 +67,7 @@ def test_readme_test_example_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_state_diagram_matches_the_table_of_moves() -> None:
-    """All but the moves out of a status that nothing enters yet (waiting)."""
+    """The diagram leaves out the moves of the status `waiting`, which nothing reaches yet."""
     (diagram,) = blocks("mermaid")
     entered = {after for _, after in MOVES}
     expected = {
@@ -80,7 +80,7 @@ def test_state_diagram_matches_the_table_of_moves() -> None:
 
 
 def listed() -> list[str]:
-    """The lines of the list of commands."""
+    """Return the lines of the list of commands."""
     (found,) = [text for text in blocks("text", COMMANDS) if "enqueue KIND" in text]
     return found.splitlines()
 

@@ -1,4 +1,4 @@
-"""The public surface is typed: both checkers find every wrong call, and nothing in the right ones."""
+"""The public API is typed: both type checkers report every wrong call and accept every right one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting returns what was waited for, and says what it waited for in vain."""
+"""The waiting helpers return the awaited value, and a timeout says what they waited for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers over several tries: what is asked again, and what a caller is told in the end. No server."""
+"""Retries of a call: what is sent again, and what the caller learns in the end. No server is involved."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_fail_fast_call_stops_retrying_only_if_it_was_certainly_not_sent() -> No
 
 
 def test_read_only_call_may_stop_retrying_even_if_it_was_sent() -> None:
-    """Nothing was to be carried out: one node that hangs keeps nobody from what others say."""
+    """The call changes nothing, so a node that hangs must not delay the answers of other nodes."""
     question = read("{x:0}", "INFO")
     gathered = Answers([type(question)(question.at, question.arguments, fail_fast=True)])
     assert not gathered.take([SENT])

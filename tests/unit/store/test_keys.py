@@ -1,4 +1,4 @@
-"""Keys: one class, and what builds the same in Lua for each of its methods."""
+"""Keys: one class, and a Lua function that builds the same key for each of its methods."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ METHODS = {name: method for name, method in inspect.getmembers(Keys, inspect.isf
 
 
 def in_lua(function: str, at: str, arguments: list[str]) -> str:
-    """The value of a Lua function that only concatenates."""
+    """Return the value of a Lua function that only concatenates strings."""
     found = re.fullmatch(r"local function \w+\(([^)]*)\) return (.*) end", function)
     assert found is not None
     names = [name for name in found[1].split(", ") if name]

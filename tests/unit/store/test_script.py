@@ -1,4 +1,4 @@
-"""The Lua files: every head says what its script does, and together they follow the law in run.py."""
+"""The Lua files: every header describes its script, and all headers together match the table of moves in run.py."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def without_comments(source: str) -> str:
 
 
 def code(source: str) -> str:
-    """The source without comments and strings."""
+    """Return the source without comments and strings."""
     return re.sub(r"'[^'\n]*'|\"[^\"\n]*\"", "''", without_comments(source))
 
 
@@ -203,7 +203,7 @@ def test_script_gives_exactly_the_answers_of_its_header(script: Script) -> None:
 
 
 def free_names(source: str) -> Iterator[str]:
-    """Names that are neither locals of any kind, nor fields, nor keys of a table."""
+    """Return the names that are neither locals nor fields nor table keys."""
     text = code(source)
     declared = set(GLOBALS)
     for names in re.findall(r"\blocal ((?:\w+(?:, )?)+)", text):
@@ -249,7 +249,7 @@ def test_only_the_needed_key_functions_are_sent(script: Script) -> None:
 
 @EVERY_SCRIPT
 def test_keys_with_plain_names_are_inlined(script: Script) -> None:
-    """A server makes every function anew for each call."""
+    """The server creates every function again for each call, which takes time."""
     text, functions = code(script.text), {code(one.source) for one in expressions().values()}
     body = "\n".join(line for line in text.split("\n") if line not in functions)
     names = "|".join(name for name in expressions() if f"function {name}(" not in body)
@@ -258,7 +258,7 @@ def test_keys_with_plain_names_are_inlined(script: Script) -> None:
 
 @EVERY_SCRIPT
 def test_only_the_used_shared_functions_are_sent(script: Script) -> None:
-    """A server makes every function anew for each call."""
+    """The server creates every function again for each call, which takes time."""
     text = code(script.text)
     made = re.findall(r"^local function (\w+)|^local (\w+(?:, \w+)*)", text, re.M)
     names = [name for one, some in made for name in (one or some).split(", ")]
@@ -306,7 +306,7 @@ def test_call_knows_which_run_it_concerns() -> None:
 
 
 def test_names_in_shared_parts_do_not_shadow_those_of_a_header() -> None:
-    """A part comes after the arguments: a function of the same name would take an argument's place."""
+    """A part is inserted after the arguments, so a function of the same name would replace an argument."""
     for script in SCRIPTS:
         for part in script.head.get("Uses", ()):
             assert not defined(PARTS[part]) & set(script.arguments), (

@@ -1,4 +1,4 @@
-"""Many plans side by side: each sees what it would see alone, and they share their steps."""
+"""Many plans run side by side and share their round trips; each gets the replies that it would get alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coordinator.store.script import Request, read
 
 
 def asks(name: str, steps: int) -> Generator[Request | list[Request], Any, str]:
-    """One request, then a pair for each further step; what it was answered is what it comes to."""
+    """Send one request, then a pair of requests for each further step, and return the replies."""
     heard = [(yield read("{n:0}", "GET", name))]
     for _ in range(steps - 1):
         heard += yield [read("{n:0}", "GET", f"{name}{side}") for side in ("l", "r")]

@@ -1,4 +1,4 @@
-"""What a worker process tells its supervisor never holds it up."""
+"""A worker process is never blocked by its reports to the supervisor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from workers.program.child import SupervisorPipes
 
 
 def test_child_is_not_blocked_by_a_supervisor_that_does_not_read_its_progress_reports() -> None:
-    """One that was stopped (SIGSTOP, a debugger) reads nothing; its pipe is full after an hour of such words."""
+    """A supervisor that was stopped (SIGSTOP, a debugger) reads nothing, and its pipe is full after an hour of reports."""
     tells, its_tells = os.pipe()
     lifeline = os.open(os.devnull, os.O_RDONLY)
     supervisor = SupervisorPipes(lifeline, its_tells, b"")
@@ -17,7 +17,7 @@ def test_child_is_not_blocked_by_a_supervisor_that_does_not_read_its_progress_re
     def for_hours() -> None:
         for second in range(10_000):
             supervisor.report_if_read(f"moves {second}.000")
-        supervisor.report("left")  # there is room for what counts
+        supervisor.report("left")  # there is room for important reports
 
     speaking = threading.Thread(target=for_hours, daemon=True)
     speaking.start()

@@ -62,7 +62,7 @@ def test_child_that_becomes_ready_while_draining_counts_as_started() -> None:
 
 
 def test_child_that_has_left_can_still_be_asked_to_drain() -> None:
-    """If it hangs after its last word, it becomes overdue only because it was asked."""
+    """A child that hangs after its last report becomes overdue only because it was asked."""
     child = ChildLifecycle()
     child.record_left()
     assert child.request_drain()

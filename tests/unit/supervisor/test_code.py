@@ -1,4 +1,4 @@
-"""The version of the code is that of the code on disk when it was imported."""
+"""The code version describes the code on disk at import time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ print(code_version(sys.argv[1:], load_all(sys.argv[1:])))
 
 @pytest.fixture
 def version(tmp_path: Path) -> Callable[[], str]:
-    """What a new process says of the code in a folder, as a worker does."""
+    """Return a function that starts a process and returns its code version, as a worker reports it."""
     (tmp_path / "app.py").write_text(APP.format(helper="helper"))
     (tmp_path / "helper.py").write_text("ONE = 1\n")
 

@@ -1,4 +1,4 @@
-"""A process is given up only where it is provably gone."""
+"""A supervisor abandons the runs of another process only if that process is provably gone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARK = "from workers.liveness.host import own_mark; print(own_mark(), flush=True
 
 @pytest.fixture
 def other() -> Iterator[tuple[subprocess.Popen[str], Mark]]:
-    """Another process, and its mark."""
+    """Another process and its mark."""
     process = subprocess.Popen(
         [sys.executable, "-c", MARK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )  # fmt: skip
@@ -66,7 +66,7 @@ def test_mark_of_another_boot_or_pid_namespace_proves_nothing(
     assert not provably_gone(replace(mark, **change), HERE)  # type: ignore[arg-type]
 
 
-def test_process_without_a_mark_proves_nothing(other: tuple[subprocess.Popen[str], Mark]) -> None:
+def test_observer_without_a_mark_proves_nothing(other: tuple[subprocess.Popen[str], Mark]) -> None:
     process, mark = other
     process.kill()
     process.wait()
@@ -74,7 +74,7 @@ def test_process_without_a_mark_proves_nothing(other: tuple[subprocess.Popen[str
 
 
 def test_process_of_another_user_counts_as_running() -> None:
-    """The first process of the machine: it can't be signalled by most, and it runs."""
+    """Process 1 runs, although most users may not signal it."""
     assert HERE is not None
     assert not provably_gone(replace(HERE, pid=1, started=_started(1)), HERE)
 

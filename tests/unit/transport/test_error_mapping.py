@@ -58,9 +58,7 @@ def test_a_node_of_a_cluster_is_named_with_its_cluster() -> None:
         (ValueError("not bytes"), BadCall, "a request to redis://h:6379/0 can't be encoded: not bytes"),
     ],
 )
-def test_an_error_that_no_retry_can_change_says_what_to_do(
-    error: Exception, kind: type[Exception], sentence: str
-) -> None:
+def test_error_that_no_retry_can_fix_says_what_to_do(error: Exception, kind: type[Exception], sentence: str) -> None:
     with pytest.raises(kind, match=sentence) as caught:
         raise map_error(error, PLAIN, sent=False)
     assert "secret" not in str(caught.value)
@@ -77,7 +75,7 @@ def test_an_error_that_no_retry_can_change_says_what_to_do(
         (foreign.ResponseError("MISCONF no snapshot"), "can't answer now: MISCONF no snapshot", False),
     ],
 )
-def test_an_error_that_may_pass_is_transient(error: Exception, sentence: str, rediscover: bool) -> None:
+def test_temporary_error_is_transient(error: Exception, sentence: str, rediscover: bool) -> None:
     mapped = map_error(error, CLUSTER, sent=False, node=NODE)
     assert isinstance(mapped, TransientError)
     assert str(mapped).startswith(f"n:7001 of redis+cluster://h:7000 {sentence}")
@@ -98,14 +96,14 @@ def test_errors_of_this_package_are_kept() -> None:
         assert map_error(error, PLAIN, sent=False) is error
 
 
-def test_the_caller_learns_whether_the_call_may_have_been_carried_out() -> None:
+def test_caller_learns_whether_the_call_may_have_been_executed() -> None:
     sent = final_error(TransientError("no answer", sent=True))
     assert isinstance(sent, Unconfirmed)
     assert "may have been carried out: repeat it with the same ids or key" in str(sent)
     assert type(final_error(TransientError("no server", sent=False))) is Unreachable
 
 
-def test_a_missing_package_is_named_at_once_and_is_no_outage() -> None:
+def test_missing_package_is_named_at_once_and_not_treated_as_an_outage() -> None:
     error = map_error(ModuleNotFoundError("No module named 'fakeredis'"), PLAIN, sent=False)
     assert isinstance(error, NotConfigured)
     assert "can't be imported: No module named 'fakeredis'" in str(error)
@@ -121,7 +119,7 @@ def test_a_missing_package_is_named_at_once_and_is_no_outage() -> None:
         RuntimeError("Event loop is closed"),
     ],
 )
-def test_a_programming_error_is_reported_at_once_with_its_type_and_its_traceback(error: Exception) -> None:
+def test_programming_error_is_reported_at_once_with_its_type_and_its_traceback(error: Exception) -> None:
     mapped = map_error(error, PLAIN, sent=True)
     assert isinstance(mapped, BadCall)
     assert f"unexpected error, {type(error).__name__}: " in str(mapped)
@@ -129,7 +127,7 @@ def test_a_programming_error_is_reported_at_once_with_its_type_and_its_traceback
 
 
 @pytest.mark.parametrize("error", [RuntimeError("the handler is closed"), EOFError(), MemoryError()])
-def test_a_connection_that_broke_in_an_odd_way_is_tried_again(error: Exception) -> None:
+def test_connection_closed_with_an_unusual_error_is_retried(error: Exception) -> None:
     mapped = map_error(error, PLAIN, sent=True)
     assert isinstance(mapped, TransientError)
     assert (mapped.sent, mapped.rediscover) == (True, True)

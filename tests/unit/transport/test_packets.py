@@ -1,4 +1,4 @@
-"""What travels together, and how the answers find back."""
+"""Which calls travel together, and how each gets its own answer."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_whole_and_bare_commands() -> None:
     assert packet.command(bare=True, whole=False)[:2] == ["EVALSHA", COMPLETE.sha_without_shebang]
 
 
-# ---- spreading
+# ---- distributing the answers
 
 
 def test_each_call_gets_its_own_answer() -> None:

@@ -1,4 +1,4 @@
-"""Where partitions are: what a search learns, and what is done where nobody answers. No server: questions are answered by hand."""
+"""Which node serves a partition: what a search learns, and what happens if no node answers. The tests answer the questions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AWAY = TransientError("away", sent=False)
 
 
 def searched(found: Topology, answers: dict[tuple[Node, str], Any]) -> list[Question]:
-    """The questions of a search; what is not answered is away."""
+    """Run a search and return its questions. A node without a given answer is unreachable."""
     asked, steps, reply = [], found.search(), None
     try:
         question = next(steps)
@@ -103,13 +103,13 @@ def test_single_server_keeps_its_address():
 
 
 def served(*masters: Node) -> list[list[Any]]:
-    """What CLUSTER SLOTS answers where these share the slots."""
+    """Return the reply of CLUSTER SLOTS if these nodes share the hash slots."""
     width = SLOTS // len(masters)
     return [[n * width, (n + 1) * width - 1, [m.host.encode(), m.port]] for n, m in enumerate(masters)]
 
 
 def test_isolated_node_is_not_trusted_forever():
-    """It answers, and names a master that is gone: whoever knows the successor is asked, too."""
+    """It answers and names a master that is gone, so nodes that may know the successor are asked too."""
     cluster = make_topology(address("redis+cluster://b:2,c:3"))
     searched(cluster, {(B, "CLUSTER"): served(A, B), (C, "CLUSTER"): served(A, B)})
     cluster.doubt(A)
@@ -130,7 +130,7 @@ def test_master_is_kept_while_no_other_node_knows_a_successor():
 
 
 def test_node_named_by_a_redirect_is_asked_first():
-    """Others may not have heard of it, and would send us back to where we were sent away."""
+    """Other nodes may not know the new master yet, and would send the client back to the old one."""
     cluster = make_topology(address("redis+cluster://a:1,b:2"))
     old = {(A, "CLUSTER"): served(A), (B, "CLUSTER"): served(A)}
     searched(cluster, old)
@@ -171,13 +171,13 @@ THREE = "redis+sentinel://a:1,b:2,d:4/mymaster"
 
 
 def named(master: Node, epoch: int, *by: Node) -> dict[tuple[Node, str], Any]:
-    """The same with the epoch, for who asks."""
+    """Return the same answers with the epoch."""
     states = {(name, "SENTINEL MASTER"): [b"name", b"mymaster", b"config-epoch", str(epoch).encode()] for name in by}
     return sentinels(master, *by) | states
 
 
 def test_sentinel_isolated_together_with_its_master_is_not_trusted():
-    """Both answer as before: the one that it is the master, the other that this is so."""
+    """Both answer as before: the server that it is the master, and the sentinel that it names this server."""
     group = make_topology(address(THREE))
     before = sentinels(OLD, A, B, D)
     assert [question.node for question in searched(group, before)] == [A, B, OLD], "most is enough"

@@ -1,4 +1,4 @@
-"""One trip as commands and replies: what was carried out and what was not, whatever the node says in the middle. No server."""
+"""One trip as commands and replies: which calls were executed, whatever the node replies in between. No server is involved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HERE = address("redis+cluster://a:1")
 
 
 def answers(partitions: list[int], replies: list[Any]) -> list[Any]:
-    """What becomes of one call for each partition, under replicated(1), with these replies of the node."""
+    """Return the results of one call for each partition under replicated(1), for these replies of the node."""
     calls = [scripts.CANCEL.call(Keys("x", p, "replicated(1)").at, **CANCEL) for p in partitions]
     steps = Trip(HERE, Lane(NODE, 1), calls, 5.0).run()
     commands, _ = next(steps)
@@ -42,7 +42,7 @@ def test_call_confirmed_by_replicas_is_done() -> None:
 
 
 def test_call_is_unconfirmed_if_its_node_was_demoted_afterwards() -> None:
-    """What it says of the mark says nothing of the call, which was carried out: `not sent` would let a caller do it elsewhere."""
+    """The reply about the mark says nothing about the call, which was executed. With `not sent` the caller might repeat it."""
     said = [
         foreign.ReadOnlyError("You can't write against a read only replica."),
         foreign.MovedError("5 127.0.0.1:7000"),
