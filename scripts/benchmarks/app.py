@@ -23,7 +23,7 @@ async def nothing(run: AsyncRun, text: str = "") -> None:
 
 @runs.handler
 async def first_line(run: AsyncRun) -> int:
-    """When it was reached. The clock is one for the whole host."""
+    """Return the time of the call. All processes share the host's clock."""
     return time.monotonic_ns()
 
 
@@ -34,7 +34,7 @@ async def main(url: str, namespace: str) -> int:
 
 
 if __name__ == "__main__":
-    freeze_garbage_collector()  # as every worker process does
+    freeze_garbage_collector()  # Every worker process does this.
     if sys.argv[3] == "uvloop":
         import uvloop
 

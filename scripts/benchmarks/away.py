@@ -1,7 +1,8 @@
-"""How long heartbeats, claims and endings of the other partitions take while one master of three is stopped (SIGSTOP) or killed.
+"""Measure calls to other partitions while one master of three is stopped (SIGSTOP) or killed.
 
-A Cluster of its own without replicas, so that nobody takes the place of the one that is away. Each partition has a worker that
-beats, enqueues, claims and completes, one call after the other, all on one wire, as a worker process has it. It judges nothing.
+The calls are heartbeats, claims and endings. The Cluster has no replicas, so no node replaces the missing one. Each partition has a
+worker that beats, enqueues, claims and completes, one call after the other, all on one wire, as in a worker process. The benchmark
+reports figures and never fails because of them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # the servers are those of the tests
+sys.path.insert(0, str(Path(__file__).parents[2]))  # The servers are those of the tests.
 
 from coordinator.errors import CoordinatorError
 from coordinator.model.address import address
@@ -37,7 +38,7 @@ Times = dict[str, list[float]]
 
 
 class Worker:
-    """One partition's work, again and again."""
+    """The repeated work of one partition."""
 
     def __init__(self, wire: AsyncWire, space: Namespace, keys: Keys) -> None:
         self._wire, self._space, self.keys = wire, space, keys
@@ -112,17 +113,17 @@ async def measure(seconds: float) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench away")
-    parser.add_argument("--seconds", type=float, default=10.0, help="for each state")
+    parser.add_argument("--seconds", type=float, default=10.0, help="duration of the measurement in each state")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     result = asyncio.run(measure(chosen.seconds))
     if chosen.json:
         print(json.dumps(result, indent=2))
         return
-    print(f"{result['of_others']} of {PARTITIONS} partitions are on the two other masters")
+    print(f"{result['of_others']} of {PARTITIONS} partitions are on the two masters that keep running")
     for state in ("all there", "one stopped", "one killed"):
         print(state)
-        for what, its in result[state].items():  # type: ignore[attr-defined]  # as made above
+        for what, its in result[state].items():  # type: ignore[attr-defined]  # The parser above defines it.
             print(f"    {what:<10} {its}")
 
 

@@ -1,8 +1,8 @@
-"""The limits: our own scripts with the same arguments, sent without any of our Python around them.
+"""The limits: our own scripts with the same arguments, sent without any of our Python code.
 
-`bare`: redis-py pipelines of 100 commands, one call of each script per run. `merged`: one call for 100 runs. `tool`: the
-enqueue script sent by redis-benchmark, where it is installed (claims and endings need the tokens of earlier answers, which
-it can't carry over). What a worker adds on top is an executor, a context, leases and a loop.
+`bare`: redis-py pipelines of 100 commands, one call of each script per run. `merged`: one call for 100 runs. `tool`: the enqueue
+script sent by redis-benchmark, if it is installed (claims and endings need the tokens of earlier answers, which it can't pass on).
+A worker adds an executor, a context, leases and a loop.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SPEC = msgpack.packb([{"began": 0, "text": "x" * 100}, {}, {}])
 
 
 class Bare:
-    """A namespace of its own, and members of its fleet that never beat."""
+    """A namespace of its own, with workers that never send a heartbeat."""
 
     def __init__(self, server: BenchServer, name: str) -> None:
         self.server, self.keys = server, Keys(name, 0)
@@ -48,7 +48,7 @@ class Bare:
         self._do(worker_plans.join(self.keys, "bench", member))
 
     def _do(self, plan: Any) -> None:
-        """A plan of few steps, carried out whole."""
+        """Execute all steps of a short plan."""
         try:
             request = next(plan)
             while True:
@@ -90,7 +90,7 @@ class Bare:
         self.send([Call(scripts.COMPLETE, self.keys.at, ("",), part) for part in parts])
 
     def fill(self, count: int) -> None:
-        """As fast as it goes: for measurements that begin with many waiting runs."""
+        """Enqueue many runs as fast as possible, for measurements that begin with many waiting runs."""
         for part in parts(count, 500):
             self.enqueue(self.enqueues(part), merged=True)
 
@@ -101,7 +101,7 @@ def parts(count: int, size: int = PIPELINE) -> Iterator[int]:
 
 
 def rates(server: BenchServer, count: int, *, merged: bool) -> dict[str, float]:
-    """Enqueue and drain of that many runs."""
+    """Return the rates of enqueueing and draining that many runs."""
     kind = "merged" if merged else "bare"
     bare = Bare(server, kind)
     bare.join("w")
@@ -124,7 +124,7 @@ def rates(server: BenchServer, count: int, *, merged: bool) -> dict[str, float]:
 
 
 def by_tool(server: BenchServer, count: int) -> dict[str, float]:
-    """redis-benchmark; nothing where it is not installed."""
+    """Return the rate of redis-benchmark, or nothing if it is not installed."""
     program = shutil.which("redis-benchmark") or shutil.which("valkey-benchmark")
     if not program:
         return {}
@@ -145,7 +145,7 @@ def by_tool(server: BenchServer, count: int) -> dict[str, float]:
 
 
 def limits(server: BenchServer, count: int) -> dict[str, float]:
-    """All of them, on an empty server."""
+    """Measure all limits on an empty server."""
     found: dict[str, float] = {}
     for merged in (False, True):
         found |= rates(server, count, merged=merged)

@@ -1,5 +1,7 @@
-"""What a checkpoint costs: bytes and time over a growing transcript beside whole-state saving, a thousand runs that
-save at once, and the resume of a large transcript. Everything through a worker, on an embedded server of its own.
+"""Measure the cost of a checkpoint, through a worker, on an embedded server of its own.
+
+It measures bytes and time for a growing transcript beside saving the whole state, a thousand runs that save at once, and the resume
+of a large transcript.
 
     scripts/bench checkpoints [--plot FILE.png] [--json] [--out FILE.json]
 """
@@ -30,7 +32,7 @@ from workers.process.worker import Worker
 
 MESSAGE = "x" * 1000
 SIZES = (100, 200, 400, 1600)
-STEPS = 200  # of an agent, beside the savers of langgraph
+STEPS = 200  # These are the steps of an agent, for the comparison with langgraph's savers.
 runs = Registry()
 spent: list[float] = []
 loaded_at: list[float] = []
@@ -43,7 +45,7 @@ def message(number: int) -> dict[str, Any]:
 
 @runs.handler(throttle=0)
 async def transcript(run: AsyncRun, count: int, state_bytes: int) -> int:
-    """A message and a save, again and again."""
+    """Append a message and save, again and again."""
     if state_bytes:
         run.state["kept"] = "s" * state_bytes
         await run.flush()
@@ -58,7 +60,7 @@ async def transcript(run: AsyncRun, count: int, state_bytes: int) -> int:
 
 @runs.handler(throttle=0.2)
 async def saver(run: AsyncRun, seconds: float) -> int:
-    """Offers a save ten times a second."""
+    """Offer a save ten times a second."""
     number = 0
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
@@ -72,7 +74,7 @@ async def saver(run: AsyncRun, seconds: float) -> int:
 
 @runs.handler
 async def large(run: AsyncRun, count: int) -> int:
-    """Builds a transcript once; on resume it is there."""
+    """Build a transcript in the first attempt. A resume finds it."""
     if run.resumed is None:
         for number in range(count):
             run.messages.append(message(number))
@@ -105,9 +107,9 @@ def cpu(admin: redis.Redis) -> float:
 
 
 async def growth(url: str, admin: redis.Redis) -> list[dict[str, Any]]:
-    """Bytes over the transcript itself per save, and the time of a save early and late."""
+    """Measure the bytes of a save without the message itself, and the time of early and late saves."""
     rows = []
-    await with_worker(url, "warm", _warm)  # the scripts themselves are sent once per server
+    await with_worker(url, "warm", _warm)  # The scripts themselves are sent once per server.
     for state in (0, 100_000):
         for size in SIZES:
 
@@ -134,7 +136,7 @@ async def _warm(client: AsyncClient, worker: Worker) -> None:
 
 
 def whole(admin: redis.Redis, size: int, state: int) -> int:
-    """The same transcript saved whole each step, as one msgpack value."""
+    """Save the same transcript as a whole in each step, as one msgpack value."""
     before = received(admin)
     messages: list[Any] = []
     for number in range(size):
@@ -189,7 +191,9 @@ async def resume(url: str, admin: redis.Redis, count: int = 10_000) -> dict[str,
 
 
 def savers(url: str) -> dict[str, Any]:
-    """langgraph's, in an environment of their own: what each writes for the same transcript, or why it does not run here."""
+    """Measure langgraph's savers in an environment of their own: the bytes that each writes for the same transcript, or why it does
+    not run here.
+    """
     with tempfile.TemporaryDirectory() as directory:
         program = Path(__file__).with_name("peers") / "langgraph_app.py"
         done = subprocess.run(
@@ -202,7 +206,7 @@ def savers(url: str) -> dict[str, Any]:
 
 def plot(rows: list[dict[str, Any]], file: Path) -> None:
     try:
-        import matplotlib  # only who wants a picture needs it
+        import matplotlib  # Only a plot needs this import.
     except ImportError:
         raise SystemExit("--plot needs matplotlib: .venv/bin/pip install -c constraints.txt -e '.[bench]'") from None
 

@@ -1,4 +1,4 @@
-"""Who is measured, with what is unfair about the comparison, and how their programs are started (see peers/probe.py)."""
+"""The measured queues, what is unfair about each comparison, and how their programs are started (see peers/probe.py)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,12 @@ OURS = "run-coordinator"
 
 @dataclass(frozen=True)
 class Contender:
-    """`survives`: what a killed worker held is run again, with the settings measured here. `facts`: a waiting job's record
-    holds what ours does (status, tries, times, as fields of its id), so that memory may be compared."""
+    """A queue that is measured.
+
+    `survives`: jobs of a killed worker are executed again, with the settings measured here.
+    `facts`: the record of a waiting job holds as much as ours (status, attempts, times, as fields of its id), so that memory may be
+    compared.
+    """
 
     name: str
     program: str
@@ -36,7 +40,7 @@ class Contender:
 
     @cached_property
     def start(self) -> list[str] | None:
-        """The command of its program; None where it can't run here."""
+        """Return the command that starts its program, or None if it can't run here."""
         if self.program.endswith(".mjs"):
             return ["node", str(PROGRAMS / self.program)] if node_modules("bullmq") else None
         python = sys.executable if self.name == OURS else str(python_of(self.program.removesuffix("_app.py")))
@@ -50,7 +54,7 @@ class Contender:
         }  # fmt: skip
 
     def ask(self, verb: str, url: str, marks: Path, count: int) -> dict[str, Any] | None:
-        """What a producer measured; None where the peer has no such thing."""
+        """Return what a producer measured, or None if the queue lacks the feature."""
         assert self.start
         done = subprocess.run(
             [*self.start, verb, url, str(count)],
@@ -63,7 +67,7 @@ class Contender:
 
     @contextlib.contextmanager
     def working(self, url: str, marks: Path, processes: int = 1) -> Iterator[list[subprocess.Popen[bytes]]]:
-        """That many workers, ended by TERM and then by force."""
+        """Run that many workers. Stop them with SIGTERM and then with SIGKILL."""
         assert self.start
         log = marks.with_suffix(".log").open("ab")
         started = [
@@ -82,35 +86,42 @@ class Contender:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(5)
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # the whole session that we started for it
+                    # This kills the whole session that was started for the worker.
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             log.close()
-            time.sleep(0.2)  # what it sent last is carried out before the server is emptied
+            time.sleep(0.2)  # The worker's last commands are executed before the server is emptied.
 
 
 CONTENDERS = (
-    Contender(OURS, "ours_app.py", True, True, "a supervisor and a coordinator run beside the worker and are counted"),
-    Contender("huey", "huey_app.py", False, False, "keeps only the message, loses what a killed worker held"),
-    Contender("Dramatiq", "dramatiq_app.py", True, False, "keeps only the message; no batch: a group sends one by one"),
+    Contender(OURS, "ours_app.py", True, True, "a supervisor and a coordinator run with the worker, and their cost is counted"),
+    Contender("huey", "huey_app.py", False, False, "stores only the message; the job of a killed worker is lost"),
+    Contender("Dramatiq", "dramatiq_app.py", True, False,
+              "stores only the message; no batch call: a group sends messages one by one"),
     Contender("taskiq (stream)", "taskiq_app.py", True, False,
-              "keeps only the message; taken over after 10 min, and only when a new one arrives; acknowledged entries stay"),
-    Contender("pydocket", "pydocket_app.py", True, True, "taken over after 5 min; 50 at once, with 100 its connections run out"),
-    Contender("SAQ", "saq_app.py", False, True, "what a killed worker held is aborted by default; no batch call: 100 at once"),
+              "stores only the message; redelivers after 10 min, and only when a new one arrives; acknowledged entries are kept"),
+    Contender("pydocket", "pydocket_app.py", True, True,
+              "redelivers after 5 min; 50 jobs at once, because with 100 its connections run out"),
+    Contender("SAQ", "saq_app.py", False, True,
+              "aborts the jobs of a killed worker by default; no batch call: 100 single calls at once"),
     Contender("arq", "arq_app.py", True, False,
-              "keeps only message and time; taken over after 310 s; polls each 10 ms, not 500; no batch call: 100 at once"),
-    Contender("streaQ", "streaq_app.py", True, False, "keeps the message and its time; taken over after 60 to 120 s"),
-    Contender("Celery", "celery_app.py", True, False, "taken over after 1 h; a main process and a child; batch: one connection"),
-    Contender("RQ", "rq_app.py", False, True, "SimpleWorker, without the fork; what a killed worker held is marked failed"),
-    Contender("BullMQ", "bullmq_app.mjs", True, True, "Node; taken over after 30 to 60 s", python=False),
+              "stores only message and time; redelivers after 310 s; polls every 10 ms, not 500; no batch call: 100 calls at once"),
+    Contender("streaQ", "streaq_app.py", True, False, "stores the message and its time; redelivers after 60 to 120 s"),
+    Contender("Celery", "celery_app.py", True, False,
+              "redelivers after 1 h; a main process and a child process; batch: one connection"),
+    Contender("RQ", "rq_app.py", False, True, "SimpleWorker, which does not fork; marks the job of a killed worker as failed"),
+    Contender("BullMQ", "bullmq_app.mjs", True, True, "Node; redelivers after 30 to 60 s", python=False),
 )  # fmt: skip
 
 
 def named(names: str) -> list[Contender]:
-    """All, or those that are named (ours always among them)."""
+    """Return all contenders, or the named ones and always ours."""
     if not names:
         return list(CONTENDERS)
     wanted = {name.strip().lower() for name in names.split(",")} | {OURS}
     chosen = [one for one in CONTENDERS if one.name.lower() in wanted or one.name.lower().split()[0] in wanted]
     if unknown := wanted - {part for one in chosen for part in (one.name.lower(), one.name.lower().split()[0])}:
-        raise SystemExit(f"unknown: {', '.join(unknown)}; there are: {', '.join(one.name for one in CONTENDERS)}")
+        raise SystemExit(
+            f"unknown queue: {', '.join(unknown)}; the known ones are: {', '.join(one.name for one in CONTENDERS)}"
+        )
     return chosen

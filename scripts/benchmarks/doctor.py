@@ -1,6 +1,6 @@
-"""How long a doctor looks at a large namespace, how long its repairs take, and the longest command of each.
+"""Measure how long the doctor checks a large namespace, how long its repairs take, and the longest command of each.
 
-An embedded server of its own. It judges nothing.
+It uses an embedded server of its own. The benchmark reports figures and never fails because of them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def examined(admin: redis.Redis, url: str, *, repair: bool) -> dict[str, object]
 
 
 def name_of(command: bytes) -> str:
-    """A script by its name. One that is sent whole, since the server did not have it yet, is known by the call."""
+    """Return the name of a script. The call identifies a script that is sent as a whole because the server did not have it yet."""
     words = command.decode(errors="replace").split()
     names = {script.sha: script.name for script in scripts.SCRIPTS}
     return names.get(words[1], words[1]) if words[0] == "EVALSHA" else words[0]
@@ -70,7 +70,8 @@ def measure(runs: int, damaged: int) -> dict[str, object]:
         found["enqueued_in_s"] = round(time.monotonic() - began, 1)
         found |= examined(admin, server.url, repair=False)
         if damaged:
-            admin.zpopmin(f"{{{NAMESPACE}:0}}:ready:default:nothing@0", damaged)  # queued, and in no line
+            # These runs are queued, but in no ready queue.
+            admin.zpopmin(f"{{{NAMESPACE}:0}}:ready:default:nothing@0", damaged)
             found["damaged"] = damaged
             found |= examined(admin, server.url, repair=True)
     return found

@@ -1,6 +1,7 @@
-"""How late delayed, retried and cancelled runs are, and the longest command while very many are due at once.
+"""Measure how late delayed, retried and cancelled runs are, and the longest command while very many runs are due at once.
 
-One coordinator process, one worker process, an embedded server; the clock is one for the whole host. It judges nothing.
+It uses one coordinator process, one worker process and an embedded server; all share the host's clock. The benchmark reports
+figures and never fails because of them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from coordinator.store.transport.connections.embedded_server import attach
 
 BESIDE = Path(__file__).parent
 PATIENCE = 600.0
-APART = 0.02  # seconds between two runs that are due, on average
+APART = 0.02  # This is the average time in seconds between two runs that are due.
 
 
 @contextlib.contextmanager
@@ -43,14 +44,14 @@ def tool(name: str) -> str:
 
 
 def spread(name: str, seconds: Sequence[float]) -> dict[str, float]:
-    # inclusive: of few values the other way makes a p99 beyond the largest
+    # With the exclusive method, the p99 of a few values would be larger than the largest value.
     p99 = statistics.quantiles(seconds, n=100, method="inclusive")[98] if len(seconds) > 1 else seconds[0]
     figures = {"p50": statistics.median(seconds), "p99": p99, "max": max(seconds)}
     return {f"{name}_{what}_ms": round(value * 1000, 1) for what, value in figures.items()}
 
 
 def delayed(client: Client, count: int) -> list[float]:
-    """Runs that are due one after the other, in any order."""
+    """Measure runs that become due one after the other, enqueued in any order."""
     begin = time.time() + 1.0
     due = [begin + random.random() * count * APART for _ in range(count)]
     handles = [client.enqueue("reached", at=at) for at in due]
@@ -58,7 +59,7 @@ def delayed(client: Client, count: int) -> list[float]:
 
 
 def sooner(client: Client, count: int) -> list[float]:
-    """One that becomes due sooner than the one that is waited for."""
+    """Measure a run that becomes due sooner than the one that the coordinator waits for."""
     late = []
     client.enqueue("reached", delay=3600.0)
     for _ in range(count):
@@ -70,14 +71,14 @@ def sooner(client: Client, count: int) -> list[float]:
 
 
 def retried(client: Client, count: int) -> list[float]:
-    """As far apart as those that are delayed: all at once would tell how long a burst takes."""
+    """Measure retries that are as far apart as the delayed runs. With all at once, the figure would be the duration of a burst."""
     begin = time.time() + 1.0
     handles = [client.enqueue("second_time", at=begin + number * APART) for number in range(count)]
     return [handle.result(PATIENCE) for handle in handles]
 
 
 def cancelled(client: Client, admin: redis.Redis, count: int) -> list[float]:
-    """From the call to the moment at which the handler can see it."""
+    """Measure from the call to the moment when the handler can see the cancel."""
     told = []
     for _ in range(count):
         handle = client.enqueue("until_told")
@@ -87,20 +88,21 @@ def cancelled(client: Client, admin: redis.Redis, count: int) -> list[float]:
         handle.cancel()
         found = admin.blpop([f"told:{handle.id}"], timeout=30)
         if found is None:
-            raise SystemExit(f"run {handle.id} was not told within 30 s")
+            raise SystemExit(f"run {handle.id} did not see its cancel within 30 s")
         told.append(float(found[1]) - asked)
         handle.wait(PATIENCE)
     return told
 
 
 def many(client: Client, admin: redis.Redis, namespace: str, url: str, count: int) -> dict[str, float]:
-    """So many due in the same second: how long until all are in their line, and the longest command."""
+    """Measure N runs that are due in the same second: the time until all are in their ready queues, and the longest command."""
     tag = f"{{{namespace}:0}}"
     client.enqueue_many([("nobody", {})] * count, delay=86_400.0)
     with process(tool("coordinator"), "start", RUNS_URL=url, RUNS_NAMESPACE=namespace):
         while not admin.exists(f"{tag}:coordinators"):
             time.sleep(0.05)
-        admin.execute_command("ZUNIONSTORE", f"{tag}:delayed", 1, f"{tag}:delayed", "WEIGHTS", 0)  # all are due now
+        # All runs are due now.
+        admin.execute_command("ZUNIONSTORE", f"{tag}:delayed", 1, f"{tag}:delayed", "WEIGHTS", 0)
         admin.config_set("slowlog-log-slower-than", 1000)
         admin.config_set("slowlog-max-len", 10_000)
         admin.slowlog_reset()
@@ -108,7 +110,7 @@ def many(client: Client, admin: redis.Redis, namespace: str, url: str, count: in
         admin.rpush(f"{tag}:bell:coordinator", 1)
         while admin.zcard(f"{tag}:delayed"):
             if time.monotonic() - began > PATIENCE:
-                raise SystemExit("they were not moved in time")
+                raise SystemExit("the due runs were not enqueued in time")
             time.sleep(0.02)
         took = time.monotonic() - began
     slow = [entry["duration"] / 1000 for entry in admin.slowlog_get(10_000)]

@@ -1,4 +1,4 @@
-"""Handlers that say when they were reached, for the bench of what is due."""
+"""Handlers that report when they started, for the benchmark of due runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def reached(run: AsyncRun) -> float:
 
 @runs.handler
 async def second_time(run: AsyncRun) -> float:
-    """How late the second attempt is."""
+    """Report how late the second attempt is."""
     if "again" not in run.state:
         run.state["again"] = time.time() + DELAY
         run.checkpoint()
@@ -32,10 +32,10 @@ async def second_time(run: AsyncRun) -> float:
 
 @runs.handler
 async def until_told(run: AsyncRun) -> None:
-    """Says when it could see that it was cancelled."""
+    """Report when the handler could see that it was cancelled."""
     run.note("here")
     async with redis.from_url(os.environ["RUNS_URL"]) as client:
-        while not run.stopping:  # noqa: ASYNC110  # what is measured is when it can be seen
+        while not run.stopping:  # noqa: ASYNC110  # The measurement needs the moment at which the flag is visible.
             await asyncio.sleep(0.001)
         await client.rpush(f"told:{run.id}", time.time())
     raise run.stopping

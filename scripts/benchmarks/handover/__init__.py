@@ -1,1 +1,1 @@
-"""The benchmark of hand-overs: how long a run stands still when its worker process ends."""
+"""The handover benchmark: how long a run pauses when its worker process ends."""

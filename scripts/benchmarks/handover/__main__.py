@@ -1,9 +1,9 @@
-"""How long a run stands still when its process goes: a stop, a kill of a process, a kill of a whole tree. Beside arq and SAQ.
+"""Measure how long a run pauses when its process ends: by a stop, a kill of a process, or a kill of a whole process tree.
 
     scripts/bench handover [--rounds N] [--runs N] [--lease S] [--json] [--write]
 
-Rounds of all contenders are interleaved. Each run leaves a mark at its first line and at its last, whichever way it ends; the
-time between two marks of different processes is what is measured. --write puts the figures into docs/benchmarks.
+arq and SAQ are measured too, in interleaved rounds. Each run writes a mark at its first line and at its last, however it ends. The
+figure is the time between two marks of different processes. --write puts the figures into docs/benchmarks.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from coordinator.store.transport.connections.embedded_server import attach
 from handover.report import write
 from handover.stages import Arq, Ours, Saq, Stage, descendants
 
-PATIENCE = 60.0  # for our own
-GIVEN_UP = 5.0  # a peer that has not begun again after a kill: its defaults are minutes
+PATIENCE = 60.0  # This is the limit for our own processes.
+# This is the limit for another queue that has not restarted a job after a kill: its defaults are minutes.
+GIVEN_UP = 5.0
 Samples = dict[str, list[float]]
 
 
 def moved(stage: Stage, hit: set[str], before: int, patience: float) -> dict[str, int]:
-    """When each run that was hit began again, after a moment."""
+    """Return when each affected run started again, after waiting for that."""
 
     def again() -> dict[str, int]:
         return {mark.job: mark.at for mark in reversed(stage.marks("start")) if mark.at > before and mark.job in hit}
@@ -44,11 +45,11 @@ def moved(stage: Stage, hit: set[str], before: int, patience: float) -> dict[str
 
 
 def hit_one(stage: Stage, runs: int) -> tuple[int, set[str]]:
-    """Begins the runs; the process that has most of them, and those."""
+    """Start the runs. Return the process that has most of them, and its runs."""
     stage.begin()
     stage.enqueue(runs)
-    stage.wait(lambda: len(stage.holders()) >= runs, f"{runs} runs under way")
-    time.sleep(1.2)  # a save of each is acknowledged; all are at rest
+    stage.wait(lambda: len(stage.holders()) >= runs, f"{runs} runs to start")
+    time.sleep(1.2)  # A save of each run is acknowledged, and nothing else is in progress.
     by: dict[int, set[str]] = defaultdict(set)
     for job, mark in stage.holders().items():
         by[mark.pid].add(job)
@@ -61,7 +62,7 @@ def milliseconds(ns: int) -> float:
 
 
 def stopped(stage: Stage, runs: int) -> dict[str, Any]:
-    """A drain: from the request, and from the moment at which the handler was stopped, to its next first line elsewhere."""
+    """Drain: measure from the request, and from the moment the handler was stopped, to its next first line elsewhere."""
     pid, hit = hit_one(stage, runs)
     sent = time.monotonic_ns()
     stage.ask_to_stop(pid)
@@ -78,7 +79,7 @@ def stopped(stage: Stage, runs: int) -> dict[str, Any]:
 
 
 def killed(stage: Stage, runs: int, patience: float) -> dict[str, Any]:
-    """SIGKILL of one worker process."""
+    """Kill one worker process with SIGKILL."""
     pid, hit = hit_one(stage, runs)
     sent = time.monotonic_ns()
     os.kill(pid, signal.SIGKILL)
@@ -87,12 +88,15 @@ def killed(stage: Stage, runs: int, patience: float) -> dict[str, Any]:
 
 
 def uprooted(stage: Ours, runs: int, *, again: bool) -> dict[str, Any]:
-    """SIGKILL of a supervisor with all its processes. What they held goes to another fleet by a coordinator, when the lease has run
-    out; or the fleet is started again on the same host, and knows what it left behind."""
+    """Kill a supervisor with all its processes by SIGKILL.
+
+    Either a coordinator gives their runs to another fleet when the lease has expired, or the fleet is restarted on the same host
+    and frees the runs that it left behind.
+    """
     stage.begin()
     stage.coordinator()
     stage.enqueue(runs)
-    stage.wait(lambda: len(stage.holders()) >= runs, f"{runs} runs under way")
+    stage.wait(lambda: len(stage.holders()) >= runs, f"{runs} runs to start")
     time.sleep(1.2)
     hit = set(stage.holders())
     if not again:
@@ -138,7 +142,7 @@ def measure(rounds: int, runs: int, lease: float) -> dict[str, Any]:
 
 
 def summed(rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    """The samples of all rounds together, with their quantiles; counts added up."""
+    """Merge the samples of all rounds, with their quantiles; add up the counts."""
     whole: dict[str, Any] = {}
     for key in rounds[0]:
         values = [one[key] for one in rounds]

@@ -1,4 +1,4 @@
-"""arq with its defaults, but for 100 jobs at once: `arq_app.py work URL`, `arq_app.py enqueue URL COUNT`."""
+"""arq with its defaults, except for 100 jobs at once: `arq_app.py work URL`, `arq_app.py enqueue URL COUNT`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the handlers of all contenders leave behind: a line when they begin and when they stop, on the host's monotonic clock.
+"""The marks of the handlers of all contenders: a line when a handler starts and when it stops, on the host's monotonic clock.
 
-Standard library only: it is imported in every peer's environment.
+This module uses the standard library only, because it is imported in the environment of every queue.
 """
 
 from __future__ import annotations
@@ -12,5 +12,5 @@ _marks = os.open(os.environ["BENCH_MARKS"], os.O_WRONLY | os.O_APPEND | os.O_CRE
 
 
 def mark(what: str, job: str, step: int = 0, tries: int = 0) -> None:
-    """`step` is where it goes on, `tries` how many it has used up."""
+    """Write a mark. `step` is where the handler continues, `tries` is the number of attempts that it has used."""
     os.write(_marks, f"{time.monotonic_ns()} {os.getpid()} {what} {job} {step} {tries}\n".encode())

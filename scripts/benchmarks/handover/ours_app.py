@@ -1,4 +1,4 @@
-"""run-coordinator: a run of many turns, 20 of them a second."""
+"""run-coordinator: a run of many turns, 20 per second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of `scripts/bench handover` as JSON, as a section of docs/benchmarks/README.md, and as a picture."""
+"""Write the figures of `scripts/bench handover` as JSON, as a section of docs/benchmarks/README.md, and as a plot."""
 
 from __future__ import annotations
 
@@ -33,19 +33,21 @@ def shown(found: dict[str, Any]) -> str:
     parts, lost, again = found["parts"], found["parts"]["tree lost"], found["parts"]["tree started again"]
     rows = [_row(label, parts[f"stop {name}"], parts[f"kill {name}"]) for name, label in NAMES.items()]
     lines = [
-        "## When a process goes: `scripts/bench handover`",
+        "## When a worker process ends: `scripts/bench handover`",
         "",
-        f"{found['runs']} long runs on two worker processes, a free place for each in the other; {found['rounds']} rounds, all",
-        "contenders interleaved, defaults but for 100 jobs at once. Milliseconds, p50 / p99, until the handler's first line in",
-        f"another process. Valkey {found['valkey']}, {found['cores']} cores, load {found['load']}.",
+        f"{found['runs']} long runs on two worker processes. Each process has a free slot for every run of the other.",
+        f"The {found['rounds']} rounds of all queues are interleaved. All use their defaults, except for 100 jobs at once.",
+        "The figures are milliseconds (p50 / p99) until the handler's first line in another process.",
+        f"Valkey {found['valkey']}, {found['cores']} cores, load {found['load']}.",
         "",
-        "| | SIGTERM, since it was stopped | since the signal | goes on where it was | tries used up | SIGKILL of the process |",
+        "| | stop: since the handler stopped | stop: since the request | jobs that resume where they were | attempts used "
+        "| SIGKILL: since the kill |",
         "|---|---|---|---|---|---|",
         *rows,
         "",
-        f"A supervisor killed with all its processes, lease {found['lease']:g} s: {_pair(lost['from_kill'])} until another fleet",
-        f"has the runs{_missing(lost)}; {_pair(again['from_kill'])} where the fleet is started again on the same",
-        f"host{_missing(again)}, its start included.",
+        f"If a supervisor is killed with all its processes (lease {found['lease']:g} s), it takes {_pair(lost['from_kill'])}",
+        f"until another fleet has the runs{_missing(lost)}. If the fleet is restarted on the same host,",
+        f"it takes {_pair(again['from_kill'])} including the start{_missing(again)}.",
         "",
         "![hand-over](handover.png)",
     ]
@@ -65,12 +67,12 @@ def _pair(value: dict[str, Any]) -> str:
 
 
 def _missing(part: dict[str, Any]) -> str:
-    return f" ({part['missing']} not within the patience of the bench)" if part["missing"] else ""
+    return f" ({part['missing']} did not start again within the time limit)" if part["missing"] else ""
 
 
 def plot(found: dict[str, Any], file: Path) -> None:
     try:
-        import matplotlib  # only who wants a picture needs it
+        import matplotlib  # Only a plot needs this import.
     except ImportError:
         raise SystemExit("--write needs matplotlib: .venv/bin/pip install -c constraints.txt -e '.[bench]'") from None
     matplotlib.use("Agg")

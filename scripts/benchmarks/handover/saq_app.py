@@ -1,4 +1,4 @@
-"""SAQ with its defaults, but for 100 jobs at once: `saq_app.py work URL`, `saq_app.py enqueue URL COUNT`."""
+"""SAQ with its defaults, except for 100 jobs at once: `saq_app.py work URL`, `saq_app.py enqueue URL COUNT`."""
 
 from __future__ import annotations
 

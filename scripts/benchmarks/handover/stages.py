@@ -1,4 +1,4 @@
-"""Who hands over: real processes of each contender, started and ended alike, and the marks that their handlers leave."""
+"""Real worker processes of each contender, started and stopped alike, and the marks that their handlers write."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STARTS = 60.0
 
 @dataclass(frozen=True)
 class Mark:
-    """A line that a handler has left."""
+    """A line that a handler has written."""
 
     at: int
     pid: int
@@ -39,7 +39,7 @@ class Mark:
 
 
 class Stage:
-    """One contender at work on one server."""
+    """One contender on one server."""
 
     name = ""
 
@@ -49,20 +49,20 @@ class Stage:
         self._marks.touch()
         self._started: list[subprocess.Popen[bytes]] = []
 
-    # -- what differs
+    # -- what differs between contenders
 
     def begin(self) -> None:
-        """Two worker processes."""
+        """Start two worker processes."""
         raise NotImplementedError
 
     def enqueue(self, count: int) -> None:
         raise NotImplementedError
 
     def ask_to_stop(self, pid: int) -> None:
-        """Ask a worker process to end in order."""
+        """Ask a worker process to shut down in order."""
         os.kill(pid, signal.SIGTERM)
 
-    # -- what all share
+    # -- what all contenders share
 
     def start(self, *command: str | Path) -> subprocess.Popen[bytes]:
         environment = os.environ | {
@@ -79,7 +79,7 @@ class Stage:
         return [mark for mark in found if mark.what == what]
 
     def holders(self) -> dict[str, Mark]:
-        """The newest start of each job."""
+        """Return the newest start of each job."""
         return {mark.job: mark for mark in self.marks("start")}
 
     def wait(self, predicate: Callable[[], bool], what: str, seconds: float = STARTS) -> None:
@@ -98,7 +98,7 @@ class Stage:
 
 
 class Ours(Stage):
-    """A supervisor with two processes, as `workers start` makes them; the lease is given."""
+    """A supervisor with two processes, as `workers start` creates them, with the given lease."""
 
     name = "run-coordinator"
     lease = 15.0
@@ -125,7 +125,7 @@ class Ours(Stage):
             client.enqueue_many([("long", {})] * count)
 
     def ask_to_stop(self, pid: int) -> None:
-        """Send what `workers drain` sends: a worker ignores a signal that its supervisor did not send."""
+        """Send the request of `workers drain`. A worker ignores a signal that its supervisor did not send."""
         settings = make_settings(self.url, self.namespace)
         wire = Wire(settings.address, settings.timeout)
         try:
@@ -136,14 +136,14 @@ class Ours(Stage):
             wire.close()
 
     def used_up(self) -> int:
-        """Strikes and failures, of all runs."""
+        """Return the strikes and failures of all runs."""
         with Client(self.url, self.namespace) as client:
             views = [client.handle(job).view() for job in self.holders()]
         return sum(view.counters.strikes + view.counters.failures for view in views)
 
 
 class Peer(Stage):
-    """Two worker processes of a peer."""
+    """Two worker processes of another queue."""
 
     def begin(self) -> None:
         self._python, self._app = venvs.python_of(self.name), HERE / f"{self.name}_app.py"
@@ -151,7 +151,10 @@ class Peer(Stage):
             self.start(self._python, self._app, "work", self.url)
 
     def enqueue(self, count: int) -> None:
-        """When both are up: they say nothing that all would say, so what they take says it."""
+        """Enqueue the jobs when both processes are ready.
+
+        The queues log no common line, so the first jobs that they take show it.
+        """
         seen: set[int] = set()
         until = time.monotonic() + STARTS
         while len(seen) < 2 and time.monotonic() < until:
@@ -171,7 +174,7 @@ class Saq(Peer):
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes below one, deepest first."""
+    """Return the descendants of a process, deepest first."""
     found: list[int] = []
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():

@@ -1,9 +1,9 @@
-"""Ours beside the queues that a user would pick instead: the same server, interleaved rounds, medians with spread.
+"""Compare run-coordinator with other queues: the same server, interleaved rounds, medians with their spread.
 
     scripts/bench peers [--count N] [--rounds N] [--only arq,saq] [--server valkey|redis] [--out docs/benchmarks/peers.json]
 
-Each round measures everybody once, so that noise hits all alike. What is compared are ratios within one run; the report
-(report.py) is made from the JSON.
+Each round measures every queue once, so that noise affects all alike. The comparison uses ratios within one execution. report.py
+makes the report from the JSON.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def one_by_one(server: BenchServer, contender: Contender, marks: Path, count: in
 
 
 def filled(server: BenchServer, contender: Contender, marks: Path, count: int) -> Figures:
-    """In batch, or one by one where there is no such thing."""
+    """Enqueue in batches, or one by one if the queue has no batch call."""
     memory, before = server.memory(), server.usage()
     found = contender.ask("many", server.url, marks, count)
     if found is None:
@@ -59,7 +59,7 @@ def filled(server: BenchServer, contender: Contender, marks: Path, count: int) -
 
 
 def drained(server: BenchServer, contender: Contender, marks: Path, count: int, processes: int) -> Figures:
-    """From the first handler's first line to the last one's, and what that cost both sides."""
+    """Measure from the first line of the first handler to that of the last one, and the cost on both sides."""
     marks.write_bytes(b"")
     with contender.working(server.url, marks, processes) as workers:
         _until(lambda: marks.stat().st_size > 0, workers, contender, marks)
@@ -92,15 +92,16 @@ def _until(done: Callable[[], bool], workers: list[subprocess.Popen[bytes]], con
 
 
 def latencies(server: BenchServer, contender: Contender, marks: Path, count: int) -> Figures:
-    """Of an idle system."""
+    """Measure the latencies of an idle system."""
     marks.write_bytes(b"")
     figures = {}
     with contender.working(server.url, marks):
-        contender.ask("pick_up", server.url, marks, 3)  # the worker is there, and warm
+        contender.ask("pick_up", server.url, marks, 3)  # The worker is ready and has executed a job.
         for verb in ("pick_up", "trip"):
             try:
                 found = contender.ask(verb, server.url, marks, count)
-            except RuntimeError as error:  # a notification that a peer loses costs it this figure, not all of them
+            # If a queue loses a notification, it lacks this figure, and keeps the others.
+            except RuntimeError as error:
                 if verb == "pick_up" or contender.name == OURS:
                     raise
                 print(f"no round trip: {error}", file=sys.stderr)
@@ -113,9 +114,9 @@ def latencies(server: BenchServer, contender: Contender, marks: Path, count: int
 
 
 def measured(server: BenchServer, contender: Contender, count: int, directory: Path) -> Figures:
-    """Everything about one contender, once."""
+    """Measure everything about one contender once."""
     marks = directory / "marks"
-    share = 10 if contender.name == "RQ" else 1  # RQ drains a hundred a second
+    share = 10 if contender.name == "RQ" else 1  # RQ executes only about a hundred jobs per second.
     server.empty()
     figures = one_by_one(server, contender, marks, max(200, count // 4))
     for processes in (1, 2):

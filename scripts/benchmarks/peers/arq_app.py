@@ -1,4 +1,4 @@
-"""arq: a job is kept until its worker is done. 100 jobs at once, and polling each 10 ms instead of each 500."""
+"""arq: a job is kept until its worker is done. 100 jobs at once, and it polls every 10 ms instead of every 500 ms."""
 
 from __future__ import annotations
 

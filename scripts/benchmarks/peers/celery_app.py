@@ -1,4 +1,4 @@
-"""Celery: acks late and rejects what a lost worker held, so that it loses nothing; prefetch as advised for short tasks."""
+"""Celery: acknowledges late and rejects the tasks of a lost worker, so that it loses none; prefetch as advised for short tasks."""
 
 from __future__ import annotations
 
@@ -49,6 +49,6 @@ def work(url: str) -> None:
 
 
 if __name__ == "__main__":
-    import celery_app  # tasks are named after their module
+    import celery_app  # Tasks are named after their module.
 
     probe.main(celery_app.producer, celery_app.work)

@@ -37,7 +37,7 @@ async def producer(url: str) -> Any:
     async def trip() -> None:
         answer.send(probe.TEXT).get_result(block=True, timeout=30_000)
 
-    return SimpleNamespace(one=one, many=None, trip=trip)  # a group sends its messages one by one
+    return SimpleNamespace(one=one, many=None, trip=trip)  # A group sends its messages one by one.
 
 
 def work(url: str) -> None:

@@ -1,4 +1,4 @@
-"""huey: one worker thread, its default, blocking on the list. What a killed worker held is lost."""
+"""huey: one worker thread, its default, which blocks on the list. The job of a killed worker is lost."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def work(url: str) -> None:
 
 
 if __name__ == "__main__":
-    import huey_app  # tasks are named after their module
+    import huey_app  # Tasks are named after their module.
 
     probe.main(huey_app.producer, huey_app.work)

@@ -1,8 +1,9 @@
-"""langgraph's savers over a growing transcript: a message and a checkpoint each step, as a graph with a `messages` channel does.
+"""langgraph's savers with a growing transcript: one message and one checkpoint per step, as a graph with a `messages` channel does.
 
-    program URL STEPS DIRECTORY     {"sqlite": {"bytes": …, "early_ms": …, "late_ms": …}, "redis": the same, or why not}
+    program URL STEPS DIRECTORY     {"sqlite": {"bytes": …, "early_ms": …, "late_ms": …}, "redis": the same, or the problem}
 
-Bytes are what the process handed to the system (sqlite), so that both count what is sent, not what stays.
+For sqlite, the bytes are those that the process passed to the operating system. So both figures count what is sent, not what is
+kept.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ TEXT = "x" * 1000
 
 
 def written() -> int:
-    """Bytes that this process has handed to write calls and sockets."""
+    """Return the bytes that this process has passed to write calls and sockets."""
     return int(
         next(line for line in Path("/proc/self/io").read_text().splitlines() if line.startswith("wchar")).split()[1]
     )
@@ -62,7 +63,7 @@ def with_redis(count: int, url: str) -> dict[str, float]:
 def tried(work: Callable[[], dict[str, float]]) -> Any:
     try:
         return work()
-    except Exception as error:  # noqa: BLE001  # what keeps a saver from running here is part of the report
+    except Exception as error:  # noqa: BLE001  # The reason why a saver can not run here is part of the report.
         return f"{type(error).__name__}: {error}"[:200]
 
 

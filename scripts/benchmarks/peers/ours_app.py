@@ -1,5 +1,7 @@
-"""run-coordinator with its defaults: a supervisor and one process of 100 slots, and a coordinator beside it. Never faster by
-leaving something out: leases, endings, retention and recovery are those of any run."""
+"""run-coordinator with its defaults: a supervisor, one worker process of 100 slots, and a coordinator.
+
+Nothing is left out to be faster: leases, endings, retention and recovery work as for any run.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ async def producer(url: str) -> Any:
 
 
 def work(url: str) -> None:
-    """Both commands, as a user starts them; TERM ends both."""
+    """Start both commands as a user does. SIGTERM ends both."""
     commands = Path(sys.executable).parent
     here = Path(__file__).parent
     environment = os.environ | {"PYTHONPATH": str(here), "RUNS_URL": url}

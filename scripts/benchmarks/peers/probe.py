@@ -1,14 +1,14 @@
-"""What every peer's program shares: the mark that a handler leaves, and the verbs by which the bench drives it.
+"""What the programs of all queues share: the mark that a handler writes, and the commands with which the benchmark drives it.
 
-A handler marks its first line in a file (BENCH_MARKS): when, and when the call that enqueued it began, both on the host's
-monotonic clock. So no peer needs a result to be measured, and all are measured alike. Standard library only: it is
-imported in every peer's environment.
+A handler writes its first line's time to a file (BENCH_MARKS), and the time when the call that enqueued it began, both on the
+host's monotonic clock. So no queue needs a result to be measured, and all are measured alike. This module uses the standard library
+only, because it is imported in the environment of every queue.
 
     program one URL COUNT       enqueue one by one                  {"seconds": …, "cpu": …}
     program many URL COUNT      enqueue in batches                  the same
     program pick_up URL COUNT   one at a time on an idle system     {"ms": […]}
     program trip URL COUNT      enqueue and await the result        {"ms": […]}
-    program work URL            a worker, until TERM
+    program work URL            a worker, until SIGTERM
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from typing import Any, Protocol
 
 MARK = struct.Struct("<qq")
 TEXT = "x" * 100
-TRIP = -1  # given instead of a time: the handler is to answer its text
+TRIP = -1  # This replaces the time if the handler has to return its text.
 _marks = os.open(os.environ["BENCH_MARKS"], os.O_RDWR | os.O_APPEND | os.O_CREAT)
 
 
 def mark(began: int = 0) -> None:
-    """Called first thing by every handler."""
+    """Write the mark. Every handler calls this first."""
     os.write(_marks, MARK.pack(time.monotonic_ns(), began))
 
 
 class Producer(Protocol):
-    """What the bench asks of a peer's client. `many` and `trip` are None where the peer has no such thing."""
+    """The client calls that the benchmark needs. `many` and `trip` are None if the queue lacks them."""
 
     one: Callable[[int], Awaitable[Any]]
     many: Callable[[int], Awaitable[Any]] | None
@@ -50,7 +50,7 @@ def main(producer: Callable[[str], Awaitable[Producer]], work: Callable[[str], A
 
 
 def runner() -> Callable[[Any], Any]:
-    """uvloop where the peer's environment has it."""
+    """Use uvloop if the environment of the queue has it."""
     try:
         import uvloop
     except ImportError:
@@ -61,7 +61,7 @@ def runner() -> Callable[[Any], Any]:
 async def _drive(producer: Callable[[str], Awaitable[Producer]], verb: str, url: str, count: int) -> dict[str, Any]:
     made = await producer(url)
     if verb == "one":
-        await made.one(0)  # connects, and loads its scripts
+        await made.one(0)  # This connects and loads the scripts.
         return await _timed(_repeat(made.one, count - 1))
     if verb == "many":
         if made.many is None:
@@ -94,7 +94,10 @@ async def _timed(work: Awaitable[Any]) -> dict[str, Any]:
 
 
 async def _pick_up(one: Callable[[int], Awaitable[Any]], count: int) -> list[float]:
-    """Milliseconds from the start of the call that enqueues to the handler's first line; without the first, which connects."""
+    """Return the milliseconds from the start of each enqueue call to the handler's first line.
+
+    The first call, which connects, is left out.
+    """
     waits: list[float] = []
     for _ in range(count + 1):
         size = os.fstat(_marks).st_size
@@ -106,5 +109,5 @@ async def _pick_up(one: Callable[[int], Awaitable[Any]], count: int) -> list[flo
             await asyncio.sleep(0.001)
         reached, began = MARK.unpack(os.pread(_marks, MARK.size, size))
         waits.append((reached - began) / 1e6)
-        await asyncio.sleep(0.01)  # idle again
+        await asyncio.sleep(0.01)  # The system is idle again.
     return waits[1:]

@@ -1,4 +1,4 @@
-"""pydocket: 50 tasks at once; with 100 its pool of connections runs out and tasks wait for the redelivery."""
+"""pydocket: 50 tasks at once. With 100 its connection pool runs out and tasks wait for the redelivery."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RQ: SimpleWorker, as its documentation advises for short jobs (the default forks for each)."""
+"""RQ: SimpleWorker, as its documentation advises for short jobs (the default forks for each job)."""
 
 from __future__ import annotations
 

@@ -40,6 +40,6 @@ def work(url: str) -> None:
 
 
 if __name__ == "__main__":
-    import streaq_app  # tasks are named after their module
+    import streaq_app  # Tasks are named after their module.
 
     probe.main(streaq_app.producer, streaq_app.work)

@@ -1,4 +1,4 @@
-"""taskiq with its stream broker, which acknowledges: 100 tasks at once."""
+"""taskiq with its stream broker, which acknowledges messages: 100 tasks at once."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_ratio_below_half_of_the_recorded_one_is_reported(bench: Any) -> None:
     fallen = bench("ratio").fallen
     assert fallen({"drain": 1.0, "enqueue": 2.0}, {"drain": 0.5, "enqueue": 1.0}) == []
     assert fallen({"drain": 1.0, "enqueue": 2.0}, {"drain": 0.49, "enqueue": 3.0}) == [
-        "drain: 0.49 of the bare limit, and 1.00 is recorded"
+        "drain: 0.49 of the bare limit; the recorded ratio is 1.00"
     ]
 
 
