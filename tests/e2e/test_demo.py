@@ -70,7 +70,7 @@ def test_demo_loses_nothing_and_reports_it(temp: Path) -> None:
     assert "40 finished, 0 lost of 40 runs" in said
     assert "920 steps: 0 missing" in said
     for event in ("SIGKILL worker", "drain worker", "host of worker", "kill -9 coordinator", "kill -9 server"):
-        assert re.search(rf"{event}.* → ", said), f"the effect of {event} is not told"
+        assert re.search(rf"{event}.* → ", said), f"the effect of {event} is not reported"
     assert re.search(r"drain worker \d +\d+ +\d+ +0 ", said), "a graceful stop cost a step"
     assert [c for c in said if not c.isprintable() and c != "\n"] == []
 

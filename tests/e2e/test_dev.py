@@ -124,7 +124,7 @@ class Session:
         """Return the exit code after all output was read. The last output may arrive after the process is gone."""
         code = self.process.wait(60)
         self._reader.join(60)
-        assert not self._reader.is_alive(), "somebody has the terminal still"
+        assert not self._reader.is_alive(), "another process still has the terminal open"
         return code
 
     def save(self, text: str) -> None:

@@ -54,11 +54,14 @@ def test_runs_of_a_stopped_process_continue_in_an_idle_process(stage: Stage, cli
     """Check 20 runs with their state: each moves once, and no step is repeated."""
     first = start(stage, grace=60)
     handles = client.enqueue_many([("walks", {})] * 20)
-    wait_until(lambda: len(stage.steps()) == 20, "all are under way", 60)
+    wait_until(lambda: len(stage.steps()) == 20, "all runs have started", 60)
     second = start(stage)
     (old,), (new,) = children(first.pid), children(second.pid)
     assert stop(first) == 0
-    wait_until(lambda: len({e.run for e in stage.events("step") if e.pid == new}) == 20, "all go on in the peer")
+    wait_until(
+        lambda: len({e.run for e in stage.events("step") if e.pid == new}) == 20,
+        "all runs continue in the other process",
+    )
     assert {event.pid for event in stage.events("step")} == {old, new}
     assert {(handle.view().status, handle.view().attempt) for handle in handles} == {(Status.RUNNING, 2)}
     stage.open_gate("enough")
@@ -76,7 +79,7 @@ def test_claim_answered_during_a_drain_leaves_no_run_behind(stage: Stage, client
     fleet = start(stage, proxy.url)
     fault = proxy.hold_next_reply(naming(CLAIM.sha.encode()))
     handles = client.enqueue_many([("walks", {})] * 5)
-    wait_until(fault.happened.is_set, "a claim is under way", 30)
+    wait_until(fault.happened.is_set, "the claim was sent", 30)
     wait_until(lambda: any(handle.view().status == Status.RUNNING for handle in handles), "the server has given them")
     fleet.send_signal(signal.SIGTERM)
     wait_until(lambda: "draining 0 runs" in stage.logs(), "the drain has begun")
@@ -98,7 +101,7 @@ def test_server_that_returns_during_a_drain_receives_every_release(
     with Client(stage.url, stage.namespace) as client:
         fleet = start(stage)
         handles = client.enqueue_many([("walks", {})] * 10)
-        wait_until(lambda: len(stage.steps()) == 10, "all are under way", 30)
+        wait_until(lambda: len(stage.steps()) == 10, "all runs have started", 30)
         server.pause()
         for _ in range(stops):
             fleet.send_signal(signal.SIGTERM)
@@ -127,7 +130,7 @@ def test_drain_without_a_server_ends_and_names_the_runs_left_to_recovery(
     with Client(stage.url, stage.namespace) as client:
         fleet = start(stage, lease=2, grace=3600)
         handles = client.enqueue_many([("walks", {})] * 5)
-        wait_until(lambda: len(stage.steps()) == 5, "all are under way", 30)
+        wait_until(lambda: len(stage.steps()) == 5, "all runs have started", 30)
         server.pause()
         for _ in range(2):
             fleet.send_signal(signal.SIGTERM)

@@ -60,7 +60,7 @@ def test_fleet_restarts_a_killed_embedded_server(make_stage: MakeStage, tmp_path
     with Client(stage.url, stage.namespace) as client:
         handles, delayed = [client.handle(id) for id in ids], client.handle(last)
         assert Counter(handle.wait(120) for handle in handles) == {Status.COMPLETED: 10}
-        assert {handle.result(0) for handle in handles} == {40}, "no message is lost, and none is there twice"
+        assert {handle.result(0) for handle in handles} == {40}, "no message is lost or repeated"
         assert delayed.result(60) == 3
         assert sum(handle.view().counters.strikes for handle in handles) == 0
         kill_server(directory)

@@ -105,7 +105,7 @@ def test_paused_master_is_replaced_and_its_late_answers_are_ignored(
         old.pause()
         stopped = time.monotonic()
         try:
-            wait_until(lambda: made.replaced(tag, old), "another master is there", timeout=60)
+            wait_until(lambda: made.replaced(tag, old), "another node is the master", timeout=60)
             elected = time.monotonic()
             all_moved = wait_until(lambda: _all_moved(stage, elected, handles), "every run has moved", timeout=80)
         finally:

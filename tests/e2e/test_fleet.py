@@ -191,7 +191,7 @@ def test_stop_while_the_server_is_gone_ends_immediately(
     before = stage.now()
     fleet.send_signal(signal.SIGTERM)
     assert fleet.wait(25) == 0, stage.logs()
-    assert stage.now() - before < 20, "it goes on for 30 s where nobody stops it"
+    assert stage.now() - before < 20, "without a stop it continues for 30 s"
 
 
 # ---- ends ------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.matrix("more cases with real processes")
 def wait_for_ticks(stage: Stage, more: int = 50) -> None:
     """Wait until the event loop has run often enough to handle every request."""
     before = len(stage.events("tick"))
-    wait_until(lambda: len(stage.events("tick")) >= before + more, "the handler goes on", timeout=30)
+    wait_until(lambda: len(stage.events("tick")) >= before + more, "the handler continues", timeout=30)
 
 
 def request_drain(how: str, stage: Stage, fleet: int) -> None:

@@ -62,7 +62,7 @@ def kill_one(stage: Stage, fleet: int) -> None:
         working = {event.pid for event in stage.events("saved")}
         return [pid for pid in children(fleet) if pid in working]
 
-    victim = random.choice(wait_until(at_work, "the fleet has a process at work", timeout=60))
+    victim = random.choice(wait_until(at_work, "the fleet has a process that saves", timeout=60))
     with contextlib.suppress(ProcessLookupError):
         os.kill(victim, signal.SIGKILL)
 

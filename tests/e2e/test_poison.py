@@ -77,7 +77,7 @@ def test_most_workers_killed_at_once_are_recovered_after_one_pause(stage: Stage,
     handles = client.enqueue_many([("steps", {"total": 100_000, "seconds": 0.1, "gate": "all"})] * 50)
     wait_for_start(stage, 50)
     stage.fleet(1, lease=4, concurrency=60)
-    wait_until(lambda: stage.logs().count("ready: ") == 7, "the seventh is there", timeout=60)
+    wait_until(lambda: stage.logs().count("ready: ") == 7, "the seventh process is ready", timeout=60)
     tree = [fleet.pid, *children(fleet.pid)]
     for pid in tree:
         os.kill(pid, signal.SIGSTOP)  # No child gets time to notice that its supervisor is gone.
@@ -106,7 +106,7 @@ def test_suspect_gets_its_attempt_although_no_process_is_empty(stage: Stage, cli
     assert poison.wait(90) == Status.DEAD
     # In its third and last attempt the poison was alone. So the run that occupies the process was killed with it twice and not a
     # third time; or once, if the other partition was the first to give the poison to the new process.
-    wait_until(lambda: holder.view().status == Status.RUNNING, "the run that holds the process is at work again")
+    wait_until(lambda: holder.view().status == Status.RUNNING, "the run that occupies the process runs again")
     assert holder.view().counters.recoveries in ((2,) if TOPOLOGY == "one" else (1, 2))
     assert "starting an extra worker process: a suspect run waits" in stage.logs()
 

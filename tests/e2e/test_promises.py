@@ -144,7 +144,7 @@ def test_saves_of_a_worker_that_continues_after_its_lease_are_refused(stage: Sta
     before = has_noticed(stage)
     os.kill(zombie, signal.SIGCONT)
     wait_until(lambda: has_noticed(stage) > before, "the zombie has noticed")
-    assert {event.pid for event in stage.events("offered")} == {zombie}, "it has offered saves, and nobody else has"
+    assert {event.pid for event in stage.events("offered")} == {zombie}, "only this process has offered saves"
     assert {handle.id: stage.saved_state(handle.id) for handle in handles} == dict.fromkeys(newest), "nothing is saved"
     stage.open_gate(str(one_child(awake.pid)))
     wait_until(
@@ -217,10 +217,10 @@ def test_crash_is_noticed_immediately_and_repeats_only_unsaved_work(stage: Stage
     stage.coordinator()
     fleet = stage.fleet(2, lease=LONG, concurrency=RUNS // 2)
     # Each process has half of the runs.
-    wait_until(lambda: stage.logs().count(" ready: ") == 2, "both are there", timeout=60)
+    wait_until(lambda: stage.logs().count(" ready: ") == 2, "both processes are ready", timeout=60)
     handles = client.enqueue_many([("steps", {"total": 20, "seconds": 0.2})] * RUNS)
     wait_for_start(stage, RUNS)
-    wait_until(lambda: len(stage.events("step")) > 2 * RUNS, "steps are under way")
+    wait_until(lambda: len(stage.events("step")) > 2 * RUNS, "the runs do steps")
     killed = one_child(fleet.pid)
     os.kill(killed, signal.SIGKILL)
     assert finished(client, handles, timeout=55) == {Status.COMPLETED: RUNS}

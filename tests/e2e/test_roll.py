@@ -107,7 +107,7 @@ def assert_continues(stage: Stage, handles: Sequence[Handle[Any]]) -> None:
     """Check that each run does another step from now on."""
     before = len(stage.events("saved"))
     wanted = {handle.id for handle in handles}
-    wait_until(lambda: {event.run for event in stage.events("saved")[before:]} >= wanted, "all runs go on", 60)
+    wait_until(lambda: {event.run for event in stage.events("saved")[before:]} >= wanted, "all runs continue", 60)
 
 
 # ---- the new code is good ----------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def test_run_moves_only_once_in_a_roll(stage: Stage, client: Client, deploy: Cal
     assert rolled(stage)[0] == 0
     views = [handle.view() for handle in handles]
     assert Counter((view.counters.releases, view.attempt) for view in views) == {(1, 2): 40}
-    assert {told.code for view in views for told in view.story} == first, "the story knows who had them before"
+    assert {told.code for view in views for told in view.story} == first, "the history names the earlier owners"
     second = {view.code for view in views}
     assert len(first) == len(second) == 1, "a version each"
     assert first != second
@@ -208,7 +208,7 @@ def test_code_that_can_not_be_imported_stops_the_roll_and_the_old_code_continues
     assert_continues(stage, handles)
     assert {handle.view().attempt for handle in handles} == {1}
     deploy(GOOD.format(1))
-    assert rolled(stage)[0] == 0, "mended, it is rolled"
+    assert rolled(stage)[0] == 0, "the fixed code is rolled out"
     all_end_well(stage, handles)
     assert stop(fleet) == 0
 
@@ -225,7 +225,7 @@ def test_code_that_rejects_every_run_stops_the_roll(
     code, said = rolled(stage)
     assert code == 1
     assert "a new process could not start any run of kind 'walks'" in said
-    assert len(before & set(children(fleet.pid))) >= 1, "some of the old go on"
+    assert len(before & set(children(fleet.pid))) >= 1, "some of the old processes continue"
     assert {handle.view().status for handle in handles} <= {Status.RUNNING, Status.DELAYED, Status.QUEUED}
     deploy(GOOD.format(1))
     assert rolled(stage)[0] == 0
@@ -280,7 +280,7 @@ def test_roll_continues_without_its_command_and_a_second_roll_is_refused(
     before = set(children(fleet.pid))
     deploy(GOOD.format("1, waits=True"))
     asked = stage._start("workers", "roll", "--at-once", "2")
-    wait_until(lambda: len(children(fleet.pid)) == 4, "two successors are there")
+    wait_until(lambda: len(children(fleet.pid)) == 4, "two successors have started")
     code, said = rolled(stage)
     assert code == 3
     assert "fleet 'default' is rolling already (requested by" in said
@@ -300,7 +300,7 @@ def test_child_that_dies_during_a_roll_is_replaced(stage: Stage, client: Client,
     (old,) = children(fleet.pid)
     deploy(GOOD.format("1, waits=True"))
     asked = stage._start("workers", "roll")
-    wait_until(lambda: len(children(fleet.pid)) == 2, "a successor is there")
+    wait_until(lambda: len(children(fleet.pid)) == 2, "a successor has started")
     os.kill(old, signal.SIGKILL)
     wait_until(lambda: old not in children(fleet.pid), "the old one is gone")
     stage.open_gate("lifespan")
@@ -318,7 +318,7 @@ def test_supervisor_that_dies_during_a_roll_is_reported_and_the_roll_continues(
     deploy(GOOD.format("1, waits=True"))
     asked = stage._start("workers", "roll")
     lock = Keys(stage.namespace, 0).lock("roll:default")
-    wait_until(lambda: len(children(fleet.pid)) == 2 and stage.place.admin.exists(lock), "a successor is there")
+    wait_until(lambda: len(children(fleet.pid)) == 2 and stage.place.admin.exists(lock), "a successor has started")
     assert 0 < stage.place.admin.pttl(lock) <= 10_000
     fleet.kill()
     assert asked.wait(60) == 1
@@ -338,7 +338,7 @@ def test_fleet_that_is_stopped_during_a_roll_ends(stage: Stage, client: Client, 
     handles = walking(stage, client, 5)
     deploy(GOOD.format("1, waits=True"))
     asked = stage._start("workers", "roll")
-    wait_until(lambda: len(children(fleet.pid)) == 3, "a successor is there")
+    wait_until(lambda: len(children(fleet.pid)) == 3, "a successor has started")
     assert stop(fleet, timeout=60) == 0
     assert asked.wait(60) == 1, output_of(stage, asked)
     assert "the supervisor was stopped during the roll" in output_of(stage, asked)
@@ -365,7 +365,7 @@ def test_killed_fleet_continues_its_runs_when_it_is_restarted(
     killed = len(stage.events("start"))
     before = stage.now()
     start(stage)
-    wait_until(lambda: len(stage.events("start")) - killed >= 20, "all go on", AGES / 2)
+    wait_until(lambda: len(stage.events("start")) - killed >= 20, "all runs continue", AGES / 2)
     print(f"going again {stage.now() - before:.2f} s after the start")
     assert {handle.view().counters.recoveries for handle in handles} == {1}
     assert {worker.pid for worker in client.workers()}.isdisjoint(pids)
@@ -387,7 +387,10 @@ def test_drained_worker_releases_its_runs_and_is_replaced(
 ) -> None:
     fleet = start(stage)
     handles = walking(stage, client, 10)
-    wait_until(lambda: all(one.memory > 2**20 for one in client.workers()), "each has told its memory with a heartbeat")
+    wait_until(
+        lambda: all(one.memory > 2**20 for one in client.workers()),
+        "each worker has reported its memory with a heartbeat",
+    )
     worker, other = client.workers()
     name = {"id": worker.id, "beginning": worker.id[:8], "host:pid": f"{worker.host}:{worker.pid}"}[by]
     stage.run("workers", "drain", name)

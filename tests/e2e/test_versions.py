@@ -76,7 +76,7 @@ class Fleet:
 
 
 def kill_host(process: subprocess.Popen[bytes]) -> None:
-    """Kill a supervisor with all its worker processes: nobody on the host can abandon the runs."""
+    """Kill a supervisor with all its worker processes: no process of the host can abandon the runs."""
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 

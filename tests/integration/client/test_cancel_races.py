@@ -74,7 +74,7 @@ async def test_every_run_has_one_ending_that_matches_the_answer_to_cancel(here: 
         for handle, said in zip(handles, told, strict=True):
             status = here.status(handle.id)
             if said is not Status.RUNNING:
-                assert status == said, "what was told of an ended run stays true"
+                assert status == said, "the answer about an ended run stays true"
             assert here.admin.zscore(here.namespace.keys(0).ended(status), handle.id) is not None
         lists = [
             here.admin.zcard(here.namespace.keys(0).ended(status)) for status in ("completed", "failed", "cancelled")

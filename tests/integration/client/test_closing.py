@@ -152,7 +152,7 @@ async def test_cancelled_worker_leaves_no_connection(server: Server, namespace: 
         task.cancel()
         await asyncio.wait({task})
         await eventually(lambda: connections(server) <= 1, "only the bench is connected")
-        await eventually(lambda: not at_work("Worker", "Claimer", "Inbox"), "nothing of it goes on")
+        await eventually(lambda: not at_work("Worker", "Claimer", "Inbox"), "all its tasks have ended")
 
 
 async def test_cancelled_coordinator_leaves_no_connection(server: Server, namespace: str) -> None:

@@ -92,7 +92,7 @@ def test_first_user_starts_the_server_and_the_last_stops_it(directory: Path) -> 
     second = attach(directory)
     assert ask(first.url, "PING")
     first.close()
-    assert ask(second.url, "PING"), "somebody is still attached"
+    assert ask(second.url, "PING"), "another user is still attached"
     second.close()
     assert not running(directory)
 

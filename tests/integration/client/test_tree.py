@@ -48,7 +48,7 @@ async def test_cancel_reaches_every_run_of_a_growing_tree(here: Bench, told: boo
         assert became[root.id] is Status.RUNNING
         await eventually(lambda: not _open(here), "all of them to end")
         assert {here.status(id) for id in _all(here)} == {"cancelled"}
-        assert set(became) == _all(here), "what was not found was refused"
+        assert set(became) == _all(here), "all other enqueues were refused"
         assert all(here.counters(id).strikes == 0 for id in _all(here))
 
 

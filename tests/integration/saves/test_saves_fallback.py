@@ -89,7 +89,7 @@ class Steps:
         for count, step in enumerate(STEPS, 1):
             if count <= run.state.get("count", 0):
                 continue
-            await eventually(partial(self._let_go, count), f"step {count} to be let go")
+            await eventually(partial(self._let_go, count), f"permission for step {count}")
             run.state["count"] = count
             await step(run)
             run.state["count"] = count  # The first step sets the whole state.
@@ -97,7 +97,7 @@ class Steps:
                 await run.flush()
             self.done = count
         run.messages.append(UNFINISHED)
-        await eventually(lambda: self.allowed > SAVES, "the end to be let go")
+        await eventually(lambda: self.allowed > SAVES, "permission to end")
 
     def _let_go(self, count: int) -> bool:
         return self.allowed >= count
@@ -197,7 +197,7 @@ async def test_old_file_does_not_restore_phases_of_a_finished_turn(here, server,
         if run.attempt == 1:
             async for turn in run.loop(limit=10):
                 output = await run.phase("act", act, turn)
-                await eventually(partial(so_far, turn), f"turn {turn} to be let go")
+                await eventually(partial(so_far, turn), f"permission for turn {turn}")
                 run.messages.append(output)
         return whole(run)
 

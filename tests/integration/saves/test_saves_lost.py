@@ -176,7 +176,7 @@ def scripted(fault: Fault, number: int, parked: asyncio.Event, *, last_flush: bo
                 await run.flush()
                 continue
             run.checkpoint()
-            await eventually(fault.struck, f"save {number} to be struck")
+            await eventually(fault.struck, f"save {number} to fail")
         if last_flush:
             await run.flush()
         run.messages.append(UNFINISHED)

@@ -51,20 +51,20 @@ async def test_roll_report_that_failed_in_an_outage_is_sent_after_it(
     keys = (await drive_async(wire, enter(settings))).keys(0)
     await eventually(lambda: server.admin.zcard(keys.supervisors("default")), "the supervisor is seen", HANG)
     assert (await drive_async(wire, fleet_plans.request_roll(keys, "default", "r1", at_once=1, by="me"))).word == "ok"
-    await eventually(lambda: len(fleet.children) == 2, "a successor is there", HANG)
+    await eventually(lambda: len(fleet.children) == 2, "a successor has started", HANG)
     server.kill()
-    await eventually(lambda: len(fleet.children) == 1, "the successor has given up", HANG)
+    await eventually(lambda: len(fleet.children) == 1, "the successor has ended", HANG)
     server.restart()
     try:
 
         async def told() -> bool:
             return not (await drive_async(wire, fleet_plans.read_roll(keys, "default"))).under_way
 
-        await eventually(told, "the part is told", HANG)
+        await eventually(told, "the report arrives", HANG)
         view = await drive_async(wire, fleet_plans.read_roll(keys, "default"))
         assert [(part.state, part.replaced) for part in view.parts.values()] == [("failed", 0)]
         assert "can't be reached" in next(iter(view.parts.values())).reason
-        assert ready(fleet) == 1, "the old one goes on"
+        assert ready(fleet) == 1, "the old process continues"
     finally:
         fleet.stop()
         await asyncio.wait_for(running, HANG)

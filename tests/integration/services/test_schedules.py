@@ -214,7 +214,7 @@ async def test_coordinator_that_dies_while_firing_loses_no_fire_time(world: Worl
         await world.tick()
         # The coordinator was only slow, and fires now.
         late = await world.ask(schedule_plans.fire(keys, steps, grace=1, now=world.now()))
-        assert [word for word, _ in late] == ["fired"], "it is told of the run that is there"
+        assert [word for word, _ in late] == ["fired"], "the answer names the existing run"
     assert await world.fired("s") == [1, 2, 3]
     assert (await world.view("s")).fired == 3
 

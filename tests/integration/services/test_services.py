@@ -150,7 +150,7 @@ async def test_worker_that_dies_while_a_coordinator_runs_is_recovered_after_one_
     reports = await world.watch(recovery, seconds=1, beating=("w-2",))
     assert reports[0].workers == ("w-1",)
     assert await world.statuses(ids) == ["queued"] * 2
-    assert await world.claim("w-2", 5), "the runs go on elsewhere"
+    assert await world.claim("w-2", 5), "another worker can claim the runs"
 
 
 async def test_worker_with_heartbeats_is_never_recovered(world: World) -> None:
@@ -319,7 +319,7 @@ async def test_run_due_before_the_first_one_rings_the_coordinator(world: World) 
     assert await rung()
     await due.tick()
     await world.enqueue(1, due="+9000")
-    assert not await rung(), "later than the first: nobody need wake"
+    assert not await rung(), "it is due later than the first run, so no bell is needed"
     await world.enqueue(1, due="+200")
     assert await rung()
     assert (await due.tick()).rest == 0.2

@@ -87,7 +87,7 @@ def test_held_request_is_delivered_after_its_client_is_gone(
     valkey_server.admin.set(namespace, "newer")
     proxy.release_requests()
     wait_until(lambda: valkey_server.admin.get(namespace) == b"late", "the late request to overtake the newer one")
-    wait_until(lambda: proxy.late_replies == [b"+OK\r\n"], "the reply that nobody reads")
+    wait_until(lambda: proxy.late_replies == [b"+OK\r\n"], "the reply that no client reads")
     assert proxy.held == 0
 
 
@@ -133,7 +133,7 @@ def test_refused_connections_are_accepted_again_on_the_same_port(proxy: Proxy, c
     proxy.refuse()
     with pytest.raises(redis.ConnectionError, match="refused"):
         connect().ping()
-    assert old.ping(), "what is connected goes on"
+    assert old.ping(), "open connections continue"
     proxy.accept()
     assert connect().ping()
 

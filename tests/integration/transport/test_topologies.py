@@ -231,7 +231,7 @@ def test_write_confirmed_by_all_replicas_survives_a_slow_demotion(
     wait_until(lambda: len(acknowledged) > 30, "some are enqueued")
     before = len(acknowledged)
     group.hand_over()
-    wait_until(lambda: len(acknowledged) > before + 30, "it goes on", timeout=90)
+    wait_until(lambda: len(acknowledged) > before + 30, "acknowledgements continue", timeout=90)
     stop.set()
     for thread in threads:
         thread.join(60)

@@ -262,7 +262,7 @@ async def test_sent_request_stays_unconfirmed_after_a_refused_reconnect(
     await made.ask([PING])
     plan = attempt_plans.complete(store.keys, run.id, run.token, b"r", now=store.at)
     caller = asyncio.create_task(drive_async(made, plan, 0.5))
-    await eventually(lambda: proxy.held == 1, "the trip to be under way")
+    await eventually(lambda: proxy.held == 1, "the trip to be sent")
     proxy.refuse()
     with pytest.raises(Unconfirmed, match="may have been carried out"):
         await caller
@@ -328,7 +328,7 @@ async def test_cancelling_a_caller_does_not_affect_the_trip(
         )
         for run in runs
     ]
-    await eventually(lambda: proxy.held == 1, "the trip to be under way")
+    await eventually(lambda: proxy.held == 1, "the trip to be sent")
     callers[1].cancel()
     with pytest.raises(asyncio.CancelledError):
         await callers[1]

@@ -62,7 +62,9 @@ async def test_verdict_shows_the_line_of_the_mistake_and_no_line_of_this_package
         f'File "{folder / "app.py"}", line 1, in <module>',
         f'File "{folder / "helping.py"}", line 3, in <module>',
     ]
-    assert set(verdict.files) >= {str(folder / "app.py"), str(folder / "helping.py")}, "where it will be mended"
+    assert set(verdict.files) >= {str(folder / "app.py"), str(folder / "helping.py")}, (
+        "the files in which the mistake will be fixed"
+    )
 
 
 async def test_output_of_a_module_is_not_taken_for_the_verdict(folder: Path) -> None:

@@ -62,8 +62,8 @@ async def test_server_pause_longer_than_a_lease_gives_no_strike(here, server):
     await eventually(lambda: _same(turns), "the loop to wait")
     server.resume()
     count = len(turns)
-    await eventually(lambda: len(turns) > count + 3, "the loop to go on")
-    assert worker._membership.leases[0] is lease, "nobody took its lease"
+    await eventually(lambda: len(turns) > count + 3, "the loop to continue")
+    assert worker._membership.leases[0] is lease, "the worker keeps its lease"
     go.set()
     assert await here.outcome(id) == "completed"
     counters = here.counters(id)
@@ -132,7 +132,7 @@ async def test_result_returned_in_doubt_is_recorded_afterwards(here, server):
     await performing(worker, 2)
     await asyncio.to_thread(server.kill)
     go.set()
-    await eventually(lambda: stopped == [other], "the doubt to stop the one that is at work")
+    await eventually(lambda: stopped == [other], "the doubt to stop the running handler")
     tries = worker._wire.trips
     await eventually(lambda: worker._wire.trips > tries + 2, "the ending of the other to be tried again and again")
     await asyncio.to_thread(server.start)

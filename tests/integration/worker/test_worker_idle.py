@@ -174,7 +174,7 @@ async def test_claim_withdrawn_before_it_starts_occupies_no_slot(
             return reserved
 
         monkeypatch.setattr(SlotTable, "reserve", told_meanwhile)
-        await eventually(lambda: worker.outdated, "the worker was told")
+        await eventually(lambda: worker.outdated, "the worker knows the newer code")
         await here.until(await here.enqueue("double"), "completed")
 
 

@@ -526,7 +526,7 @@ async def test_unfit_inputs_are_rejected_with_a_strike_only_if_the_kind_has_work
     here.worker(runs)
     id = await here.enqueue("square", {"m": 1})
     assert await here.outcome(id) == "delayed"
-    assert here.counters(id).strikes == 0, "nobody knows yet whether the kind or the run is at fault"
+    assert here.counters(id).strikes == 0, "it is not known yet whether the kind or the run is at fault"
     good = await here.enqueue("square", {"n": 3})
     assert await here.outcome(good) == "completed"
     for strike in (1, 2, 3):

@@ -97,7 +97,7 @@ async def test_worker_drains_on_request_and_keeps_its_grace(here: Bench) -> None
     await performing(worker)
     keys, name = here.namespace.keys(0), worker._membership.leases[0].worker
     assert await here.do(fleet_plans.drain(keys, name))
-    assert await here.do(fleet_plans.drain(keys, name)), "asked twice it keeps its grace"
+    assert await here.do(fleet_plans.drain(keys, name)), "a second request does not end the grace"
     await eventually(lambda: worker._shutdown.deadline is not None, "it drains")
     assert here.status(id) == "running"
     go.set()

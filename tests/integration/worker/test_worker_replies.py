@@ -170,11 +170,11 @@ async def test_timed_out_claim_that_arrives_late_loses_no_run(here, proxy, told)
     await eventually(lambda: proxy.held, "the claim to be on its way")
     proxy.refuse()
     number = lease.number
-    await eventually(lambda: lease.floor >= number, "the claim to be given up")
+    await eventually(lambda: lease.floor >= number, "the claim to time out")
     if told:
         worker._heartbeat.poke(lease)
         floor = here.namespace.keys(0).worker(lease.worker)
-        await eventually(lambda: int(here.admin.hget(floor, "floor")) >= number, "the floor to be told")
+        await eventually(lambda: int(here.admin.hget(floor, "floor")) >= number, "the floor to reach the server")
     proxy.release_requests()
     await eventually(lambda: proxy.late_replies, "the late claim")
     if told:
@@ -212,7 +212,7 @@ async def test_runs_of_a_timed_out_claim_are_released_after_the_next_claim(here,
     proxy.refuse()
     lease = worker._membership.leases[0]
     number = lease.number
-    await eventually(lambda: lease.floor >= number, "the claim to be given up")
+    await eventually(lambda: lease.floor >= number, "the claim to time out")
     proxy.release_requests()
     assert await here.until(id, "running") == "running"
     assert not begun
