@@ -243,7 +243,7 @@ def test_interrupt_while_waiting_prints_no_traceback(shell: Shell, client: Clien
     assert (process.returncode, err) == (130, "")
 
 
-# ---- looking ---------------------------------------------------------------------------------------------------------
+# ---- commands that read ----------------------------------------------------------------------------------------------
 
 
 def test_status_prints_counts_and_names_what_is_missing(shell: Shell) -> None:
@@ -313,7 +313,7 @@ def test_user_text_is_printed_without_markup_or_escape_sequences(shell: Shell) -
     assert "\x1b" not in shown
 
 
-# ---- changing --------------------------------------------------------------------------------------------------------
+# ---- commands that change runs ---------------------------------------------------------------------------------------
 
 
 def test_cancel_and_revive_runs_by_id(shell: Shell, client: Client) -> None:
@@ -423,7 +423,7 @@ def test_evicting_server_is_rejected_with_the_command_that_fixes_it(shell: Shell
     assert "CONFIG SET maxmemory-policy noeviction" in shell("start", "--url", server.url).failed_with(3)
 
 
-# ---- everywhere ------------------------------------------------------------------------------------------------------
+# ---- every command ---------------------------------------------------------------------------------------------------
 
 COMMANDS = [
     ("coordinator", ["init"]),

@@ -91,7 +91,7 @@ def test_ctrl_c_leaves_no_files_and_no_processes(temp: Path, moment: str) -> Non
     assert "Traceback" not in said
 
 
-# ---- what it counts --------------------------------------------------------------------------------------------------
+# ---- counts of the demo ----------------------------------------------------------------------------------------------
 
 STEPS = 4
 KILLED, OTHER, PRODUCER = 1, 2, 9

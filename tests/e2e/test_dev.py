@@ -27,7 +27,7 @@ pytestmark = pytest.mark.matrix("more cases with real processes")
 START = Callable[..., "Session"]
 
 # The steps end when the test opens a gate, so a slow machine can not finish them before the test has looked.
-AGES = 100_000
+MANY_STEPS = 100_000
 CODE = """
 import asyncio, os
 from workers import AsyncRun, Registry
@@ -182,7 +182,7 @@ def steps_by_process(result: object, total: int | None = None) -> list[str]:
 def test_saving_a_file_rolls_and_the_run_continues_in_the_new_code(start: START, client: Client) -> None:
     session = start("--processes", "2")
     session.shows(" ready: ", 2)
-    handle = client.enqueue("steps", {"total": AGES})
+    handle = client.enqueue("steps", {"total": MANY_STEPS})
     session.shows("step 3 by one")
     # The new file has the same length, and perhaps the same time of change in seconds.
     session.save(CODE.replace('"one"', '"two"'))
@@ -238,7 +238,7 @@ def test_stop_while_the_import_fails_ends_the_process(folder: Path, start: START
 def test_code_that_imports_but_can_not_start_leaves_the_old_code_running(start: START, client: Client) -> None:
     session = start()
     session.shows(" ready: ")
-    handle = client.enqueue("steps", {"total": AGES})
+    handle = client.enqueue("steps", {"total": MANY_STEPS})
     session.shows("step 3 by one")
     session.save(CODE.replace("Registry()", "Registry(lifespan=lambda: 1 / 0)"))
     session.shows("the lifespan raised ZeroDivisionError")
@@ -253,7 +253,7 @@ def test_runs_continue_in_the_next_session(folder: Path, start: START, client: C
     """Check that Ctrl-C releases the runs with all their progress."""
     session = start()
     session.shows(" ready: ")
-    handle = client.enqueue("steps", {"total": AGES})
+    handle = client.enqueue("steps", {"total": MANY_STEPS})
     session.shows("step 5 by one")
     assert session.interrupt() == 0
     view = handle.view()
@@ -272,7 +272,7 @@ def test_runs_continue_in_the_next_session(folder: Path, start: START, client: C
 def test_runs_survive_a_kill_of_all_processes_of_the_terminal(folder: Path, start: START, client: Client) -> None:
     session = start()
     session.shows(" ready: ")
-    handle = client.enqueue("steps", {"total": AGES})
+    handle = client.enqueue("steps", {"total": MANY_STEPS})
     session.shows("step 5 by one")
     orphans = children(session.process.pid)
     session.process.kill()
@@ -303,7 +303,7 @@ def test_print_to_a_closed_pipe_does_not_fail_the_run(folder: Path, start: START
 def test_closed_terminal_stops_the_session(start: START, client: Client) -> None:
     session = start()
     session.shows(" ready: ")
-    handle = client.enqueue("steps", {"total": AGES})
+    handle = client.enqueue("steps", {"total": MANY_STEPS})
     session.shows("step 3 by one")
     session.hang_up()
     assert session.process.wait(60) == 0

@@ -31,7 +31,7 @@ RUNS = int(os.environ.get("RUNS_TEST_DOCTOR_RUNS", "5000"))
 SLOWEST_MS = 50  # The limit of the requirement. A check takes about one.
 
 
-class Clinic:
+class DoctorConnection:
     """A doctor with a connection of its own."""
 
     def __init__(self, url: str, namespace: str) -> None:
@@ -43,19 +43,19 @@ class Clinic:
 
 
 @pytest.fixture
-def clinic(stage: Stage) -> Iterator[Clinic]:
-    made = Clinic(stage.urls["coordinator"], stage.namespace)
+def clinic(stage: Stage) -> Iterator[DoctorConnection]:
+    made = DoctorConnection(stage.urls["coordinator"], stage.namespace)
     yield made
     made.wire.close()
 
 
-class Busy:
+class BusyNamespace:
     """Runs that come and go while their processes are killed.
 
     A doctor checks the namespace whenever the test polls for the end.
     """
 
-    def __init__(self, stage: Stage, client: Client, clinic: Clinic) -> None:
+    def __init__(self, stage: Stage, client: Client, clinic: DoctorConnection) -> None:
         self.stage, self.client, self.clinic = stage, client, clinic
         self.choose = random.Random(5)
         self.looks = self.kills = 0
@@ -116,11 +116,11 @@ class Busy:
 
 @pytest.mark.matrix("more cases with real processes")
 def test_doctor_finds_nothing_in_a_busy_namespace_with_killed_processes(
-    stage: Stage, client: Client, clinic: Clinic
+    stage: Stage, client: Client, clinic: DoctorConnection
 ) -> None:
     """Check again and again while enqueues, claims, saves, cancels, endings and recoveries are happening."""
     stage.coordinator()
-    busy = Busy(stage, client, clinic)
+    busy = BusyNamespace(stage, client, clinic)
     wait_until(lambda: busy.killed(4), "four processes to be killed while a doctor looks", timeout=60)
     busy.lose_host()
     wait_until(busy.all_ended, "all runs to end while a doctor looks", timeout=60)
@@ -139,7 +139,9 @@ def coordinator(stage: Stage, *words: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_doctor_command_reports_repairs_and_sets_the_exit_code(stage: Stage, client: Client, clinic: Clinic) -> None:
+def test_doctor_command_reports_repairs_and_sets_the_exit_code(
+    stage: Stage, client: Client, clinic: DoctorConnection
+) -> None:
     handle = client.enqueue("k")
     keys, many = clinic.space.keys_of(handle.id), clinic.space.partitions
     partitions = f"{many} partition{'s' if many > 1 else ''}"

@@ -37,7 +37,7 @@ def start(stage: Stage, url: str = "", **options: float) -> subprocess.Popen[byt
     return fleet
 
 
-def cost_nothing(handles: Sequence[Handle[Any]]) -> None:
+def assert_no_cost(handles: Sequence[Handle[Any]]) -> None:
     counters = [handle.view().counters for handle in handles]
     assert {(one.strikes, one.failures, one.recoveries) for one in counters} == {(0, 0, 0)}
 
@@ -70,7 +70,7 @@ def test_runs_of_a_stopped_process_continue_in_an_idle_process(stage: Stage, cli
         assert [event.number for event in stage.steps()[handle.id]] == list(range(result + 1)), (
             "a step is not there once"
         )
-    cost_nothing(handles)
+    assert_no_cost(handles)
     assert stop(second) == 0
 
 
@@ -87,7 +87,7 @@ def test_claim_answered_during_a_drain_leaves_no_run_behind(stage: Stage, client
     assert fleet.wait(60) == 0, stage.logs()
     assert Counter(handle.view().status for handle in handles) == {Status.QUEUED: 5}
     assert not stage.events("step"), "nothing was begun for a moment"
-    cost_nothing(handles)
+    assert_no_cost(handles)
     assert not client.workers()
 
 
@@ -111,7 +111,7 @@ def test_server_that_returns_during_a_drain_receives_every_release(
         assert fleet.wait(60) == 0, stage.logs()
         assert Counter(handle.view().status for handle in handles) == {Status.QUEUED: 10}
         assert {handle.view().counters.releases for handle in handles} == {1}
-        cost_nothing(handles)
+        assert_no_cost(handles)
         assert not client.workers()
         done = {event.run: event.number for event in stage.events("over")}
         assert {handle.id: handle.view().iteration for handle in handles} == done, "the newest state came along"
@@ -180,7 +180,7 @@ def test_handlers_that_resist_a_stop_are_released(stage: Stage, client: Client) 
         assert stop(fleet) == 0, stage.logs()
         views = [handle.view() for handle in handles]
         assert Counter((view.status, view.attempt) for view in views) == {(Status.QUEUED, attempt): len(handles)}
-        cost_nothing(handles)
+        assert_no_cost(handles)
         fleet = start(stage, grace=0.2)
     stage.open_gate("enough")
     assert Counter(handle.wait(60) for handle in handles) == {Status.COMPLETED: len(handles)}

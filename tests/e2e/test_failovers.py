@@ -23,11 +23,11 @@ RUNS, STEPS = 100, 30
 P = 4
 
 
-def finished(client: Client, handles: Sequence[Handle[Any]], timeout: float = 100) -> Counter[Status]:
+def wait_for_endings(client: Client, handles: Sequence[Handle[Any]], timeout: float = 100) -> Counter[Status]:
     return Counter(handle.wait(timeout) for handle in client.wait(handles, timeout))
 
 
-def begun(stage: Stage, client: Client, durability: str = "replicated(1)") -> list[Handle[Any]]:
+def start_runs(stage: Stage, client: Client, durability: str = "replicated(1)") -> list[Handle[Any]]:
     """Start a coordinator and two worker processes, and wait until all runs have started."""
     stage.run("coordinator", "init", "--partitions", str(P), "--durability", durability)
     stage.coordinator()
@@ -37,7 +37,7 @@ def begun(stage: Stage, client: Client, durability: str = "replicated(1)") -> li
     return handles
 
 
-def all_moved_after(stage: Stage, moment: float, handles: Sequence[Handle[Any]]) -> float:
+def seconds_until_all_moved(stage: Stage, moment: float, handles: Sequence[Handle[Any]]) -> float:
     """Return the seconds from the given time until each run has done another step (or has ended)."""
     first: dict[str, float] = {}
     ended: set[str] = set()
@@ -53,9 +53,9 @@ def all_moved_after(stage: Stage, moment: float, handles: Sequence[Handle[Any]])
     return max(first.values(), default=moment) - moment
 
 
-def nothing_lost(stage: Stage, client: Client, handles: Sequence[Handle[Any]]) -> None:
+def assert_nothing_lost(stage: Stage, client: Client, handles: Sequence[Handle[Any]]) -> None:
     """Check that each run has one ending, with all its steps and no strike."""
-    assert finished(client, handles) == {Status.COMPLETED: RUNS}
+    assert wait_for_endings(client, handles) == {Status.COMPLETED: RUNS}
     assert {handle.result() for handle in handles} == {STEPS}
     counters = [handle.view().counters for handle in handles]
     assert {(c.strikes, c.failures) for c in counters} == {(0, 0)}
@@ -72,16 +72,16 @@ def test_sentinel_failover_loses_no_run_and_gives_no_strike(
     group = start_group(kind)
     stage = make_stage(group.url)
     with Client(stage.url, stage.namespace, timeout=50) as client:
-        handles = begun(stage, client)
+        handles = start_runs(stage, client)
         old = group.master
         killed = time.monotonic()
         old.kill()
         more = client.enqueue("steps", {"total": 1})  # This run starts while there is no master.
         wait_until(lambda: group.failed_over(old), "the sentinels have chosen another master", timeout=60)
         elected = time.monotonic()
-        nothing_lost(stage, client, handles)
+        assert_nothing_lost(stage, client, handles)
         assert more.wait(30) is Status.COMPLETED
-        moved = all_moved_after(stage, killed, handles)
+        moved = seconds_until_all_moved(stage, killed, handles)
     record_property("seconds until another master", round(elected - killed, 1))
     record_property("seconds until every run moved", round(moved, 1))
     print(f"another master after {elected - killed:.1f} s, every run has moved after {moved:.1f} s")
@@ -99,7 +99,7 @@ def test_paused_master_is_replaced_and_its_late_answers_are_ignored(
     made: Group | Cluster = start_group() if topology == "sentinel" else start_cluster()
     stage = make_stage(made.url)
     with Client(stage.url, stage.namespace, timeout=50) as client:
-        handles = begun(stage, client)
+        handles = start_runs(stage, client)
         tag = f"{{{stage.namespace}:0}}"
         old: Server = made.master if isinstance(made, Group) else made.master_of(tag)
         old.pause()
@@ -110,7 +110,7 @@ def test_paused_master_is_replaced_and_its_late_answers_are_ignored(
             all_moved = wait_until(lambda: _all_moved(stage, elected, handles), "every run has moved", timeout=80)
         finally:
             old.resume()
-        nothing_lost(stage, client, handles)
+        assert_nothing_lost(stage, client, handles)
     print(f"another master after {elected - stopped:.1f} s, every run has moved after {all_moved - stopped:.1f} s")
 
 
@@ -130,7 +130,7 @@ def test_cluster_loses_no_run_through_a_kill_a_failover_and_a_resharding(
     cluster = start_cluster(kind)
     stage = make_stage(cluster.url)
     with Client(stage.url, stage.namespace, timeout=50) as client:
-        handles = begun(stage, client)
+        handles = start_runs(stage, client)
         tags = [f"{{{stage.namespace}:{partition}}}" for partition in range(P)]
         cluster.reshard(tags[1])
         cluster.hand_over(tags[2])
@@ -140,7 +140,7 @@ def test_cluster_loses_no_run_through_a_kill_a_failover_and_a_resharding(
         victim.kill()  # The failover is forced with whatever the replica has received.
         wait_until(lambda: cluster.replaced(tags[0], victim), "a replica has taken over", timeout=60)
         victim.restart()  # Without a replica, the server confirms nothing.
-        nothing_lost(stage, client, handles)
+        assert_nothing_lost(stage, client, handles)
 
 
 @pytest.mark.timeout(240)
@@ -154,7 +154,7 @@ def test_stopped_master_does_not_affect_other_partitions(
     cluster = start_cluster(replicas=0)
     stage = make_stage(cluster.url)
     with Client(stage.url, stage.namespace, timeout=50) as client:
-        handles = begun(stage, client, "local")
+        handles = start_runs(stage, client, "local")
         zero = cluster.master_of(f"{{{stage.namespace}:0}}")
         tags = [f"{{{stage.namespace}:{partition}}}" for partition in range(P)]
         served = {tag: cluster.master_of(tag) for tag in tags}
@@ -175,7 +175,7 @@ def test_stopped_master_does_not_affect_other_partitions(
         print(f"longest pause between two steps of a run elsewhere: {max(gaps):.2f} s (a step takes 0.3 s)")
         assert max(gaps) < 5.0, "a run of another partition was held up"
         victim.restart()
-        nothing_lost(stage, client, handles)
+        assert_nothing_lost(stage, client, handles)
     assert all(stop(process) in (0, 1) for process in stage.started[1:])
 
 

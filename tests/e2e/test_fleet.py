@@ -26,11 +26,11 @@ from workers.process.options import WorkerOptions
 from workers.supervisor.supervisor import Supervisor
 
 APP, HARD = "tests.e2e.app:runs", "tests.e2e.fleet_app:runs"
-AGES = 60.0  # This lease is longer than any test.
+LONG_LEASE = 60.0  # This lease is longer than any test.
 
 
 def start(
-    stage: Stage, *places: str, processes: int = 1, grace: float = 5.0, lease: float = AGES
+    stage: Stage, *places: str, processes: int = 1, grace: float = 5.0, lease: float = LONG_LEASE
 ) -> subprocess.Popen[bytes]:
     """Start a fleet whose leases outlast the test, so that only the supervisor can free the runs of a dead child."""
     options = ["--processes", processes, "--concurrency", 20, "--lease", lease, "--grace", grace]
@@ -80,7 +80,7 @@ def test_runs_of_a_killed_child_restart_elsewhere_immediately(stage: Stage, clie
     wait_until(
         lambda: hit == {e.run for e in stage.events("start") if e.run in hit and e.pid != pid},
         "all are elsewhere",
-        AGES / 2,
+        LONG_LEASE / 2,
     )
     assert {handle.view().status for handle in handles} == {Status.RUNNING}
     assert stop(fleet) == 0
@@ -93,7 +93,7 @@ def test_killed_child_is_abandoned_although_its_own_processes_live_on(
     """Leave a forked process behind that holds the child's pipes open: the supervisor must not wait until they close."""
     fleet = start(stage)
     handle = client.enqueue("forks", {})
-    assert handle.result(AGES / 2) == "went on"
+    assert handle.result(LONG_LEASE / 2) == "went on"
     assert not any(gone(pid) for pid in orphans()), "the test shows nothing if they have ended"
     assert len(orphans()) == 2
     assert stop(fleet) == 0
@@ -117,7 +117,7 @@ def test_standard_input_of_a_handler_is_empty(stage: Stage, client: Client) -> N
     assert client.enqueue("reads_stdin", {}).result(60) == ""
 
 
-# ---- children that can't begin ---------------------------------------------------------------------------------------
+# ---- children that can't start ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.matrix("more cases with real processes")
@@ -194,7 +194,7 @@ def test_stop_while_the_server_is_gone_ends_immediately(
     assert stage.now() - before < 20, "without a stop it continues for 30 s"
 
 
-# ---- ends ------------------------------------------------------------------------------------------------------------
+# ---- shutdown --------------------------------------------------------------------------------------------------------
 
 
 def test_children_of_a_killed_supervisor_drain_and_end(stage: Stage, client: Client) -> None:
@@ -255,7 +255,7 @@ async def test_child_that_does_not_end_is_killed_without_a_strike(
 ) -> None:
     """Block the event loop of the child, so that it does not handle the signal."""
     monkeypatch.setenv("JOURNAL", str(stage.journal))
-    options = WorkerOptions(Settings(stage.urls["worker"], stage.namespace), grace=0.5, lease=AGES)
+    options = WorkerOptions(Settings(stage.urls["worker"], stage.namespace), grace=0.5, lease=LONG_LEASE)
     fleet = Supervisor(["tests.e2e.fleet_app:blocking"], options, exit_timeout=1.0)
     running = asyncio.create_task(fleet.run())
     handle = await asyncio.to_thread(client.enqueue, "blocks", {})
@@ -266,7 +266,7 @@ async def test_child_that_does_not_end_is_killed_without_a_strike(
     assert (view.status, view.counters.strikes, view.counters.recoveries) == (Status.QUEUED, 0, 1)
 
 
-# ---- what others see -------------------------------------------------------------------------------------------------
+# ---- what other users and processes see ------------------------------------------------------------------------------
 
 
 def test_process_arguments_contain_no_secret(

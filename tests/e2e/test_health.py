@@ -154,7 +154,7 @@ def test_used_health_port_stops_both_commands_before_they_start(stage: Stage) ->
     ]
 
 
-# ---- beside a fleet --------------------------------------------------------------------------------------------------
+# ---- a coordinator with a fleet --------------------------------------------------------------------------------------
 
 
 def test_coordinator_of_a_fleet_works_and_stops_last(stage: Stage, client: Client) -> None:

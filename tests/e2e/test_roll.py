@@ -21,7 +21,7 @@ from coordinator.store.keys import Keys
 from tests.e2e.processes import ROOT, Stage, children, stop
 from tests.waiting import wait_until
 
-AGES = 60.0
+LONG_LEASE = 60.0
 ROLLS = int(os.environ.get("RUNS_TEST_ROLLS", "2"))
 GOOD = "from tests.e2e.roll_app import registry\nruns = registry({})\n"
 
@@ -52,7 +52,7 @@ def start(stage: Stage, processes: int = 2, concurrency: int = 50, grace: float 
         "--concurrency",
         concurrency,
         "--lease",
-        AGES,
+        LONG_LEASE,
         "--grace",
         grace,
         "--timeout",
@@ -67,7 +67,7 @@ def ready(stage: Stage, count: int) -> None:
     wait_until(lambda: stage.logs().count(" ready: ") >= count, f"{count} processes are ready", timeout=60)
 
 
-def rolled(stage: Stage, *options: str, timeout: float = 240) -> tuple[int, str]:
+def run_roll(stage: Stage, *options: str, timeout: float = 240) -> tuple[int, str]:
     """Return the exit code of `workers roll` and its output."""
     asked = stage._start("workers", "roll", *options)
     code = asked.wait(timeout)
@@ -78,14 +78,14 @@ def output_of(stage: Stage, process: subprocess.Popen[bytes]) -> str:
     return (stage.directory / f"log-{stage.started.index(process)}").read_text()
 
 
-def walking(stage: Stage, client: Client, count: int) -> list[Handle[Any]]:
+def start_runs(stage: Stage, client: Client, count: int) -> list[Handle[Any]]:
     """Return runs that have started and have saved something."""
     handles = client.enqueue_many([("walks", {})] * count)
     wait_until(lambda: len({event.run for event in stage.events("saved")}) == count, "all have saved a step", 120)
     return list(handles)
 
 
-def all_end_well(stage: Stage, handles: Sequence[Handle[Any]]) -> None:
+def assert_all_end_well(stage: Stage, handles: Sequence[Handle[Any]]) -> None:
     """Check that no run is lost, failed or has a strike, that all steps are done, and that no acknowledged step was repeated."""
     stage.open_gate("enough")
     results = [handle.result(120) for handle in handles]
@@ -110,33 +110,33 @@ def assert_continues(stage: Stage, handles: Sequence[Handle[Any]]) -> None:
     wait_until(lambda: {event.run for event in stage.events("saved")[before:]} >= wanted, "all runs continue", 60)
 
 
-# ---- the new code is good ----------------------------------------------------------------------------------------------
+# ---- the new code works ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.matrix("more cases with real processes")
 @pytest.mark.timeout(900)
 def test_repeated_rolls_lose_no_run(stage: Stage, client: Client, deploy: Callable[[str], None]) -> None:
     fleet = start(stage, processes=4, concurrency=100)
-    handles = walking(stage, client, 200)
+    handles = start_runs(stage, client, 200)
     for number in range(ROLLS):
         before = set(children(fleet.pid))
         deploy(GOOD.format(1) + f"# {number}\n")
-        code, said = rolled(stage)
+        code, said = run_roll(stage)
         assert (code, "4 processes replaced" in said) == (0, True), said
         assert len(children(fleet.pid)) == 4
         assert not before & set(children(fleet.pid))
     assert_continues(stage, handles)
-    all_end_well(stage, handles)
+    assert_all_end_well(stage, handles)
     assert stop(fleet) == 0
 
 
 def test_run_moves_only_once_in_a_roll(stage: Stage, client: Client, deploy: Callable[[str], None]) -> None:
     """Check that it moves once if the new processes have room for it, and that it knows its previous worker."""
     fleet = start(stage, processes=4, concurrency=40)
-    handles = walking(stage, client, 40)
+    handles = start_runs(stage, client, 40)
     first = {worker.code for worker in client.workers()}
     deploy(GOOD.format(1) + "# another\n")
-    assert rolled(stage)[0] == 0
+    assert run_roll(stage)[0] == 0
     views = [handle.view() for handle in handles]
     assert Counter((view.counters.releases, view.attempt) for view in views) == {(1, 2): 40}
     assert {told.code for view in views for told in view.story} == first, "the history names the earlier owners"
@@ -144,19 +144,19 @@ def test_run_moves_only_once_in_a_roll(stage: Stage, client: Client, deploy: Cal
     assert len(first) == len(second) == 1, "a version each"
     assert first != second
     assert {worker.code for worker in client.workers()} == second
-    all_end_well(stage, handles)
+    assert_all_end_well(stage, handles)
     assert stop(fleet) == 0
 
 
 def test_sighup_rolls_the_fleet(stage: Stage, client: Client, deploy: Callable[[str], None]) -> None:
     fleet = start(stage)
-    handles = walking(stage, client, 10)
+    handles = start_runs(stage, client, 10)
     before = set(children(fleet.pid))
     fleet.send_signal(signal.SIGHUP)
     wait_until(lambda: "roll finished: 2 of 2 replaced" in stage.logs(), "the roll is over", 120)
     assert len(children(fleet.pid)) == 2
     assert not before & set(children(fleet.pid))
-    all_end_well(stage, handles)
+    assert_all_end_well(stage, handles)
     assert stop(fleet) == 0
 
 
@@ -165,7 +165,7 @@ def test_supervisors_of_a_fleet_roll_one_after_the_other(
     stage: Stage, client: Client, deploy: Callable[[str], None]
 ) -> None:
     fleets = [start(stage), start(stage)]
-    handles = walking(stage, client, 10)
+    handles = start_runs(stage, client, 10)
     before = {pid for fleet in fleets for pid in children(fleet.pid)}
     asked = stage._start("workers", "roll", "--json")
     both = []
@@ -183,21 +183,21 @@ def test_supervisors_of_a_fleet_roll_one_after_the_other(
     told = json.loads(output_of(stage, asked))
     assert (told["rolled"], told["replaced"], len(told["parts"])) == (True, 4, 2)
     assert not before & {pid for fleet in fleets for pid in children(fleet.pid)}
-    all_end_well(stage, handles)
+    assert_all_end_well(stage, handles)
     assert [stop(fleet) for fleet in fleets] == [0, 0]
 
 
-# ---- the new code is no good -------------------------------------------------------------------------------------------
+# ---- the new code does not work ----------------------------------------------------------------------------------------
 
 
 def test_code_that_can_not_be_imported_stops_the_roll_and_the_old_code_continues(
     stage: Stage, client: Client, deploy: Callable[[str], None]
 ) -> None:
     fleet = start(stage)
-    handles = walking(stage, client, 10)
+    handles = start_runs(stage, client, 10)
     before = set(children(fleet.pid))
     deploy("import no_such_module\n")
-    code, said = rolled(stage)
+    code, said = run_roll(stage)
     assert code == 1
     (sentence,) = said.splitlines()
     assert "can't be imported: No module named 'no_such_module' (" in sentence
@@ -208,8 +208,8 @@ def test_code_that_can_not_be_imported_stops_the_roll_and_the_old_code_continues
     assert_continues(stage, handles)
     assert {handle.view().attempt for handle in handles} == {1}
     deploy(GOOD.format(1))
-    assert rolled(stage)[0] == 0, "the fixed code is rolled out"
-    all_end_well(stage, handles)
+    assert run_roll(stage)[0] == 0, "the fixed code is rolled out"
+    assert_all_end_well(stage, handles)
     assert stop(fleet) == 0
 
 
@@ -219,16 +219,16 @@ def test_code_that_rejects_every_run_stops_the_roll(
 ) -> None:
     stage.coordinator()
     fleet = start(stage, processes=3, concurrency=20)
-    handles = walking(stage, client, 30)
+    handles = start_runs(stage, client, 30)
     before = set(children(fleet.pid))
     deploy(GOOD.format("1, misfit=True"))
-    code, said = rolled(stage)
+    code, said = run_roll(stage)
     assert code == 1
     assert "a new process could not start any run of kind 'walks'" in said
     assert len(before & set(children(fleet.pid))) >= 1, "some of the old processes continue"
     assert {handle.view().status for handle in handles} <= {Status.RUNNING, Status.DELAYED, Status.QUEUED}
     deploy(GOOD.format(1))
-    assert rolled(stage)[0] == 0
+    assert run_roll(stage)[0] == 0
     stage.open_gate("enough")
     assert Counter(handle.wait(120) for handle in handles) == {Status.COMPLETED: 30}
     assert stop(fleet) == 0
@@ -237,13 +237,13 @@ def test_code_that_rejects_every_run_stops_the_roll(
 @pytest.mark.matrix("more cases with real processes")
 def test_roll_to_a_new_schema_and_back(stage: Stage, client: Client, deploy: Callable[[str], None]) -> None:
     fleet = start(stage)
-    handles = walking(stage, client, 10)
+    handles = start_runs(stage, client, 10)
     deploy(GOOD.format(2))
-    assert rolled(stage)[0] == 0
+    assert run_roll(stage)[0] == 0
     assert_continues(stage, handles)
     assert {handle.view().schema for handle in handles} == {2}
     deploy(GOOD.format(1))
-    assert rolled(stage)[0] == 0
+    assert run_roll(stage)[0] == 0
     views = [handle.view() for handle in handles]
     assert {view.status for view in views} == {Status.QUEUED}
     (why,) = {view.why for view in views}
@@ -258,16 +258,16 @@ def test_roll_to_a_new_schema_and_back(stage: Stage, client: Client, deploy: Cal
         "an old process took new state"
     )
     deploy(GOOD.format(2))
-    assert rolled(stage)[0] == 0
-    all_end_well(stage, handles)
+    assert run_roll(stage)[0] == 0
+    assert_all_end_well(stage, handles)
     assert stop(fleet) == 0
 
 
-# ---- who asks, and who dies meanwhile ----------------------------------------------------------------------------------
+# ---- roll requests, and processes that die during a roll ---------------------------------------------------------------
 
 
 def test_roll_of_an_unknown_fleet_is_reported(stage: Stage) -> None:
-    code, said = rolled(stage, "--fleet", "elsewhere")
+    code, said = run_roll(stage, "--fleet", "elsewhere")
     assert code == 3
     assert "fleet 'elsewhere' has no running supervisor" in said
 
@@ -281,7 +281,7 @@ def test_roll_continues_without_its_command_and_a_second_roll_is_refused(
     deploy(GOOD.format("1, waits=True"))
     asked = stage._start("workers", "roll", "--at-once", "2")
     wait_until(lambda: len(children(fleet.pid)) == 4, "two successors have started")
-    code, said = rolled(stage)
+    code, said = run_roll(stage)
     assert code == 3
     assert "fleet 'default' is rolling already (requested by" in said
     asked.send_signal(signal.SIGINT)
@@ -296,7 +296,7 @@ def test_roll_continues_without_its_command_and_a_second_roll_is_refused(
 @pytest.mark.matrix("more cases with real processes")
 def test_child_that_dies_during_a_roll_is_replaced(stage: Stage, client: Client, deploy: Callable[[str], None]) -> None:
     fleet = start(stage, processes=1)
-    handles = walking(stage, client, 5)
+    handles = start_runs(stage, client, 5)
     (old,) = children(fleet.pid)
     deploy(GOOD.format("1, waits=True"))
     asked = stage._start("workers", "roll")
@@ -328,14 +328,14 @@ def test_supervisor_that_dies_during_a_roll_is_reported_and_the_roll_continues(
     wait_until(lambda: not stage.place.admin.exists(lock), "the lock is free")
     stage.open_gate("lifespan")
     another = start(stage, processes=1)
-    assert rolled(stage)[0] == 0
+    assert run_roll(stage)[0] == 0
     assert stop(another) == 0
 
 
 @pytest.mark.matrix("more cases with real processes")
 def test_fleet_that_is_stopped_during_a_roll_ends(stage: Stage, client: Client, deploy: Callable[[str], None]) -> None:
     fleet = start(stage)
-    handles = walking(stage, client, 5)
+    handles = start_runs(stage, client, 5)
     deploy(GOOD.format("1, waits=True"))
     asked = stage._start("workers", "roll")
     wait_until(lambda: len(children(fleet.pid)) == 3, "a successor has started")
@@ -354,7 +354,7 @@ def test_killed_fleet_continues_its_runs_when_it_is_restarted(
 ) -> None:
     """Check that the new supervisor notices the dead processes: there is no coordinator, and the lease never expires."""
     fleet = start(stage)
-    handles = walking(stage, client, 20)
+    handles = start_runs(stage, client, 20)
     pids = [fleet.pid, *children(fleet.pid)]
     for pid in pids:
         # No child gets time to notice that its supervisor is gone, and to release its runs.
@@ -365,7 +365,7 @@ def test_killed_fleet_continues_its_runs_when_it_is_restarted(
     killed = len(stage.events("start"))
     before = stage.now()
     start(stage)
-    wait_until(lambda: len(stage.events("start")) - killed >= 20, "all runs continue", AGES / 2)
+    wait_until(lambda: len(stage.events("start")) - killed >= 20, "all runs continue", LONG_LEASE / 2)
     print(f"going again {stage.now() - before:.2f} s after the start")
     assert {handle.view().counters.recoveries for handle in handles} == {1}
     assert {worker.pid for worker in client.workers()}.isdisjoint(pids)
@@ -374,7 +374,7 @@ def test_killed_fleet_continues_its_runs_when_it_is_restarted(
 @pytest.mark.matrix("more cases with real processes")
 def test_other_fleets_on_the_host_are_left_alone(stage: Stage, client: Client, deploy: Callable[[str], None]) -> None:
     start(stage)
-    handles = walking(stage, client, 10)
+    handles = start_runs(stage, client, 10)
     start(stage)
     assert_continues(stage, handles)
     assert {handle.view().attempt for handle in handles} == {1}
@@ -386,7 +386,7 @@ def test_drained_worker_releases_its_runs_and_is_replaced(
     stage: Stage, client: Client, deploy: Callable[[str], None], by: str
 ) -> None:
     fleet = start(stage)
-    handles = walking(stage, client, 10)
+    handles = start_runs(stage, client, 10)
     wait_until(
         lambda: all(one.memory > 2**20 for one in client.workers()),
         "each worker has reported its memory with a heartbeat",
@@ -398,7 +398,7 @@ def test_drained_worker_releases_its_runs_and_is_replaced(
     wait_until(lambda: len(children(fleet.pid)) == 2, "another one is in its place")
     assert other.pid in children(fleet.pid)
     assert_continues(stage, handles)
-    all_end_well(stage, handles)
+    assert_all_end_well(stage, handles)
     unknown = stage._start("workers", "drain", "nobody")
     assert unknown.wait(30) == 3
     assert "there is no worker 'nobody'" in output_of(stage, unknown)

@@ -277,7 +277,7 @@ def test_unanswered_read_is_unreachable_and_not_unconfirmed(proxy, namespace):
         assert handle.view().status is Status.QUEUED
 
 
-# ---- waiting survives
+# ---- waits survive
 
 
 def finish(server: Server, namespace: str, id: str) -> None:

@@ -29,11 +29,11 @@ def connections(server: Server) -> int:
     return len(server.admin.client_list()) - 1
 
 
-async def none_left(server: Server) -> None:
+async def wait_for_no_connections(server: Server) -> None:
     await eventually(lambda: connections(server) == 0, "no connection is left")
 
 
-async def cancelled_again_and_again(work: Coroutine[Any, Any, Any], begun: Callable[[], Awaitable[Any]]) -> None:
+async def cancel_repeatedly(work: Coroutine[Any, Any, Any], begun: Callable[[], Awaitable[Any]]) -> None:
     """Start it, and then cancel it in every turn of the loop until it has ended."""
     task = asyncio.create_task(work)
     await begun()
@@ -43,7 +43,7 @@ async def cancelled_again_and_again(work: Coroutine[Any, Any, Any], begun: Calla
     await asyncio.gather(task, return_exceptions=True)
 
 
-def at_work(*names: str) -> list[str]:
+def unfinished_tasks(*names: str) -> list[str]:
     """Return the tasks of some classes that have not ended."""
     return [text for text in map(repr, asyncio.all_tasks()) if any(f"coro=<{name}." in text for name in names)]
 
@@ -71,7 +71,7 @@ async def test_closed_wire_on_a_hanging_server_opens_no_more_connections(server:
     finally:
         server.resume()
     assert [type(answer).__name__ for answer in answers[2:]] == ["Unreachable"] * 3
-    await none_left(server)
+    await wait_for_no_connections(server)
 
 
 async def test_request_on_a_closed_wire_fails_immediately(server: Server, namespace: str) -> None:
@@ -88,16 +88,16 @@ async def test_wire_is_closed_if_its_close_is_cancelled(server: Server, namespac
     await wire.ask([question(keys)])
     assert connections(server) == 1
     wire.submit(question(keys))  # The request is in progress.
-    await cancelled_again_and_again(wire.close(), next_turn)
-    await none_left(server)
+    await cancel_repeatedly(wire.close(), next_turn)
+    await wait_for_no_connections(server)
 
 
 async def test_bell_is_closed_if_its_close_is_cancelled(server: Server, namespace: str) -> None:
     bell, keys = AsyncBell(address(server.url)), Keys(namespace, 0)
     waiting = asyncio.create_task(bell.wait([keys.wake("c1")], 60.0))
     await eventually(lambda: connections(server) == 1, "the bell waits")
-    await cancelled_again_and_again(bell.close(), next_turn)
-    await none_left(server)
+    await cancel_repeatedly(bell.close(), next_turn)
+    await wait_for_no_connections(server)
     with pytest.raises(Unreachable):
         await waiting
 
@@ -114,7 +114,7 @@ async def test_bell_closed_while_it_connects_does_not_wait(server: Server, names
     async with asyncio.timeout(30):
         with pytest.raises(Unreachable):
             await waiting
-    await none_left(server)
+    await wait_for_no_connections(server)
 
 
 async def test_close_does_not_wait_for_the_tls_shutdown_of_a_hanging_server(
@@ -133,7 +133,7 @@ async def test_close_does_not_wait_for_the_tls_shutdown_of_a_hanging_server(
             await wire.close()
     finally:
         server.resume()
-    await none_left(server)
+    await wait_for_no_connections(server)
 
 
 async def test_cancelled_worker_leaves_no_connection(server: Server, namespace: str) -> None:
@@ -152,7 +152,7 @@ async def test_cancelled_worker_leaves_no_connection(server: Server, namespace: 
         task.cancel()
         await asyncio.wait({task})
         await eventually(lambda: connections(server) <= 1, "only the bench is connected")
-        await eventually(lambda: not at_work("Worker", "Claimer", "Inbox"), "all its tasks have ended")
+        await eventually(lambda: not unfinished_tasks("Worker", "Claimer", "Inbox"), "all its tasks have ended")
 
 
 async def test_cancelled_coordinator_leaves_no_connection(server: Server, namespace: str) -> None:
@@ -161,8 +161,8 @@ async def test_cancelled_coordinator_leaves_no_connection(server: Server, namesp
     async def begun() -> None:
         await eventually(lambda: not coordinator.health().not_ready, "it is ready")
 
-    await cancelled_again_and_again(coordinator.run(), begun)
-    await none_left(server)
+    await cancel_repeatedly(coordinator.run(), begun)
+    await wait_for_no_connections(server)
 
 
 async def test_client_is_closed_if_its_close_is_cancelled(server: Server, namespace: str) -> None:
@@ -172,5 +172,5 @@ async def test_client_is_closed_if_its_close_is_cancelled(server: Server, namesp
     await eventually(lambda: connections(server) == 2, "the reader of its hints waits")
     waiting.cancel()
     await asyncio.wait({waiting})
-    await cancelled_again_and_again(client.close(), next_turn)
-    await none_left(server)
+    await cancel_repeatedly(client.close(), next_turn)
+    await wait_for_no_connections(server)

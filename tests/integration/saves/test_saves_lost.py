@@ -126,7 +126,7 @@ async def here(valkey_server: Server, proxy: Proxy, namespace: str) -> AsyncIter
 
 
 @pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_trip_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a trip time out after a moment instead of five seconds."""
     monkeypatch.setattr(workers.process.worker, "AsyncWire", partial(AsyncWire, trip_seconds=0.3))
 
@@ -145,7 +145,7 @@ def save(number: int) -> Matching:
 
 
 class Fault:
-    """A fault that hits one save. `struck` tells whether it has happened."""
+    """A fault that hits one save. `happened` tells whether it has happened."""
 
     def __init__(self, proxy: Proxy, kind: str, number: int) -> None:
         self._proxy, self.kind = proxy, kind
@@ -156,7 +156,7 @@ class Fault:
             # A reply is lost once, and the wire sends the save again; or twice, and the saver sends a new save.
             self._cuts = [proxy.cut_next_reply(save(number)) for _ in range(1 if kind == "cut" else 2)]
 
-    def struck(self) -> bool:
+    def happened(self) -> bool:
         return all(cut.happened.is_set() for cut in self._cuts) if self._cuts else self._proxy.held > 0
 
 
@@ -176,7 +176,7 @@ def scripted(fault: Fault, number: int, parked: asyncio.Event, *, last_flush: bo
                 await run.flush()
                 continue
             run.checkpoint()
-            await eventually(fault.struck, f"save {number} to fail")
+            await eventually(fault.happened, f"save {number} to fail")
         if last_flush:
             await run.flush()
         run.messages.append(UNFINISHED)
@@ -186,7 +186,7 @@ def scripted(fault: Fault, number: int, parked: asyncio.Event, *, last_flush: bo
     return runs
 
 
-@pytest.mark.usefixtures("hasty")
+@pytest.mark.usefixtures("short_trip_timeout")
 @pytest.mark.parametrize("ending", ["released", "abandoned"])
 @pytest.mark.parametrize("kind", ["cut", "cut twice", "late"])
 @pytest.mark.parametrize("number", range(1, SAVES + 1))
@@ -198,7 +198,7 @@ async def test_save_with_a_lost_reply_or_a_delay_neither_repeats_nor_loses_messa
     id = await here.enqueue("work")
     async with asyncio.timeout(60):
         await parked.wait()
-    assert fault.struck()
+    assert fault.happened()
     if kind == "late" and number % 2:
         proxy.release_requests()  # The other saves arrive when the run has another owner.
         await eventually(lambda: proxy.late_replies, "the late save")

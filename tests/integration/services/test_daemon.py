@@ -98,7 +98,7 @@ async def test_delayed_run_is_enqueued_when_due_in_every_partition(
             await producer.becomes_queued(id)
 
 
-class Drowsy(SystemClock):
+class NeverWakingClock(SystemClock):
     """A clock that never ends a sleep, so that only a bell wakes the service."""
 
     async def asleep(self, seconds: float) -> None:
@@ -106,7 +106,7 @@ class Drowsy(SystemClock):
 
 
 async def test_earlier_delayed_run_wakes_the_coordinator(store_url: str, namespace: str, producer: Producer) -> None:
-    async with running(store_url, namespace, Drowsy()):
+    async with running(store_url, namespace, NeverWakingClock()):
         for partition in (0, 1):
             await producer.enqueue("+60000", partition)
             await producer.becomes_queued(await producer.enqueue("+100", partition))
@@ -199,7 +199,7 @@ class Rested:
 
 
 @dataclass
-class Stubborn:
+class FailingService:
     """A service that raises the given errors first and then ticks without an error."""
 
     errors: list[Exception]
@@ -213,7 +213,7 @@ class Stubborn:
         return Rested()
 
 
-class Hurried(SystemClock):
+class RecordingClock(SystemClock):
     """A clock that records the rests and does not wait."""
 
     def __init__(self) -> None:
@@ -224,8 +224,8 @@ class Hurried(SystemClock):
         await next_turn()
 
 
-async def kept_going(service: Stubborn, ticks: int) -> Hurried:
-    clock = Hurried()
+async def kept_going(service: FailingService, ticks: int) -> RecordingClock:
+    clock = RecordingClock()
     ticking = Ticking(service, clock, Outage(clock))
     task = asyncio.create_task(ticking.run())
     await eventually(lambda: service.ticks >= ticks, f"{ticks} ticks")
@@ -235,21 +235,21 @@ async def kept_going(service: Stubborn, ticks: int) -> Hurried:
 
 
 async def test_failing_tick_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
-    service = Stubborn([RuntimeError("a mistake"), ValueError("another"), Refused("no")])
+    service = FailingService([RuntimeError("a mistake"), ValueError("another"), Refused("no")])
     clock = await kept_going(service, 5)
     assert clock.rests[:4] == [1.0, 1.0, 1.0, 0.0]
     assert [record.exc_info is not None for record in caplog.records] == [True, True]
 
 
 async def test_repeated_failure_is_logged_less_and_less_often(caplog: pytest.LogCaptureFixture) -> None:
-    await kept_going(Stubborn([Refused("no")] * 20), 22)
+    await kept_going(FailingService([Refused("no")] * 20), 22)
     assert len(caplog.records) == 5, "the 1st, 2nd, 4th, 8th and 16th"
     assert not any(record.exc_info for record in caplog.records), "an error of ours is a sentence"
 
 
 async def test_outage_is_logged_at_its_start_and_its_end(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    await kept_going(Stubborn([Unreachable("redis://h can't be reached")] * 20), 22)
+    await kept_going(FailingService([Unreachable("redis://h can't be reached")] * 20), 22)
     said = [record.getMessage() for record in caplog.records]
     assert said[0] == "redis://h can't be reached; trying again"
     assert len(said) == 2

@@ -139,7 +139,7 @@ async def test_coordinator_is_ready_after_the_first_answer_and_live_without_a_se
     await running
 
 
-class Jumping:
+class OffsetClock:
     """The machine's clock plus an offset."""
 
     ahead = 0.0
@@ -159,7 +159,7 @@ class Jumping:
 
 @pytest.mark.matrix("waits through a timeout")
 async def test_coordinator_with_a_hanging_service_is_not_live(valkey_server: Server, namespace: str) -> None:
-    clock = Jumping()
+    clock = OffsetClock()
     coordinator = Coordinator(Settings(valkey_server.url, namespace), clock)
     running = asyncio.create_task(coordinator.run())
     await eventually(lambda: coordinator.health() == Health(), "it is ready")

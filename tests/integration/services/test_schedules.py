@@ -312,7 +312,7 @@ async def test_schedule_with_a_problem_is_checked_again(world: World, monkeypatc
     assert (await world.view("s")).trouble == ""
 
 
-# ---- coordinators as a whole, and clients ----------------------------------------------------------------------------
+# ---- whole coordinators, and clients ---------------------------------------------------------------------------------
 
 
 async def test_three_coordinators_fire_each_second_once(store_url: str, namespace: str) -> None:

@@ -340,7 +340,7 @@ async def test_unclaimed_run_expires(world: World) -> None:
     assert await world.statuses(ids) == ["cancelled"]
 
 
-# ---- ringing and retention ------------------------------------------------------------------------------
+# ---- bells and retention --------------------------------------------------------------------------------
 
 
 async def test_lost_bell_is_rung_again(world: World) -> None:

@@ -68,7 +68,7 @@ def apart(cluster: Cluster, space: Namespace, node: ClusterNode) -> tuple[list[K
     return parts
 
 
-# ---- the same as one server --------------------------------------------------------------------------------------------
+# ---- same behaviour as one server --------------------------------------------------------------------------------------
 
 
 async def test_requests_of_one_loop_turn_reach_every_node_and_answers_keep_order(url: str, namespace: str) -> None:
@@ -279,7 +279,7 @@ def _partition(key: str) -> int:
     return partition_for(key, P)
 
 
-# ---- starting in the middle of one ----------------------------------------------------------------------------------------
+# ---- starting during a failover -------------------------------------------------------------------------------------------
 
 
 def demoted(made: Cluster | Group, tag: str) -> Server:

@@ -268,7 +268,7 @@ async def test_sent_request_stays_unconfirmed_after_a_refused_reconnect(
         await caller
 
 
-# ---- what travels together ---------------------------------------------------------------------------------------------
+# ---- requests that share a trip ----------------------------------------------------------------------------------------
 
 
 def evalshas(server: Server) -> int:
@@ -354,7 +354,7 @@ async def test_bad_item_does_not_affect_other_items(valkey_server: Server, open_
     assert store.line(store.keys.ready(ROUTES[0])) == [good.id, other.id]
 
 
-# ---- errors that say what to do, and no secrets ------------------------------------------------------------------------
+# ---- errors say what to do, and contain no secrets ---------------------------------------------------------------------
 
 
 async def refused(

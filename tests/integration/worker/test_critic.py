@@ -28,7 +28,7 @@ def spent(here: Bench, id: str) -> dict[str, int]:
     return dict(zip(names, map(int, here.run(id).get("spent", b"0 0 0 0 0").split()), strict=True))
 
 
-def standing_still(deadline: Deadline, **policy: Any) -> Registry[Any]:
+def registry_that_never_ends(deadline: Deadline, **policy: Any) -> Registry[Any]:
     """Return a registry with one kind that never ends by itself."""
     runs = Registry()
 
@@ -51,7 +51,7 @@ async def enqueue_used(here: Bench, ms: int) -> str:
     return id
 
 
-async def killed(here: Bench, id: str) -> str:
+async def reason_of_kill(here: Bench, id: str) -> str:
     """Return the reason for which the run says that it was killed."""
     assert await here.outcome(id) == "failed"
     type, message, _ = here.error(id)
@@ -59,13 +59,13 @@ async def killed(here: Bench, id: str) -> str:
     return message
 
 
-# ---- hard
+# ---- hard deadline
 
 
 async def test_hard_deadline_kills_the_run_with_a_reason_and_keeps_its_checkpoint(here):
-    here.worker(standing_still(Deadline(hard=0.3), retry=Retry(limit=3)))
+    here.worker(registry_that_never_ends(Deadline(hard=0.3), retry=Retry(limit=3)))
     id = await here.enqueue("still")
-    assert await killed(here, id) == "killed by its critic: its hard deadline of 0.3 s has passed"
+    assert await reason_of_kill(here, id) == "killed by its critic: its hard deadline of 0.3 s has passed"
     assert here.state(id) == {"attempts": [1]}
     assert here.counters(id).attempt == 1, "a kill is not tried again"
     assert "still" in here.error(id)[2], "the traceback says where the handler was"
@@ -85,7 +85,7 @@ async def test_killed_handler_stops_at_its_next_cut(here):
 
     here.worker(runs)
     id = await here.enqueue("turns")
-    assert "hard deadline" in await killed(here, id)
+    assert "hard deadline" in await reason_of_kill(here, id)
     assert seen == [("deadline", True)]
 
 
@@ -106,7 +106,7 @@ async def test_plain_handler_sees_the_kill_and_its_returned_result_counts(here):
 
     here.worker(runs)
     stopped, returned = await here.enqueue("stops"), await here.enqueue("returns")
-    assert "hard deadline" in await killed(here, stopped)
+    assert "hard deadline" in await reason_of_kill(here, stopped)
     assert await here.outcome(returned) == "completed"
     assert here.result(returned) == "done all the same"
 
@@ -131,7 +131,7 @@ async def test_result_or_error_after_the_kill_is_ignored(here):
 
     here.worker(runs)
     for kind in ("swallows", "raises"):
-        assert "hard deadline" in await killed(here, await here.enqueue(kind))
+        assert "hard deadline" in await reason_of_kill(here, await here.enqueue(kind))
 
 
 async def test_run_without_time_left_is_killed_before_its_handler_starts(here):
@@ -144,7 +144,7 @@ async def test_run_without_time_left_is_killed_before_its_handler_starts(here):
     id = await here.enqueue("late")
     here.admin.hset(here.namespace.keys_of(id).run(id), "spent", "5000 0 0 0 0")
     here.worker(runs)
-    assert "hard deadline" in await killed(here, id)
+    assert "hard deadline" in await reason_of_kill(here, id)
     assert begun == []
 
 
@@ -164,7 +164,7 @@ async def test_run_of_a_plain_handler_that_ignores_the_kill_fails_and_others_con
     worker, _ = here.worker(runs)
     beside, id = await here.enqueue("neighbour"), await here.enqueue("deaf")
     try:
-        assert "hard deadline" in await killed(here, id)
+        assert "hard deadline" in await reason_of_kill(here, id)
         assert here.status(beside) == "running"
         await eventually(lambda: "no supervisor replaces this process" in caplog.text, "it to be said")
         assert len(worker.attempts) == 1
@@ -173,34 +173,34 @@ async def test_run_of_a_plain_handler_that_ignores_the_kill_fails_and_others_con
     assert await here.outcome(beside) == "completed"
 
 
-# ---- soft
+# ---- soft deadline
 
 
 async def test_default_escalator_extends_once_per_run_and_then_kills(here):
-    here.worker(standing_still(Deadline(soft=0.3)))
+    here.worker(registry_that_never_ends(Deadline(soft=0.3)))
     id = await here.enqueue("still")
-    assert "soft deadline of 0.3 s has passed, and its extension is used up" in await killed(here, id)
+    assert "soft deadline of 0.3 s has passed, and its extension is used up" in await reason_of_kill(here, id)
     found = spent(here, id)
     assert (found["extensions"], found["extended"] >= 300, found["used"] >= 600) == (1, True, True)
 
 
 @pytest.mark.matrix("waits through a timeout")
 async def test_extension_is_kept_across_a_release(here):
-    runs = standing_still(Deadline(soft=4))  # The extension is long enough for the test to stop the worker.
+    runs = registry_that_never_ends(Deadline(soft=4))  # The extension is long enough for the test to stop the worker.
     first = here.worker(runs, grace=0.0)
     id = await enqueue_used(here, 3900)
     await eventually(lambda: spent(here, id)["extensions"] == 1, "the extension")
     await here.end(*first)
     assert here.status(id) == "queued"
     here.worker(runs)
-    assert "its extension is used up" in await killed(here, id)
+    assert "its extension is used up" in await reason_of_kill(here, id)
     assert (spent(here, id)["extensions"], here.counters(id).attempt) == (1, 2)
     assert here.counters(id).strikes == 0
 
 
 @pytest.mark.matrix("waits through a timeout")
 async def test_extension_and_used_time_are_kept_across_a_crash(here):
-    runs = standing_still(Deadline(soft=4))
+    runs = registry_that_never_ends(Deadline(soft=4))
     first, _ = here.worker(runs, lease=1)
     id = await enqueue_used(here, 3900)
     await eventually(lambda: spent(here, id)["extensions"] == 1, "the extension")
@@ -210,7 +210,7 @@ async def test_extension_and_used_time_are_kept_across_a_crash(here):
         "another heartbeat",
     )
     assert (await here.abandon(first)).queued == 1
-    assert "its extension is used up" in await killed(here, id)
+    assert "its extension is used up" in await reason_of_kill(here, id)
     assert (spent(here, id)["extensions"], here.counters(id).attempt) == (1, 2)
 
 
@@ -231,7 +231,7 @@ async def test_escalator_sees_the_run_and_decides(here):
 
     here.worker(runs)
     id = await here.enqueue("talks", {"topic": "tides"}, meta={"caller_id": "u1"})
-    assert await killed(here, id) == "killed by its critic: it talks too much"
+    assert await reason_of_kill(here, id) == "killed by its critic: it talks too much"
     assert [run.extensions for run in shown] == [0, 1, 2]
     first, *_, last = shown
     assert (first.id, first.kind, first.inputs, first.meta) == (id, "talks", {"topic": "tides"}, {"caller_id": "u1"})
@@ -251,8 +251,8 @@ async def test_escalator_can_leave_the_run_to_its_hard_deadline(here):
         asked.append(run.age)
         return Leave()
 
-    here.worker(standing_still(Deadline(soft=0.1, hard=2.5, escalator=leave)))
-    assert "hard deadline" in await killed(here, await here.enqueue("still"))
+    here.worker(registry_that_never_ends(Deadline(soft=0.1, hard=2.5, escalator=leave)))
+    assert "hard deadline" in await reason_of_kill(here, await here.enqueue("still"))
     assert len(asked) == 1
 
 
@@ -263,8 +263,8 @@ async def test_escalator_that_raises_is_called_again(here, caplog):
         asked.append(run.age)
         raise ZeroDivisionError("in the escalator")
 
-    here.worker(standing_still(Deadline(soft=0.1, hard=2.5, escalator=broken)))
-    assert "hard deadline" in await killed(here, await here.enqueue("still"))
+    here.worker(registry_that_never_ends(Deadline(soft=0.1, hard=2.5, escalator=broken)))
+    assert "hard deadline" in await reason_of_kill(here, await here.enqueue("still"))
     assert len(asked) > 1
     assert "in the escalator" in caplog.text
 
@@ -285,17 +285,17 @@ async def test_hanging_escalator_does_not_stop_the_deadlines(here, how):
         return Leave()
 
     escalator: Callable[[Watched], Any] = plain if how == "plain" else soon
-    worker = here.worker(standing_still(Deadline(soft=0.1, hard=2.5, escalator=escalator)))
+    worker = here.worker(registry_that_never_ends(Deadline(soft=0.1, hard=2.5, escalator=escalator)))
     id = await here.enqueue("still")
     try:
-        assert "hard deadline" in await killed(here, id)
+        assert "hard deadline" in await reason_of_kill(here, id)
         assert asked == [id]
         assert await here.end(*worker) == 0, "nor the process"
     finally:
         over.set()
 
 
-# ---- progress
+# ---- progress deadline
 
 
 @pytest.mark.matrix("waits through a timeout")
@@ -316,11 +316,11 @@ async def test_only_a_run_without_progress_is_killed(here):
 
     here.worker(runs)
     going, idle = await here.enqueue("steps"), await here.enqueue("busy")
-    assert await killed(here, idle) == "killed by its critic: it made no progress for 4 s"
+    assert await reason_of_kill(here, idle) == "killed by its critic: it made no progress for 4 s"
     assert await here.outcome(going) == "completed"
 
 
-# ---- sticky
+# ---- a kill stays in force
 
 
 async def test_kill_holds_if_the_process_dies_before_the_run_is_failed(here):
@@ -342,7 +342,7 @@ async def test_kill_holds_if_the_process_dies_before_the_run_is_failed(here):
             "killed by its critic: once and for all; its handler has not ended yet (attempt 1 on"
         )
         assert (await here.abandon(worker)).failed == 1
-        assert await killed(here, id) == "killed by its critic: once and for all"
+        assert await reason_of_kill(here, id) == "killed by its critic: once and for all"
         assert here.counters(id).strikes == 0
     finally:
         over.set()
@@ -362,7 +362,7 @@ async def test_kill_holds_if_the_worker_drains(here):
     try:
         await eventually(lambda: "kill" in here.run(id), "the kill")
         await here.end(worker, task)
-        assert await killed(here, id) == "killed by its critic: once and for all"
+        assert await reason_of_kill(here, id) == "killed by its critic: once and for all"
     finally:
         over.set()
 
@@ -379,11 +379,11 @@ async def test_deadline_during_a_drain_kills_the_run(here):
     id = await here.enqueue("without_a_cut")
     await begun.wait()
     await here.end(worker, task)
-    assert "hard deadline" in await killed(here, id)
+    assert "hard deadline" in await reason_of_kill(here, id)
 
 
 async def test_cancelled_run_is_not_killed(here):
-    worker, _ = here.worker(standing_still(Deadline(hard=60)))
+    worker, _ = here.worker(registry_that_never_ends(Deadline(hard=60)))
     id = await here.enqueue("still")
     await performing(worker)
     await here.cancel(id)
@@ -421,12 +421,12 @@ async def test_run_cancelled_while_its_escalator_decides_is_not_killed(here):
 @pytest.mark.matrix("waits through a timeout")
 async def test_worker_does_not_kill_a_run_that_it_has_lost(here):
     """Leave the run to its new owner, which has a deadline watch of its own. Writes of the old owner are fenced."""
-    runs = standing_still(Deadline(hard=4))
+    runs = registry_that_never_ends(Deadline(hard=4))
     first, _ = here.worker(runs)
     id = await here.enqueue("still")
     await performing(first)
     assert (await here.abandon(first)).queued == 1
-    assert "hard deadline" in await killed(here, id)
+    assert "hard deadline" in await reason_of_kill(here, id)
     assert here.counters(id).attempt == 2, "it was not the first owner's kill that ended it"
 
 
@@ -443,7 +443,7 @@ async def test_revived_run_gets_its_full_time_and_sees_why_it_was_killed(here):
 
     here.worker(runs)
     id = await here.enqueue("second")
-    await killed(here, id)
+    await reason_of_kill(here, id)
     assert await here.do(client_plans.revive(here.namespace.keys_of(id), id, operation="r1")) == "queued"
     assert await here.until(id, "completed") == "completed"
     assert seen[0] is None

@@ -25,7 +25,7 @@ async def here(real_url: str, namespace: str) -> AsyncIterator[Bench]:
         yield made
 
 
-# ---- returned, raised
+# ---- results and exceptions
 
 
 async def test_return_value_of_a_handler_is_the_result(here):

@@ -150,14 +150,14 @@ async def test_stop_between_a_claim_and_its_answer_releases_the_run(here, proxy)
 
 
 @pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_claim_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a claim time out after a second or so."""
     monkeypatch.setattr(workers.process.worker, "AsyncWire", partial(AsyncWire, trip_seconds=0.5))
     monkeypatch.setattr("workers.process.claimer.CLAIM_SECONDS", 0.1)
 
 
 @pytest.mark.matrix("waits through a timeout")
-@pytest.mark.usefixtures("hasty")
+@pytest.mark.usefixtures("short_claim_timeout")
 @pytest.mark.parametrize("told", [True, False], ids=["floor told", "floor not told"])
 async def test_timed_out_claim_that_arrives_late_loses_no_run(here, proxy, told):
     runs = Registry()
@@ -197,7 +197,7 @@ async def test_timed_out_claim_that_arrives_late_loses_no_run(here, proxy, told)
 
 
 @pytest.mark.matrix("waits through a timeout")
-@pytest.mark.usefixtures("hasty")
+@pytest.mark.usefixtures("short_claim_timeout")
 async def test_runs_of_a_timed_out_claim_are_released_after_the_next_claim(here, proxy):
     """Check that a claim releases the runs, and not a later heartbeat: a crash in between would be a strike for a run that never
     started here.
@@ -223,7 +223,7 @@ async def test_runs_of_a_timed_out_claim_are_released_after_the_next_claim(here,
     assert (counters.strikes, counters.recoveries, counters.releases) == (0, 0, 1)
 
 
-@pytest.mark.usefixtures("hasty")
+@pytest.mark.usefixtures("short_claim_timeout")
 async def test_late_save_changes_nothing(here, proxy):
     runs, saved = Registry(), asyncio.Event()
 
