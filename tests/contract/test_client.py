@@ -321,7 +321,7 @@ def test_kind_that_is_not_a_valid_name_is_refused(client, kind):
         ("work", {}, {"expires": timedelta(hours=1)}, BadOption, "expires .* is not a time of 0 seconds or more"),
         ("work", {}, {"meta": [1]}, BadOption, "meta must be a dict of names and values, not list"),
         ("work", {}, {"queue": None}, BadName, "queue None is not a valid name"),
-        ("work", {}, {"delay": 1, "at": 5}, BadOption, "not both"),
+        ("work", {}, {"delay": 1, "at": 5}, BadOption, "delay and at exclude each other: give one of them"),
         ("work", {}, {"delay": -1}, BadOption, "delay"),
         ("work", {}, {"delay": float("nan")}, BadOption, "delay"),
         ("work", {}, {"at": datetime(2030, 1, 1)}, BadOption, "zone"),  # noqa: DTZ001  # the point of it
