@@ -35,6 +35,28 @@ async def walks(run: AsyncRun) -> int:
     return -1
 
 
+@runs.handler(throttle=0)
+async def flushes(run: AsyncRun, turns: int) -> list[int]:
+    """Save at the end of each turn."""
+    journal(run, "start", run.iteration)
+    async for turn in run.loop(limit=turns):
+        run.messages.append(turn)
+        await work_for(0.02)
+        await run.flush()
+    return list(run.messages)
+
+
+@runs.handler(throttle=0)
+def flushes_plain(run: Run, turns: int) -> list[int]:
+    """Save at the end of each turn."""
+    journal(run, "start", run.iteration)
+    for turn in run.loop(limit=turns):
+        run.messages.append(turn)
+        block_for(0.02)
+        run.flush()
+    return list(run.messages)
+
+
 @runs.handler
 async def family(run: AsyncRun) -> str:
     """Run children in a task group. Their clean-up raises."""

@@ -185,3 +185,22 @@ def test_handlers_that_resist_a_stop_are_released(stage: Stage, client: Client) 
     stage.open_gate("enough")
     assert Counter(handle.wait(60) for handle in handles) == {Status.COMPLETED: len(handles)}
     assert stop(fleet) == 0
+
+
+def test_a_deploy_repeats_no_turn_of_a_handler_that_flushes_at_the_end_of_each_turn(
+    stage: Stage, client: Client
+) -> None:
+    """A stop at the flush would be a stop inside the turn, and the turn would run again."""
+    turns = 400
+    handles = [client.enqueue(kind, {"turns": turns}) for kind in ("flushes", "flushes_plain") for _ in range(5)]
+    for _ in range(3):
+        before = len(stage.events("start"))
+        fleet = start(stage, grace=60)
+        wait_until(lambda before=before: len(stage.events("start")) >= before + 10, "all to run", 60)  # type: ignore[misc]
+        assert stop(fleet) == 0
+    fleet = start(stage)
+    for handle in handles:
+        assert handle.result(120) == list(range(turns)), "a turn was repeated"
+    assert any(handle.view().attempt > 1 for handle in handles)
+    cost_nothing(handles)
+    assert stop(fleet) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from functools import cached_property
 from typing import Any, Protocol
@@ -69,7 +69,7 @@ class Attempt(Lifecycle):
         self.task: asyncio.Task[None] | None = None
         self.note: Note | None = None
         self.note_sent: Note | None = None
-        self._stop_requested = asyncio.Event()
+        self._stop_requested, self._stop_changed = asyncio.Event(), asyncio.Event()
         self._thread = threading.get_ident()
 
     @cached_property
@@ -93,15 +93,19 @@ class Attempt(Lifecycle):
         else:
             self.loop.call_soon_threadsafe(self.saver.offer, cut)
 
-    async def flush(self, cut: Cut) -> None:
+    async def flush(self, cut: Cut, may_drain: Callable[[], bool] = lambda: True) -> None:
         """Save a cut, and return when it is saved.
+
+        Args:
+            cut: The cut.
+            may_drain: Returns False where a drain must not stop the handler yet.
 
         Raises:
             Stopped: If a stop is requested meanwhile, or the cut can no longer be saved.
         """
         assert self.saver is not None
         try:
-            await self._unless_stopped(self.saver.flush(cut))
+            await self._unless_stopped(self.saver.flush(cut), may_drain)
         except SaverClosed:
             if not self.decided:  # otherwise the saver is closed because the outcome is being recorded, with our token
                 self.request_stop("lost")
@@ -110,25 +114,31 @@ class Attempt(Lifecycle):
             self.deliver_stop()
             raise self.stopping from None
 
-    async def wait_until_confirmed(self) -> None:
+    async def wait_until_confirmed(self, may_drain: Callable[[], bool] = lambda: True) -> None:
         """Wait until the lease is no longer in doubt.
+
+        Args:
+            may_drain: Returns False where a drain must not stop the handler yet.
 
         Raises:
             Stopped: If a stop is requested meanwhile.
         """
-        if self.lease.in_doubt and self.stopping is None:
-            await self._unless_stopped(self.lease.wait_until_confirmed())
+        if self.lease.in_doubt and (self.stopping is None or self.defers_drain(may_drain)):
+            await self._unless_stopped(self.lease.wait_until_confirmed(), may_drain)
 
-    async def _unless_stopped(self, waiting: Coroutine[Any, Any, None]) -> None:
-        """Await a coroutine. Raise a stop that is requested meanwhile."""
+    async def _unless_stopped(self, waiting: Coroutine[Any, Any, None], may_drain: Callable[[], bool]) -> None:
+        """Await a coroutine. Raise a stop that is requested meanwhile, if it may be raised here."""
         task = self.loop.create_task(waiting)
         requested = self.loop.create_task(self._stop_requested.wait())
         try:
             await asyncio.wait({task, requested}, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
-            self.raise_stop()
-            await task  # the stop was delivered before: the handler's clean-up may still save
+            while not task.done():
+                # If nothing is raised, the stop was delivered before, and the handler's clean-up may save; or it is a drain that
+                # has to wait for the end of the turn. Another stop may still be requested.
+                requested = self.loop.create_task(self._stop_changed.wait())
+                self.raise_stop(may_drain)
+                await asyncio.wait({task, requested}, return_when=asyncio.FIRST_COMPLETED)
+            return task.result()
         finally:
             task.cancel()
             requested.cancel()
@@ -145,13 +155,19 @@ class Attempt(Lifecycle):
         """Ask the handler to stop. It stops at its next cut, or where it waits for the server."""
         requested = super().request_stop(why)
         if requested:
-            self._stop_requested.set()
+            self._announce_stop()
         return requested
 
     def request_kill(self, error: DeadlineExceeded) -> None:
         """Ask the handler to stop because its time is over."""
         super().request_kill(error)
+        self._announce_stop()
+
+    def _announce_stop(self) -> None:
+        """Wake the coroutines that wait unless a stop is requested. Each request wakes those that wait at that moment."""
         self._stop_requested.set()
+        self._stop_changed.set()
+        self._stop_changed = asyncio.Event()
 
     def cancel(self) -> None:
         """Cancel the task of an async handler. A plain handler stops at its cuts."""

@@ -16,6 +16,7 @@ handler then counts as the stop.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 
 from coordinator.model.deadline import DeadlineExceeded
@@ -190,15 +191,26 @@ class Lifecycle:
         """Record that an exception was raised in the handler because of the stop."""
         self._move_stop("deliver")
 
-    def raise_stop(self) -> None:
+    def raise_stop(self, may_drain: Callable[[], bool] = lambda: True) -> None:
         """Raise the requested stop, unless it has been delivered before.
+
+        Args:
+            may_drain: Returns False where a drain must not stop the handler yet, because its turn would be repeated. It is
+                called only while a drain is requested.
 
         Raises:
             Stopped: The first time after a stop was requested.
         """
-        if self._stopping is not None and not self.delivered:
-            self.deliver_stop()
-            raise self._stopping
+        stopping = self._stopping
+        if stopping is None or self.delivered or self.defers_drain(may_drain):
+            return
+        self.deliver_stop()
+        raise stopping
+
+    def defers_drain(self, may_drain: Callable[[], bool]) -> bool:
+        """Return True if a drain is requested that must not be raised here. For `may_drain` see `raise_stop`."""
+        stopping = self._stopping
+        return stopping is not None and stopping.why == "drain" and not self.delivered and not may_drain()
 
     def _move_stop(self, transition: str) -> None:
         before = self._stop_stage

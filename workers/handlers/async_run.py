@@ -27,18 +27,19 @@ class AsyncRun(BaseRun[R_co]):
         While the server cannot be reached, `flush` waits.
 
         Raises:
-            Stopped: If a stop was requested.
+            Stopped: If a stop was requested. A drain inside a turn of `loop` that has changed the messages or the state, and has
+                left no tool call open, is raised at the end of the turn instead.
             NotPlain: If the state contains a value that cannot be stored.
             TooLarge: If the checkpoint is larger than 64 MiB.
             Unreadable: If the stored checkpoint is damaged, so that nothing can be added to it.
         """
         await self._save_now()
-        self._backing.raise_stop()
+        self._raise_stop()
 
     async def _save_now(self) -> None:
         # The cut is offered before anything waits: if a stop is raised in flush, the release still carries this cut.
-        await self._backing.flush(self._draft.cut())
-        await self._backing.wait_until_confirmed()
+        await self._backing.flush(self._draft.cut(), self._draft.resumes_without_repeating)
+        await self._backing.wait_until_confirmed(self._draft.resumes_without_repeating)
 
     async def loop(self, limit: int) -> AsyncIterator[int]:
         """Iterate over the turns of the run, with a cut after each turn.
@@ -56,9 +57,9 @@ class AsyncRun(BaseRun[R_co]):
             Refused: If the run already has a loop, or if it is called inside a phase.
         """
         for turn in self._turns(limit):
-            await self._backing.wait_until_confirmed()
-            self._backing.raise_stop()
-            self._draft.turn = turn
+            await self._backing.wait_until_confirmed(self._draft.resumes_without_repeating)
+            self._raise_stop()
+            self._draft.begin_turn(turn)
             yield turn
             self._end_turn(turn)
 
@@ -96,14 +97,14 @@ class AsyncRun(BaseRun[R_co]):
             return decode(self._draft.phases[field], name)
         output = None
         try:
-            await self._backing.wait_until_confirmed()
-            self._backing.raise_stop()
+            await self._backing.wait_until_confirmed(self._draft.resumes_without_repeating)
+            self._raise_stop()
             value = await _call(fn, args, kwargs, self._backing.threads)
             output = kept(value, f"the output of phase {name!r}", RESULT_LIMIT)
         finally:
             self._draft.end_phase(field, output)
         await self._save_now()
-        self._backing.raise_stop()
+        self._raise_stop()
         return decode(output, name)
 
 

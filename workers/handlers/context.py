@@ -1,13 +1,14 @@
 """What `Run` and `AsyncRun` have in common, and the worker's side of a run.
 
 A cut is a place where a checkpoint may be saved: the end of a turn, the end of a phase, `checkpoint()` and `flush()`. A stop that
-was requested is raised at the next cut, once.
+was requested is raised at the next cut, once. A drain is raised inside a turn of `loop` only where the turn can be resumed without
+repeating what it has done, else at the end of the turn.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
@@ -99,23 +100,31 @@ class Backing(Protocol):
         """The threads in which plain phase functions of an async handler run."""
         ...
 
-    def raise_stop(self) -> None:
-        """Raise the requested stop, unless it has been raised before. Called from the handler's thread."""
+    def raise_stop(self, may_drain: Callable[[], bool]) -> None:
+        """Raise the requested stop, unless it has been raised before. Called from the handler's thread.
+
+        Args:
+            may_drain: Returns False where a drain must not stop the handler yet. Other stops are raised in any case.
+        """
         ...
 
     def offer(self, cut: Cut) -> None:
         """Offer a cut to be saved. Called from the handler's thread. Never blocks, and never raises a network error."""
         ...
 
-    async def flush(self, cut: Cut) -> None:
+    async def flush(self, cut: Cut, may_drain: Callable[[], bool]) -> None:
         """Save a cut, and return when it is saved. Called on the worker's event loop.
+
+        Args:
+            cut: The cut.
+            may_drain: As for `raise_stop`. The handler does not change the draft meanwhile.
 
         Raises:
             Stopped: If the cut can no longer be saved, or a stop was requested.
         """
         ...
 
-    async def wait_until_confirmed(self) -> None:
+    async def wait_until_confirmed(self, may_drain: Callable[[], bool]) -> None:
         """Wait until the lease is not in doubt, or a stop was requested. Called on the worker's event loop."""
         ...
 
@@ -228,12 +237,17 @@ class BaseRun(Generic[R_co]):
         The worker saves them when the throttle of the kind allows, and only the newest offer.
 
         Raises:
-            Stopped: If a stop was requested.
+            Stopped: If a stop was requested. A drain inside a turn of `loop` that has changed the messages or the state, and has
+                left no tool call open, is raised at the end of the turn instead.
             NotPlain: If the state contains a value that cannot be stored.
             TooLarge: If the checkpoint is larger than 64 MiB.
         """
         self._backing.offer(self._draft.cut())
-        self._backing.raise_stop()
+        self._raise_stop()
+
+    def _raise_stop(self) -> None:
+        """Raise a stop that was requested, unless it is a drain and the turn would be repeated. The turn's end raises it then."""
+        self._backing.raise_stop(self._draft.resumes_without_repeating)
 
     def _turns(self, limit: int) -> range:
         if self._looping:
@@ -241,6 +255,7 @@ class BaseRun(Generic[R_co]):
         if self._draft.in_phase:
             raise Refused("the loop of a run can't be inside a phase")
         self._looping = True
+        self._draft.begin_loop()
         return range(self._draft.iteration, limit)
 
     def _end_turn(self, turn: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.encoding.codec import decode
-from coordinator.errors import Refused, TooLarge, Unreadable
+from coordinator.errors import NotPlain, Refused, TooLarge, Unreadable
 from workers.handlers.messages import Messages, kept, unchunk
 
 CHECKPOINT_LIMIT = 64 * 1024 * 1024
@@ -50,6 +50,8 @@ class Draft:
     iteration: int = 0
     phases: dict[str, bytes] = field(default_factory=dict)
     turn: int | None = None
+    _turn_start: tuple[int, int, bytes | None] = (0, 0, None)
+    _cut_state: bytes | None = None  # the encoded state at the last cut; None if it is unknown or cannot be stored
     _seen: dict[str, int] = field(default_factory=dict)
     _running: set[str] = field(default_factory=set)
     _state_at: dict[str, bytes] = field(default_factory=dict)
@@ -61,7 +63,7 @@ class Draft:
             NotPlain: If the state contains a value that cannot be stored. The message names its place.
             TooLarge: If the checkpoint exceeds its limit.
         """
-        state = self._packed_state()
+        state = self._cut_state = self._packed_state()
         size = self.messages.size + len(state) + sum(map(len, self.phases.values()))
         if size > CHECKPOINT_LIMIT:
             raise TooLarge(
@@ -73,6 +75,31 @@ class Draft:
 
     def _packed_state(self) -> bytes:
         return kept(self.state, "state", CHECKPOINT_LIMIT) if self.state else b""
+
+    def begin_loop(self) -> None:
+        """Remember the state before the first turn."""
+        try:
+            self._cut_state = self._packed_state()
+        except (NotPlain, TooLarge):  # the cut after the turn raises it, unless the turn repairs the state
+            self._cut_state = None
+
+    def begin_turn(self, turn: int) -> None:
+        """Begin a turn. The cut after the turn before it, or `begin_loop`, has encoded the state."""
+        self.turn = turn
+        self._turn_start = self.messages.generation, len(self.messages.packed), self._cut_state
+
+    def resumes_without_repeating(self) -> bool:
+        """Return True if an attempt that begins from a cut made now would not repeat what this one has done.
+
+        After a cut inside a turn the next attempt begins the turn again. That repeats nothing if the turn has not changed the
+        transcript and the state, since the outputs of its phases are saved; or if the transcript has open tool calls, with
+        which handlers notice that the model has replied already.
+        """
+        if self.turn is None:
+            return True
+        generation, length, state = self._turn_start
+        same_messages = self.messages.generation == generation and len(self.messages.packed) == length
+        return (same_messages and self._packed_state() == state) or bool(self.messages.open_calls())
 
     def end_turn(self, turn: int) -> None:
         """Complete a turn, and drop the phases that belong to it."""

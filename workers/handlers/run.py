@@ -27,17 +27,18 @@ class Run(BaseRun[R_co]):
         While the server cannot be reached, `flush` waits.
 
         Raises:
-            Stopped: If a stop was requested.
+            Stopped: If a stop was requested. A drain inside a turn of `loop` that has changed the messages or the state, and has
+                left no tool call open, is raised at the end of the turn instead.
             NotPlain: If the state contains a value that cannot be stored.
             TooLarge: If the checkpoint is larger than 64 MiB.
             Unreadable: If the stored checkpoint is damaged, so that nothing can be added to it.
         """
         self._save_now()
-        self._backing.raise_stop()
+        self._raise_stop()
 
     def _save_now(self) -> None:
-        self._await(self._backing.flush(self._draft.cut()))
-        self._await(self._backing.wait_until_confirmed())
+        self._await(self._backing.flush(self._draft.cut(), self._draft.resumes_without_repeating))
+        self._await(self._backing.wait_until_confirmed(self._draft.resumes_without_repeating))
 
     def _await(self, awaitable: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(awaitable, self._backing.loop).result()
@@ -58,9 +59,9 @@ class Run(BaseRun[R_co]):
             Refused: If the run already has a loop, or if it is called inside a phase.
         """
         for turn in self._turns(limit):
-            self._await(self._backing.wait_until_confirmed())
-            self._backing.raise_stop()
-            self._draft.turn = turn
+            self._await(self._backing.wait_until_confirmed(self._draft.resumes_without_repeating))
+            self._raise_stop()
+            self._draft.begin_turn(turn)
             yield turn
             self._end_turn(turn)
 
@@ -91,11 +92,11 @@ class Run(BaseRun[R_co]):
             return decode(self._draft.phases[field], name)  # type: ignore[no-any-return]
         output = None
         try:
-            self._await(self._backing.wait_until_confirmed())
-            self._backing.raise_stop()
+            self._await(self._backing.wait_until_confirmed(self._draft.resumes_without_repeating))
+            self._raise_stop()
             output = kept(fn(*args, **kwargs), f"the output of phase {name!r}", RESULT_LIMIT)
         finally:
             self._draft.end_phase(field, output)
         self._save_now()
-        self._backing.raise_stop()
+        self._raise_stop()
         return decode(output, name)  # type: ignore[no-any-return]

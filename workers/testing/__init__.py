@@ -11,6 +11,11 @@ Prove that a crash at any cut leads to the same result and the same effects on t
     def test_it_survives_every_crash() -> None:
         testing.crash_matrix(research.inputs("tides"), resources=FakeModel, effects=lambda model: model.calls)
 
+Prove that a deploy at any cut does too, and repeats nothing:
+
+    def test_a_deploy_costs_nothing() -> None:
+        testing.drain_matrix(research.inputs("tides"), resources=FakeModel, effects=lambda model: model.calls)
+
 Run a worker and a coordinator in this process, and use them through a client:
 
     def test_the_whole_way() -> None:
@@ -24,10 +29,20 @@ import warnings
 from typing import Any
 
 from workers.testing.in_process import worker
-from workers.testing.matrix import Matrix, crash_matrix
+from workers.testing.matrix import Matrix, crash_matrix, drain_matrix
 from workers.testing.memory_run import AsyncRun, Crash, MemoryBacking, Run, restore_draft
 
-__all__ = ["AsyncRun", "Crash", "Matrix", "MemoryBacking", "Run", "crash_matrix", "restore_draft", "worker"]
+__all__ = [
+    "AsyncRun",
+    "Crash",
+    "Matrix",
+    "MemoryBacking",
+    "Run",
+    "crash_matrix",
+    "drain_matrix",
+    "restore_draft",
+    "worker",
+]
 
 _RENAMED: dict[str, Any] = {"Desk": MemoryBacking, "draft_of": restore_draft}
 

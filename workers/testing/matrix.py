@@ -1,4 +1,4 @@
-"""The crash matrix: kill a handler at each of its cuts, resume it, and compare the ends."""
+"""The crash matrix and the drain matrix: kill or stop a handler at each of its cuts, resume it, and compare the ends."""
 
 from __future__ import annotations
 
@@ -62,9 +62,7 @@ def crash_matrix(
         AssertionError: a round had another result or other effects, or did not reach the same cuts.
         Refused: `inputs` was not made by `handler.inputs(…)`.
     """
-    handler = inputs.handler
-    if not isinstance(handler, Handler):
-        raise Refused("crash_matrix needs the inputs of a handler: pass handler.inputs(…)")
+    handler = _handler_of(inputs, "crash_matrix")
     undisturbed = _Round(handler, inputs, resources, effects)
     result, backing = undisturbed.attempt()
     expected, cuts = undisturbed.effects(), len(backing.cuts)
@@ -83,6 +81,48 @@ def crash_matrix(
         _compare(again, result, f"{when}, the handler returned")
         _compare(disturbed.effects(), expected, f"{when}, the effects were")
     return Matrix(cuts, result, expected)
+
+
+def drain_matrix(
+    inputs: Inputs[Any],
+    resources: Callable[[], R] | None = None,
+    effects: Callable[[R], Any] | None = None,
+) -> Matrix:
+    """Ask a handler to stop at each of its cuts, as a deploy does, and check that it comes to the same end as without a stop.
+
+    In each round the worker begins to drain at another cut. The handler stops there, or at the end of its turn of `loop` if the
+    turn would otherwise be repeated. Then it is resumed. Unlike in `crash_matrix`, what a handler does between two cuts is done
+    once, as long as each turn ends within the grace.
+
+    Args:
+        inputs: the handler and its inputs, as in `research.inputs("tides")`.
+        resources: creates the outside world: called once for each round, and passed to the handler as `run.resources`.
+        effects: returns what was done to the outside world.
+
+    Returns:
+        How many cuts there were, and the result.
+
+    Raises:
+        AssertionError: a round had another result or other effects.
+        Refused: `inputs` was not made by `handler.inputs(…)`.
+    """
+    handler = _handler_of(inputs, "drain_matrix")
+    undisturbed = _Round(handler, inputs, resources, effects)
+    result, backing = undisturbed.attempt()
+    expected, cuts = undisturbed.effects(), len(backing.cuts)
+    for number in range(1, cuts + 1):
+        drained = _Round(handler, inputs, resources, effects)
+        again = drained.drain(number)
+        when = f"after a drain that began at cut {number} of {cuts}"
+        _compare(again, result, f"{when} the handler returned")
+        _compare(drained.effects(), expected, f"{when} the effects were")
+    return Matrix(cuts, result, expected)
+
+
+def _handler_of(inputs: Inputs[Any], caller: str) -> Handler[..., Any]:
+    if not isinstance(inputs.handler, Handler):
+        raise Refused(f"{caller} needs the inputs of a handler: pass handler.inputs(…)")
+    return inputs.handler
 
 
 def _compare(found: Any, expected: Any, what: str) -> None:
@@ -123,6 +163,25 @@ class _Round:
                 raise
         if not backing.dead:
             raise AssertionError(f"cut {number} was not reached again: the handler does not do the same each time")
+
+    def drain(self, number: int) -> Any:
+        """Execute an attempt, ask it to stop at a cut, and execute the next one if it was stopped. Return the result."""
+
+        def at_cut(reached: int) -> None:
+            if reached == number:
+                backing.stopping = Stopped("drain")
+
+        backing = MemoryBacking(at_cut=at_cut)
+        run = self._next_run(backing)
+        try:
+            result = self._call(run)
+            if not backing.delivered:  # the handler returned before it had to stop
+                return result
+        except BaseException:
+            if not backing.delivered:
+                raise
+        self._run = run.after_release()
+        return self._call(self._run)
 
     def zombie(self, number: int) -> Any:
         """Suspend an attempt at a cut, let another one do the work, then wake up the first one."""

@@ -62,11 +62,11 @@ class MemoryBacking:
             raise Crash
         self.at_cut(len(self.cuts))
 
-    async def flush(self, cut: Cut) -> None:
+    async def flush(self, cut: Cut, may_drain: Callable[[], bool] = lambda: True) -> None:
         """Save a cut."""
         self.offer(cut)
 
-    async def wait_until_confirmed(self) -> None:
+    async def wait_until_confirmed(self, may_drain: Callable[[], bool] = lambda: True) -> None:
         """Return immediately: without a server no lease can be in doubt."""
         if self.dead:
             raise Crash
@@ -80,11 +80,12 @@ class MemoryBacking:
         """Keep a note."""
         self.notes.append(note)
 
-    def raise_stop(self) -> None:
-        """Raise the stop, unless the handler has got it before."""
-        if self.stopping is not None and not self.delivered:
-            self.delivered = True
-            raise self.stopping
+    def raise_stop(self, may_drain: Callable[[], bool] = lambda: True) -> None:
+        """Raise the stop, unless the handler has got it before, or it is a drain that has to wait for the end of the turn."""
+        if self.stopping is None or self.delivered or (self.stopping.why == "drain" and not may_drain()):
+            return
+        self.delivered = True
+        raise self.stopping
 
 
 class _MemoryRun(BaseRun[Any]):

@@ -34,6 +34,35 @@ class Mutant:
 
 
 MUTANTS = [
+    # -- a drain inside a turn
+    Mutant(
+        "a drain stops a turn that cannot be resumed",
+        "workers/attempt/lifecycle.py",
+        "if stopping is None or self.delivered or self.defers_drain(may_drain):",
+        "if stopping is None or self.delivered:",
+        "tests/e2e/test_drain.py::test_a_deploy_repeats_no_turn_of_a_handler_that_flushes_at_the_end_of_each_turn",
+    ),
+    Mutant(
+        "a changed state does not keep a drain out of the turn",
+        "workers/handlers/draft.py",
+        "same_messages and self._packed_state() == state",
+        "same_messages",
+        "tests/unit/handlers/test_drain_in_turn.py::test_a_drain_repeats_no_turn",
+    ),
+    Mutant(
+        "a replaced transcript of the same length does not keep a drain out of the turn",
+        "workers/handlers/draft.py",
+        "self.messages.generation == generation and len(",
+        "len(",
+        "tests/unit/handlers/test_drain_in_turn.py::test_a_drain_repeats_no_turn",
+    ),
+    Mutant(
+        "a flush with a deferred drain hears no later stop",
+        "workers/attempt/attempt.py",
+        "self.loop.create_task(self._stop_changed.wait())",
+        "self.loop.create_task(asyncio.Event().wait())",
+        "tests/unit/attempt/test_attempt.py::test_a_flush_that_defers_a_drain_is_ended_by_a_stop_that_may_not_wait",
+    ),
     # -- signals
     Mutant(
         "a forked process keeps the signal handlers of the worker",

@@ -147,6 +147,30 @@ async def test_wait_for_the_lease_ends_with_a_stop(bench):
     assert error.why == "cancel"
 
 
+async def test_a_flush_that_defers_a_drain_is_ended_by_a_stop_that_may_not_wait(bench):
+    waiting = asyncio.ensure_future(bench.attempt.flush(bench.draft.cut(), may_drain=lambda: False))
+    await settled()
+    bench.attempt.request_stop("drain")
+    await settled()
+    assert not waiting.done(), "the turn has to end first"
+    bench.attempt.request_kill(DeadlineExceeded("its time is over"))
+    error = await ended(waiting)
+    assert isinstance(error, Stopped)
+    assert error.why == "deadline"
+
+
+async def test_a_handler_whose_drain_is_deferred_waits_until_its_lease_is_confirmed(bench):
+    bench.lease._doubted = True
+    bench.lease._confirmed.clear()
+    bench.attempt.request_stop("drain")
+    waiting = asyncio.ensure_future(bench.attempt.wait_until_confirmed(may_drain=lambda: False))
+    await settled()
+    assert not waiting.done()
+    bench.lease._doubted = False
+    bench.lease._confirmed.set()
+    assert await ended(waiting) is None
+
+
 async def test_first_stop_reason_counts_and_a_lost_token_overrides_it(bench):
     bench.attempt.request_stop("drain")
     first = bench.attempt.stopping

@@ -36,18 +36,18 @@ class Backing:
     def offer(self, cut: Cut) -> None:
         self.cuts.append(cut)
 
-    async def flush(self, cut: Cut) -> None:
+    async def flush(self, cut: Cut, may_drain: Callable[[], bool]) -> None:
         self.cuts.append(cut)
         self.flushed.append(cut)
 
-    async def wait_until_confirmed(self) -> None:
+    async def wait_until_confirmed(self, may_drain: Callable[[], bool]) -> None:
         self.waits += 1
 
     def set_note(self, note: Note) -> None:
         self.notes.append(note)
 
-    def raise_stop(self) -> None:
-        if self.stopping is not None and not self.delivered:
+    def raise_stop(self, may_drain: Callable[[], bool]) -> None:
+        if self.stopping is not None and not self.delivered and (self.stopping.why != "drain" or may_drain()):
             self.delivered = True
             raise self.stopping
 
@@ -333,7 +333,7 @@ async def test_stop_during_a_turn_is_raised_after_the_turns_cut(bench):
 async def test_stop_while_waiting_for_the_lease_keeps_the_finished_phase(bench):
     """The lease comes into doubt during the phase. The stop is raised where the end of the phase waits for the lease."""
 
-    async def wait_until_confirmed() -> None:
+    async def wait_until_confirmed(may_drain: object) -> None:
         if bench.backing.cuts:
             raise Stopped("drain")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,31 @@ def test_report_runs_each_phase_once_for_every_kill_point() -> None:
 def test_cursor_continues_where_it_stopped() -> None:
     matrix = testing.crash_matrix(cursor.copy_rows.inputs(450))
     assert (matrix.cuts, matrix.result) == (5, 450)
+
+
+def test_a_deploy_at_any_cut_repeats_nothing_in_the_examples() -> None:
+    agent = testing.drain_matrix(
+        research_agent.research.inputs("tides"), resources=research_agent.ScriptedModel, effects=effects
+    )
+    assert agent.effects == ([1, 3, 5], ["call-1", "call-2"])
+    assert testing.drain_matrix(report.report.inputs("tides")).cuts == 3
+    assert testing.drain_matrix(cursor.copy_rows.inputs(450)).result == 450
+    assert testing.drain_matrix(deadlines.crawl.inputs(3)).result == 3
+
+
+def test_a_deploy_at_any_cut_repeats_nothing_in_the_program_of_the_readme(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "first" / "app.py"))
+    sleep, asked = asyncio.sleep, list[float]()
+
+    async def count_calls(seconds: float) -> None:
+        asked.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", count_calls)
+    matrix = testing.drain_matrix(app["research"].inputs("tides"))
+    assert matrix.result == "tides: read 5 pages, all is well"
+    assert len(asked) == (1 + matrix.cuts) * (6 + 5), "each round asks the model 6 times and searches 5 times"
+    assert testing.drain_matrix(app["report"].inputs("salt")).result == "what is salt - why salt - after salt"
 
 
 def watched(**more: Any) -> Watched:
