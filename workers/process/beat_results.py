@@ -57,7 +57,7 @@ class BeatResults:
             self._drain()
         for key in beat.lost:
             attempt = self._table.attempts.get(key)
-            if attempt is not None and not attempt.decided:
+            if attempt is not None and not attempt.decided and not attempt.lost:
                 logger.warning("run %s belongs to another owner: its handler is stopped", attempt.id)
                 attempt.lose()
         if result.held is not None:

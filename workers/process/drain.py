@@ -109,7 +109,9 @@ class Drain:
         task = attempt.task
         assert task is not None
         hurry = self._tasks.spawn(self._shutdown.wait_without_grace())
-        await asyncio.wait({task, hurry}, timeout=self._grace(attempt), return_when=asyncio.FIRST_COMPLETED)
+        # Nothing that the handler of a lost run still does counts, and it has been asked to stop before.
+        grace = 0.0 if attempt.lost else self._grace(attempt)
+        await asyncio.wait({task, hurry}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
         await self._stops.cancel_until_ended(attempt, 0.0)
         if attempt.performing and not attempt.decided:

@@ -38,7 +38,9 @@ class Stops:
         endings: Removes attempts.
         shutdown: Is requested when a handler ignores its kill, so that the supervisor replaces the process.
         tasks: Holds background tasks.
-        ask_to_be_replaced: Asks the supervisor to replace this process. None without a supervisor.
+        supervised: Whether a supervisor replaces this process when it has drained.
+        grace: Seconds that a handler without a grace time of its own has for stopping after its run was lost.
+        report_stuck: Is called with the id of a run whose handler does not stop.
     """
 
     def __init__(
@@ -49,10 +51,15 @@ class Stops:
         endings: Endings,
         shutdown: Shutdown,
         tasks: TaskSet,
-        ask_to_be_replaced: Callable[[str], None] | None,
+        *,
+        supervised: bool,
+        grace: float,
+        report_stuck: Callable[[str], None],
     ) -> None:
         self._wire, self._clock, self._table, self._endings = wire, clock, table, endings
-        self._shutdown, self._tasks, self._ask_to_be_replaced = shutdown, tasks, ask_to_be_replaced
+        self._shutdown, self._tasks = shutdown, tasks
+        self._supervised, self._grace, self._report_stuck = supervised, grace, report_stuck
+        self._lost = set[tuple[str, str]]()  # the attempts at lost runs whose handlers are being stopped
 
     # -- a cancel request
 
@@ -108,7 +115,12 @@ class Stops:
             return
         logger.error("run %s is failed at its deadline, but %r does not stop", attempt.id, attempt.handler)
         await self._endings.end_without_handler(attempt, Fail(attempt.killed or TimeoutError()))
-        if self._ask_to_be_replaced is None:
+        self._replace_process(attempt)
+
+    def _replace_process(self, attempt: Attempt) -> None:
+        """Drain because of a handler that does not stop. It keeps its slot, and only the end of the process ends it."""
+        self._report_stuck(attempt.id)
+        if not self._supervised:
             logger.error("no supervisor replaces this process: the handler keeps its slot until it stops")
         elif not self._shutdown.is_requested():
             logger.error("draining: only the end of this process ends that handler, and the supervisor replaces it")
@@ -128,8 +140,26 @@ class Stops:
             await self._endings.end_without_handler(attempt, Release(stopping=True))
 
     def run_lost(self, attempt: Attempt) -> None:
-        """Stop an attempt whose run belongs to another owner, for as long as its handler runs."""
-        self._tasks.spawn(self.cancel_until_ended(attempt, CANCEL_EVERY, math.inf))
+        """Stop an attempt whose run belongs to another owner, or has ended without it, for as long as its handler runs.
+
+        Heartbeats report the loss again and again. Further calls change nothing.
+        """
+        if attempt.key not in self._lost:
+            self._lost.add(attempt.key)
+            self._tasks.spawn(self._stop_lost(attempt))
+
+    async def _stop_lost(self, attempt: Attempt) -> None:
+        cancelling = self._tasks.spawn(self.cancel_until_ended(attempt, CANCEL_EVERY, math.inf))
+        grace = attempt.handler.grace if attempt.handler.grace is not None else self._grace
+        await asyncio.wait({cancelling}, timeout=max(grace, CANCEL_AFTER + CLEAN_UP_SECONDS))
+        # While the server cannot be reached, a drain would cost the other runs of this process their leases.
+        while not cancelling.done() and attempt.lease.in_doubt and not attempt.lease.gone:
+            await self._clock.asleep(CANCEL_AFTER)
+        if not cancelling.done():
+            logger.error("run %s is lost, but %r does not stop", attempt.id, attempt.handler)
+            self._replace_process(attempt)
+            await asyncio.wait({cancelling})
+        self._lost.discard(attempt.key)
 
     async def watch_doubt(self, interval: float) -> None:
         """Stop attempts whose lease is in doubt, if their kind has on_lost_lease="stop". Run until cancelled.

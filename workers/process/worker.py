@@ -58,6 +58,7 @@ class Worker:
         left_to_recovery: The ids of runs that the worker could not release while it drained.
         moved_at: Returns when the heartbeats last moved. The supervisor notices a stuck worker by it.
         on_refused: Is called with a kind that this process stops claiming because it could not start any of its runs.
+        on_stuck: Is called with the id of a run that is over for this process, but whose handler does not stop.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Worker:
         self.left_to_recovery: list[str] = []
         self.moved_at: Callable[[], float] = self.clock.monotonic
         self.on_refused: Callable[[str], None] = lambda kind: None
+        self.on_stuck: Callable[[str], None] = lambda run: None
         self._outdated = False
         self._intake: Intake | None = None
         self._table, self._slots, self._tasks = AttemptTable(), SlotTable(options.concurrency), TaskSet()
@@ -193,7 +195,10 @@ class Worker:
         watchdog = LoopWatchdog(clock, options.lease, replace)
         self._heartbeat = heartbeat = Heartbeat(options.settings.address, clock, table.held, watchdog)
         endings = Endings(table, critic, recorder, shutdown, tasks, options.runs)
-        self._stops = stops = Stops(wire, clock, table, endings, shutdown, tasks, replace)
+        self._stops = stops = Stops(
+            wire, clock, table, endings, shutdown, tasks,
+            supervised=replace is not None, grace=options.grace, report_stuck=self.on_stuck,
+        )  # fmt: skip
         runner = Runner(options, self._slots, table, executor, recorder, critic, endings, stops, shutdown)
         self._membership = membership = Membership(
             wire, namespace, options, all_routes(self.registry, options), clock, heartbeat, stops, shutdown, tasks,

@@ -159,6 +159,7 @@ async def _work(
         ask_to_be_replaced=lambda run: report(f"replace {run}"),
     )
     worker.on_refused = lambda kind: report(f"refuses {kind}")
+    worker.on_stuck = lambda run: report(f"stuck {run}")
     loop = asyncio.get_running_loop()
     # A second SIGTERM does not skip the grace: the first may have come from another request to drain, and of two signals that
     # arrive together one is lost. The supervisor sends `hurry` on the lifeline instead.

@@ -44,6 +44,7 @@ class ChildProcess:
     failure: str = ""  # why it could not start, in its own words
     rejected_kinds: set[str] = field(default_factory=set)  # kinds of which no run could be started in it
     rejects_a_kind: asyncio.Event = field(default_factory=asyncio.Event)
+    stuck_runs: set[str] = field(default_factory=set)  # they are over, but their handlers do not stop
     extra: bool = False  # it was started for one suspect run and has no child slot
     held_runs: int = 0  # runs that were taken from it after its end
     summary: str = ""  # what became of those runs, for the log
@@ -94,6 +95,8 @@ class ChildProcess:
             case "refuses", [kind]:
                 self.rejected_kinds.add(kind)
                 self.rejects_a_kind.set()
+            case "stuck", [run]:
+                self.stuck_runs.add(run)
             case "fails", [*_]:
                 self.failure = rest
             case "left", []:

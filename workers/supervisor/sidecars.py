@@ -55,7 +55,7 @@ def supervisor_health(supervisor: Supervisor) -> Health:
     """Return what speaks against a supervisor being live and ready.
 
     It is live while no worker process has been without a heartbeat for a lease: by then the supervisor should have replaced such
-    a process. It is ready when all worker processes are, until it is stopped.
+    a process. It is ready when all worker processes are and no handler is left that does not stop, until it is stopped.
     """
     now, limit = supervisor.clock.monotonic(), supervisor.options.lease
     children = list(supervisor.children.values())
@@ -68,7 +68,12 @@ def supervisor_health(supervisor: Supervisor) -> Health:
         return Health(not_live, ("the fleet is draining",))
     ready, wanted = sum(child.ready for child in children), supervisor.options.processes
     not_ready = (f"{ready} of {wanted} worker processes are ready",) if ready < wanted else ()
-    return Health(not_live, not_ready)
+    stuck = tuple(
+        f"worker process {child.pid} is being replaced: the handler of run {run} does not stop"
+        for child in children
+        for run in sorted(child.stuck_runs)
+    )
+    return Health(not_live, not_ready + stuck)
 
 
 class EmbeddedCoordinator:

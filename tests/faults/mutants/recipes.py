@@ -34,6 +34,21 @@ class Mutant:
 
 
 MUTANTS = [
+    # -- handlers that do not stop
+    Mutant(
+        "the hung handler of a lost run keeps its slot",
+        "workers/process/stops.py",
+        "            self._replace_process(attempt)\n            await asyncio.wait({cancelling})\n",
+        "            await asyncio.wait({cancelling})\n",
+        "tests/e2e/test_stuck_handlers.py::test_process_of_a_hung_handler_is_replaced_when_its_run_is_over",
+    ),
+    Mutant(
+        "a hung handler is not reported to the supervisor",
+        "workers/program/child.py",
+        '    worker.on_stuck = lambda run: report(f"stuck {run}")\n',
+        "",
+        "tests/e2e/test_stuck_handlers.py::test_process_of_a_hung_handler_is_replaced_when_its_run_is_over",
+    ),
     # -- a drain inside a turn
     Mutant(
         "a drain stops a turn that cannot be resumed",

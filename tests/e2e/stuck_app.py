@@ -1,0 +1,30 @@
+"""A plain handler that ignores every request to stop, and handlers that are stopped with it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from tests.e2e.app import journal
+from tests.waiting import block_for
+from workers import Registry, Run
+
+runs = Registry()
+
+
+@runs.handler
+def hangs(run: Run) -> None:
+    """Reach no cut and look at nothing."""
+    journal(run, "hangs")
+    time.sleep(600)  # The handler ignores every request to stop.
+
+
+@runs.handler
+def neighbour(run: Run) -> int:
+    """Wait for the gate "all", with many cuts."""
+    journal(run, "start")
+    while not Path(f"{os.environ['JOURNAL']}.all").exists():
+        block_for(0.05)
+        run.checkpoint()
+    return os.getpid()
