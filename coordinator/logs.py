@@ -18,6 +18,7 @@ from typing import TextIO
 about: ContextVar[Mapping[str, object]] = ContextVar("about", default=MappingProxyType({}))
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "about", "taskName"}
+TRACEBACK_CHARACTERS = 20_000  # from its end: the message of an error may have any length
 _COLOURS = {"DEBUG": "\x1b[2m", "INFO": "\x1b[32m", "WARNING": "\x1b[33m", "ERROR": "\x1b[31m"}
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
@@ -67,7 +68,7 @@ class Lines(logging.Formatter):
             extra = extra and f"{_DIM}{extra}{_PLAIN}"
         line = f"{when} {level} {message}" + (f"  {extra}" if extra else "")
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+            line += "\n" + self.formatException(record.exc_info)[-TRACEBACK_CHARACTERS:]
         return line
 
 
@@ -93,5 +94,5 @@ class JsonLines(logging.Formatter):
         }
         entry |= {name: value for name, value in _fields(record) if name not in entry}
         if record.exc_info:
-            entry["traceback"] = self.formatException(record.exc_info)
+            entry["traceback"] = self.formatException(record.exc_info)[-TRACEBACK_CHARACTERS:]
         return json.dumps(entry, default=str, ensure_ascii=False)

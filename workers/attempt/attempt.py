@@ -69,6 +69,7 @@ class Attempt(Lifecycle):
         self.task: asyncio.Task[None] | None = None
         self.note: Note | None = None
         self.note_sent: Note | None = None
+        self.note_stored: Note | None = None  # the newest note that the server has confirmed after a heartbeat
         self._stop_requested, self._stop_changed = asyncio.Event(), asyncio.Event()
         self._thread = threading.get_ident()
 
@@ -150,6 +151,12 @@ class Attempt(Lifecycle):
             self.saver.note = note
 
     # -- called by the worker
+
+    @property
+    def unsaved_note(self) -> Note | None:
+        """The newest note, unless the server has confirmed it."""
+        stored = self.note is self.note_stored or (self.saver is not None and self.note is self.saver.note_saved)
+        return None if stored else self.note
 
     def request_stop(self, why: Why) -> bool:
         """Ask the handler to stop. It stops at its next cut, or where it waits for the server."""

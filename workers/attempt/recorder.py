@@ -11,11 +11,13 @@ from typing import Any, assert_never
 from coordinator.clock import Clock
 from coordinator.errors import CoordinatorError, NotPlain, TooLarge, Unconfirmed, Unreachable
 from coordinator.model.outcome import Complete, Fail, Nothing, Outcome, Reject, Release, TryAgain
+from coordinator.model.retry import RetryLater
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from workers.attempt.attempt import Attempt
 from workers.attempt.failure import failure, first_line
 from workers.attempt.kind_health import KindHealth
+from workers.attempt.saver import packed_note
 from workers.handlers.draft import RESULT_LIMIT
 from workers.handlers.messages import kept
 
@@ -56,8 +58,10 @@ class Recorder:
         """
         if attempt.saver is not None:
             attempt.saver.close()
+        outcome, result = _with_result(outcome)
         try:
-            answer = await self._record(attempt, outcome)
+            await self._send_last_note(attempt, outcome)
+            answer = await self._record(attempt, outcome, result)
         except (Unreachable, Unconfirmed) as error:
             logger.error("outcome of run %s could not be recorded: %s", attempt.id, error)
             return False
@@ -82,17 +86,26 @@ class Recorder:
             return False
         return True
 
-    async def _record(self, attempt: Attempt, outcome: Outcome) -> str:
+    async def _send_last_note(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Send a note that no save and no heartbeat has brought to the server. It is for people: the outcome counts without it."""
+        note = attempt.unsaved_note
+        if note is None or isinstance(outcome, Nothing):
+            return
+        plan = attempt_plans.note(attempt.lease.keys, attempt.id, attempt.token, packed_note(note))
+        try:
+            await self._drive(attempt, plan)
+        except (Unreachable, Unconfirmed):
+            raise
+        except CoordinatorError as error:
+            logger.warning("last note of run %s could not be stored: %s", attempt.id, error)
+
+    async def _record(self, attempt: Attempt, outcome: Outcome, result: bytes) -> str:
         owner = (attempt.lease.keys, attempt.id, attempt.token)
         if attempt.killed is not None and not isinstance(outcome, Complete | Nothing):
             # The kill is written before anything can requeue the run: from then on the run ends as failed.
             await self._drive(attempt, attempt_plans.kill(*owner, failure(attempt.killed)))
         match outcome:
-            case Complete(value):
-                try:
-                    result = b"" if value is None else kept(value, "the result", RESULT_LIMIT)
-                except (NotPlain, TooLarge) as error:
-                    return await self._record(attempt, Fail(error))
+            case Complete():
                 return await self._drive(attempt, attempt_plans.complete(*owner, result))
             case Fail(error):
                 text = failure(error)
@@ -143,16 +156,19 @@ class Recorder:
             )
             return
         if answer == "failed":
-            logger.error("run %s failed: %s", attempt.id, attempt.killed)
+            logger.error("run %s failed: %s", attempt.id, attempt.killed, exc_info=attempt.killed)
             return
         match outcome:
             case Fail(error):
-                logger.error("run %s failed: %s", attempt.id, first_line(error))
+                logger.error("run %s failed: %s", attempt.id, first_line(error), exc_info=error)
             case TryAgain(error, delay):
-                logger.warning("run %s is retried in %.1f s: %s", attempt.id, delay, first_line(error))
+                trace = None if isinstance(error, RetryLater) else error  # the handler asked for it: nothing has failed
+                logger.warning("run %s is retried in %.1f s: %s", attempt.id, delay, first_line(error), exc_info=trace)
             case Reject(error):
                 self._count_rejected(attempt, error)
-                logger.error("run %s could not be started and is %s: %s", attempt.id, answer, first_line(error))
+                logger.error(
+                    "run %s could not be started and is %s: %s", attempt.id, answer, first_line(error), exc_info=error
+                )
             case Release() if answer == "cancelled":
                 logger.info("run %s is cancelled", attempt.id)
             case Release():
@@ -171,6 +187,16 @@ class Recorder:
                 first_line(error),
             )
             self.on_suspended(kind)
+
+
+def _with_result(outcome: Outcome) -> tuple[Outcome, bytes]:
+    """Return an outcome with the encoded result of the handler. A result that cannot be stored fails the run."""
+    if not isinstance(outcome, Complete) or outcome.value is None:
+        return outcome, b""
+    try:
+        return outcome, kept(outcome.value, "the result", RESULT_LIMIT)
+    except (NotPlain, TooLarge) as error:
+        return Fail(error), b""
 
 
 def _release(attempt: Attempt, *, stopping: bool, delta: bytes = b"") -> Any:

@@ -111,6 +111,7 @@ class Saver:
 
     Attributes:
         note: The newest note of the handler.
+        note_saved: The note that the last successful save has stored.
         progress: The run's progress counter after the last save.
         on_progress: Is called when the counter has grown.
         on_fenced: Is called when the server refuses a save because the run belongs to another owner.
@@ -127,7 +128,7 @@ class Saver:
         self._hurry = asyncio.Event()
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self.note: Note | None = None
-        self._note_sent: Note | None = None
+        self.note_saved: Note | None = None
         self.progress = head.progress
         self.on_progress: Callable[[], None] = _ignore
         self.on_fenced: Callable[[], None] = _ignore
@@ -197,7 +198,7 @@ class Saver:
 
     async def _save(self, number: int, cut: Cut) -> str:
         note = self.note
-        delta = self._deltas.of(cut, packed_note(note) if note is not self._note_sent else b"")
+        delta = self._deltas.of(cut, packed_note(note) if note is not self.note_saved else b"")
         try:
             word, progress = await self._send(delta)
         except CoordinatorError as error:
@@ -207,7 +208,7 @@ class Saver:
             return "failed"
         if word == "ok":
             self._deltas.acknowledged(cut, delta)
-            self._note_sent = note
+            self.note_saved = note
             self._acknowledged(number, progress)
         elif word not in ("fenced", "gap"):
             logger.error("checkpoint refused by the server: %s", word)

@@ -95,9 +95,13 @@ class BeatResults:
 
     async def _send_notes(self, lease: Lease) -> None:
         """Send the notes of handlers that no save has sent yet."""
-        changed = [attempt for attempt in self._table.of(lease) if attempt.note is not attempt.note_sent]
-        for attempt in changed:
-            attempt.note_sent = attempt.note
-        plans = (attempt_plans.note(lease.keys, a.id, a.token, packed_note(a.note)) for a in changed)
-        # All at the same time, so that they share a trip. A note that gets lost is sent with the next save.
-        await asyncio.gather(*(drive_async(self._wire, plan, timeout=0) for plan in plans), return_exceptions=True)
+        changed = [(a, a.note) for a in self._table.of(lease) if a.note is not a.note_sent]
+        for attempt, note in changed:
+            attempt.note_sent = note
+        plans = (attempt_plans.note(lease.keys, a.id, a.token, packed_note(note)) for a, note in changed)
+        # All at the same time, so that they share a trip. A note that gets lost is sent with the next save, or with the outcome.
+        sending = (drive_async(self._wire, plan, timeout=0) for plan in plans)
+        answers = await asyncio.gather(*sending, return_exceptions=True)
+        for (attempt, note), answer in zip(changed, answers, strict=True):
+            if answer == "ok":
+                attempt.note_stored = note

@@ -34,6 +34,28 @@ class Mutant:
 
 
 MUTANTS = [
+    # -- the last words of an attempt
+    Mutant(
+        "the last note of an attempt is not stored",
+        "workers/attempt/recorder.py",
+        "            await self._send_last_note(attempt, outcome)\n",
+        "",
+        "tests/integration/worker/test_worker_last_words.py::test_last_note_of_an_attempt_is_stored",
+    ),
+    Mutant(
+        "a result that cannot be stored is recorded as empty",
+        "workers/attempt/recorder.py",
+        '        return Fail(error), b""\n',
+        "        return outcome, first_line(error).encode()[:0]\n",
+        "tests/integration/worker/test_worker_last_words.py::test_failure_is_logged_once_with_its_traceback",
+    ),
+    Mutant(
+        "a failure is logged without its traceback",
+        "workers/attempt/recorder.py",
+        'logger.error("run %s failed: %s", attempt.id, first_line(error), exc_info=error)',
+        'logger.error("run %s failed: %s", attempt.id, first_line(error))',
+        "tests/integration/worker/test_worker_last_words.py::test_failure_is_logged_once_with_its_traceback",
+    ),
     # -- handlers that do not stop
     Mutant(
         "the hung handler of a lost run keeps its slot",
