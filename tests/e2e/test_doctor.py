@@ -153,7 +153,7 @@ def test_doctor_command_reports_repairs_and_sets_the_exit_code(
     code, said = coordinator(stage, "doctor")
     assert code == 1
     assert f"run {handle.id} is queued, but not in its ready queue: it would wait forever\n" in said
-    assert "2 things are wrong: 'coordinator doctor --repair' mends what it can" in said
+    assert "2 problems: 'coordinator doctor --repair' repairs them" in said
     code, said = coordinator(stage, "doctor", "--json")
     report: dict[str, Any] = json.loads(said)
     assert (code, report["healthy"], report["found"], report["mended"]) == (1, False, 2, 0)
@@ -188,7 +188,7 @@ def test_stuck_runs_are_listed_with_the_reason(stage: Stage, client: Client) -> 
     found = {row["id"]: row["why"] for row in json.loads(said)}
     assert (code, set(found)) == (0, {unknown.id, overdue.id})
     assert found[unknown.id] == "no live worker handles kind 'unheard-of' in queue 'nightly'"
-    assert found[overdue.id].endswith("and was not moved: no coordinator is running to do it")
+    assert found[overdue.id].endswith("and has not been enqueued: no coordinator is running")
     assert overdue.id not in coordinator(stage, "runs", "--stuck", "--kind", "unheard-of")[1]
 
 
