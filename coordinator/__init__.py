@@ -1,4 +1,4 @@
-"""A durable home for long runs on plain Redis or Valkey: the producer's side, and what both sides call things."""
+"""Durable runs on plain Redis or Valkey: the client, and the views and errors that clients and workers share."""
 
 from coordinator.client.async_client import AsyncClient
 from coordinator.client.client import Client

@@ -17,22 +17,28 @@ __all__ = ["Address", "Settings", "address", "local_settings", "settings"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Which server, which namespace, how patient."""
+    """The server, the namespace, and the timeout of a call.
 
-    url: str = field(repr=False)  # it may hold a password
+    Raises:
+        BadName: The namespace is not a valid name.
+        BadOption: The URL, the timeout or RUNS_COMPRESS is not valid.
+    """
+
+    url: str = field(repr=False)  # it may contain a password
     namespace: str = "runs"
     timeout: float = 30.0
 
     def __post_init__(self) -> None:
         address(self.url)
         name(self.namespace, "namespace")
-        # a run that leaves nothing behind is still known for 60 s: no call may be repeated longer than that
+        # The server remembers a run without retention for 60 s. A call that is repeated later would not be recognised.
         if not 0 < self.timeout <= 50:
-            raise BadOption(f"timeout {self.timeout!r} is not more than 0 and up to 50 seconds")
+            raise BadOption(f"timeout {self.timeout!r} is not valid: use more than 0 and at most 50 seconds")
         codecs_from_environment()  # it applies to the process; a wrong value is refused before anything is written
 
     @property
     def address(self) -> Address:
+        """The parsed URL."""
         return address(self.url)
 
 

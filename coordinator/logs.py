@@ -1,7 +1,8 @@
-"""How the two commands write their logs. The library itself never sets up logging.
+"""The log format of the commands `coordinator` and `workers`. The library itself never configures logging.
 
-One line per record: time, level, message, then what is known about it as key=value; or one JSON object per line.
-`about` is what a worker knows of the run in whose context something is logged; every record gets it, whoever logs.
+A line has the time, the level, the message, and the record's fields as key=value. With --log-json, each line is a JSON object.
+A worker sets `about` to the fields of the current run. They are added to every record that is logged in the run's context, also
+by other libraries.
 """
 
 from __future__ import annotations
@@ -26,7 +27,14 @@ _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 def configure(
     *, as_json: bool = False, level: int = logging.INFO, stream: TextIO | None = None, colour: bool | None = None
 ) -> None:
-    """Sets up the root logger: lines on stderr, with colours on a terminal unless it is said."""
+    """Configure the root logger.
+
+    Args:
+        as_json: Write JSON objects instead of text lines.
+        level: The lowest level that is written.
+        stream: Where the lines go; by default stderr.
+        colour: Whether lines have colours; by default only on a terminal.
+    """
     stream = stream or sys.stderr
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines() if as_json else Lines(colour=stream.isatty() if colour is None else colour))
@@ -34,34 +42,37 @@ def configure(
 
 
 def install(handler: logging.Handler, level: int) -> None:
-    """Makes a handler the only one, for all that is logged from this level on."""
-    handler.addFilter(_remember)
+    """Make a handler the only handler of the root logger."""
+    handler.addFilter(_attach_context)
     logging.basicConfig(level=level, handlers=[handler], force=True)
 
 
-def _remember(record: logging.LogRecord) -> bool:
-    """Keeps what the context knows while the record is still in it."""
+def _attach_context(record: logging.LogRecord) -> bool:
+    """Store the context's fields in the record. Later, in another thread, they could not be read."""
     record.about = about.get()
     return True
 
 
 def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
-    """What is known about a record: its context first, then its own extra fields, which win."""
+    """Yield the fields of a record: those of its context, overridden by its own extra fields."""
     own = {name: value for name, value in vars(record).items() if name not in _STANDARD}
     yield from {**getattr(record, "about", {}), **own}.items()
 
 
 class Lines(logging.Formatter):
-    """For people."""
+    """Formats records as text lines for people."""
 
     def __init__(self, *, colour: bool = False) -> None:
         super().__init__()
         self.colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the line, with a traceback below it if the record has one."""
         when = datetime.fromtimestamp(record.created, UTC).astimezone().isoformat(" ", "milliseconds")[:23]
         message = record.getMessage()
-        extra = " ".join(f"{name}={_shown(value)}" for name, value in _fields(record) if not _said(value, message))
+        extra = " ".join(
+            f"{name}={_format_field(value)}" for name, value in _fields(record) if not _is_in_message(value, message)
+        )
         level = f"{record.levelname:<7}"
         if self.colour:
             when, level = f"{_DIM}{when[11:]}{_PLAIN}", f"{_COLOURS.get(record.levelname, '')}{level}{_PLAIN}"
@@ -72,20 +83,21 @@ class Lines(logging.Formatter):
         return line
 
 
-def _said(value: object, message: str) -> bool:
-    """An id that the message names need not stand beside it again."""
+def _is_in_message(value: object, message: str) -> bool:
+    """Return whether the message has the value already, as with an id; then it is not repeated as a field."""
     return len(str(value)) >= 8 and str(value) in message
 
 
-def _shown(value: object) -> str:
+def _format_field(value: object) -> str:
     text = str(value)
     return json.dumps(text, ensure_ascii=False) if not text or any(c in text for c in ' "=\n') else text
 
 
 class JsonLines(logging.Formatter):
-    """For machines: one object per line."""
+    """Formats each record as a JSON object on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the JSON object."""
         entry: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,

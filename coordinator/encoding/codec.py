@@ -1,8 +1,8 @@
-"""Plain data as bytes and back: equal, and of the same type.
+"""Encode plain data as msgpack, and decode it to equal values of the same types.
 
-Both ways are one call into msgpack; the walks in Python only run for what msgpack refused, or might have taken although
-it would come back as something else. Between these bytes and the wire is seal.py: `encode` is without it, as bytes are compared
-and joined, and `decode` takes both.
+Encoding and decoding are one call into msgpack each. The slower walks in Python only run for values that msgpack refused, or that
+it may have accepted although they would come back as another type. seal.py compresses or encrypts the bytes before they are
+stored. `encode` returns unsealed bytes, because callers compare and join them. `decode` accepts sealed and unsealed bytes.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ PLAIN = (type(None), bool, int, float, str, bytes, datetime, list, tuple, dict)
 _PLAIN = frozenset(PLAIN)
 _NAMES = "None, bool, int (64 bit), float, str, bytes, datetime, list, tuple, dict"
 
-# Ext types. A tuple is an array that begins with the mark: within the array, because a nested ext would be packed and
-# copied once per level, and would escape msgpack's limit of depth.
+# Extension types. A tuple is an array whose first element is the mark. The mark is inside the array, because a nested extension
+# would be packed and copied once per level, and would escape msgpack's limit of depth.
 _TUPLE, _DATETIME = 1, 2
 _MARK = msgpack.ExtType(_TUPLE, b"\0")
 _MARK_BYTES = b"\xd4\x01\x00"
@@ -37,7 +37,7 @@ _KEEP_BUFFER = 1 << 20
 
 
 class _Packers(threading.local):
-    """A packer for each thread: three times as fast as packb on small values, and the hook may switch threads."""
+    """A packer for each thread. It is three times as fast as packb on small values, and must not be shared by threads."""
 
     def __init__(self) -> None:
         self.renew()
@@ -55,7 +55,7 @@ def _default(value: object) -> object:
 
 
 def _pack_datetime(value: datetime) -> bytes:
-    # Not as ISO text: fold has no place in it, and fromisoformat takes an offset of less than a second for none.
+    # ISO text has no room for `fold`, and fromisoformat ignores an offset of less than a second.
     date, offset = (value.year, value.month, value.day), value.utcoffset()
     moment = _MOMENT.pack(*date, value.hour, value.minute, value.second, value.fold, value.microsecond)
     return moment if offset is None else moment + _OFFSET.pack(offset // _MICROSECOND)
@@ -65,22 +65,41 @@ _packers = _Packers()
 
 
 def encode(value: object, place: str, limit: int | None = None) -> bytes:
-    """The bytes of plain data; `place` is what an error calls the value."""
+    """Return the bytes of plain data.
+
+    Args:
+        value: The value.
+        place: What an error message calls the value.
+        limit: The largest number of bytes.
+
+    Raises:
+        NotPlain: The value, or a part of it, is not plain data.
+        TooLarge: The bytes are more than the limit.
+    """
     try:
         data: bytes = _packers.pack(value)
     except (ValueError, TypeError, OverflowError, RuntimeError) as error:
-        raise NotPlain(_complaint(value, place) or f"{place} can't be kept: {error}") from None
+        raise NotPlain(_complaint(value, place) or f"{place} can't be stored: {error}") from None
     if len(data) > _KEEP_BUFFER:
         _packers.renew()  # a packer's buffer never shrinks
     if _may_hold_foreign(data) and not _is_plain(value):
-        raise NotPlain(_complaint(value, place) or f"{place} changed while it was read")
+        raise NotPlain(_complaint(value, place) or f"{place} changed while it was encoded")
     if limit is not None and len(data) > limit:
         raise TooLarge(f"{place} has {len(data):,} bytes, and the limit is {limit:,}")
     return data
 
 
 def decode(data: bytes | bytearray, place: str, limit: int = LIMIT) -> Any:
-    """What was encoded, sealed or not. Anything else is Unreadable, and what is sealed and unfolds to more than the limit."""
+    """Return the value that was encoded, from sealed or unsealed bytes.
+
+    Args:
+        data: The bytes.
+        place: What an error message calls the value.
+        limit: The largest number of bytes that sealed data may expand to.
+
+    Raises:
+        Unreadable: The bytes were not written by this library, or they expand to more than the limit.
+    """
     try:
         if len(data) > _DEPTH and (0xDC in data or 0xDD in data):
             _check_headers(data)
@@ -88,7 +107,7 @@ def decode(data: bytes | bytearray, place: str, limit: int = LIMIT) -> Any:
             return _decode_tuples(data)
         return msgpack.unpackb(data, strict_map_key=False, timestamp=3, ext_hook=_extension)
     except (msgpack.UnpackException, ValueError, TypeError, OverflowError, RuntimeError) as error:
-        # asked for here, because plain bytes, the most of them, then need not be asked
+        # The check for sealed bytes is here, so that unsealed bytes, which are most of them, do not pay for it.
         if data[:1] != MARK:
             raise Unreadable(f"{place} can't be read: {type(error).__name__}: {error}") from error
     return decode(opened(bytes(data), place, limit), place, limit)
@@ -98,8 +117,8 @@ def decode(data: bytes | bytearray, place: str, limit: int = LIMIT) -> Any:
 
 
 def _check_headers(data: bytes | bytearray) -> None:
-    # A list is allocated when its header is read: nested headers that lie, each with the length of all the data, grow
-    # the process by depth times length. Skipping allocates nothing and fails where elements are missing.
+    # msgpack allocates a list when it reads the list's header. Nested headers with a false length could make the process grow
+    # by depth times length. Skipping allocates nothing, and fails if elements are missing.
     walk = msgpack.Unpacker(max_buffer_size=len(data))
     walk.feed(data)
     walk.skip()
@@ -135,16 +154,16 @@ def _decode_tuples(data: bytes | bytearray) -> Any:
 
     value = msgpack.unpackb(data, strict_map_key=False, timestamp=3, ext_hook=extension, list_hook=array)
     if marks:
-        raise ValueError("a tuple's mark that is not at the head of an array")
+        raise ValueError("a tuple mark is not the first element of an array")
     return value
 
 
-# ---- refusing --------------------------------------------------------------------------------------------------------
+# ---- values that are refused -----------------------------------------------------------------------------------------
 
 
 def _may_hold_foreign(data: bytes) -> bool:
-    # msgpack packs bytearray and memoryview as bytes, and its own ExtType and Timestamp, without asking the hook. So
-    # their headers are looked for. Text of some scripts has these bytes too; that only costs the walk.
+    # msgpack packs bytearray and memoryview as bytes, and its own ExtType and Timestamp, without calling the hook. So this looks
+    # for their header bytes. Text in some languages has these bytes too; then the walk finds nothing wrong.
     return (
         0xC4 in data or 0xC5 in data or 0xC6 in data or 0xC7 in data or 0xC8 in data or 0xC9 in data
         or 0xD4 in data or 0xD5 in data or 0xD6 in data or 0xD7 in data or 0xD8 in data
@@ -165,7 +184,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _complaint(value: object, place: str) -> str | None:
-    """The first thing that can't be kept, in the order of packing, as a sentence."""
+    """Return a sentence about the first part that can't be stored, in the order of packing; None if there is none."""
     levels: list[Iterator[tuple[str, object]]] = [iter([(place, value)])]
     while levels:
         for where, item in levels[-1]:
@@ -195,14 +214,14 @@ def _fault(value: object) -> str | None:
     kind = type(value)
     if kind in _PLAIN:
         if isinstance(value, int) and not -(2**63) <= value < 2**64:
-            return "is an int beyond 64 bit, which can't be kept; keep it as a str"
+            return "is an int of more than 64 bits, which can't be stored; store it as a str"
         if isinstance(value, str) and not _is_unicode(value):
-            return "is a str with lone surrogates, which can't be kept; keep it as bytes"
+            return "is a str with lone surrogates, which can't be stored; store it as bytes"
         return None
     article = "an" if kind.__name__[:1] in "aeiouAEIOU" else "a"
     plain = next((base.__name__ for base in kind.__mro__ if base in _PLAIN), None)
-    advice = f"make it a plain {plain}" if plain else f"plain data is {_NAMES}"
-    return f"is {article} {kind.__name__}, which can't be kept; {advice}"
+    advice = f"convert it to a plain {plain}" if plain else f"plain data is {_NAMES}"
+    return f"is {article} {kind.__name__}, which can't be stored; {advice}"
 
 
 def _is_unicode(text: str) -> bool:

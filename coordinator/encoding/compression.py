@@ -1,6 +1,6 @@
-"""zstd for large values: the extra `zstd`. The library is imported by the first value that needs it.
+"""Compress large values with zstd, if the extra `zstd` is installed. The library is imported when a value first needs it.
 
-What comes back is never larger than its limit: a frame has to say its size, and may not hold more than it says.
+Decompression never returns more bytes than its limit: a frame must state its size, and may not contain more than it states.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ LARGEST = 64 * 1024 * 1024
 INSTALL = "pip install 'run-coordinator[zstd]'"
 
 _LEVEL = 3
-_WINDOW_LOG = (
-    23  # 8 MiB; what is written here has 2. A frame may ask for 2 GiB, and would get them before its first byte
-)
+# 8 MiB; our own frames need 2 MiB. A foreign frame may ask for 2 GiB, which would be allocated before its first byte is read.
+_WINDOW_LOG = 23
 _PIECE = 1024 * 1024
 
 
@@ -38,7 +37,7 @@ def _library() -> ModuleType | None:
 
 
 def available() -> bool:
-    """Whether the extra is installed."""
+    """Return whether the extra is installed."""
     return _library() is not None
 
 
@@ -50,18 +49,18 @@ def codecs_from_environment() -> tuple[str, ...]:
     """
     asked = read_environment().compress
     if asked not in ("", "zstd"):
-        raise BadOption(f"RUNS_COMPRESS={asked!r} is not known: use zstd, or leave it away")
+        raise BadOption(f"RUNS_COMPRESS={asked!r} is not known: use zstd, or unset it")
     if asked and not available():
-        raise BadOption(f"RUNS_COMPRESS=zstd needs its extra: {INSTALL}")
+        raise BadOption(f"RUNS_COMPRESS=zstd needs the extra zstd: {INSTALL}")
     return (asked,) if asked else ()
 
 
 class _Compressors(threading.local):
-    """A compressor for each thread: made anew for each value it costs five times as much, and a shared one waits."""
+    """A compressor for each thread. A new one for each value costs five times as much, and a shared one needs a lock."""
 
     def __init__(self) -> None:
         zstd: Any = _library()
-        # with a checksum: else a damaged frame may be read as another value
+        # Without a checksum, a damaged frame could be read as another value.
         options = {zstd.CompressionParameter.compression_level: _LEVEL, zstd.CompressionParameter.checksum_flag: 1}
         self.compressor = zstd.ZstdCompressor(options=options)
         self.end = zstd.ZstdCompressor.FLUSH_FRAME
@@ -73,8 +72,7 @@ def _compressors() -> _Compressors:
 
 
 def write(data: bytes) -> bytes | None:
-    """A frame, where that is worth it."""
-    # what is larger than a reader takes goes as it is
+    """Return a compressed frame, or None if the value is too small, too large for a reader, or does not shrink."""
     if not THRESHOLD < len(data) <= LARGEST:
         return None
     own = _compressors()
@@ -83,20 +81,27 @@ def write(data: bytes) -> bytes | None:
 
 
 def read(frame: bytes, limit: int) -> bytearray:
-    """What is in a frame; an error where it is not as it says, or larger than the limit."""
+    """Return the content of a frame.
+
+    Raises:
+        Unreadable: zstd is not installed.
+        ValueError: The content is larger than the limit, or has another size than the frame states.
+    """
     zstd: Any = _library()
     if zstd is None:
-        raise Unreadable(f"it is compressed with zstd, which is not installed here: {INSTALL}")
+        raise Unreadable(f"it is compressed with zstd, which is not installed: {INSTALL}")
     size = zstd.get_frame_info(frame).decompressed_size
     if size is None or size > limit:
-        raise ValueError(f"it unfolds to {'an unknown number of' if size is None else f'{size:,}'} bytes, of {limit:,}")
+        raise ValueError(
+            f"it expands to {'an unknown number of' if size is None else f'{size:,}'} bytes, and the limit is {limit:,}"
+        )
     decompressor = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG})
-    # piece by piece, as a frame may lie about its size, and in place: the library would hold all of it twice
+    # Decompress in pieces, because a frame may state a false size. Append in place, so that the content is not held twice.
     data = bytearray(decompressor.decompress(frame, _PIECE))
     while not decompressor.eof:
         if decompressor.needs_input or len(data) > size:
-            raise ValueError(f"its frame is not of {size:,} bytes")
+            raise ValueError(f"its frame does not have the stated {size:,} bytes")
         data += decompressor.decompress(b"", _PIECE)
     if decompressor.unused_data:
-        raise ValueError("there is more behind its frame")
+        raise ValueError("there are bytes behind its frame")
     return data

@@ -1,7 +1,7 @@
-"""The seam between msgpack and the wire: codecs that compress or encrypt what is stored.
+"""Compress or encrypt stored values with codecs.
 
-Sealed bytes begin with a byte that msgpack never uses, and the codec's id: a reader needs no setting, and old and new, sealed and
-plain lie side by side. Which codecs write is of the process: RUNS_COMPRESS, or `use`.
+Sealed bytes begin with a byte that msgpack never uses, followed by the codec's id. So a reader needs no setting, and sealed and
+unsealed values may be stored side by side. RUNS_COMPRESS or `use` chooses the codecs that write, for the whole process.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from coordinator.errors import BadOption, TooLarge, Unreadable
 
 MARK = b"\xc1"
 LIMIT = compression.LARGEST
-OWN_IDS = range(64)  # those of this library
+OWN_IDS = range(64)  # ids that are reserved for this library
 _LAYERS = 4
 
 Write = Callable[[bytes], bytes | None]
@@ -23,7 +23,14 @@ Read = Callable[[bytes, int], bytes | bytearray]
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """Two functions. `write` answers None for what is better left as it is; `read` is given the largest answer it may have."""
+    """A way to transform bytes.
+
+    Attributes:
+        id: The number that is stored in front of the bytes.
+        name: The name for `use`.
+        write: Returns the transformed bytes, or None to leave the value as it is.
+        read: Returns the original bytes. Its second argument is the largest number of bytes that it may return.
+    """
 
     id: int
     name: str
@@ -34,33 +41,58 @@ class Codec:
 _ZSTD = Codec(1, "zstd", compression.write, compression.read)
 _by_id: dict[int, Codec] = {_ZSTD.id: _ZSTD}
 _by_name: dict[str, Codec] = {_ZSTD.name: _ZSTD}
-_writers: tuple[Codec, ...] | None = None  # None: as the settings say, which nobody asked yet
+_writers: tuple[Codec, ...] | None = None  # None: RUNS_COMPRESS was not read yet
 
 
 def register(id: int, name: str, write: Write, read: Read) -> None:
-    """A codec of one's own, for reading from now on; `use` lets it write. Its id stays in what it wrote: it is given once."""
+    """Register your own codec for reading. Call `use` to write with it.
+
+    The id is stored with each value that the codec writes. Never give it to another codec.
+
+    Args:
+        id: A number from 64 to 255.
+        name: The name for `use`.
+        write: Returns the transformed bytes, or None to leave the value as it is.
+        read: Returns the original bytes; its second argument is the largest number of bytes that it may return.
+
+    Raises:
+        BadOption: The id is reserved, or the id or the name is in use.
+    """
     if id in OWN_IDS or not 0 <= id <= 255:
-        raise BadOption(f"codec {name!r} has the id {id}: those from {OWN_IDS.stop} to 255 are free")
+        raise BadOption(f"codec {name!r} can't have the id {id}: use a number from {OWN_IDS.stop} to 255")
     if id in _by_id or name in _by_name:
-        raise BadOption(f"codec {name!r} with id {id}: the name or the id is taken")
+        raise BadOption(f"codec {name!r} with id {id}: the name or the id is already in use")
     _by_id[id] = _by_name[name] = Codec(id, name, write, read)
 
 
 def use(*names: str) -> None:
-    """These codecs write from now on, in this order, in the whole process; none: plain msgpack."""
-    global _writers  # noqa: PLW0603  # one for the process, as its settings are
+    """Choose the codecs that write from now on, in this order, in the whole process.
+
+    Args:
+        names: Names of codecs; none of them means plain msgpack.
+
+    Raises:
+        BadOption: A codec is unknown or not installed, or there are more than four.
+    """
+    global _writers  # noqa: PLW0603  # the codecs are a setting of the whole process
     for name in names:
         if name not in _by_name:
-            raise BadOption(f"there is no codec {name!r}: known are {', '.join(sorted(_by_name))}")
+            raise BadOption(
+                f"codec {name!r} is not registered: the registered codecs are {', '.join(sorted(_by_name))}"
+            )
         if name == _ZSTD.name and not compression.available():
-            raise BadOption(f"codec 'zstd' needs its extra: {compression.INSTALL}")
+            raise BadOption(f"codec 'zstd' is not installed: {compression.INSTALL}")
     if len(names) > _LAYERS:
-        raise BadOption(f"{len(names)} codecs at once: {_LAYERS} are the most")
+        raise BadOption(f"{len(names)} codecs are too many: use at most {_LAYERS}")
     _writers = tuple(_by_name[name] for name in names)
 
 
 def sealed(data: bytes) -> bytes:
-    """Packed data as it goes to the wire. What is empty or sealed already stays as it is."""
+    """Return the bytes as they are stored. Empty and sealed bytes are returned unchanged.
+
+    Raises:
+        TooLarge: A codec would write a value that is too large to be read again.
+    """
     if _writers is None:
         use(*compression.codecs_from_environment())
     if not _writers or not data or data[:1] == MARK:
@@ -69,14 +101,20 @@ def sealed(data: bytes) -> bytes:
         written = codec.write(data)
         if written is None:
             continue
-        if len(data) > LIMIT:  # nobody would read it
-            raise TooLarge(f"a value of {len(data):,} bytes for codec {codec.name!r}, and the limit is {LIMIT:,}")
+        if len(data) > LIMIT:  # a reader would refuse it
+            raise TooLarge(
+                f"a value of {len(data):,} bytes is too large for codec {codec.name!r}: the limit is {LIMIT:,}"
+            )
         data = b"%b%c%b" % (MARK, codec.id, written)
     return data
 
 
 def opened(data: bytes, place: str, limit: int = LIMIT) -> bytes | bytearray:
-    """The packed data again, of at most so many bytes; Unreadable otherwise. What is not sealed stays as it is."""
+    """Return the original bytes of sealed data. Unsealed bytes are returned unchanged.
+
+    Raises:
+        Unreadable: The codec is unknown or fails, or the original has more bytes than the limit.
+    """
     inner: bytes | bytearray = data
     for _ in range(_LAYERS):
         if inner[:1] != MARK:
@@ -90,12 +128,14 @@ def opened(data: bytes, place: str, limit: int = LIMIT) -> bytes | bytearray:
 def _opened(data: bytes, place: str, limit: int) -> bytes | bytearray:
     codec = _by_id.get(data[1]) if len(data) > 1 else None
     if codec is None:
-        raise Unreadable(f"{place} can't be read: {data[:2]!r} is of no codec that is registered here")
+        raise Unreadable(
+            f"{place} can't be read: {data[:2]!r} belongs to a codec that is not registered in this process"
+        )
     try:
         inner = codec.read(data[2:], limit)
     except MemoryError:
         raise
-    except Exception as error:  # whatever a codec makes of foreign bytes, they are not what it wrote
+    except Exception as error:  # whatever a codec raises, the bytes are not what it wrote
         why = str(error) if isinstance(error, Unreadable) else f"{type(error).__name__}: {error}"
         raise Unreadable(f"{place} can't be read: {why}") from error
     if len(inner) > limit:

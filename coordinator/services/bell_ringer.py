@@ -1,4 +1,4 @@
-"""Rings once a second where runs wait and no bell is set: a bell that got lost costs a second and not a run."""
+"""Ring the bells of ready queues with waiting runs, once a second: if a push is lost, a run waits a second longer, not forever."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ TICK = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class RingingReport:
-    """In how many lines runs wait."""
+class BellReport:
+    """The number of ready queues in which runs wait."""
 
-    lines: int = 0
+    queues: int = 0
     rest: float = TICK
 
 
-class Ringing:
+class BellRinger:
     """The bells of one partition."""
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
-        self.name = f"ringing of partition {partition.keys.partition}"
+        self.name = f"bell ringer of partition {partition.keys.partition}"
 
-    async def tick(self) -> RingingReport:
-        return RingingReport(await self._partition.ask(coordinator_plans.ring(self._partition.keys)))
+    async def tick(self) -> BellReport:
+        """Ring each bell that has no token although runs wait."""
+        return BellReport(await self._partition.ask(coordinator_plans.ring(self._partition.keys)))

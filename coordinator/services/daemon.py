@@ -1,4 +1,7 @@
-"""A coordinator: keeps the services of all partitions going until it is stopped. Several may run; none is special."""
+"""A coordinator process: run the services of all partitions until it is stopped.
+
+Several coordinators may run at the same time. All of them do the same work, and none is special.
+"""
 
 from __future__ import annotations
 
@@ -13,85 +16,99 @@ from uuid import uuid4
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import Settings
 from coordinator.errors import Unconfirmed, Unreachable
-from coordinator.services.bell_ringer import Ringing
-from coordinator.services.due import Due
-from coordinator.services.health import Health, answering
-from coordinator.services.namespace_check import Founding
+from coordinator.services.bell_ringer import BellRinger
+from coordinator.services.due import DueRuns
+from coordinator.services.health import Health, serve_health
+from coordinator.services.namespace_check import NamespaceCheck
 from coordinator.services.recovery import Recovery
 from coordinator.services.retention import KEEP, Retention
 from coordinator.services.scheduler import Scheduler
-from coordinator.services.service_loop import Outage, Partition, Ticking, listen
+from coordinator.services.service_loop import Outage, Partition, ServiceLoop, listen_to_bell
 from coordinator.store import server_checks as checks
 from coordinator.store.keys import Namespace
 from coordinator.store.transport.wire import AsyncBell, AsyncWire, drive_async
 
 log = logging.getLogger(__name__)
 
-FIRST_PATIENCE = 1.0  # then it is said that the server is not there
-STANDSTILL = 60.0  # no tick takes so long, nor rests so long, also while the server is away
-LAST_TICK = 5.0  # how long a tick that is under way may still take when the coordinator stops
+QUIET_SECONDS = 1.0  # after which the coordinator logs that it waits for the server
+STANDSTILL = 60.0  # seconds between two ticks after which a service counts as stuck, also while the server is away
+LAST_TICK = 5.0  # seconds that the current ticks may still take when the coordinator stops
 
 
 class Coordinator:
-    """Runs the services. `run` returns after `stop`, when the ticks under way have ended."""
+    """Runs the services of a namespace.
+
+    `run` returns after `stop`, when the current ticks have ended.
+    """
 
     def __init__(self, settings: Settings, clock: Clock | None = None, keep: int = KEEP) -> None:
         self.id = f"c-{uuid4().hex[:12]}"
         self._settings, self._clock, self._keep = settings, clock or SystemClock(), keep
         self._stopping = False
-        self._end_of_round = asyncio.Event()
-        self._tickings: list[Ticking] = []
+        self._end_of_round = asyncio.Event()  # set by a stop, or when the namespace was created again
+        self._loops: list[ServiceLoop] = []
 
     def health(self) -> Health:
-        """Live while its services tick, with or without answers; ready when each has been answered, until it is stopped."""
+        """Return the coordinator's health.
+
+        It is live while its services tick, also if the server does not answer. It is ready when the server has answered each
+        service, until it is stopped.
+        """
         now = self._clock.monotonic()
-        still = {t.service.name: now - t.moved_at for t in self._tickings if now - t.moved_at > STANDSTILL}
-        not_live = tuple(f"{name} has not moved for {seconds:.0f} s" for name, seconds in still.items())
+        stuck = {one.service.name: now - one.last_tick_at for one in self._loops if now - one.last_tick_at > STANDSTILL}
+        not_live = tuple(f"{name} has not ticked for {seconds:.0f} s" for name, seconds in stuck.items())
         if self._stopping:
             return Health(not_live, ("the coordinator is stopping",))
-        if not self._tickings:
-            return Health(not_live, ("the coordinator has not been answered by the server yet",))
-        silent = dict.fromkeys(t.service.name for t in self._tickings if not t.answered)
-        return Health(not_live, tuple(f"{name} has not been answered by the server yet" for name in silent))
+        if not self._loops:
+            return Health(not_live, ("the coordinator has not had an answer from the server yet",))
+        silent = dict.fromkeys(one.service.name for one in self._loops if not one.answered)
+        return Health(not_live, tuple(f"{name} has not had an answer from the server yet" for name in silent))
 
     def stop(self) -> None:
+        """Stop the services. `run` returns when the current ticks have ended."""
         self._stopping = True
         self._end_of_round.set()
 
     async def run(self) -> None:
+        """Run the services until `stop` is called.
+
+        Raises:
+            Unreachable: The server could not be reached within the timeout of the settings.
+            NotConfigured: The server's settings do not fit.
+        """
         wire = AsyncWire(self._settings.address, self._settings.timeout)
         bell = AsyncBell(self._settings.address)
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(wire.close)
             stack.push_async_callback(bell.close)
             while not self._stopping and (namespace := await self._enter(wire)) is not None:
-                self._introduce(namespace)
-                await self._keep_going(namespace, wire, bell)
+                self._log_start(namespace)
+                await self._run_services(namespace, wire, bell)
             log.info("coordinator %s has stopped", self.id)
 
     async def _enter(self, wire: AsyncWire) -> Namespace | None:
-        """The namespace; a server that is not there yet is waited for. None where the coordinator was stopped meanwhile."""
+        """Wait for the server, and return the namespace. Return None if the coordinator was stopped before."""
         try:
-            return await self._found(wire, FIRST_PATIENCE)
+            return await self._try_to_enter(wire, QUIET_SECONDS)
         except (Unreachable, Unconfirmed) as error:
             log.warning("%s; trying for %.0f s", error, self._settings.timeout)
         try:
-            return await self._found(wire, self._settings.timeout)
+            return await self._try_to_enter(wire, self._settings.timeout)
         except (Unreachable, Unconfirmed):
             if self._stopping:
                 return None
             raise
 
-    async def _found(self, wire: AsyncWire, patience: float) -> Namespace:
-        """The namespace, on a server that can be trusted with it."""
-        until = self._clock.monotonic() + patience
+    async def _try_to_enter(self, wire: AsyncWire, seconds: float) -> Namespace:
+        """Check the server and return the namespace, or raise after some seconds without an answer."""
+        until = self._clock.monotonic() + seconds
 
         def give_up() -> bool:
             return self._stopping or self._clock.monotonic() > until
 
         return await drive_async(wire, checks.enter(self._settings), give_up=give_up)
 
-    def _introduce(self, namespace: Namespace) -> None:
+    def _log_start(self, namespace: Namespace) -> None:
         partitions = "1 partition" if namespace.partitions == 1 else f"{namespace.partitions} partitions"
         log.info(
             "coordinator %s of run-coordinator %s on %s: namespace %s, %s, durability %s",
@@ -99,39 +116,39 @@ class Coordinator:
             namespace.durability, extra={"pid": os.getpid()},
         )  # fmt: skip
 
-    async def _keep_going(self, namespace: Namespace, wire: AsyncWire, bell: AsyncBell) -> None:
-        """Until the coordinator is stopped, or the namespace is founded anew."""
+    async def _run_services(self, namespace: Namespace, wire: AsyncWire, bell: AsyncBell) -> None:
+        """Run the services until the coordinator is stopped, or the namespace was created again."""
         outage, listeners = Outage(self._clock), []
-        tickings = self._tickings = []
-        founding = Founding(Partition(wire, namespace.keys(0)), namespace.birth, self._founded_anew)
-        tickings.append(Ticking(founding, self._clock, outage))
+        loops = self._loops = []
+        check = NamespaceCheck(Partition(wire, namespace.keys(0)), namespace.birth, self._on_recreated)
+        loops.append(ServiceLoop(check, self._clock, outage))
         for keys in namespace.everywhere():
             partition = Partition(wire, keys)
-            due = Ticking(Due(partition), self._clock, outage)
+            due = ServiceLoop(DueRuns(partition), self._clock, outage)
             others = (
-                Recovery(partition, self.id, self._clock), Scheduler(partition), Ringing(partition),
+                Recovery(partition, self.id, self._clock), Scheduler(partition), BellRinger(partition),
                 Retention(partition, self._keep),
             )  # fmt: skip
-            tickings += [due, *(Ticking(service, self._clock, outage) for service in others)]
-            listeners.append(asyncio.create_task(listen(bell, keys.coordinator_bell(), due.ring, self._clock)))
-        ticks = [asyncio.create_task(ticking.run()) for ticking in tickings]
+            loops += [due, *(ServiceLoop(service, self._clock, outage) for service in others)]
+            listeners.append(asyncio.create_task(listen_to_bell(bell, keys.coordinator_bell(), due.ring, self._clock)))
+        ticks = [asyncio.create_task(one.run()) for one in loops]
         try:
             await self._end_of_round.wait()
-            for ticking in tickings:
-                ticking.stop()
+            for one in loops:
+                one.stop()
             await asyncio.wait(ticks, timeout=LAST_TICK)
         finally:
-            await _ended([*ticks, *listeners])
+            await _cancel_all([*ticks, *listeners])
             if not self._stopping:
                 self._end_of_round.clear()
 
-    def _founded_anew(self) -> None:
-        log.warning("namespace %s was founded anew: what it held before is gone", self._settings.namespace)
+    def _on_recreated(self) -> None:
+        log.warning("namespace %s was created again: its earlier runs are gone", self._settings.namespace)
         self._end_of_round.set()
 
 
-async def _ended(tasks: list[asyncio.Task[None]]) -> None:
-    """Cancels until all have ended: on 3.11 one cancel may be lost inside a timeout that ends at the same moment."""
+async def _cancel_all(tasks: list[asyncio.Task[None]]) -> None:
+    """Cancel the tasks until all have ended. On Python 3.11, a timeout that ends at the same moment may swallow a cancel."""
     pending = set(tasks)
     while pending:
         for task in pending:
@@ -140,9 +157,16 @@ async def _ended(tasks: list[asyncio.Task[None]]) -> None:
 
 
 async def serve(settings: Settings, clock: Clock | None = None, *, health: str | None = None, keep: int = KEEP) -> None:
-    """Runs a coordinator until TERM or INT; a second one ends it without waiting for the ticks under way."""
+    """Run a coordinator until SIGTERM or SIGINT. A second signal ends it without waiting for the current ticks.
+
+    Args:
+        settings: The server and the namespace.
+        clock: The clock; by default the machine's.
+        health: `PORT` or `HOST:PORT` at which health checks are served, or None.
+        keep: Number of ended runs to keep, for each status and partition.
+    """
     coordinator = Coordinator(settings, clock, keep)
-    async with answering(health, coordinator.health):
+    async with serve_health(health, coordinator.health):
         await _until_signalled(coordinator)
 
 
@@ -156,7 +180,7 @@ async def _until_signalled(coordinator: Coordinator) -> None:
             running.cancel()
             return
         asked = True
-        log.info("%s: stopping", name)
+        log.info("%s received: the coordinator is stopping", name)
         coordinator.stop()
 
     loop = asyncio.get_running_loop()

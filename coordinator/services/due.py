@@ -1,7 +1,7 @@
-"""Moves delayed runs into their lines when their time has come, and works off deadlines.
+"""Enqueue delayed runs when they are due, and carry out deadlines.
 
-No lock: the script moves each entry once, whoever calls it, and a second caller finds nothing. So who hears the
-coordinator's bell acts on it at once.
+No lock is needed: the script moves each entry once, and a second coordinator finds nothing to move. So every coordinator that
+hears the bell acts immediately.
 """
 
 from __future__ import annotations
@@ -11,29 +11,28 @@ from dataclasses import dataclass
 from coordinator.services.service_loop import LONGEST_REST, Partition
 from coordinator.store.plans import coordinators as coordinator_plans
 
-BATCH = 100  # runs of one call, about a millisecond: the server does nothing else meanwhile
-BATCHES = (
-    100  # of one tick, so that a tick ends in seconds however many are due: who watches whether it moves is not misled
-)
+BATCH = 100  # runs of one call: about a millisecond in which the server does nothing else
+BATCHES = 100  # calls of one tick, so that a tick ends within seconds and the health check sees that the service moves
 
 
 @dataclass(frozen=True, slots=True)
 class DueReport:
-    """How many delayed runs were moved, how many deadlines had passed, and when to look again."""
+    """The number of delayed runs that were enqueued, and of deadlines that had passed."""
 
     moved: int = 0
     passed: int = 0
     rest: float = LONGEST_REST
 
 
-class Due:
-    """What is due in one partition."""
+class DueRuns:
+    """The delayed runs and the deadlines of one partition."""
 
     def __init__(self, partition: Partition, batch: int = BATCH) -> None:
         self._partition, self._batch = partition, batch
-        self.name = f"due of partition {partition.keys.partition}"
+        self.name = f"due runs of partition {partition.keys.partition}"
 
     async def tick(self) -> DueReport:
+        """Move everything that is due, batch by batch. The report's rest ends when the next entry is due."""
         moved = passed = 0
         for _ in range(BATCHES):
             now = self._partition.now()

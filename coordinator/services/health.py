@@ -1,7 +1,8 @@
-"""`--health`: answers GET /live and /ready over HTTP, for who starts and ends processes: Kubernetes, a load balancer, a person.
+"""Serve health checks over HTTP (`--health`): GET /live and GET /ready, for Kubernetes, systemd or a load balancer.
 
-Live is what moves, also while the server is away: a restart would mend nothing then. Ready is what has been answered once and is
-not stopping. The rule of this file: nobody who asks can hold up who answers. A request has few bytes, little time, few beside it.
+A process is live while it makes progress, also while the Redis server is away: a restart would not help then. It is ready when the
+server has answered it, until it stops. No client can block the process: the size of a request, its time and the number of
+connections are limited.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Al
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What speaks against a process, in sentences. Nothing is good."""
+    """The reasons why a process is not live or not ready. Without reasons it is."""
 
     not_live: tuple[str, ...] = ()
     not_ready: tuple[str, ...] = ()
@@ -36,22 +37,30 @@ class Health:
         return Health(self.not_live + other.not_live, self.not_ready + other.not_ready)
 
 
-def endpoint(text: str) -> tuple[str, int]:
-    """PORT for all interfaces (host is empty), HOST:PORT or [HOST]:PORT for one."""
+def parse_endpoint(text: str) -> tuple[str, int]:
+    """Return host and port of `PORT`, `HOST:PORT` or `[HOST]:PORT`. The host of a bare port is empty: all interfaces.
+
+    Raises:
+        BadOption: The text has another form, or the port is not within 1 to 65535.
+    """
     found = re.fullmatch(r"(?:(?:\[([^\]]+)\]|([^:\[\]]+)):)?(\d{1,5})", text)
     if found is None or not 1 <= int(found[3]) <= 65535:
-        raise BadOption(f"--health {text!r} is no port: use 8080 for all interfaces, or 127.0.0.1:8080 for one")
+        raise BadOption(f"--health {text!r} is not a port: use 8080 for all interfaces, or 127.0.0.1:8080 for one")
     return found[1] or found[2] or "", int(found[3])
 
 
-def bound(text: str) -> socket.socket:
-    """A socket that listens there; a sentence where that can't be."""
-    host, port = endpoint(text)
+def open_socket(text: str) -> socket.socket:
+    """Return a socket that listens at `PORT` or `HOST:PORT`.
+
+    Raises:
+        BadOption: The port is in use, or the host is not one of this machine.
+    """
+    host, port = parse_endpoint(text)
     try:
         if host:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
             return socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS)
-        with contextlib.suppress(OSError):  # a machine may have no IPv6; who has the port already is met again below
+        with contextlib.suppress(OSError):  # the machine may have no IPv6; a port that is in use fails again below
             if socket.has_dualstack_ipv6():
                 return socket.create_server(
                     ("", port), family=socket.AF_INET6, backlog=MAX_CONNECTIONS, dualstack_ipv6=True
@@ -59,20 +68,25 @@ def bound(text: str) -> socket.socket:
         return socket.create_server(("", port), backlog=MAX_CONNECTIONS)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise BadOption(f"--health {text}: another process has this port: choose a free one") from None
-        raise BadOption(f"--health {text}: can't listen there: {error.strerror or error}") from None
+            raise BadOption(f"--health {text}: the port is in use by another process: choose a free one") from None
+        raise BadOption(f"--health {text}: can't listen at this address: {error.strerror or error}") from None
 
 
 @contextlib.asynccontextmanager
-async def answering(place: str | None, look: Callable[[], Health]) -> AsyncGenerator[None, None]:
-    """Answers as long as it is open; nobody where there is no place."""
+async def serve_health(place: str | None, look: Callable[[], Health]) -> AsyncGenerator[None, None]:
+    """Serve health checks while the context is open.
+
+    Args:
+        place: `PORT` or `HOST:PORT`; None serves nothing.
+        look: Returns the present health.
+    """
     if place is None:
         yield
         return
-    listening = bound(place)
-    answers = _Answers(look)
+    listening = open_socket(place)
+    answers = _HealthServer(look)
     server = await asyncio.start_server(answers.serve, sock=listening, limit=LONGEST_REQUEST)
-    log.info("health on http://%s: /live and /ready", place if ":" in place else f"0.0.0.0:{place}")
+    log.info("serving health checks at http://%s: /live and /ready", place if ":" in place else f"0.0.0.0:{place}")
     try:
         yield
     finally:
@@ -80,8 +94,8 @@ async def answering(place: str | None, look: Callable[[], Health]) -> AsyncGener
         answers.close()
 
 
-class _Answers:
-    """Reads one request of each connection, answers it, and closes."""
+class _HealthServer:
+    """Reads one request from each connection, answers it, and closes the connection."""
 
     def __init__(self, look: Callable[[], Health]) -> None:
         self._look = look
@@ -111,9 +125,9 @@ class _Answers:
                 writer.close()
                 await writer.wait_closed()
         except (TimeoutError, OSError):
-            pass  # who asked is slow or gone
+            pass  # the client is slow or gone
         except Exception:
-            log.exception("a question about the health could not be answered")
+            log.exception("a health check could not be answered")
         finally:
             writer.transport.abort()
 
@@ -122,9 +136,9 @@ class _Answers:
             case [b"GET" | b"HEAD", target, _]:
                 status, body = self._found(target.partition(b"?")[0])
             case [_, _, _]:
-                status, body = 405, {"error": "only GET is answered here"}
+                status, body = 405, {"error": "only GET and HEAD are allowed"}
             case _:
-                status, body = 400, {"error": "this is no HTTP request that is understood here"}
+                status, body = 400, {"error": "this is not a valid HTTP request"}
         content = json.dumps(body).encode() + b"\n"
         head = (
             f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n"
@@ -134,7 +148,7 @@ class _Answers:
 
     def _found(self, path: bytes) -> tuple[int, dict[str, object]]:
         if path not in (b"/live", b"/ready"):
-            return 404, {"error": "there are /live and /ready"}
+            return 404, {"error": "not found: use /live or /ready"}
         health, word = self._look(), path[1:].decode()
         reasons = health.not_live if word == "live" else health.not_ready
         return (503 if reasons else 200), {word: not reasons, "reasons": list(reasons)}

@@ -1,4 +1,7 @@
-"""Notices that a namespace was founded anew (a flushed server, an old backup): then its partitions may be others."""
+"""Notice that a namespace was created again, as after a flush of the server or the restore of an old backup.
+
+The new namespace may have another number of partitions, so the coordinator then starts its services again.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,25 @@ TICK = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class FoundingReport:
-    """Whether the namespace is another one than it was."""
+class NamespaceReport:
+    """Whether the namespace was created again since the coordinator started."""
 
-    anew: bool = False
+    recreated: bool = False
     rest: float = TICK
 
 
-class Founding:
-    """Looks at the birth mark in partition 0. One that is not there says nothing yet: its next user founds it."""
+class NamespaceCheck:
+    """Compares the birth mark in partition 0. A missing mark is ignored: the next user of the namespace creates it."""
 
-    name = "founding"
+    name = "namespace check"
 
-    def __init__(self, partition: Partition, birth: str, tell: Callable[[], None]) -> None:
-        self._partition, self._birth, self._tell = partition, birth, tell
+    def __init__(self, partition: Partition, birth: str, on_recreated: Callable[[], None]) -> None:
+        self._partition, self._birth, self._on_recreated = partition, birth, on_recreated
 
-    async def tick(self) -> FoundingReport:
+    async def tick(self) -> NamespaceReport:
+        """Read the birth mark, and call `on_recreated` if it has changed."""
         birth = await self._partition.ask(namespace_plans.read_birth(self._partition.keys))
-        anew = birth not in ("", self._birth)
-        if anew:
-            self._tell()
-        return FoundingReport(anew)
+        recreated = birth not in ("", self._birth)
+        if recreated:
+            self._on_recreated()
+        return NamespaceReport(recreated)

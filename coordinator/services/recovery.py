@@ -1,8 +1,8 @@
-"""Takes the runs of workers whose lease is over, and puts them back.
+"""Recover the runs of workers whose lease has expired: requeue them, or set them aside after three strikes.
 
-Leases are judged each tick, by every coordinator and without a lock: the judgement is kept on the server, and so is a
-hold. The lock only saves work, since the script that takes the runs checks everything again; who does not get it leaves
-the work to the holder.
+Each coordinator judges the leases at each tick, without a lock: the judgement is stored on the server, and so is a pause of
+recovery. The lock only saves work, because the script that takes the runs checks everything again. A coordinator without the lock
+leaves the runs to the coordinator that has it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,24 @@ from coordinator.store.plans.coordinators import Recovered
 
 log = logging.getLogger(__name__)
 
-TICK = 1.0  # a gap of three of these between judgements begins a hold
+TICK = 1.0  # seconds; if no coordinator judges the leases for three ticks, recovery is paused
 LOCK = "recovery"
 LOCK_SECONDS = 10.0
 BATCH = 100
-MOST_WORKERS = 100
+MAX_WORKERS = 100
 NOTHING = Recovered("ok")
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """Workers whose runs were all taken, what became of the runs, and for how many seconds other workers are held."""
+    """What a tick of the recovery did.
+
+    Attributes:
+        workers: The lost workers of which all runs were recovered.
+        runs: What happened to the runs.
+        hold: Seconds for which recovery is paused for other workers.
+        rest: Seconds until the next tick.
+    """
 
     workers: tuple[str, ...] = ()
     runs: Recovered = NOTHING
@@ -45,50 +52,52 @@ class Recovery:
     ) -> None:
         self._partition, self._clock, self._jitter = partition, clock, jitter
         self._coordinator = coordinator
-        self._holding = False
+        self._paused = False
         self._locked_at = 0.0
         self.name = f"recovery of partition {partition.keys.partition}"
 
     async def tick(self) -> RecoveryReport:
+        """Judge the leases, and recover the runs of lost workers."""
         keys, now = self._partition.keys, self._partition.now()
         lost, held_ms = await self._partition.ask(
-            coordinator_plans.judge(keys, self._coordinator, tick=TICK, most=MOST_WORKERS, now=now)
+            coordinator_plans.judge(keys, self._coordinator, tick=TICK, most=MAX_WORKERS, now=now)
         )
-        self._say_hold(held_ms / 1000)
+        self._log_pause(held_ms / 1000)
         if not lost or not await self._lock(LOCK_SECONDS):
             return RecoveryReport(hold=held_ms / 1000)
         done, total = [], NOTHING
         for worker in lost:
             part = await self._recover(worker)
-            total = added(total, part)
+            total = add(total, part)
             if part.word in ("unlocked", "held"):
                 break
             if part.word == "ok":
                 done.append(worker)
-        await self._lock(0.001)  # given back, if it still is ours: who stops now must not keep the others waiting
-        more = len(lost) == MOST_WORKERS and bool(done)
+        # Release the lock if this coordinator still has it: if it stops now, the others need not wait until the lock expires.
+        await self._lock(0.001)
+        more = len(lost) == MAX_WORKERS and bool(done)
         return RecoveryReport(tuple(done), total, held_ms / 1000, 0.0 if more else TICK)
 
     async def _recover(self, worker: str) -> Recovered:
-        """All runs of a worker, batch by batch; the word is that of the last batch."""
+        """Recover all runs of a worker, batch by batch. The result's word is that of the last batch."""
         keys = self._partition.keys
         host, pid = await self._partition.ask(coordinator_plans.read_host_and_pid(keys, worker))
         total = NOTHING
         while True:
             if self._clock.monotonic() - self._locked_at > LOCK_SECONDS / 3:
-                await self._lock(LOCK_SECONDS)  # lost or not, the script says
+                await self._lock(LOCK_SECONDS)  # if the lock is lost, the script's word says so
             part = await self._partition.ask(
                 coordinator_plans.recover(
                     keys, worker, lock=LOCK, token=self._coordinator, tick=TICK, batch=BATCH, jitter=self._jitter(),
                     now=self._partition.now(),
                 )
             )  # fmt: skip
-            total = added(total, part)
+            total = add(total, part)
             if part.word != "ok" or not part.left:
                 break
         if total.taken or total.word == "ok":
             level = logging.WARNING if total.dead else logging.INFO
-            log.log(level, "%s", sentence(worker, host, pid, total), extra={"worker": worker})
+            log.log(level, "%s", describe_recovery(worker, host, pid, total), extra={"worker": worker})
         return total
 
     async def _lock(self, seconds: float) -> bool:
@@ -97,31 +106,37 @@ class Recovery:
         self._locked_at = asked_at if got else 0.0
         return got
 
-    def _say_hold(self, seconds: float) -> None:
-        if seconds > 0 and not self._holding:
+    def _log_pause(self, seconds: float) -> None:
+        if seconds > 0 and not self._paused:
             log.info(
-                "recovery is held for %.1f s in partition %d: leases were not watched, or most ran out at once",
+                "recovery paused for %.1f s in partition %d: no coordinator was running, or most leases expired at the same time",
                 seconds, self._partition.keys.partition,
             )  # fmt: skip
-        self._holding = seconds > 0
+        self._paused = seconds > 0
 
 
-def added(total: Recovered, part: Recovered) -> Recovered:
-    """Both together; the word and what is left are the later one's."""
+def add(total: Recovered, part: Recovered) -> Recovered:
+    """Return the sum of both. Word and number of runs left are those of the later one."""
     return Recovered(
         part.word, total.queued + part.queued, total.delayed + part.delayed, total.dead + part.dead,
         total.cancelled + part.cancelled, total.aside + part.aside, part.left, total.failed + part.failed,
     )  # fmt: skip
 
 
-def sentence(worker: str, host: str, pid: str, runs: Recovered) -> str:
-    """For the log: recovered 12 runs of worker w-1 (host, pid 7): 10 queued, 1 delayed, 1 dead"""
-    parts = {"queued": runs.queued, "delayed": runs.delayed, "dead": runs.dead, "cancelled": runs.cancelled}
-    parts["failed as their critic said"] = runs.failed
-    parts["set aside as unreadable"] = runs.aside
-    what = ", ".join(f"{count} {became}" for became, count in parts.items() if count)
-    where = f" ({host}, pid {pid})" if host else ""
-    if not runs.taken:
-        return f"worker {worker}{where} is gone; it held no runs"
-    noun = "run" if runs.taken == 1 else "runs"
-    return f"recovered {runs.taken} {noun} of worker {worker}{where}: {what}"
+def describe_recovery(worker: str, host: str, pid: str, runs: Recovered) -> str:
+    """Return the log line for a lost worker: `worker w-1 (host, pid 7) is gone: 10 runs requeued, 1 delayed, 1 dead`."""
+    counts = {
+        "requeued": runs.queued,
+        "delayed": runs.delayed,
+        "dead": runs.dead,
+        "cancelled": runs.cancelled,
+        "failed (killed by the critic)": runs.failed,
+        "set aside as unreadable": runs.aside,
+    }
+    parts = [f"{count} {outcome}" for outcome, count in counts.items() if count]
+    gone = f"worker {worker} ({host}, pid {pid}) is gone" if host else f"worker {worker} is gone"
+    if not parts:
+        return f"{gone}: it had no runs"
+    number, _, outcome = parts[0].partition(" ")
+    parts[0] = f"{number} {'run' if number == '1' else 'runs'} {outcome}"
+    return f"{gone}: {', '.join(parts)}"

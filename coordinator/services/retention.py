@@ -1,6 +1,7 @@
-"""Forgets ended runs whose retention is over, or that are more than are kept.
+"""Delete ended runs whose retention is over, and the oldest ended runs if there are more than the coordinator keeps.
 
-What is too old goes by its TTL; this clears the lists that name it. What is too much goes with all that was kept of it.
+The keys of a run whose retention is over expire by their TTL; this service then removes the run from the lists that name it. A
+run that is one too many is deleted with all its keys.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from coordinator.store.plans import coordinators as coordinator_plans
 log = logging.getLogger(__name__)
 
 TICK = 5.0
-FULL = 1000  # what one call takes of each list
-KEEP = 1_000_000  # ended runs of each status in a partition
-BATCH = 50  # runs that one call forgets: about a millisecond
-BATCHES = 100  # of one status in one tick, so that a tick ends in seconds
+FULL = 1000  # entries that one call removes from each list at most
+KEEP = 1_000_000  # ended runs that are kept, for each status and partition
+BATCH = 50  # runs that one call deletes: about a millisecond
+BATCHES = 100  # calls for one status in one tick, so that a tick ends within seconds
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionReport:
-    """How many ended runs were forgotten for their age, and how many for their number."""
+    """The number of runs that were deleted by age, and by number."""
 
     forgotten: int = 0
     beyond: int = 0
@@ -31,13 +32,14 @@ class RetentionReport:
 
 
 class Retention:
-    """The retention of one partition."""
+    """The ended runs of one partition."""
 
     def __init__(self, partition: Partition, keep: int = KEEP) -> None:
         self._partition, self._keep = partition, keep
         self.name = f"retention of partition {partition.keys.partition}"
 
     async def tick(self) -> RetentionReport:
+        """Delete the runs that are too old or too many."""
         forgotten = 0
         while True:
             part = await self._partition.ask(coordinator_plans.trim(self._partition.keys, now=self._partition.now()))
@@ -58,7 +60,7 @@ class Retention:
                 break
         if total:
             log.warning(
-                "%d %s runs were forgotten before their retention was over: more than %d are in partition %d",
-                total, status, self._keep, self._partition.keys.partition,
+                "deleted %d %s runs in partition %d before their retention was over: more than %d were kept (--keep)",
+                total, status, self._partition.keys.partition, self._keep,
             )  # fmt: skip
         return total

@@ -1,7 +1,8 @@
-"""Fires schedules: computes their fire times, and moves each from the one that is expected to the next.
+"""Fire schedules: compute their fire times, enqueue their runs, and move each schedule from its fire time to the next.
 
-No lock: the script compares what is expected, so whoever comes second changes nothing. A schedule that can't be read here, because
-its rules are broken or its time zone is unknown on this machine, holds up no other, and is left to the others for a moment.
+No lock is needed: the script compares the expected fire time, so a second coordinator changes nothing. If this coordinator can't
+read a schedule, because its rules are damaged or this machine does not know its time zone, the other schedules still fire. For two
+seconds another coordinator has the chance to fire it; then the schedule is marked with the problem.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ log = logging.getLogger(__name__)
 
 BATCH = 100
 CANCEL_GRACE = 30.0
-LEFT_TO_OTHERS_MS = 2000  # a coordinator that knows the time zone comes first
-LOOK_AGAIN = 30.0
-STEPS = 200  # of one call: the server does nothing else meanwhile
+LEFT_TO_OTHERS_MS = 2000  # another coordinator may know the time zone
+LOOK_AGAIN = 30.0  # seconds after which a schedule with a problem is tried again
+STEPS = 200  # fire times in one call, during which the server does nothing else
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerReport:
-    """How many runs were enqueued, how many fire times were skipped because of an overlap, how many schedules are in trouble."""
+    """The number of runs that were enqueued, of fire times skipped because of an overlap, and of schedules with a problem."""
 
     fired: int = 0
     skipped: int = 0
@@ -40,10 +41,11 @@ class Scheduler:
 
     def __init__(self, partition: Partition, batch: int = BATCH) -> None:
         self._partition, self._batch = partition, batch
-        self._said: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
         self.name = f"scheduler of partition {partition.keys.partition}"
 
     async def tick(self) -> SchedulerReport:
+        """Fire all schedules that are due."""
         fired = skipped = troubled = 0
         while True:
             found = await self._partition.ask(
@@ -52,7 +54,7 @@ class Scheduler:
             steps, troubles = self._decide(found.entries, found.now)
             words = await self._fire(steps, troubles)
             for entry, error in troubles:
-                troubled += await self._say(entry, error, found.now)
+                troubled += await self._report(entry, error, found.now)
             fired, skipped = fired + words.count("fired"), skipped + words.count("skipped")
             if found.next_ms is None or found.next_ms > 0:
                 rest = LONGEST_REST if found.next_ms is None else min(LONGEST_REST, found.next_ms / 1000)
@@ -92,15 +94,15 @@ class Scheduler:
             plan = plans.fire(self._partition.keys, part, grace=CANCEL_GRACE, now=self._partition.now())
             for step, (word, run) in zip(part, await self._partition.ask(plan), strict=True):
                 words.append(word)
-                _log(step, word, run)
+                _log_step(step, word, run)
                 if word in ("bad", "unreadable"):
                     troubles.append(
-                        (steps[step], Unreadable("a key of the server that its run needs holds something else"))
+                        (steps[step], Unreadable("a key that its run needs has a wrong type: run 'coordinator doctor'"))
                     )
         return words
 
-    async def _say(self, entry: DueSchedule, error: CoordinatorError, now: int) -> bool:
-        """Whether the trouble was ours to say."""
+    async def _report(self, entry: DueSchedule, error: CoordinatorError, now: int) -> bool:
+        """Mark the schedule with the problem, and log it once. Return False if another coordinator may still fire it."""
         if now - (entry.after if entry.next is None else entry.next) < LEFT_TO_OTHERS_MS:
             return False
         plan = plans.postpone(
@@ -108,20 +110,20 @@ class Scheduler:
         )
         if await self._partition.ask(plan) != "ok":
             return False
-        if self._said.get(entry.name) != str(error):
+        if self._logged.get(entry.name) != str(error):
             log.warning("schedule %s does not fire: %s", entry.name, error)
-            self._said[entry.name] = str(error)
+            self._logged[entry.name] = str(error)
         return True
 
 
-def _log(step: Fire, word: str, run: str) -> None:
+def _log_step(step: Fire, word: str, run: str) -> None:
     if word == "fired":
         log.debug("schedule %s fired run %s", step.name, run)
     elif word == "skipped":
         log.info("schedule %s skipped a fire time: run %s has not ended", step.name, run)
     if word in ("fired", "skipped", "moved") and step.expected and step.at != step.expected:
         log.warning(
-            "schedule %s missed fire times before %s, and does not make up for them", step.name, step.at or step.next
+            "schedule %s missed fire times before %s, which are not made up for", step.name, step.at or step.next
         )
 
 

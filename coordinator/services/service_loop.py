@@ -1,8 +1,8 @@
-"""What ticks, and the one loop that keeps it going.
+"""The loop that runs a service: it calls `tick()` again and again, until it is stopped.
 
-A service has `tick() -> report` for one partition; tests call it directly. The report says how long to rest. A tick
-that raises never ends the loop, an outage is said once and not once a tick, and a partition that can't be reached
-holds up nobody else.
+A service has `tick() -> report` for one partition. Tests call `tick()` directly. The report says how long the loop sleeps. A tick
+that raises does not end the loop. An outage of the server is logged when it begins and when it ends, not at each tick. A partition
+that can't be reached delays no other partition.
 """
 
 from __future__ import annotations
@@ -21,105 +21,113 @@ from coordinator.store.transport.wire import AsyncBell, AsyncWire, Plan, drive_a
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-LONGEST_REST = 1.0  # nobody learns later than this what a lost bell would have said
-PATIENCE = 2.0  # a tick that gets no answer is given up and begun anew, so that it sees the world as it is then
+LONGEST_REST = 1.0  # seconds; if the push of a bell is lost, the service notices the work at most this much later
+TICK_TIMEOUT = 2.0  # seconds; a tick without an answer is abandoned, so that the next one sees the present state
 BELL_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition as a service sees it. `now` gives the time where the namespace has the test clock."""
+    """A partition as a service sees it. `now` returns the time in a namespace with a test clock."""
 
     wire: AsyncWire
     keys: Keys
-    now: Callable[[], str] = str  # says nothing: the server's time counts
+    now: Callable[[], str] = str  # an empty string: the server's time counts
 
     async def ask(self, plan: Plan[T]) -> T:
-        return await drive_async(self.wire, plan, timeout=PATIENCE)
+        """Carry out a plan and return its result."""
+        return await drive_async(self.wire, plan, timeout=TICK_TIMEOUT)
 
 
-class Report(Protocol):
+class TickReport(Protocol):
     """What a tick did."""
 
     @property
     def rest(self) -> float:
-        """Seconds until the next tick, unless something rings before."""
+        """Seconds until the next tick, unless a bell rings before."""
         ...
 
 
 class Service(Protocol):
-    """Something that ticks, in one partition."""
+    """A periodic job in one partition."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name for logs and health checks."""
+        ...
 
-    async def tick(self) -> Report: ...
+    async def tick(self) -> TickReport:
+        """Do the work that is due now."""
+        ...
 
 
 class Outage:
-    """Whether the server can be reached, as all services together see it: said when it begins and when it ends."""
+    """Whether the server can be reached, as all services together see it. Logs the beginning and the end of an outage."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._affected: set[object] = set()
         self._since = 0.0
 
-    def begins(self, who: object, error: Exception) -> None:
+    def begin(self, service: object, error: Exception) -> None:
+        """Record that a service got no answer."""
         if not self._affected:
             self._since = self._clock.monotonic()
             log.warning("%s; trying again", error)
-        self._affected.add(who)
+        self._affected.add(service)
 
-    def ends(self, who: object) -> None:
-        if who not in self._affected:
+    def end(self, service: object) -> None:
+        """Record that a service got an answer."""
+        if service not in self._affected:
             return
-        self._affected.discard(who)
+        self._affected.discard(service)
         if not self._affected:
             log.info("the server answers again after %.1f s", self._clock.monotonic() - self._since)
 
 
-class Ticking:
-    """Keeps one service going until it is stopped."""
+class ServiceLoop:
+    """Runs one service until it is stopped."""
 
     def __init__(self, service: Service, clock: Clock, outage: Outage) -> None:
         self.service, self._clock, self._outage = service, clock, outage
         self._wake = asyncio.Event()
         self._stopping = False
         self._failures = 0
-        self.moved_at = clock.monotonic()  # when its last tick began
-        self.answered = False  # a tick has been answered
+        self.last_tick_at = clock.monotonic()  # when the last tick began
+        self.answered = False  # whether a tick has ever been answered
 
     def ring(self) -> None:
-        """Tick now, or once more after the tick that is under way."""
+        """Tick now, or again after the current tick."""
         self._wake.set()
 
     def stop(self) -> None:
-        """A tick that is under way comes to its end."""
+        """Stop after the current tick."""
         self._stopping = True
         self._wake.set()
 
     async def run(self) -> None:
+        """Tick until `stop` is called."""
         while not self._stopping:
             self._wake.clear()
             await self._rest(await self._tick())
 
     async def _tick(self) -> float:
-        self.moved_at = self._clock.monotonic()
+        self.last_tick_at = self._clock.monotonic()
         try:
             report = await self.service.tick()
         except (Unreachable, Unconfirmed) as error:
-            self._outage.begins(self, error)
+            self._outage.begin(self, error)
             return LONGEST_REST / 2
         except Exception as error:  # noqa: BLE001  # whatever it is, the other runs of the partition still need this service
-            self._failed(error)
+            self._log_failure(error)
             return LONGEST_REST
-        self._outage.ends(self)
+        self._outage.end(self)
         self._failures = 0
         self.answered = True
         return report.rest
 
-    def _failed(self, error: Exception) -> None:
-        """Says the 1st, 2nd, 4th, 8th … failure in a row. Ours are sentences; the rest comes with its traceback."""
+    def _log_failure(self, error: Exception) -> None:
+        """Log the 1st, 2nd, 4th, 8th … failure in a row, with a traceback if the error is not one of the library."""
         self._failures += 1
         if self._failures & (self._failures - 1) == 0:
             unexpected = None if isinstance(error, CoordinatorError) else error
@@ -135,11 +143,14 @@ class Ticking:
             timer.cancel()
 
 
-async def listen(bell: AsyncBell, key: str, ring: Callable[[], None], clock: Clock) -> None:
-    """Rings for every token. Beside the loop, not in it: a bell whose connection died in silence holds up no tick."""
+async def listen_to_bell(bell: AsyncBell, key: str, ring: Callable[[], None], clock: Clock) -> None:
+    """Call `ring` for each token on a bell, until cancelled.
+
+    This runs beside the service's loop: if the bell's connection dies without an error, the ticks continue.
+    """
     while True:
         try:
             if await bell.wait([key], BELL_SECONDS) is not None:
                 ring()
-        except CoordinatorError:  # the ticks meet the same trouble, and say it
+        except CoordinatorError:  # the ticks meet the same trouble, and log it
             await clock.asleep(LONGEST_REST)

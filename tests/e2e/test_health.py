@@ -134,7 +134,7 @@ def test_coordinator_is_ready_after_the_first_answer_of_its_server(
     stage = make_stage(server)
     server.kill()
     process = stage._start("coordinator", "start", "--health", str(port))
-    assert answers(port, "/ready", 503) == ["the coordinator has not been answered by the server yet"]
+    assert answers(port, "/ready", 503) == ["the coordinator has not had an answer from the server yet"]
     assert get(port, "/live") == (200, [])
     server.restart()
     answers(port, "/ready", 200)
@@ -149,8 +149,8 @@ def test_used_health_port_stops_both_commands_before_they_start(stage: Stage) ->
         assert stage._start("coordinator", "start", "--health", str(port)).wait(30) == 2
     said = [line for line in stage.logs().splitlines() if line]
     assert said == [
-        f"error: --health 127.0.0.1:{port}: another process has this port: choose a free one",
-        f"error: --health {port}: another process has this port: choose a free one",
+        f"error: --health 127.0.0.1:{port}: the port is in use by another process: choose a free one",
+        f"error: --health {port}: the port is in use by another process: choose a free one",
     ]
 
 

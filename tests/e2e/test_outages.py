@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 
 # Recovery is paused for as long: a worker that continues within that time, on a busy machine too, has lost nothing.
 LEASE = 4.0
-HELD = "recovery is held for"  # A coordinator logs this when it pauses recovery.
+HELD = "recovery paused for"  # A coordinator logs this when it pauses recovery.
 
 
 @pytest.mark.promise(5)

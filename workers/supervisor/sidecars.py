@@ -16,7 +16,7 @@ from coordinator.clock import Clock
 from coordinator.config import Settings
 from coordinator.errors import CoordinatorError
 from coordinator.services.daemon import Coordinator
-from coordinator.services.health import Health, answering
+from coordinator.services.health import Health, serve_health
 from workers.supervisor.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ async def run_sidecars(supervisor: Supervisor, options: SidecarOptions) -> Async
     def check() -> Health:
         return supervisor_health(supervisor) + (coordinator.health() if coordinator else Health())
 
-    async with answering(options.health, check):
+    async with serve_health(options.health, check):
         if coordinator is None:
             yield
             return

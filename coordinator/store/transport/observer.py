@@ -32,7 +32,9 @@ class ObservedExchange(Protocol):
 class Observer(Protocol):
     """Called at the start of each exchange, before anything is written."""
 
-    def __call__(self, packets: Sequence[Packet]) -> ObservedExchange: ...
+    def __call__(self, packets: Sequence[Packet]) -> ObservedExchange:
+        """Return the observer of one exchange."""
+        ...
 
 
 class _NoObserver:

@@ -16,7 +16,7 @@ from coordinator.config import Settings, address
 from coordinator.errors import NotConfigured, Refused, Unreachable
 from coordinator.model.run import RunIds, route
 from coordinator.services.daemon import Coordinator
-from coordinator.services.service_loop import Outage, Report, Ticking
+from coordinator.services.service_loop import Outage, ServiceLoop, TickReport
 from coordinator.store.keys import Namespace
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import namespace as namespace_plans
@@ -161,7 +161,7 @@ async def test_recreated_namespace_is_served_in_all_its_partitions(
         after = await producer_on(server.url, namespace, partitions=3, birth="another")
         await after.becomes_queued(await after.enqueue("+10", partition=2))
         await after.wire.close()
-    assert "was founded anew" in caplog.text
+    assert "was created again" in caplog.text
 
 
 async def test_evicting_server_is_rejected(start_server: StartServer, namespace: str) -> None:
@@ -206,7 +206,7 @@ class FailingService:
     name: str = "stubborn"
     ticks: int = 0
 
-    async def tick(self) -> Report:
+    async def tick(self) -> TickReport:
         self.ticks += 1
         if self.errors:
             raise self.errors.pop(0)
@@ -226,7 +226,7 @@ class RecordingClock(SystemClock):
 
 async def kept_going(service: FailingService, ticks: int) -> RecordingClock:
     clock = RecordingClock()
-    ticking = Ticking(service, clock, Outage(clock))
+    ticking = ServiceLoop(service, clock, Outage(clock))
     task = asyncio.create_task(ticking.run())
     await eventually(lambda: service.ticks >= ticks, f"{ticks} ticks")
     ticking.stop()
@@ -258,20 +258,20 @@ async def test_outage_is_logged_at_its_start_and_its_end(caplog: pytest.LogCaptu
 
 async def test_bell_during_a_tick_is_not_lost() -> None:
     clock = SystemClock()
-    ticking: Ticking
+    ticking: ServiceLoop
 
     class Rung:
         name = "rung"
         ticks = 0
 
-        async def tick(self) -> Report:
+        async def tick(self) -> TickReport:
             self.ticks += 1
             if self.ticks == 1:
                 ticking.ring()
             return Rested(3600)
 
     service = Rung()
-    ticking = Ticking(service, clock, Outage(clock))
+    ticking = ServiceLoop(service, clock, Outage(clock))
     task = asyncio.create_task(ticking.run())
     await eventually(lambda: service.ticks == 2, "a second tick")
     ticking.stop()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from coordinator.config import address
-from coordinator.services.due import BATCH, BATCHES, Due, DueReport
+from coordinator.services.due import BATCH, BATCHES, DueReport, DueRuns
 from coordinator.services.service_loop import Partition
 from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.script import read
@@ -55,7 +55,7 @@ async def test_runs_due_in_the_same_second_are_enqueued_in_batches(world: World)
     delayed = await count(world, world.keys.delayed())
     world.seconds += 1
     partitions = [Counted(world.wire, world.keys, world.now) for _ in range(2)]
-    services = [Due(partition) for partition in partitions]
+    services = [DueRuns(partition) for partition in partitions]
     reports: list[DueReport] = []
     while not reports or any(report.rest == 0.0 for report in reports[-2:]):
         reports += await asyncio.gather(*(service.tick() for service in services))

@@ -14,7 +14,7 @@ from coordinator.config import Settings
 from coordinator.errors import BadOption
 from coordinator.services import health
 from coordinator.services.daemon import Coordinator
-from coordinator.services.health import Health, answering, endpoint
+from coordinator.services.health import Health, parse_endpoint, serve_health
 from tests.servers import Server, free_port
 from tests.waiting import eventually
 
@@ -36,7 +36,7 @@ async def get(port: int, path: str) -> tuple[int, Any]:
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
     found = free_port()
-    async with answering(f"127.0.0.1:{found}", lambda: Health(not_ready=("one", "two"))):
+    async with serve_health(f"127.0.0.1:{found}", lambda: Health(not_ready=("one", "two"))):
         yield found
 
 
@@ -90,14 +90,14 @@ async def test_used_port_is_reported_in_one_sentence() -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         for place in (str(port), f"127.0.0.1:{port}"):
-            with pytest.raises(BadOption, match="another process has this port: choose a free one"):
-                async with answering(place, Health):
+            with pytest.raises(BadOption, match="the port is in use by another process: choose a free one"):
+                async with serve_health(place, Health):
                     pass
 
 
 async def test_port_without_a_host_listens_on_all_interfaces() -> None:
     port = free_port()
-    async with answering(str(port), Health):
+    async with serve_health(str(port), Health):
         assert (await get(port, "/ready"))[0] == 200
         with socket.create_connection((socket.gethostbyname(socket.gethostname()), port), timeout=5):
             pass
@@ -105,15 +105,15 @@ async def test_port_without_a_host_listens_on_all_interfaces() -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "65536", "http", "127.0.0.1:", ":8080", "::1:8080", "127.0.0.1:80a", "-1"])
 def test_invalid_port_is_rejected(text: str) -> None:
-    with pytest.raises(BadOption, match="is no port: use 8080"):
-        endpoint(text)
+    with pytest.raises(BadOption, match="is not a port: use 8080"):
+        parse_endpoint(text)
 
 
 @pytest.mark.parametrize(
     ("text", "found"), [("8080", ("", 8080)), ("127.0.0.1:80", ("127.0.0.1", 80)), ("[::1]:8080", ("::1", 8080))]
 )
 def test_endpoint_accepts_a_host_before_the_port(text: str, found: tuple[str, int]) -> None:
-    assert endpoint(text) == found
+    assert parse_endpoint(text) == found
 
 
 # ---- a coordinator ---------------------------------------------------------------------------------------------------
@@ -125,13 +125,13 @@ async def test_coordinator_is_ready_after_the_first_answer_and_live_without_a_se
 ) -> None:
     server = start_server()
     coordinator = Coordinator(Settings(server.url, namespace))
-    assert coordinator.health() == Health(not_ready=("the coordinator has not been answered by the server yet",))
+    assert coordinator.health() == Health(not_ready=("the coordinator has not had an answer from the server yet",))
     running = asyncio.create_task(coordinator.run())
     await eventually(lambda: coordinator.health() == Health(), "it is ready")
     await asyncio.to_thread(server.kill)
-    began = [ticking.moved_at for ticking in coordinator._tickings]
+    began = [ticking.last_tick_at for ticking in coordinator._loops]
     await eventually(
-        lambda: all(t.moved_at > at for t, at in zip(coordinator._tickings, began, strict=True)), "all have moved on"
+        lambda: all(t.last_tick_at > at for t, at in zip(coordinator._loops, began, strict=True)), "all have moved on"
     )
     assert coordinator.health() == Health()
     coordinator.stop()
@@ -163,7 +163,7 @@ async def test_coordinator_with_a_hanging_service_is_not_live(valkey_server: Ser
     coordinator = Coordinator(Settings(valkey_server.url, namespace), clock)
     running = asyncio.create_task(coordinator.run())
     await eventually(lambda: coordinator.health() == Health(), "it is ready")
-    (hanging,) = [t for t in coordinator._tickings if t.service.name.startswith("retention")]
+    (hanging,) = [t for t in coordinator._loops if t.service.name.startswith("retention")]
     entered = asyncio.Event()
 
     class Hangs:
@@ -177,11 +177,11 @@ async def test_coordinator_with_a_hanging_service_is_not_live(valkey_server: Ser
     hanging.ring()
     await entered.wait()
     clock.ahead = 61.0
-    for ticking in coordinator._tickings:
+    for ticking in coordinator._loops:
         ticking.ring()
-    others = [ticking for ticking in coordinator._tickings if ticking is not hanging]
-    await eventually(lambda: all(clock.monotonic() - t.moved_at < 60 for t in others), "the others have moved")
+    others = [ticking for ticking in coordinator._loops if ticking is not hanging]
+    await eventually(lambda: all(clock.monotonic() - t.last_tick_at < 60 for t in others), "the others have moved")
     (reason,) = coordinator.health().not_live
-    assert reason.startswith("retention has not moved for 6")
+    assert reason.startswith("retention has not ticked for 6")
     coordinator.stop()
     await running

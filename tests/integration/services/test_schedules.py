@@ -395,7 +395,7 @@ async def test_bad_record_is_listed_with_its_problem(store_url: str, namespace: 
 def test_fired_run_is_logged_at_debug_level(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     step = schedule_plans.Fire("s", "g", "1", "1", "2", "2", "0", "id")
-    scheduler._log(step, "fired", "id")
+    scheduler._log_step(step, "fired", "id")
     assert caplog.records == []
-    scheduler._log(step._replace(expected="0"), "fired", "id")
+    scheduler._log_step(step._replace(expected="0"), "fired", "id")
     assert "missed fire times" in caplog.text

@@ -13,8 +13,8 @@ import pytest
 from coordinator.clock import SystemClock
 from coordinator.config import address
 from coordinator.model.run import RunIds, route
-from coordinator.services.bell_ringer import Ringing
-from coordinator.services.due import Due
+from coordinator.services.bell_ringer import BellRinger
+from coordinator.services.due import DueRuns
 from coordinator.services.recovery import Recovery, RecoveryReport
 from coordinator.services.retention import Retention
 from coordinator.services.service_loop import LONGEST_REST, Partition
@@ -258,7 +258,7 @@ async def test_run_that_kills_three_workers_is_dead_and_logged_as_a_warning(
     recovery = world.recovery()
     await recovery.tick()
     ids = await world.enqueue(1)
-    due = Due(world.partition())
+    due = DueRuns(world.partition())
     for n in range(3):
         await world.join(f"w-{n}")
         assert await world.claim(f"w-{n}", 1, alone=True)
@@ -266,9 +266,9 @@ async def test_run_that_kills_three_workers_is_dead_and_logged_as_a_warning(
         await due.tick()
     assert await world.statuses(ids) == ["dead"]
     lines = [(record.levelname, record.getMessage()) for record in caplog.records]
-    assert ("INFO", "recovered 1 run of worker w-0 (host, pid 7): 1 queued") in lines
-    assert ("INFO", "recovered 1 run of worker w-1 (host, pid 7): 1 delayed") in lines
-    assert ("WARNING", "recovered 1 run of worker w-2 (host, pid 7): 1 dead") in lines
+    assert ("INFO", "worker w-0 (host, pid 7) is gone: 1 run requeued") in lines
+    assert ("INFO", "worker w-1 (host, pid 7) is gone: 1 run delayed") in lines
+    assert ("WARNING", "worker w-2 (host, pid 7) is gone: 1 run dead") in lines
 
 
 async def test_recovery_pause_is_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -277,14 +277,14 @@ async def test_recovery_pause_is_logged_once(world: World, caplog: pytest.LogCap
     recovery = world.recovery()
     await recovery.tick()
     await world.watch(recovery, seconds=10, beating=("w-1",))
-    assert [record.getMessage()[:29] for record in caplog.records] == ["recovery is held for 15.0 s i"]
+    assert [record.getMessage()[:29] for record in caplog.records] == ["recovery paused for 15.0 s in"]
 
 
 # ---- due ------------------------------------------------------------------------------------------------
 
 
 async def test_delayed_runs_are_enqueued_when_due_and_not_before(world: World) -> None:
-    due = Due(world.partition())
+    due = DueRuns(world.partition())
     late = await world.enqueue(1, due="+5000")
     soon = await world.enqueue(1, due="+500")
     report = await due.tick()
@@ -300,13 +300,13 @@ async def test_delayed_runs_are_enqueued_when_due_and_not_before(world: World) -
 async def test_all_due_runs_are_enqueued_even_if_there_are_many(world: World) -> None:
     ids = await world.enqueue(25, due="+1000")
     world.seconds += 1
-    report = await Due(world.partition(), batch=10).tick()
+    report = await DueRuns(world.partition(), batch=10).tick()
     assert (report.moved, report.rest) == (25, LONGEST_REST)
     assert set(await world.statuses(ids)) == {"queued"}
 
 
 async def test_run_due_before_the_first_one_rings_the_coordinator(world: World) -> None:
-    due, bell = Due(world.partition()), world.keys.coordinator_bell()
+    due, bell = DueRuns(world.partition()), world.keys.coordinator_bell()
 
     async def rung() -> bool:
         def taken() -> Plan[bool]:
@@ -328,7 +328,7 @@ async def test_run_due_before_the_first_one_rings_the_coordinator(world: World) 
 async def test_two_coordinators_enqueue_each_delayed_run_once(world: World) -> None:
     ids = await world.enqueue(300, due="+1000")
     world.seconds += 1
-    reports = await asyncio.gather(*(Due(world.partition(), batch=20).tick() for _ in range(2)))
+    reports = await asyncio.gather(*(DueRuns(world.partition(), batch=20).tick() for _ in range(2)))
     assert sum(report.moved for report in reports) == 300
     assert len(await world.statuses(ids)) == 300
 
@@ -336,7 +336,7 @@ async def test_two_coordinators_enqueue_each_delayed_run_once(world: World) -> N
 async def test_unclaimed_run_expires(world: World) -> None:
     ids = await world.enqueue(1, expires="1000")
     world.seconds += 1
-    assert (await Due(world.partition()).tick()).passed == 1
+    assert (await DueRuns(world.partition()).tick()).passed == 1
     assert await world.statuses(ids) == ["cancelled"]
 
 
@@ -351,14 +351,14 @@ async def test_lost_bell_is_rung_again(world: World) -> None:
         return int(reply)
 
     assert await world.ask(lose()) == 1
-    assert (await Ringing(world.partition()).tick()).lines == 1
+    assert (await BellRinger(world.partition()).tick()).queues == 1
     assert await world.ask(lose()) == 1
 
 
 async def test_ended_runs_are_deleted_after_their_retention(world: World) -> None:
     ids = await world.enqueue(2, expires="1000")
     world.seconds += 1
-    await Due(world.partition()).tick()
+    await DueRuns(world.partition()).tick()
     retention = Retention(world.partition())
     assert (await retention.tick()).forgotten == 0
     assert await world.statuses(ids) == ["cancelled"] * 2
@@ -369,9 +369,9 @@ async def test_ended_runs_are_deleted_after_their_retention(world: World) -> Non
 async def test_oldest_ended_runs_are_deleted_beyond_the_limit(world: World, caplog: pytest.LogCaptureFixture) -> None:
     ids = await world.enqueue(220, expires="1000")
     world.seconds += 1
-    await Due(world.partition()).tick()
+    await DueRuns(world.partition()).tick()
     retention = Retention(world.partition(), keep=100)
     assert (await retention.tick()).beyond == 120
     assert (await retention.tick()).beyond == 0
-    assert "120 cancelled runs were forgotten before their retention was over" in caplog.text
+    assert "deleted 120 cancelled runs in partition 0 before their retention was over" in caplog.text
     assert len(ids) == 220

@@ -186,8 +186,8 @@ FOREIGN = [
     (memoryview(b"a" * 70_000), "a memoryview"),
     *((msgpack.ExtType(1, bytes(size)), "an ExtType") for size in (0, 1, 2, 4, 8, 16, 300, 70_000)),
     *((msgpack.Timestamp(seconds, 1), "a Timestamp") for seconds in (0, 2**33, 2**40)),
-    (2**64, "an int beyond 64 bit"),
-    (-(2**63) - 1, "an int beyond 64 bit"),
+    (2**64, "an int of more than 64 bits"),
+    (-(2**63) - 1, "an int of more than 64 bits"),
     ("a\ud800", "a str with lone surrogates"),
 ]
 
@@ -204,7 +204,7 @@ def test_value_that_is_not_plain_is_refused_with_its_path(value, named):
     ]:
         with pytest.raises(NotPlain) as caught:
             encode(held, "outline")
-        assert str(caught.value).startswith(f"{place} is {named}, which can't be kept; ")
+        assert str(caught.value).startswith(f"{place} is {named}, which can't be stored; ")
     assert decode(encode([1], "it"), "it") == [1]  # a refused value leaves nothing in the packer
 
 
@@ -220,7 +220,7 @@ def test_first_of_several_wrong_values_is_named():
 
 
 def test_error_for_a_subclass_says_which_type_to_use():
-    with pytest.raises(NotPlain, match="make it a plain dict"):
+    with pytest.raises(NotPlain, match="convert it to a plain dict"):
         encode(OrderedDict(), "it")
     with pytest.raises(NotPlain, match="plain data is None, bool, int"):
         encode(set(), "it")
@@ -240,7 +240,7 @@ def test_time_zone_that_raises_is_refused():
 
         tzname = dst = utcoffset
 
-    with pytest.raises(NotPlain, match="it can't be kept: no offset"):
+    with pytest.raises(NotPlain, match="it can't be stored: no offset"):
         encode(datetime(2024, 1, 1, tzinfo=Fails()), "it")
 
 
