@@ -69,7 +69,7 @@ class Recovery:
         for worker in lost:
             part = await self._recover(worker)
             total = add(total, part)
-            if part.word in ("unlocked", "held"):
+            if part.word == "unlocked":
                 break
             if part.word == "ok":
                 done.append(worker)

@@ -83,6 +83,7 @@ WORKER: Final = (
     "condemned",  # struck or excused: its lease is never renewed again, and its runs are recovered
     "blame",  # the run that blocked its event loop, or nobody; empty: each of its runs
     "seen",  # its last heartbeat before it was condemned
+    "spared",  # "<deadline> <until> <0 or 1>": its lease expired then, and a pause of recovery protects it until; 1: prolonged
 )  # fmt: skip
 
 CHECKPOINT: Final = ("head", "state", "unfinished", "inputs")  # and a field phase:<name> for each finished phase

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections import Counter
 from typing import Any
 
@@ -67,3 +68,28 @@ def test_drain_without_a_server_ends_and_logs_the_runs_it_left(make_stage: MakeS
         assert stop(fleet, signal.SIGTERM, timeout=50) != 0
         log = stage.logs()
         assert all(f"run {handle.id} is left to recovery" in log for handle in handles)
+
+
+@pytest.mark.timeout(150)
+def test_a_lost_hosts_runs_come_back_although_the_only_coordinator_is_stopped_most_of_the_time(
+    make_stage: MakeStage, start_server: Any
+) -> None:
+    stage = make_stage(start_server())
+    coordinator = stage.coordinator()
+    lost = stage.fleet(1, lease=LEASE, concurrency=5)
+    with Client(stage.url, stage.namespace) as client:
+        handles = client.enqueue_many([("steps", {"total": 1000, "seconds": 0.1})] * 5)
+        wait_for_start(stage, 5)
+        for pid in (lost.pid, *children(lost.pid)):
+            os.kill(pid, signal.SIGKILL)
+
+        def recovered() -> bool:
+            """Let the coordinator run for a short time, after a gap that pauses recovery."""
+            os.kill(coordinator.pid, signal.SIGSTOP)
+            time.sleep(3.4)
+            os.kill(coordinator.pid, signal.SIGCONT)
+            time.sleep(0.6)
+            return {handle.view().status for handle in handles} == {Status.QUEUED}
+
+        wait_until(recovered, "the runs of the lost host are queued again", timeout=100)
+        assert {handle.view().counters.recoveries for handle in handles} == {1}

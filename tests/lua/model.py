@@ -133,6 +133,22 @@ class ModelWorker:
     condemned: str = ""
     seen: int | None = None
     gone: bool = False
+    spared: tuple[int, int, bool] | None = None  # for which deadline, until when, and whether that was prolonged
+
+    def protected(self, now: int, hold_until: int) -> bool:
+        """Whether a pause of recovery protects the worker, whose lease has expired."""
+        if now >= hold_until:
+            return False
+        return not self.spared or self.spared[0] != self.deadline or now < self.spared[1]
+
+    def spare(self, now: int, hold_until: int, after_gap: bool) -> None:
+        """Protect the worker with the first pause after its expiry, and after one more gap for a third of its lease."""
+        of, till, prolonged = self.spared or (0, 0, False)
+        last_chance = now + self.lease // 3
+        if of != self.deadline or till > hold_until:
+            self.spared = (self.deadline, hold_until, False)
+        elif after_gap and not prolonged and till < last_chance:
+            self.spared = (self.deadline, last_chance, True)
 
     def condemn(self, how: str) -> None:
         """Mark the worker as lost. `how` says whether its runs get a strike."""
@@ -501,15 +517,23 @@ class Model:
         alive = [worker for worker in there if not worker.condemned]
         passed = sum(max(self.judged_at, 1) < worker.deadline <= now for worker in alive)
         gap = now - self.judged_at
-        if gap < 0 or gap > 3 * tick or (passed >= 3 and passed * 2 > len(alive)):
+        unwatched, most = gap < 0 or gap > 3 * tick, passed >= 3 and passed * 2 > len(alive)
+        if unwatched or most:
             self.hold_until = now + max((worker.lease for worker in there), default=0)
+        if now < self.hold_until and (unwatched or most or clamps):
+            for worker in alive:
+                if worker.deadline <= now:
+                    worker.spare(now, self.hold_until, unwatched)
         self.judged_at = now
 
     def judge(self, now: int, tick: int) -> tuple[list[str], int]:
         self._judge(now, tick)
-        held = now < self.hold_until
-        there = [worker for worker in self.workers.values() if not worker.gone]
-        taken = [worker.name for worker in there if worker.condemned or (not held and worker.deadline <= now)]
+        taken = [
+            worker.name
+            for worker in self.workers.values()
+            if not worker.gone
+            and (worker.condemned or (worker.deadline <= now and not worker.protected(now, self.hold_until)))
+        ]
         return sorted(taken), max(0, self.hold_until - now)
 
     def recover(self, now: int, tick: int, name: str, taken: list[str]) -> str:
@@ -521,7 +545,7 @@ class Model:
         if not worker.condemned:
             if worker.deadline > now:
                 return "alive"
-            if now < self.hold_until:
+            if worker.protected(now, self.hold_until):
                 return "held"
             # A heartbeat that was in transit while the server was frozen is executed just after the hold began.
             worker.condemn("excused" if worker.deadline < self.hold_until + tick else "struck")

@@ -369,9 +369,37 @@ MUTANTS = [
     Mutant(
         "recovery does not pause after an outage",
         LUA + "coordinators/recover.lua",
-        "  if clock < hold_until then return { 'held' } end\n",
+        "  if is_spared(worker, deadline, clock, hold_until) then return { 'held' } end\n",
         "",
         "tests/lua/coordinators/test_recover.py::test_runs_are_not_recovered_during_a_hold_and_afterwards_without_a_strike",
+    ),
+    Mutant(
+        "every pause of recovery protects a lost worker again",
+        LUA + "shared/judge.lua",
+        "  return not till or now < till\n",
+        "  return true\n",
+        "tests/lua/test_judge.py::test_a_lost_workers_runs_are_back_within_three_leases_although_the_coordinator_stutters",
+    ),
+    Mutant(
+        "every gap prolongs the protection of a lost worker",
+        LUA + "shared/judge.lua",
+        "after_gap and prolonged == '0' and till < last_chance",
+        "after_gap and till < last_chance",
+        "tests/lua/test_judge.py::test_a_lost_workers_runs_are_back_within_three_leases_although_the_coordinator_stutters",
+    ),
+    Mutant(
+        "a second outage leaves no time to renew a lease",
+        LUA + "shared/judge.lua",
+        "elseif after_gap and prolonged == '0' and till < last_chance then",
+        "elseif false then",
+        "tests/lua/test_judge.py::test_a_second_outage_leaves_a_worker_a_third_of_a_lease_to_renew_its_lease",
+    ),
+    Mutant(
+        "the pause of an earlier expiry counts for the next one",
+        LUA + "shared/judge.lua",
+        "  if of == int(tonumber(deadline)) then return",
+        "  if of then return",
+        "tests/lua/test_judge.py::test_each_expiry_of_a_lease_is_protected_by_a_pause_of_its_own",
     ),
     Mutant(
         "an outage is a strike",
@@ -675,8 +703,8 @@ MUTANTS = [
     Mutant(
         "a pause of recovery prolongs itself",
         LUA + "shared/judge.lua",
-        "if gap < 0 or gap > 3 * tick or most then",
-        "if gap < 0 or gap > 3 * tick or most or now < hold_until then",
+        "if unwatched or most then",
+        "if unwatched or most or now < hold_until then",
         f"{POISON}::test_most_workers_killed_at_once_are_recovered_after_one_pause",
         promise=6,
     ),
@@ -730,7 +758,7 @@ MUTANTS = [
     Mutant(
         "an outage of the server counts as the death of its workers",
         LUA + "shared/judge.lua",
-        "if gap < 0 or gap > 3 * tick or most then hold_until = now + longest_lease() end\n",
+        "if unwatched or most then hold_until = now + longest_lease() end\n",
         "",
         "tests/e2e/test_outages.py::test_outage_of_three_leases_gives_no_strike[killed]",
         promise=5,

@@ -54,6 +54,7 @@ class Member:
     gone: bool = False
     floor: int = 0
     claims: dict[int, set[str]] = field(default_factory=dict)
+    spared: tuple[int, int, bool] = (0, 0, False)  # when its lease expired, protected until when, and whether prolonged
 
 
 class Watcher:
@@ -296,10 +297,9 @@ class Watcher:
         if not member.condemned:
             if now < member.until:
                 raise Broken(f"worker {name} was recovered {member.until - now} ms before its lease expired")
-            if now < self._hold_until:
-                raise Broken(
-                    f"worker {name} was recovered {self._hold_until - now} ms before the end of a pause of recovery"
-                )
+            until = self._protected_until(member)
+            if now < until:
+                raise Broken(f"worker {name} was recovered {until - now} ms before the end of a pause of recovery")
         member.condemned = True
         self._only_of(name, before)
 
@@ -314,7 +314,23 @@ class Watcher:
         there = [member for member in self._members.values() if not member.gone]
         if self._judged_at is None or now - self._judged_at > 3 * TICK_MS:
             self._hold_until = now + min((member.lease for member in there if not member.condemned), default=0)
+            for member in there:
+                self._after_gap(now, member)
+        if now < self._hold_until:
+            for member in there:
+                if member.until <= now and member.spared[0] != member.until:
+                    member.spared = (member.until, self._hold_until, False)
         self._judged_at = now
+
+    def _after_gap(self, now: int, member: Member) -> None:
+        """Protect a worker that was expired before the gap for a third of its lease more, once."""
+        expired, until, prolonged = member.spared
+        if expired == member.until and not prolonged and until < now + member.lease // 3:
+            member.spared = (expired, now + member.lease // 3, True)
+
+    def _protected_until(self, member: Member) -> int:
+        """Return when a worker may be recovered: each expiry of its lease is protected by one pause of recovery."""
+        return member.spared[1] if member.spared[0] == member.until else self._hold_until
 
 
 class Watchers:

@@ -180,3 +180,132 @@ def test_judge_limits_the_number_of_reported_workers(store: Store) -> None:
     store.tick_for(LEASE)
     workers, _ = store.do(coordinator_plans.judge(store.keys, "c1", tick=1, most=1, now=store.at))
     assert len(workers) == 1
+
+
+def recovered_after(store: Store, gaps: list[int], most: int = 20 * LEASE) -> int:
+    """Let one coordinator judge at these intervals, over and over. Return how long after its last heartbeat w1 is recovered."""
+    waited = 0
+    while waited < most:
+        for gap in gaps:
+            store.later(gap)
+            waited += gap
+            if "w1" in store.judge()[0] and store.recover("w1").word == "ok":
+                return waited
+    raise AssertionError(f"w1 was not recovered within {waited} ms")
+
+
+@pytest.mark.parametrize(
+    "gaps",
+    [
+        pytest.param([3400, 200, 200, 200], id="the coordinator is stopped most of the time"),
+        pytest.param([4000], id="the coordinator crashes after each judgement"),
+        pytest.param([3001], id="each gap is just too long"),
+        pytest.param([3001, 1000, 1000, 5000], id="gaps and quiet times alternate"),
+        pytest.param([5000], id="a judgement every third of a lease"),
+    ],
+)
+def test_a_lost_workers_runs_are_back_within_three_leases_although_the_coordinator_stutters(
+    store: Store, gaps: list[int]
+) -> None:
+    settled(store, "w1")
+    run = store.running("w1")
+    store.beat("w1")
+    assert recovered_after(store, gaps) <= 3 * LEASE
+    assert store.status(run.id) == "queued"
+    assert store.counters(run.id).strikes == 0
+
+
+def test_a_live_worker_keeps_its_runs_although_the_coordinator_stutters(store: Store) -> None:
+    settled(store, "w1")
+    run = store.running("w1")
+    for _ in range(50):
+        store.later(4000)
+        store.beat("w1")
+        assert store.judge()[0] == []
+        assert store.recover("w1").word == "alive"
+    assert store.complete(run) == "ok"
+
+
+def outage(store: Store, ms: int) -> None:
+    """The server does not answer for a while. Then a coordinator is the first to call it."""
+    store.later(ms)
+    assert store.judge()[0] == []
+
+
+def test_a_second_outage_leaves_a_worker_a_third_of_a_lease_to_renew_its_lease(store: Store) -> None:
+    settled(store, "w1")
+    run = store.running("w1")
+    outage(store, 2 * LEASE)
+    store.later(100)
+    outage(store, 2 * LEASE)
+    assert store.recover("w1").word == "held"
+    store.later(LEASE // 3 - 1)
+    assert store.judge()[0] == []
+    assert store.recover("w1").word == "held"
+    assert store.beat("w1") is not None
+    assert store.complete(run) == "ok"
+
+
+def test_a_second_outage_near_the_end_of_the_pause_leaves_a_third_of_a_lease_too(store: Store) -> None:
+    settled(store, "w1")
+    store.running("w1")
+    outage(store, 2 * LEASE)
+    store.later(100)
+    outage(store, LEASE - 200)
+    store.tick_for(4000)
+    assert store.recover("w1").word == "held"
+    assert store.beat("w1") is not None
+
+
+def test_each_expiry_of_a_lease_is_protected_by_a_pause_of_its_own(store: Store) -> None:
+    settled(store, "w1")
+    for _ in range(5):
+        outage(store, 2 * LEASE)
+        store.later(100)
+        outage(store, 2 * LEASE)
+        assert store.beat("w1") is not None
+
+
+def test_a_worker_that_expires_during_a_pause_is_protected_until_its_end(store: Store) -> None:
+    settled(store, "w1")
+    store.tick_for(LEASE - 4000)
+    store.later(3500)
+    assert store.judge() == ([], LEASE)
+    store.tick_for(LEASE - 1000)
+    assert store.judge()[0] == []
+    store.later(1000)
+    assert store.judge()[0] == ["w1"]
+
+
+def test_a_pause_of_a_clock_that_was_ahead_does_not_protect_longer(store: Store) -> None:
+    settled(store, "w1")
+    store.later(LEASE + 3_600_000)
+    store.judge()
+    store.later(-3_600_000)
+    assert store.judge() == ([], LEASE)
+    store.tick_for(LEASE)
+    assert store.judge()[0] == ["w1"]
+
+
+def test_most_of_the_fleet_expiring_again_does_not_protect_those_that_expired_before(store: Store) -> None:
+    settled(store, "w1", "w2", "w3")
+    store.tick_for(LEASE)
+    assert store.judge() == ([], LEASE)
+    for worker in ("w4", "w5", "w6", "w7"):
+        store.join(worker)
+    store.tick_for(LEASE)
+    assert store.judge() == (["w1", "w2", "w3"], LEASE), "most expired again"
+
+
+def test_an_old_coordinator_may_judge_beside_a_new_one(store: Store) -> None:
+    """A coordinator of the release before writes the three fields of watch, and nothing to the workers."""
+    settled(store, "w1")
+    store.tick_for(LEASE - 1000)
+    for _ in range(10):
+        store.later(4000)
+        watch = {"at": store.now, "hold_until": store.now + LEASE, "clamped": store.now}
+        store.client.hset(store.keys.watch(), mapping=watch)
+        store.later(600)
+        if "w1" in store.judge()[0]:
+            return
+    raise AssertionError("the old coordinator's pauses protect w1 for ever")

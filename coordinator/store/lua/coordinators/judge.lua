@@ -1,5 +1,6 @@
 -- judge: record that a coordinator is there, judge the leases, and answer which workers are to be recovered now.
--- Protects: an outage, a failover, a paused server or a clock step is not mistaken for the death of workers.
+-- Protects: an outage, a failover, a paused server or a clock step is not mistaken for the death of workers; a worker that is lost
+-- is recovered although pauses follow each other.
 -- Role: coordinator
 -- Keys: coordinators, namespace, watch, worker, workers
 -- ARGV: now, coordinator, tick, most
@@ -17,6 +18,14 @@ local hold_until = judge_leases(clock, tonumber(tick))
 redis.call('ZADD', coordinators_key(), int(clock), coordinator)
 redis.call('ZREMRANGEBYSCORE', coordinators_key(), '-inf', int(clock - SEEN_MS))
 
--- While recovery is paused, only condemned workers are recovered: their deadline is 0.
-local latest = clock < hold_until and '0' or int(clock)
-return { 'ok', redis.call('ZRANGEBYSCORE', workers_key(), '-inf', latest, 'LIMIT', 0, most), int(hold_until), int(clock) }
+if clock >= hold_until then
+  return { 'ok', redis.call('ZRANGEBYSCORE', workers_key(), '-inf', int(clock), 'LIMIT', 0, most), int(hold_until), int(clock) }
+end
+-- While recovery is paused: condemned workers, whose deadline is 0, and workers for which the pause that protected them is over.
+local lost = redis.call('ZRANGEBYSCORE', workers_key(), '-inf', '0', 'LIMIT', 0, most)
+local expired = redis.call('ZRANGEBYSCORE', workers_key(), '(0', int(clock), 'WITHSCORES', 'LIMIT', 0, MOST_JUDGED)
+for i = 1, #expired, 2 do
+  if #lost >= tonumber(most) then break end
+  if not is_spared(expired[i], expired[i + 1], clock, hold_until) then lost[#lost + 1] = expired[i] end
+end
+return { 'ok', lost, int(hold_until), int(clock) }

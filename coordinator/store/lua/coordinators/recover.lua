@@ -19,7 +19,7 @@
 -- Answers: ok, unlocked, gone, alive, held
 --   ok: with the counts of recover_batch
 --   unlocked: another coordinator has the lock
---   held: recovery is paused
+--   held: recovery is paused, and the pause protects this worker
 local clock = server_ms(now)
 if redis.call('GET', lock_key(lock)) ~= token then return { 'unlocked' } end
 local hold_until = judge_leases(clock, tonumber(tick))
@@ -28,7 +28,7 @@ if not deadline then return { 'gone' } end
 local condemned, blame = read_fields(worker_key(worker), 'condemned', 'blame')
 if not condemned then
   if tonumber(deadline) > clock then return { 'alive' } end
-  if clock < hold_until then return { 'held' } end
+  if is_spared(worker, deadline, clock, hold_until) then return { 'held' } end
   -- Excused: the lease expired in the outage, so its runs get no strike. A heartbeat that was on its way when the server
   -- stopped is carried out just after the pause began, hence one tick more.
   condemned = tonumber(deadline) < hold_until + tonumber(tick) and 'excused' or 'struck'

@@ -1,5 +1,8 @@
 -- Judging leases. The server's time of each judgement is stored. Recovery pauses for one lease if that time shows a gap or a step
 -- back, or if most of the fleet expired together: then the fault is not with the workers. The pause ends by itself.
+-- A coordinator that is slowed down or restarted again and again makes one pause follow the other. So each expiry of a lease is
+-- protected by one pause only: the first one that finds the lease expired. A further gap then adds a third of the worker's lease,
+-- once, because the gap may have been a second outage of the server, in which the worker could not renew its lease.
 local MOST_JUDGED = 1000 -- workers
 
 local function read_lease(worker)
@@ -25,12 +28,46 @@ local function clamp_deadlines(now)
   end
 end
 
--- Return the time until which only condemned workers are recovered. Each batch of a recovery calls this function, and clamping
+-- Return until when a pause protects a worker, and '1' if that time was prolonged; nil if no pause was recorded for the lease that
+-- expired at this deadline. `spared` is the worker's field: "<deadline> <until> <0 or 1>".
+local function read_spared(spared, deadline)
+  local of, till, prolonged = string.match(spared or '', '^(%d+) (%d+) ([01])$')
+  if of == int(tonumber(deadline)) then return tonumber(till), prolonged end
+end
+
+-- Record for the workers whose leases have expired until when the present pause protects them.
+local function spare_expired(now, hold_until, after_gap)
+  local expired = redis.call('ZRANGEBYSCORE', workers_key(), '(0', int(now), 'WITHSCORES', 'LIMIT', 0, MOST_JUDGED)
+  for i = 1, #expired, 2 do
+    local worker, deadline = expired[i], expired[i + 1]
+    local lease, spared = read_fields(worker_key(worker), 'lease', 'spared')
+    if lease then -- Nothing is written where the worker's entry is missing or can't be read.
+      local till, prolonged = read_spared(spared, deadline)
+      local last_chance = now + math.floor((tonumber(lease) or 0) / 3)
+      if not till or till > hold_until then
+        redis.call('HSET', worker_key(worker), 'spared', int(tonumber(deadline)) .. ' ' .. int(hold_until) .. ' 0')
+      elseif after_gap and prolonged == '0' and till < last_chance then
+        redis.call('HSET', worker_key(worker), 'spared', int(tonumber(deadline)) .. ' ' .. int(last_chance) .. ' 1')
+      end
+    end
+  end
+end
+
+-- Return true if a pause protects a worker whose lease expired at this deadline.
+local function is_spared(worker, deadline, now, hold_until)
+  if now >= hold_until then return false end
+  local spared = read_fields(worker_key(worker), 'spared')
+  local till = read_spared(spared, deadline)
+  return not till or now < till
+end
+
+-- Return the time until which recovery is paused. Each batch of a recovery calls this function, and clamping
 -- looks at every worker, so deadlines are clamped at most twice in a tick.
 local function judge_leases(now, tick)
   local at, hold_until, clamped = unpack(redis.call('HMGET', watch_key(), 'at', 'hold_until', 'clamped'))
   at, hold_until, clamped = tonumber(at or 0), tonumber(hold_until or 0), tonumber(clamped or 0)
-  if now < clamped or now - clamped >= tick / 2 then
+  local clamps = now < clamped or now - clamped >= tick / 2
+  if clamps then
     clamp_deadlines(now)
     clamped = now
   end
@@ -38,7 +75,9 @@ local function judge_leases(now, tick)
   local expired = redis.call('ZCOUNT', workers_key(), '(' .. int(math.max(at, 1)), int(now))
   -- Condemned workers have the deadline 0 and do not count.
   local most = expired >= 3 and expired * 2 > redis.call('ZCOUNT', workers_key(), '(0', '+inf')
-  if gap < 0 or gap > 3 * tick or most then hold_until = now + longest_lease() end
+  local unwatched = gap < 0 or gap > 3 * tick
+  if unwatched or most then hold_until = now + longest_lease() end
+  if now < hold_until and (unwatched or most or clamps) then spare_expired(now, hold_until, unwatched) end
   redis.call('HSET', watch_key(), 'at', int(now), 'hold_until', int(hold_until), 'clamped', int(clamped))
   return hold_until
 end
