@@ -11,6 +11,7 @@ import contextlib
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -219,6 +220,68 @@ class Proxy:
         self._threads.append(thread)
         thread.start()
         return thread
+
+
+class SlowLine:
+    """A line to a server that carries a limited number of bytes per second in each direction, for all connections together."""
+
+    def __init__(self, upstream: int, bytes_per_second: float) -> None:
+        self.upstream, self.bytes_per_second = upstream, bytes_per_second
+        self.carried = {"requests": 0, "replies": 0}
+        self._free_at = {"requests": 0.0, "replies": 0.0}
+        self._lock = threading.Lock()
+        self._sockets: list[socket.socket] = []
+        self._listener = _listen(free_port())
+        self.port: int = self._listener.getsockname()[1]
+        self._threads: list[threading.Thread] = []
+        self._start(self._accept_all)
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        for end in list(self._sockets):
+            _hang_up(end)
+        for thread in list(self._threads):
+            thread.join()
+        for end in (self._listener, *self._sockets):
+            end.close()
+
+    def _accept_all(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self.upstream))
+                self._sockets += [client, server]
+                for end in (client, server):  # a kernel that takes in everything at once would be a fast line
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                for source, target, what in ((client, server, "requests"), (server, client, "replies")):
+                    self._start(self._carry, source, target, what)
+
+    def _start(self, target: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, name="slow line", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _carry(self, source: socket.socket, target: socket.socket, what: str) -> None:
+        try:
+            while data := source.recv(1 << 14):
+                with self._lock:
+                    now = time.monotonic()
+                    self._free_at[what] = max(now, self._free_at[what]) + len(data) / self.bytes_per_second
+                    rest = self._free_at[what] - now
+                    self.carried[what] += len(data)
+                time.sleep(rest)
+                target.sendall(data)
+        except OSError:
+            pass
+        finally:
+            _hang_up(source)
+            _hang_up(target)
 
 
 def _reply_while_wanted(requests: Frames, replies: Frames) -> bytes | None:

@@ -148,17 +148,18 @@ class History:
         once = choose(KEYS)
         retention = choose([None, None, None, 0, 5000])
         schema = choose([0, 0, 2])
+        size = choose([4, 4, 6000])
         if sum(not run.ended for run in self.model.runs.values()) >= 5 or len(self.model.runs) >= 25:
             return
         key, digest, key_ttl = once or ("", "", "-")
         run = NewRun(
-            self.store.id(), ROUTES[schema], b"spec", priority, f"+{delay}" if delay else "",
+            self.store.id(), ROUTES[schema], b"s" * size, priority, f"+{delay}" if delay else "",
             "" if expires is None else str(expires), key, digest, key_ttl, "" if retention is None else str(retention),
         )  # fmt: skip
         self.make(
             "enqueue",
             lambda: self.store.ask_enqueue(run),
-            lambda: self.model.enqueue(self.now, run.id, schema, priority, delay, expires, once, retention),
+            lambda: self.model.enqueue(self.now, run.id, schema, priority, delay, expires, once, retention, size),
         )
 
     def cancel(self, choose: Choose) -> None:
@@ -264,17 +265,20 @@ class History:
     def claim(self, choose: Choose) -> None:
         want = choose(range(1, 4))
         alone = choose([False, True])
+        tight = choose([False, True])
         name = self.some_worker(choose)
         worker = self.model.workers[name]
         number = max(worker.claim, worker.floor) + 1
+        budget = 10_000 if tight else 1024 * 1024
+        limits: dict[str, Any] = {"budget": budget, "inline": 0} if tight else {}
 
         def really() -> tuple[str, list[tuple[str, str]]]:
-            word, runs = self.store.claim(name, want, number=number, alone=alone)
+            word, runs = self.store.claim(name, want, number=number, alone=alone, **limits)
             for run in runs:
                 self.remember_owner(run)
             return word, sorted((run.id, run.token) for run in runs)
 
-        self.make("claim", really, lambda: self.model.claim(self.now, name, number, want, alone))
+        self.make("claim", really, lambda: self.model.claim(self.now, name, number, want, alone, budget))
 
     def remember_owner(self, run: Claimed) -> None:
         """Remember the owner of a claimed run, and check that it received at least the last acknowledged checkpoint."""

@@ -12,6 +12,7 @@ DAY = 86_400_000
 KEPT = {"completed": DAY, "failed": 7 * DAY, "cancelled": 7 * DAY, "dead": 7 * DAY}
 ENDED = tuple(KEPT)
 STEP = 2**43
+LARGE = 4096  # smaller specs are taken whatever the budget
 
 
 @dataclass
@@ -57,6 +58,7 @@ class ModelRun:
     created: int
     retention: int | None
     once: tuple[str, str, str] | None  # key, digest, key_ttl
+    size: int = 4  # bytes of its spec
     due: int | None = None
     expires: int | None = None
     life: int = 1
@@ -184,6 +186,7 @@ class Model:
         expires: int | None,
         once: Any,
         retention: int | None,
+        size: int = 4,
     ) -> tuple[str, str]:
         if id in self.runs:
             return "created", id
@@ -192,7 +195,7 @@ class Model:
             return ("created", id) if other == id else ("found" if digest == once[1] else "conflict", other)
         start = now + delay
         run = ModelRun(
-            id, "delayed" if delay else "queued", schema, schema, start - priority * STEP, now, retention, once
+            id, "delayed" if delay else "queued", schema, schema, start - priority * STEP, now, retention, once, size
         )
         run.due = start if delay else None
         run.expires = None if expires is None else now + expires
@@ -312,7 +315,10 @@ class Model:
         strays = sorted((run.id, run.token) for run in owned if run.id not in dict(held))
         return cancels, lost, strays
 
-    def claim(self, now: int, name: str, number: int, want: int, alone: bool) -> tuple[str, list[tuple[str, str]]]:
+    def claim(
+        self, now: int, name: str, number: int, want: int, alone: bool, budget: int = 1024 * 1024
+    ) -> tuple[str, list[tuple[str, str]]]:
+        """`budget` is what the specs may have together; the answer brings no checkpoint."""
         worker = self._live_worker(name)
         if worker is None:
             return "gone", []
@@ -328,7 +334,11 @@ class Model:
         waiting = sorted(queued, key=lambda run: (run.score, run.id))
         ready = [run for run in waiting if run.strikes < 2]
         suspects = [run for run in waiting if run.strikes >= 2]
-        word, taken = "ok", ready[:want]
+        word, taken = "ok", list[ModelRun]()
+        for run in ready[:want]:
+            if taken and run.size > LARGE and sum(before.size for before in taken) + run.size > budget:
+                break
+            taken.append(run)
         if alone and not self.owned(name) and suspects and not (ready and ready[0].score < suspects[0].score):
             word, taken, worker.suspect = "suspect", suspects[:1], number
         for run in taken:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ from workers.handlers.draft import INPUTS, Draft, loaded
 from workers.handlers.migration import migrated
 from workers.handlers.run import Run
 from workers.throttle import Throttle
+
+logger = logging.getLogger(__name__)
 
 
 class BadInputs(CoordinatorError):
@@ -79,7 +82,7 @@ class Loader:
             return Draft(), NO_CHECKPOINT, []
         if parts == "paged":
             plan = worker_plans.load(attempt.lease.keys, attempt.id, attempt.token)
-            parts = await drive_async(self.wire, plan, give_up=lambda: attempt.stopping is not None)
+            parts = await drive_async(self.wire, plan, give_up=_RepeatedLoad(attempt))
             if parts == "fenced":
                 attempt.request_stop("lost")
                 raise Stopped("lost")
@@ -104,6 +107,22 @@ class Loader:
         worker, _, code = attempt.claimed.prev.partition(" ")
         age = self.clock.now() - head.updated / 1000 if head.updated else None
         return Resumed(cause, age, worker, code, tuple(unfinished), read_failure(attempt.claimed.killed))
+
+
+class _RepeatedLoad:
+    """Decide after each failed repetition of a load whether to give up, and log the 2nd, 4th, 8th, … failure."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt, self._failures = attempt, 1
+
+    def __call__(self) -> bool:
+        self._failures += 1
+        if self._failures.bit_count() == 1:
+            logger.warning(
+                "loading the checkpoint of run %s failed %d times; the worker tries again", self._attempt.id, self._failures,
+                extra={"run": self._attempt.id},
+            )  # fmt: skip
+        return self._attempt.stopping is not None
 
 
 @dataclass(frozen=True, slots=True)

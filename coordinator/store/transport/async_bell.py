@@ -20,6 +20,7 @@ from coordinator.store.script import Argument, Call
 from coordinator.store.transport.connections.async_pool import close_pools, make_async_pool
 from coordinator.store.transport.connections.exchange import exchange_async
 from coordinator.store.transport.connections.settings import CONNECT_SECONDS
+from coordinator.store.transport.connections.silence import SilenceLimit
 from coordinator.store.transport.drivers import Plan
 from coordinator.store.transport.error_mapping import ScriptMissing, SlotMoved, TransientError, final_error, map_error
 from coordinator.store.transport.packets import pack
@@ -188,7 +189,8 @@ class AsyncBell:
         # A connection that died without a sign is dropped a few seconds after the server should have answered.
         async with asyncio.timeout(seconds + CONNECT_SECONDS):
             connection = await pool.get_connection()
-            try:
+        try:
+            async with SilenceLimit(connection, seconds + CONNECT_SECONDS):
                 check_open(self._closed)
                 token, *answers = await exchange_async(connection, commands, packets, ahead=1)
                 if any(isinstance(answer, ScriptMissing) for answer in answers):
@@ -196,11 +198,11 @@ class AsyncBell:
                     check_open(self._closed)
                     whole = [packet.command(bare=False, whole=True) for packet in packets]
                     answers = await exchange_async(connection, whole, packets)
-            except BaseException:
-                await connection.disconnect(nowait=True)
-                raise
-            finally:
-                await pool.release(connection)
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        finally:
+            await pool.release(connection)
         if not answers:
             return read_token(token)
         for reply in (token, *answers):

@@ -1,7 +1,8 @@
 """The wire for one event loop: sends requests to their nodes, and repeats them after transient errors.
 
 The wire gathers the requests of one turn of the event loop and carries them in few trips. A trip is a task of the wire:
-if the task that waits for an answer is cancelled, the trip continues. A trip that takes too long drops its connection.
+if the task that waits for an answer is cancelled, the trip continues. A trip on which nothing moves for too long drops its
+connection.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from coordinator.store.script import Request
 from coordinator.store.transport.answers import Answers, all_good, make_retrying
 from coordinator.store.transport.connections.async_pool import close_pools, make_async_pool
 from coordinator.store.transport.connections.exchange import exchange_async
+from coordinator.store.transport.connections.silence import SilenceLimit
 from coordinator.store.transport.error_mapping import SlotMoved, TransientError, map_error
 from coordinator.store.transport.lane import MOST_REDIRECTS, Lane, LaneFinder
 from coordinator.store.transport.packets import count_next_trip
@@ -55,7 +57,7 @@ class AsyncWire:
     Args:
         address: The address of the server, Sentinel group or Cluster.
         timeout: Seconds for which a request is repeated after transient errors.
-        trip_seconds: Seconds after which a trip is ended and its connection dropped.
+        trip_seconds: Seconds without a byte in either direction after which a trip is ended and its connection dropped.
 
     Attributes:
         trips: The number of trips so far.
@@ -220,7 +222,7 @@ class AsyncWire:
                 connection = await pool.get_connection()
             try:
                 sent = True
-                async with asyncio.timeout(self._trip_seconds):
+                async with SilenceLimit(connection, self._trip_seconds):
                     answers = await self._run(trip, connection)
             except BaseException:
                 await connection.disconnect(nowait=True)

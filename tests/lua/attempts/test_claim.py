@@ -331,6 +331,53 @@ def test_reply_has_a_size_limit(store: Store) -> None:
     assert [run.checkpoint == "paged" for run in runs] == [False, False, True]
 
 
+def test_specs_count_in_the_budget_of_a_claim(store: Store) -> None:
+    ids = [store.enqueue(spec=b"x" * 6000) for _ in range(5)]
+    store.join()
+    taken = []
+    for _ in range(3):
+        word, runs = store.claim(budget=13_000)
+        assert word == "ok"
+        taken.append([run.id for run in runs])
+    assert taken == [ids[:2], ids[2:4], ids[4:]]
+
+
+def test_a_claim_takes_at_least_one_run_whatever_its_size(store: Store) -> None:
+    ids = [store.enqueue(spec=b"x" * 9000) for _ in range(2)]
+    store.join()
+    for id in ids:
+        assert [run.id for run in store.claim(budget=100)[1]] == [id]
+    assert store.claim(budget=100) == ("ok", [])
+
+
+def test_a_large_spec_behind_small_ones_waits_for_the_next_claim_if_it_does_not_fit(store: Store) -> None:
+    small = [store.enqueue(spec=b"x" * 1000) for _ in range(3)]
+    large, after = store.enqueue(spec=b"x" * 9000), store.enqueue()
+    store.join()
+    assert [run.id for run in store.claim(budget=10_000)[1]] == small
+    assert store.places(large) == [f"ready:{ROUTES[0]}"]
+    assert store.client.llen(store.keys.bell(ROUTES[0])) == 1, "other workers hear of the rest"
+    assert [run.id for run in store.claim(budget=10_000)[1]] == [large, after]
+
+
+def test_a_repeated_claim_answers_all_its_runs_whatever_their_size(store: Store) -> None:
+    ids = [store.enqueue(spec=b"x" * 6000) for _ in range(3)]
+    store.join()
+    store.claim(number=1, budget=20_000)
+    assert sorted(run.id for run in store.claim(number=1, budget=100)[1]) == sorted(ids)
+
+
+def test_checkpoints_have_what_the_specs_leave_of_the_budget(store: Store) -> None:
+    for _ in range(2):
+        store.enqueue(spec=b"x" * 1000)
+    store.join()
+    for run in store.claim()[1]:
+        store.save(run, delta(1, state=b"x" * 1000))
+        store.release(run)
+    _, runs = store.claim(budget=3500)
+    assert [run.checkpoint == "paged" for run in runs] == [False, True]
+
+
 def test_run_waits_on_the_route_of_its_checkpoint_schema(store: Store) -> None:
     run = store.running()
     store.save(run, delta(1, schema=2))

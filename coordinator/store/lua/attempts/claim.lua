@@ -13,7 +13,7 @@
 --   alone: 1 if the worker may take a suspect
 --   outdated: 1 if newer code is being rolled out
 --   inline: the largest checkpoint, in bytes, that the answer may carry; a larger one is loaded in pages
---   budget: bytes of all checkpoints in the answer
+--   budget: bytes of all specs and checkpoints in the answer; the first run is taken whatever its size
 -- ITEM: route
 --   route: queue, kind and schema, as <queue>:<kind>@<schema>
 -- Flags: allow-oom
@@ -51,10 +51,9 @@ end
 
 -- Return a run as the answer tells it.
 local function answer_run(id, token, route, counters, cause, prev, spent, killed, spec, spec1, spec2)
-  return {
-    id, token, route, join_spec(id, spec, spec1, spec2), cause or '', counters, prev or '', spent or '', killed or '',
-    read_checkpoint(id, route),
-  }
+  spec = join_spec(id, spec, spec1, spec2)
+  budget_used = budget_used + #spec
+  return { id, token, route, spec, cause or '', counters, prev or '', spent or '', killed or '', read_checkpoint(id, route) }
 end
 
 if number == last_claim then
@@ -121,8 +120,17 @@ end
 
 local taken, aside, ids = {}, 0, {}
 
+-- Take a run, or set it aside. Return false if its spec does not fit into the answer any more: then it stays where it waits. The
+-- size of a spec is asked for before the spec is read only after a large one: so small runs cost nothing more, and one large spec
+-- in a claim may be read in vain.
+local LARGE_SPEC = 4096
+local sizes_matter = false
 local function take(entry)
   local id = entry.id
+  if sizes_matter then
+    local size = redis.pcall('HSTRLEN', run_key(id), 'spec')
+    if type(size) == 'number' and budget_used + size > tonumber(budget) then return false end
+  end
   local status, counters, route, cause, prev, spent, killed, expires, spec, spec1, spec2 = read_fields(run_key(id), 'status',
     'counters', 'route', 'cause', 'prev', 'spent', 'killed', 'expires', 'spec', 'spec1', 'spec2')
   local life, attempt, epoch, others
@@ -132,7 +140,11 @@ local function take(entry)
   if not life then
     aside = aside + 1
     redis.call('ZADD', aside_key(), int(clock), 'queued:' .. id)
-    return
+    return true
+  end
+  if #spec > LARGE_SPEC then
+    if #ids > 0 and budget_used + #spec > tonumber(budget) then return false end
+    sizes_matter = true
   end
   epoch = int(math.max(tonumber(epoch) + 1, clock))
   local token = epoch .. nonce
@@ -144,6 +156,7 @@ local function take(entry)
   end
   ids[#ids + 1] = id
   taken[#taken + 1] = answer_run(id, token, route, counters, cause, prev, spent, killed, spec, spec1, spec2)
+  return true
 end
 
 local most, answer = math.min(tonumber(want), MOST_CLAIMED), 'ok'
@@ -158,7 +171,7 @@ if alone == '1' and most > 0 and redis.call('SCARD', owned_key(worker)) == 0 the
 end
 local removed = {} -- ids by the queue in which they waited
 for i = 1, math.min(most, #found) do
-  take(found[i])
+  if not take(found[i]) then break end
   local entries = removed[found[i].key] or {}
   entries[#entries + 1] = found[i].id
   removed[found[i].key] = entries

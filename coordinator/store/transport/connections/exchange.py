@@ -8,10 +8,12 @@ from typing import Any
 import hiredis
 
 from coordinator.store.script import Argument
+from coordinator.store.transport.connections.silence import wait_for_reply
 from coordinator.store.transport.error_mapping import ErrorReply, ServerLoading
 from coordinator.store.transport.observer import start_exchange
 from coordinator.store.transport.packets import Packet
 
+PIECE = 256 * 1024
 _pack: Callable[[tuple[Argument, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its stub allows one argument
 
 
@@ -34,8 +36,11 @@ def exchange(connection: Any, commands: Sequence[list[Argument]], packets: Seque
     """
     replies: list[Any] = []
     with start_exchange(packets) as observed:
-        connection.send_packed_command([encode_commands(commands)])
+        pieces = _pieces(encode_commands(commands))
+        connection.send_packed_command(pieces)
         observed.sent()
+        if len(pieces) > 1:
+            wait_for_reply(connection._sock, connection.socket_timeout)
         for _ in commands:
             try:
                 replies.append(connection.read_response())
@@ -45,6 +50,13 @@ def exchange(connection: Any, commands: Sequence[list[Argument]], packets: Seque
                 raise _loading_error(error, replies) from None
         observed.answered(replies)
     return replies
+
+
+def _pieces(data: bytes) -> list[bytes]:
+    """Return the pieces in which a thread sends its bytes. The timeout of a socket is the limit for one piece."""
+    if len(data) <= PIECE:
+        return [data]
+    return [data[start : start + PIECE] for start in range(0, len(data), PIECE)]
 
 
 async def exchange_async(

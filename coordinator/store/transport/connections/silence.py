@@ -1,0 +1,93 @@
+"""A time limit for exchanges that ends a silence, not a long transfer.
+
+A large checkpoint over a slow line takes longer than any limit that also finds a dead server soon. As long as bytes arrive, or the
+server's host confirms bytes that were sent, the exchange continues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import socket
+import struct
+from types import TracebackType
+from typing import Any
+
+LOOKS = 5  # how often the bytes are counted within the limit
+_BYTES_ACKED = 120  # where struct tcp_info of Linux has tcpi_bytes_acked, followed by tcpi_bytes_received
+_TCP_INFO = getattr(socket, "TCP_INFO", None)
+
+
+class SilenceLimit:
+    """Raise TimeoutError when nothing moved on a connection for some seconds.
+
+    Where the system does not count the bytes of a connection (unix sockets, systems other than Linux), the whole exchange has to
+    end within the limit.
+
+    Args:
+        connection: A connection of redis-py's asyncio side.
+        seconds: The limit.
+    """
+
+    __slots__ = ("_connection", "_look_again", "_moved", "_seconds", "_timeout")
+
+    def __init__(self, connection: Any, seconds: float) -> None:
+        self._connection, self._seconds = connection, seconds
+        self._moved: tuple[int, int] | None = None
+        self._timeout = asyncio.timeout(seconds)
+
+    async def __aenter__(self) -> SilenceLimit:
+        await self._timeout.__aenter__()
+        # Nearly every exchange ends before the first look, so the count at its beginning is not asked for.
+        self._look_again = asyncio.get_running_loop().call_later(self._seconds / LOOKS, self._look)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self._look_again.cancel()
+        await self._timeout.__aexit__(kind, error, at)
+
+    def _look(self) -> None:
+        if self._timeout.expired():
+            return
+        loop, moved = asyncio.get_running_loop(), count_moved_bytes(self._connection)
+        if self._moved is not None and moved != self._moved:
+            self._timeout.reschedule(loop.time() + self._seconds)
+        self._moved = moved
+        self._look_again = loop.call_later(self._seconds / LOOKS, self._look)
+
+
+def wait_for_reply(sock: Any, seconds: float | None) -> None:
+    """Wait, from a thread, until a reply begins to arrive, or until nothing moved on the socket for some seconds.
+
+    A large request may still be on its way: the system has accepted its bytes, but the server has not received them.
+    """
+    if sock is None or seconds is None:
+        return
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    moved, silent = _count_bytes(sock), 0
+    while silent < LOOKS and not poll.poll(seconds / LOOKS * 1000):
+        before, moved = moved, _count_bytes(sock)
+        silent = 0 if moved is not None and moved != before else silent + 1
+
+
+def count_moved_bytes(connection: Any) -> tuple[int, int] | None:
+    """Return how many bytes the other side has confirmed and how many have arrived, or None if the system does not count them."""
+    writer = getattr(connection, "_writer", None)
+    return None if writer is None else _count_bytes(writer.get_extra_info("socket"))
+
+
+def _count_bytes(sock: Any) -> tuple[int, int] | None:
+    if _TCP_INFO is None or sock is None or sock.family == getattr(socket, "AF_UNIX", None):
+        return None
+    try:
+        # A socket object of its own: that of uvloop has no getsockopt.
+        with socket.socket(fileno=os.dup(sock.fileno())) as copy:
+            info = copy.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 192)
+        acked, received = struct.unpack_from("=QQ", info, _BYTES_ACKED)
+    except (OSError, ValueError, struct.error):
+        return None
+    return acked, received
