@@ -275,7 +275,7 @@ class SlowLine:
                     self._free_at[what] = max(now, self._free_at[what]) + len(data) / self.bytes_per_second
                     rest = self._free_at[what] - now
                     self.carried[what] += len(data)
-                time.sleep(rest)
+                time.sleep(rest)  # the slowness of the line
                 target.sendall(data)
         except OSError:
             pass

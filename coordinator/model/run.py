@@ -52,7 +52,7 @@ MOVES: dict[tuple[Status | None, Status], frozenset[str]] = {
     (Status.RUNNING, Status.QUEUED): frozenset({"release", "recover", "abandon"}),
     (Status.RUNNING, Status.DELAYED): frozenset({"retry", "release", "reject", "recover", "abandon"}),
     (Status.RUNNING, Status.DEAD): frozenset({"release", "reject", "recover", "abandon"}),
-    (Status.RUNNING, Status.CANCELLED): frozenset({"release", "retry", "reject", "recover", "abandon", "due"}),
+    (Status.RUNNING, Status.CANCELLED): frozenset({"fail", "release", "retry", "reject", "recover", "abandon", "due"}),
     **{(before, Status.CANCELLED): frozenset({"cancel", "due", "fire"}) for before in _NOT_STARTED},
     **{(before, Status.QUEUED): frozenset({"revive"}) for before in (Status.FAILED, Status.DEAD, Status.CANCELLED)},
 }

@@ -202,3 +202,31 @@ def test_unreadable_run_is_reported_in_one_sentence(shop: Shop, what: str) -> No
     shop.wire.ask([read(keys.at, "HSET", keys.run(root.id), "counters", "spoilt")])
     with pytest.raises(Unreadable, match=f"run {root.id} can't be read"):
         getattr(root, what)()
+
+
+@pytest.mark.parametrize("ending", ["complete", "fail"])
+def test_a_parent_that_ends_because_its_children_were_cancelled_is_cancelled_too(shop: Shop, ending: str) -> None:
+    root = shop.client.enqueue("work")
+    shop.start(root)
+    (child,) = below(shop, root, 1)
+    root.cancel_tree()
+    assert child.view().status is Status.CANCELLED
+    if ending == "complete":
+        shop.do(attempt_plans.complete(*_owned(shop, root), b""))
+    else:
+        shop.do(attempt_plans.fail(*_owned(shop, root), b"RunCancelled"))
+    assert root.view().status is Status.CANCELLED
+
+
+def test_a_run_that_started_and_waits_for_its_next_attempt_gets_no_more_children(shop: Shop) -> None:
+    """Its last owner may have lost it without knowing, and its handler may still be executing."""
+    root = shop.client.enqueue("work")
+    (middle,) = below(shop, root, 1)
+    for run, route in ((root, "default:work@0"), (middle, "default:child@0")):
+        shop.start(run, route=route)
+        shop.do(attempt_plans.retry(*_owned(shop, run), delay=60, error=b"error"))
+    root.cancel_tree()
+    for parent in (root, middle):
+        assert parent.view().status is Status.CANCELLED
+        with pytest.raises(TreeCancelled):
+            below(shop, parent, 1)

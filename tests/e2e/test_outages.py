@@ -86,9 +86,9 @@ def test_a_lost_hosts_runs_come_back_although_the_only_coordinator_is_stopped_mo
         def recovered() -> bool:
             """Let the coordinator run for a short time, after a gap that pauses recovery."""
             os.kill(coordinator.pid, signal.SIGSTOP)
-            time.sleep(3.4)
+            time.sleep(3.4)  # the stuttering itself: a gap of more than three ticks
             os.kill(coordinator.pid, signal.SIGCONT)
-            time.sleep(0.6)
+            time.sleep(0.6)  # the stuttering itself: less than a tick
             return {handle.view().status for handle in handles} == {Status.QUEUED}
 
         wait_until(recovered, "the runs of the lost host are queued again", timeout=100)

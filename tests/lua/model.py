@@ -409,6 +409,8 @@ class Model:
         run = self.runs[id]
         if answer := self._answer_to_non_owner(run, token, "complete"):
             return answer
+        if run.cancel:
+            return self.release(now, id, token, "stopping", None)
         self._remember_answer(run, "complete", "ok")
         self._clear_owner(run)
         self._finish(now, run, "completed")
@@ -420,13 +422,14 @@ class Model:
             return answer
         if save and self._save(run, save) == "gap":
             return "gap"
-        self._remember_answer(run, "fail", "ok")
+        status, answer = ("cancelled", "cancelled") if run.cancel else ("failed", "ok")
+        self._remember_answer(run, "fail", answer)
         self._clear_owner(run)
         self._add_used_time(run, now)
         self._reset_after_progress(run)
         run.failures += 1
-        self._finish(now, run, "failed")
-        return "ok"
+        self._finish(now, run, status)
+        return answer
 
     def retry(self, now: int, id: str, token: str, delay: int, save: Save | None) -> str:
         run = self.runs[id]

@@ -155,6 +155,9 @@ class Recorder:
                 attempt.id,
             )
             return
+        if answer == "cancelled":
+            logger.info("run %s is cancelled", attempt.id)
+            return
         if answer == "failed":
             logger.error("run %s failed: %s", attempt.id, attempt.killed, exc_info=attempt.killed)
             return
@@ -169,8 +172,6 @@ class Recorder:
                 logger.error(
                     "run %s could not be started and is %s: %s", attempt.id, answer, first_line(error), exc_info=error
                 )
-            case Release() if answer == "cancelled":
-                logger.info("run %s is cancelled", attempt.id)
             case Release():
                 draining = attempt.stopping is not None and attempt.stopping.why == "drain"
                 reason = ": the worker is shutting down" if draining else ""

@@ -15,7 +15,7 @@ from coordinator.client.operations.open_namespace import (
 )
 from coordinator.encoding.spec import SPEC_FIELDS, digest_inputs, join_spec, read_spec
 from coordinator.errors import BadCall, Changed, CoordinatorError, KeyConflict, NotFound, Unreadable
-from coordinator.model.run import RunView, Status
+from coordinator.model.run import Counters, RunView, Status
 from coordinator.store.keys import Keys
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import trees as tree_plans
@@ -54,15 +54,15 @@ def cancel(namespace: OpenNamespace, id: str, grace: float) -> Plan[Status]:
     return status
 
 
-def _cancel(namespace: OpenNamespace, id: str, grace: float) -> Plan[tuple[Status, int]]:
-    """Cancel a run. Return its status, and the life that was cancelled."""
+def _cancel(namespace: OpenNamespace, id: str, grace: float) -> Plan[tuple[Status, Counters]]:
+    """Cancel a run. Return its status, and its counters in the life that was cancelled."""
     keys = yield from namespace.keys(id)
     (counters,) = yield from namespace.fields(keys, id, "counters")
-    life = read_counters(id, counters).life
-    answer = yield from client_plans.cancel(keys, id, operation=new_mark(), grace=grace, life=life)
+    known = read_counters(id, counters)
+    answer = yield from client_plans.cancel(keys, id, operation=new_mark(), grace=grace, life=known.life)
     status = client_plans.status_after_cancel(answer)
     if status is not None:
-        return status, life
+        return status, known
     match answer[0]:
         case "changed":
             raise Changed(f"run {id} was revived meanwhile; it was not cancelled")
@@ -74,8 +74,8 @@ def _cancel(namespace: OpenNamespace, id: str, grace: float) -> Plan[tuple[Statu
 
 def cancel_tree(namespace: OpenNamespace, id: str, grace: float) -> Plan[dict[str, Status]]:
     """Cancel a run and every run below it. Return the status of each, as `cancel` does."""
-    status, life = yield from _cancel(namespace, id, grace)
-    space, root = (yield from namespace.space()), CancelledNode(id, life, status)
+    status, known = yield from _cancel(namespace, id, grace)
+    space, root = (yield from namespace.space()), CancelledNode(id, known.life, status, known.attempt > 0)
     below = yield from tree_plans.cancel_below(space, root, operation=new_mark(), grace=grace)
     return {id: status, **below}
 

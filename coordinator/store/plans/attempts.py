@@ -65,8 +65,14 @@ def note(keys: Keys, id: str, token: str, note: bytes) -> Generator[Request, Any
 
 
 def complete(keys: Keys, id: str, token: str, result: bytes, now: str = "") -> Generator[Request, Any, str]:
-    """Complete the run with a result, and return the answer word."""
+    """Complete the run with a result, and return the answer word.
+
+    If a cancel was requested, the run is released instead, which ends it as cancelled. The script of a completion is the busiest
+    one, and so it does not contain what that takes.
+    """
     reply = yield COMPLETE.each(keys.at, id, {"now": now}, id=id, token=token, result=sealed(result))
+    if word(reply) == "requested":
+        return (yield from release(keys, id, token, mode="stopping", now=now))
     return word(reply)
 
 

@@ -26,11 +26,15 @@ PAGE = 200
 
 @dataclass(frozen=True, slots=True)
 class CancelledNode:
-    """A run of a tree in one of its lives, as it was when it was cancelled. `status` is None if the run was gone."""
+    """A run of a tree in one of its lives, as it was when it was cancelled. `status` is None if the run was gone.
+
+    `started` is True if a worker has ever claimed the run: its handler may still be executing somewhere, and may enqueue children.
+    """
 
     id: str
     life: int
     status: Status | None = None
+    started: bool = False
 
 
 def cancel_below(
@@ -41,7 +45,7 @@ def cancel_below(
     seen, left = {root.id}, [root]
     while left:
         batch, left = left[:PAGE], left[PAGE:]
-        yield from block_children(space, [node for node in batch if node.status is Status.RUNNING])
+        yield from block_children(space, [node for node in batch if node.started or node.status is Status.RUNNING])
         open_sets = [(keys, node.id, 0) for node in batch for keys in space.everywhere()]
         while open_sets:  # page by page: a run may have any number of children
             scans = [read(keys.at, "SSCAN", keys.children(id), at, "COUNT", PAGE) for keys, id, at in open_sets]
@@ -87,7 +91,8 @@ def _cancel_each(
     counters = require_all(
         (yield [read(keys.at, "HGET", keys.run(id), "counters") for keys, id in zip(places, ids, strict=True)])
     )
-    lives = [_life(found) for found in counters]
+    known = [_counters(found) for found in counters]
+    lives = [0 if one is None else one.life for one in known]
     cancels: list[Plan[list[str]]] = [
         clients.cancel(keys, id, operation=operation, grace=grace, life=life)
         for keys, id, life in zip(places, ids, lives, strict=True)
@@ -95,7 +100,8 @@ def _cancel_each(
     ]
     answers = iter((yield from together(cancels)))
     return [
-        CancelledNode(id, life, _status(next(answers)) if life else None) for id, life in zip(ids, lives, strict=True)
+        CancelledNode(id, life, _status(next(answers)) if life else None, one is not None and one.attempt > 0)
+        for id, life, one in zip(ids, lives, known, strict=True)
     ]
 
 
@@ -106,9 +112,9 @@ def _status(answer: Sequence[str] | CoordinatorError) -> Status | None:
     return clients.status_after_cancel(answer)
 
 
-def _life(counters: Any) -> int:
-    """Return the life that is in the counters, or 0 if there is none."""
+def _counters(found: Any) -> Counters | None:
+    """Return the counters of a run, or None if the run is gone or they can't be read."""
     try:
-        return Counters.parse(text(counters)).life if counters else 0
+        return Counters.parse(text(found)) if found else None
     except (ValueError, TypeError):
-        return 0
+        return None

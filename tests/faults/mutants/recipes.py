@@ -409,6 +409,27 @@ MUTANTS = [
         "tests/integration/transport/test_slow_lines.py::test_a_load_that_fails_is_logged_and_repeated",
     ),
     Mutant(
+        "a run completes although its cancel was requested",
+        LUA + "attempts/complete.lua",
+        "if caller == 'owner' and run.cancel then",
+        "if false then",
+        "tests/contract/test_tree.py::test_a_parent_that_ends_because_its_children_were_cancelled_is_cancelled_too",
+    ),
+    Mutant(
+        "a run fails although its cancel was requested",
+        LUA + "attempts/fail.lua",
+        "if run.cancel then",
+        "if false then",
+        "tests/contract/test_tree.py::test_a_parent_that_ends_because_its_children_were_cancelled_is_cancelled_too",
+    ),
+    Mutant(
+        "a cancelled run that started before gets more children",
+        "coordinator/store/plans/trees.py",
+        "if node.started or node.status is Status.RUNNING",
+        "if node.status is Status.RUNNING",
+        "tests/contract/test_tree.py::test_a_run_that_started_and_waits_for_its_next_attempt_gets_no_more_children",
+    ),
+    Mutant(
         "every pause of recovery protects a lost worker again",
         LUA + "shared/judge.lua",
         "  return not till or now < till\n",

@@ -175,7 +175,9 @@ class Watcher:
             raise Broken(f"{call} of run {id} was answered {last[2]}, but when repeated {answer}")
         if owns and answer == "fenced":
             raise Broken(f"the owner's {call} of run {id} was fenced")
-        if owns and call not in GO_ON and answer not in ("gap", "fenced"):
+        if owns and before is not None and before.cancel and call in ("complete", "fail") and answer == "ok":
+            raise Broken(f"{call} of run {id} was accepted after a cancel was requested")
+        if owns and call not in GO_ON and answer not in ("gap", "fenced", "requested"):
             self._accepted[id] = (token, call, answer)
             assert after is not None
             if after.token:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coordinator import AsyncClient, Status
+from coordinator import AsyncClient, RunCancelled, Status
 from tests.integration.worker_harness import Bench, bench
 from tests.waiting import eventually, work_for
 from workers import AsyncRun, Registry
@@ -50,6 +50,30 @@ async def test_cancel_reaches_every_run_of_a_growing_tree(here: Bench, told: boo
         assert {here.status(id) for id in _all(here)} == {"cancelled"}
         assert set(became) == _all(here), "all other enqueues were refused"
         assert all(here.counters(id).strikes == 0 for id in _all(here))
+
+
+@pytest.mark.parametrize("then", ["returns", "raises"])
+async def test_a_parent_that_waits_for_its_children_is_cancelled_with_them(here: Bench, then: str) -> None:
+    runs = Registry()
+
+    async with AsyncClient(here.url, here.namespace.name) as client:
+
+        @runs.handler
+        async def parent(run: AsyncRun) -> str:
+            child = await client.enqueue("child", {}, queue="nobody")
+            try:
+                await child.result()
+            except RunCancelled:
+                if then == "raises":
+                    raise
+            return "the work is done without the child"
+
+        here.worker(runs)
+        root = await client.enqueue("parent", {})
+        await eventually(lambda: len(_all(here)) == 2, "the parent waits for its child")
+        await root.cancel_tree(grace=20.0)
+        await eventually(lambda: not _open(here), "both to end")
+        assert {here.status(id) for id in _all(here)} == {"cancelled"}
 
 
 def _all(here: Bench) -> set[str]:

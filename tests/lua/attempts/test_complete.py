@@ -103,16 +103,16 @@ def test_broken_set_is_reported_and_the_others_are_written(store: Store) -> None
     assert not store.client.exists(store.keys.live(), store.keys.owned("w1"))
 
 
-def test_completion_wins_over_a_requested_cancel(store: Store) -> None:
+def test_a_completion_after_a_cancel_request_ends_the_run_as_cancelled(store: Store) -> None:
     run = store.running()
     store.cancel(run.id)
-    assert store.complete(run) == "ok"
-    assert store.status(run.id) == "completed"
+    assert store.complete(run) == "cancelled"
+    assert store.status(run.id) == "cancelled"
     assert not store.client.hexists(store.keys.worker("w1"), f"cancel:{run.id}")
     assert store.line(store.keys.deadlines()) == []
     store.later(60_000)
     store.due()
-    assert store.status(run.id) == "completed"
+    assert store.status(run.id) == "cancelled"
 
 
 def test_completion_wakes_waiting_clients(store: Store) -> None:

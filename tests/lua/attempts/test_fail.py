@@ -62,11 +62,13 @@ def test_delta_that_cannot_be_stored_does_not_prevent_the_ending(store: Store, l
     assert (store.status(run.id), store.transcript(run.id)) == ("failed", messages(2))
 
 
-def test_failure_wins_over_a_requested_cancel(store: Store) -> None:
+def test_a_failure_after_a_cancel_request_ends_the_run_as_cancelled(store: Store) -> None:
     run = store.running()
     store.cancel(run.id)
-    assert store.fail(run) == "ok"
-    assert store.status(run.id) == "failed"
+    assert store.fail(run) == "cancelled"
+    assert store.status(run.id) == "cancelled"
+    with store.unchanged():
+        assert store.fail(run) == "cancelled"
 
 
 def test_progress_since_the_last_failure_resets_the_failure_count(store: Store) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans.workers import Claimed
 from tests.lua.attempts.test_claim import suspect
 from tests.lua.store import LEASE, NOW, ROUTES, Store, delta
@@ -73,12 +74,32 @@ def test_second_cancel_does_not_extend_the_grace(store: Store) -> None:
 
 
 @pytest.mark.parametrize("ending", ["complete", "fail"])
-def test_repeated_cancel_reports_how_the_run_ended_meanwhile(store: Store, ending: str) -> None:
+def test_an_ending_after_the_request_ends_the_run_as_cancelled(store: Store, ending: str) -> None:
     run = store.running()
     store.cancel(run.id)
-    getattr(store, ending)(run)
+    assert getattr(store, ending)(run) == "cancelled"
+    assert (store.status(run.id), store.places(run.id)) == ("cancelled", ["ended:cancelled"])
+    assert "result" not in store.run(run.id)
+    assert store.line(store.keys.deadlines()) == []
     with store.unchanged():
-        assert store.cancel(run.id) == ["ended", store.status(run.id)]
+        assert store.cancel(run.id) == ["cancelled"]
+
+
+def test_an_ending_after_a_kill_and_a_cancel_request_ends_the_run_as_cancelled(store: Store) -> None:
+    run = store.running()
+    store.kill(run)
+    store.cancel(run.id)
+    assert store.fail(run) == "cancelled"
+
+
+def test_a_lost_owner_between_its_completion_and_its_release_leaves_a_run_that_ends_as_cancelled(store: Store) -> None:
+    run = store.running()
+    store.cancel(run.id)
+    completion = next(attempt_plans.complete(store.keys, run.id, run.token, b"result", now=store.at))
+    assert store.wire.ask([completion]) == [b"requested"]
+    assert store.status(run.id) == "running"
+    store.crash(run)
+    assert store.status(run.id) == "cancelled"
 
 
 def test_ended_run_stays_as_it_is(store: Store) -> None:

@@ -1,5 +1,6 @@
 -- complete: end runs whose handlers returned.
--- Protects: only the owner ends a run, once; a repeated call gets the same answer.
+-- Protects: only the owner ends a run, once; a repeated call gets the same answer; a run whose cancel was requested does not
+-- complete.
 -- Role: worker
 -- Keys: ckpt, deadlines, ended, live, messages, namespace, once, owned, run, waiters, wake, worker
 -- ARGV: now
@@ -11,7 +12,8 @@
 -- Flags: allow-oom
 -- Uses: time, run, queue, checkpoint, endings
 -- Moves: running -> completed
--- Answers: ok, fenced
+-- Answers: ok, fenced, requested
+--   requested: a cancel was requested, so nothing is done; the owner releases the run, which ends it as cancelled
 local clock = server_ms(now)
 local answers = {}
 begin_batch()
@@ -21,7 +23,9 @@ for i = 1, items do
   local run = read_named(run_key(id), 'status', 'token', 'last', 'route', 'retention', 'once', 'cancel', 'waited')
   local readable = run and run.status and run.route and (run.token or run.status ~= RUNNING)
   local caller = readable and check_caller(token, run, 'complete') or 'fenced'
-  if caller == 'owner' then
+  if caller == 'owner' and run.cancel then
+    caller = 'requested'
+  elseif caller == 'owner' then
     remove_owner(id, run)
     local last = token .. ' complete ok'
     if result == '' then
@@ -32,6 +36,6 @@ for i = 1, items do
   elseif caller == 'repeated' then
     repeat_answer(id, run, 'ok')
   end
-  answers[i] = caller == 'fenced' and 'fenced' or 'ok'
+  answers[i] = (caller == 'fenced' or caller == 'requested') and caller or 'ok'
 end
 return flush_batch() or answers

@@ -1,5 +1,5 @@
 -- fail: end a run whose handler raised. Its checkpoint is kept for the retention.
--- Protects: only the owner ends a run, once; a repeated call gets the same answer.
+-- Protects: only the owner ends a run, once; a repeated call gets the same answer; a requested cancel wins.
 -- Role: worker
 -- Keys: ckpt, deadlines, ended, live, messages, namespace, once, owned, run, waiters, wake, worker
 -- ARGV: now, id, token, error, brief, delta
@@ -11,8 +11,8 @@
 --   delta: what is new of the checkpoint; empty: nothing (see shared/checkpoint.lua)
 -- Flags: allow-oom
 -- Uses: time, run, queue, checkpoint, endings
--- Moves: running -> failed
--- Answers: ok, fenced, gap
+-- Moves: running -> failed, running -> cancelled
+-- Answers: ok, cancelled, fenced, gap
 local clock = server_ms(now)
 local run, answer = read_owned_run(id, token, 'fail', delta)
 if not run then return answer end
@@ -20,7 +20,12 @@ if not run then return answer end
 end_attempt(id, run, token, clock, 'failed', brief)
 local counters = run.counters
 counters.failures = counters.failures + 1
-remember_call(id, token, 'fail', 'ok')
 redis.call('HSET', run_key(id), 'error', error, 'counters', write_counters(counters))
+if run.cancel then
+  remember_call(id, token, 'fail', CANCELLED)
+  end_cancelled(id, run, counters, clock, 'cancelled')
+  return { CANCELLED }
+end
+remember_call(id, token, 'fail', 'ok')
 end_run(id, run, FAILED, clock)
 return { 'ok' }
