@@ -14,7 +14,7 @@ STRIKES: Final = 3  # losses without progress after which a run is dead
 SUSPECT_STRIKES: Final = (
     STRIKES - 1
 )  # with this many strikes, the next one is the last: the run must be alone in a process
-BACKSTOP: Final = 100  # recoveries in one life after which a run is dead, even if it makes progress each time
+BACKSTOP: Final = 100  # losses without progress after which a run is dead, even if other runs were to blame for them
 
 # ---- order: score = time of enqueueing in ms - priority * PRIORITY_STEP
 

@@ -63,6 +63,7 @@ RUN: Final = (
     "kill",  # the error with which its deadline killed it
     "killed",  # the same, of the life before
     "spent",  # see SPENT
+    "losses",  # "<count> <progress>": how often it was lost without progress, and the progress counter at the last loss
     "prev",  # "<worker> <code>" of its last owner
     "story",  # netstrings: one entry for each attempt that did not complete
     "note",

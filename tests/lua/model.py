@@ -66,6 +66,8 @@ class ModelRun:
     epoch: int = 0
     releases: int = 0
     recoveries: int = 0
+    losses: int = 0  # without progress
+    lost_at: int = 0  # the progress counter at the last loss
     strikes: int = 0
     failures: int = 0
     backoffs: int = 0
@@ -251,7 +253,7 @@ class Model:
             None,
             None,
         )
-        run.strikes = run.failures = run.recoveries = run.backoffs = 0
+        run.strikes = run.failures = run.recoveries = run.backoffs = run.losses = run.lost_at = 0
         run.kill, run.killed = "", run.kill
         run.used = run.extensions = run.extended = 0
         run.struck = run.failed = run.progress
@@ -489,6 +491,7 @@ class Model:
             return answer
         self._strike(run)
         run.recoveries += 1
+        self._count_loss(run)
         if self._must_die(run):
             return self._end_as_dead(now, run, "release")
         answer = self._remember_answer(run, "release", "delayed")
@@ -584,6 +587,7 @@ class Model:
             self._reset_after_progress(run)
             if worker.condemned == "struck":
                 self._strike(run)
+                self._count_loss(run)
             if self._must_die(run):
                 self._finish(now, run, "dead")
                 continue
@@ -653,7 +657,11 @@ class Model:
             run.strikes += 1
 
     def _must_die(self, run: ModelRun) -> bool:
-        return run.strikes >= 3 or run.recoveries >= 100
+        return run.strikes >= 3 or run.losses >= 100
+
+    def _count_loss(self, run: ModelRun) -> None:
+        run.losses = 0 if run.progress > run.lost_at else run.losses + 1
+        run.lost_at = run.progress
 
     def _back_off(self, run: ModelRun) -> int:
         run.backoffs += 1

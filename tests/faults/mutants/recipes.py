@@ -430,6 +430,20 @@ MUTANTS = [
         "tests/contract/test_tree.py::test_a_run_that_started_and_waits_for_its_next_attempt_gets_no_more_children",
     ),
     Mutant(
+        "losses add up although the run makes progress",
+        LUA + "shared/endings.lua",
+        "count = progress > tonumber(before or 0) and 0 or tonumber(count or 0) + 1",
+        "count = tonumber(count or 0) + 1",
+        "tests/lua/coordinators/test_recover.py::test_run_that_makes_progress_before_each_loss_is_never_dead",
+    ),
+    Mutant(
+        "an outage counts as a loss",
+        LUA + "shared/recover.lua",
+        "lost.excused and 0 or count_loss(id, progress)",
+        "count_loss(id, progress)",
+        "tests/lua/coordinators/test_recover.py::test_excused_recovery_is_not_a_loss",
+    ),
+    Mutant(
         "every pause of recovery protects a lost worker again",
         LUA + "shared/judge.lua",
         "  return not till or now < till\n",

@@ -180,15 +180,38 @@ def test_progress_resets_strikes(store: Store) -> None:
     assert seen == [1, 2, 0, 1, 2, 0]
 
 
-def test_run_is_dead_after_100_recoveries(store: Store) -> None:
+def test_run_that_makes_progress_before_each_loss_is_never_dead(store: Store) -> None:
     id = store.enqueue()
-    for number in range(1, 101):
+    for number in range(1, 121):
         run = store.take(f"w{number}")
         store.save(run, delta(number, base=number - 1, count=1))
         store.crash(run)
         store.client.delete(store.keys.worker(f"w{number}"))
-    assert (store.status(id), store.counters(id).recoveries) == ("dead", 100)
-    assert store.run(id)["reason"] == "100 recoveries; the last: its process died"
+    assert (store.status(id), store.counters(id).recoveries) == ("queued", 120)
+
+
+def test_run_is_dead_after_100_losses_without_progress_although_another_run_is_to_blame(store: Store) -> None:
+    id = store.enqueue()
+    for number in range(1, 101):
+        run = store.take(f"w{number}")
+        if number == 1:
+            store.save(run, delta(1, count=1))
+        store.abandon(f"w{number}", blame="another")
+        store.client.delete(store.keys.worker(f"w{number}"))
+    assert (store.status(id), store.counters(id).strikes) == ("queued", 0), "the first loss followed a save"
+    store.take("w101")
+    store.abandon("w101", blame="another")
+    assert store.status(id) == "dead"
+    assert store.run(id)["reason"].startswith("100 losses without progress")
+
+
+def test_excused_recovery_is_not_a_loss(store: Store) -> None:
+    run = store.running()
+    store.later(10 * LEASE)
+    store.judge()
+    store.tick_for(LEASE)
+    assert store.recover().queued == 1
+    assert "losses" not in store.run(run.id)
 
 
 @pytest.mark.parametrize("how", ["missing", "wrong type", "counters", "no counters", "no token"])

@@ -29,7 +29,9 @@ if ended then
 end
 if proven == '1' then add_strike(counters, progress) end
 counters.recoveries = counters.recoveries + 1
-if is_struck_out(counters) then
+-- Without a proof that the kind starts elsewhere, the code is to blame and not the run: a bad deploy must not end it, however
+-- long it lasts.
+if is_struck_out(counters, 0) then
   remember_call(id, token, 'reject', 'dead')
   end_dead(id, run, counters, clock, 'its handler could not be started')
   return { 'dead' }

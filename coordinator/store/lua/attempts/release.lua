@@ -34,7 +34,7 @@ if mode == 'stopping' then
 end
 add_strike(counters, progress)
 counters.recoveries = counters.recoveries + 1
-if is_struck_out(counters) then
+if is_struck_out(counters, count_loss(id, progress)) then
   remember_call(id, token, 'release', 'dead')
   end_dead(id, run, counters, clock, 'its handler raised the stop exception without a stop request')
   return { 'dead' }

@@ -235,13 +235,22 @@ local function end_attempt(id, run, token, now, how, error, why)
   return progress
 end
 
-local function is_struck_out(counters) return counters.strikes >= STRIKES or counters.recoveries >= BACKSTOP end
+-- Return how often the run was lost since its last progress, this loss included, and store it. A loss may be no strike, because
+-- another run of the process is to blame for it.
+local function count_loss(id, progress)
+  local count, before = string.match(redis.call('HGET', run_key(id), 'losses') or '', '^(%d+) (%d+)$')
+  count = progress > tonumber(before or 0) and 0 or tonumber(count or 0) + 1
+  redis.call('HSET', run_key(id), 'losses', int(count) .. ' ' .. int(progress))
+  return count
+end
+
+local function is_struck_out(counters, losses) return counters.strikes >= STRIKES or losses >= BACKSTOP end
 
 local function explain_death(counters, what)
   if counters.strikes >= STRIKES then
     return string.format('%d strikes without progress; the last: %s', counters.strikes, what)
   end
-  return string.format('%d recoveries; the last: %s', counters.recoveries, what)
+  return string.format('%d losses without progress; the last: %s', BACKSTOP, what)
 end
 
 local function end_dead(id, run, counters, now, what)

@@ -36,7 +36,7 @@ local function recover_run(id, struck, lost)
   counters.recoveries = counters.recoveries + 1
   reset_after_progress(counters, progress)
   if struck then add_strike(counters, progress) end
-  if is_struck_out(counters) then
+  if is_struck_out(counters, lost.excused and 0 or count_loss(id, progress)) then
     end_dead(id, run, counters, now, lost.why)
     return 'dead'
   end
@@ -83,6 +83,7 @@ local function recover_batch(worker, now, batch, excused, blame, jitter, why)
   local ids = redis.call('SRANDMEMBER', owned, batch)
   local counts = { queued = 0, delayed = 0, dead = 0, cancelled = 0, failed = 0, aside = 0, stale = 0 }
   local lost = describe_lost_worker(worker, now, jitter, why)
+  lost.excused = excused
   for i = 1, #ids do
     local struck = not excused and (blame == '' or blame == ids[i])
     lost.why = explain_loss(ids[i], blame, why)
