@@ -13,7 +13,7 @@ from coordinator.model.address import HERE, Address, Node
 from coordinator.store.transport.async_bell import AsyncBell, Token, as_transient, check_open, read_token
 from coordinator.store.transport.connections.exchange import exchange
 from coordinator.store.transport.connections.settings import CONNECT_SECONDS
-from coordinator.store.transport.connections.sync_pool import make_pool
+from coordinator.store.transport.connections.sync_pool import close_pool, make_pool
 from coordinator.store.transport.error_mapping import final_error, map_error
 from coordinator.store.transport.topology import make_topology
 from coordinator.store.transport.topology.discovery import discover
@@ -65,7 +65,7 @@ class Bell:
         if self._cluster_bell is not None:
             self._cluster_bell.close()
         for pool in list(self._pools.values()):
-            pool.disconnect()
+            close_pool(pool)
 
     def _block(self, node: Node, keys: Sequence[str], seconds: float) -> Token | None:
         # A connection that died without a sign is dropped a few seconds after the server should have answered.

@@ -21,7 +21,7 @@ from coordinator.model.address import Address, Node
 from coordinator.store.script import Request
 from coordinator.store.transport.answers import Answers, all_good, make_retrying
 from coordinator.store.transport.connections.exchange import exchange
-from coordinator.store.transport.connections.sync_pool import make_pool
+from coordinator.store.transport.connections.sync_pool import close_pool, make_pool
 from coordinator.store.transport.error_mapping import SlotMoved, TransientError, map_error
 from coordinator.store.transport.lane import MOST_REDIRECTS, Lane, LaneFinder
 from coordinator.store.transport.packets import count_next_trip
@@ -85,8 +85,9 @@ class Wire:
             executor, self._executor = self._executor, None
             if executor is not None:
                 executor.shutdown(wait=False)
-            for pool in self._pools.values():
-                pool.disconnect()
+            pools, self._pools = self._pools, {}
+            for pool in pools.values():
+                close_pool(pool)
 
     # -- choosing lanes
 
@@ -184,6 +185,8 @@ class Wire:
         if pool is None:
             made = make_pool(self.address, node, min(TRIP_SECONDS, self.timeout))
             pool = self._pools.setdefault(node, made)
+            if pool is not made:  # another thread was faster
+                close_pool(made)
         return pool
 
     def _run(self, trip: Trip, connection: Any) -> list[Any]:

@@ -593,6 +593,41 @@ MUTANTS = [
         "if False",
         "tests/unit/test_optional_packages.py::test_redis_py_without_a_private_part_is_refused_at_import",
     ),
+    Mutant(
+        "an embedded server has no watcher",
+        "coordinator/store/transport/connections/embedded_server.py",
+        "valkey_process.start(directory, clock)\n                ensure_watcher(directory)\n",
+        "valkey_process.start(directory, clock)\n",
+        "tests/integration/test_embedded.py::test_a_last_user_that_ends_by_a_signal_leaves_no_server_behind",
+    ),
+    Mutant(
+        "a closed client stays attached to its embedded server",
+        "coordinator/store/transport/connections/embedded_connection.py",
+        "            if shared.pools == 0:\n",
+        "            if shared.pools < 0:\n",
+        "tests/integration/test_embedded.py::test_the_last_client_of_a_process_that_closes_stops_the_server",
+    ),
+    Mutant(
+        "a forked child uses the attachment of its parent",
+        "coordinator/store/transport/connections/embedded_connection.py",
+        "os.register_at_fork(after_in_child=_forget_in_child)\n",
+        "",
+        "tests/integration/test_embedded.py::test_a_forked_child_that_uses_the_server_is_a_user_of_its_own",
+    ),
+    Mutant(
+        "the watcher stops a server that is in use",
+        "coordinator/store/transport/connections/last_user_watcher.py",
+        'fcntl.flock(files["users.lock"], fcntl.LOCK_EX | fcntl.LOCK_NB)',
+        "pass",
+        "tests/integration/test_embedded.py::test_the_watcher_leaves_a_server_alone_that_an_older_release_uses",
+    ),
+    Mutant(
+        "other users can read the files of an embedded server",
+        "coordinator/store/transport/connections/valkey_process.py",
+        "umask=0o077, ",
+        "",
+        "tests/integration/test_embedded.py::test_only_this_user_can_read_the_files_of_a_directory_that_existed_before",
+    ),
     # -- several servers
     Mutant(
         "a client ignores MOVED and keeps asking the old node",

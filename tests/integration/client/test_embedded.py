@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,9 +18,12 @@ from pathlib import Path
 import pytest
 import redis
 
+from coordinator import AsyncClient, Client, Status
 from coordinator.errors import Refused, Unreachable
 from coordinator.store.transport.connections import valkey_process
 from coordinator.store.transport.connections.embedded_server import Attachment, attach
+from coordinator.store.transport.connections.last_user_watcher import OTHER_USER_SECONDS
+from coordinator.store.transport.connections.lock_files import try_lock
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -121,11 +127,11 @@ def test_second_process_attaches_to_the_same_server(directory: Path) -> None:
     assert not running(directory)
 
 
-def test_server_survives_its_killed_starter_and_is_stopped_by_the_last_user(directory: Path) -> None:
+def test_the_server_survives_a_killed_starter_while_another_process_uses_it(directory: Path) -> None:
     starter = User(directory)
     pid = server_pid(directory)
-    starter.kill()
     with attach(directory) as attachment:
+        starter.kill()
         assert ask(attachment.url, "PING")
         assert server_pid(directory) == pid
     assert not running(directory)
@@ -140,8 +146,8 @@ def test_killed_user_is_not_counted(directory: Path) -> None:
 def test_next_attach_restarts_a_killed_server(directory: Path) -> None:
     starter = User(directory)
     ask(starter.url, "SET", "key", "kept")
-    starter.kill()
     kill_server(directory)
+    starter.kill()
     with attach(directory) as attachment:
         assert ask(attachment.url, "GET", "key") == b"kept"
 
@@ -241,10 +247,24 @@ def _name(descriptor: Path) -> str:
         return ""
 
 
-def test_forked_child_that_closes_its_copy_does_not_stop_the_server(directory: Path) -> None:
-    forked = f"{COME}; child = os.fork(); os.waitpid(child, 0) if child else attachment.close(); os._exit(0)"
-    subprocess.run([sys.executable, "-c", forked, str(directory)], cwd=ROOT, check=True)
-    assert running(directory), "the child was no user, and its parent went without a word"
+def test_a_forked_child_that_closes_its_copy_does_not_stop_the_server(directory: Path) -> None:
+    forked = f"""
+{COME}
+child = os.fork()
+if not child:
+    attachment.close()
+    os._exit(0)
+os.waitpid(child, 0)
+print("closed", flush=True)
+sys.stdin.readline()
+""".strip()
+    command = [sys.executable, "-c", forked, str(directory)]
+    with subprocess.Popen(command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout
+        assert parent.stdout.readline() == "closed\n"
+        assert running(directory), "the child was not a user"
+        parent.communicate("leave\n", timeout=30)
+    assert not running(directory)
 
 
 def test_forked_child_does_not_keep_the_server_of_a_parent_that_left(directory: Path) -> None:
@@ -259,6 +279,145 @@ def test_forked_child_does_not_keep_the_server_of_a_parent_that_left(directory: 
 def test_process_that_ends_without_closing_leaves_no_server_behind(directory: Path) -> None:
     subprocess.run([sys.executable, "-c", COME, str(directory)], cwd=ROOT, check=True)
     assert not running(directory)
+
+
+USE = """
+import os, signal, sys
+from coordinator import Client
+client = Client("embedded://" + sys.argv[1])
+client.enqueue("greet")
+""".strip()
+END = {
+    "a signal without a handler": "os.kill(os.getpid(), signal.SIGTERM)",
+    "a signal that is raised again after a graceful stop, as uvicorn does": (
+        "signal.signal(signal.SIGTERM, lambda *_: None); os.kill(os.getpid(), signal.SIGTERM); "
+        "signal.signal(signal.SIGTERM, signal.SIG_DFL); signal.raise_signal(signal.SIGTERM)"
+    ),
+    "kill -9": "os.kill(os.getpid(), signal.SIGKILL)",
+    "an exit without exit functions": "os._exit(0)",
+}
+
+
+@pytest.mark.parametrize("end", END.values(), ids=END.keys())
+def test_a_last_user_that_ends_by_a_signal_leaves_no_server_behind(directory: Path, end: str) -> None:
+    subprocess.run([sys.executable, "-c", f"{USE}\n{end}", str(directory)], cwd=ROOT, check=False)
+    wait_until(lambda: not running(directory), "the server to stop after its last user", timeout=60)
+    wait_until(lambda: not watched(directory), "the watcher to end with its server", timeout=60)
+    with Client(f"embedded://{directory}") as client:
+        assert client.status().counts[Status.QUEUED] == 1, "what the killed user has written is there"
+
+
+def watched(directory: Path) -> bool:
+    """Return whether the watcher of a directory is running."""
+    with (directory / "watcher.lock").open("w") as lock:
+        return not try_lock(lock.fileno())
+
+
+def test_a_server_whose_starter_was_killed_is_stopped_by_the_next_last_user(directory: Path) -> None:
+    starter, other = User(directory), User(directory)
+    starter.kill()
+    assert ask(other.url, "PING")
+    other.leave()
+    assert not running(directory)
+
+
+def test_a_server_that_was_restarted_is_stopped_after_its_last_user_was_killed(directory: Path) -> None:
+    user = User(directory)
+    with attach(directory) as attachment:
+        kill_server(directory)
+        attachment.ensure()
+    assert running(directory)
+    user.kill()
+    wait_until(lambda: not running(directory), "the server to stop after its last user", timeout=60)
+
+
+def test_a_killed_watcher_is_replaced_by_the_next_user(directory: Path) -> None:
+    user = User(directory)
+    (watcher,) = watchers(directory)
+    os.kill(watcher, signal.SIGKILL)
+    wait_until(lambda: not watched(directory), "the watcher to be gone")
+    other = User(directory)
+    assert len(watchers(directory)) == 1
+    user.kill()
+    other.kill()
+    wait_until(lambda: not running(directory), "the server to stop after its last user", timeout=60)
+
+
+def test_the_watcher_leaves_a_server_alone_that_an_older_release_uses(directory: Path) -> None:
+    """Processes of an older release have users.lock, and not attached.lock."""
+    user = User(directory)
+    with (directory / "users.lock").open("r+") as older:
+        assert try_lock(older.fileno(), fcntl.LOCK_SH)
+        user.kill()
+        # The watcher asks for start.lock when no attachment is left: three times in a row it finds the older user.
+        time.sleep(3 * OTHER_USER_SECONDS)
+        assert watched(directory)
+        assert running(directory)
+    wait_until(lambda: not running(directory), "the server to stop after the older user", timeout=60)
+
+
+def watchers(directory: Path) -> list[int]:
+    """Return the process ids of the watchers of a directory."""
+    if not Path("/proc/self/cmdline").exists():
+        pytest.skip("needs /proc")
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            if words[0] and b"last_user_watcher.py" in b" ".join(words) and os.fsencode(directory) in words:
+                found.append(int(process.name))
+    return found
+
+
+def test_the_last_client_of_a_process_that_closes_stops_the_server(directory: Path) -> None:
+    with Client(f"embedded://{directory}") as first:
+        first.enqueue("greet")
+        with Client(f"embedded://{directory}") as second:
+            assert second.status().counts[Status.QUEUED] == 1
+        assert running(directory), "the first client is still open"
+        assert first.status().counts[Status.QUEUED] == 1
+    assert not running(directory)
+
+
+async def test_an_async_client_that_closes_stops_the_server(directory: Path) -> None:
+    async with AsyncClient(f"embedded://{directory}") as client:
+        await client.enqueue("greet")
+    assert not running(directory)
+
+
+def test_a_forked_child_that_uses_the_server_is_a_user_of_its_own(directory: Path) -> None:
+    forked = f"""
+{USE}
+child = os.fork()
+if child:
+    client.close()
+    print("closed", flush=True)
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+client.enqueue("greet")
+print("attached", flush=True)
+sys.stdin.readline()
+client.enqueue("greet")
+client.close()
+os._exit(0)
+""".strip()
+    command = [sys.executable, "-c", forked, str(directory)]
+    with subprocess.Popen(command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout
+        assert {parent.stdout.readline(), parent.stdout.readline()} == {"attached\n", "closed\n"}
+        parent.communicate("continue\n", timeout=60)
+        assert parent.returncode == 0
+    assert not running(directory)
+
+
+def test_only_this_user_can_read_the_files_of_a_directory_that_existed_before(directory: Path) -> None:
+    directory.mkdir(mode=0o755)
+    directory.chmod(0o755)
+    with attach(directory) as attachment:
+        ask(attachment.url, "SET", "key", "secret")
+        files = [file for file in directory.rglob("*") if file.name != "appendonlydir"]
+        assert {"valkey.log", "server.lock"} < {file.name for file in files}
+        assert any(file.name.endswith(".aof") for file in files)
+        assert [file.name for file in directory.rglob("*") if file.stat().st_mode & 0o077] == []
 
 
 def test_hanging_server_is_reported_and_no_second_one_is_started(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import redis.asyncio
@@ -12,7 +12,7 @@ import redis.backoff
 
 from coordinator.model.address import Address, Node
 from coordinator.store.transport.connections import memory
-from coordinator.store.transport.connections.embedded_connection import AsyncEmbeddedConnection, attach_once
+from coordinator.store.transport.connections.embedded_connection import AsyncEmbeddedConnection, hold_server
 from coordinator.store.transport.connections.settings import CONNECT_SECONDS, connection_settings, connection_url
 
 
@@ -34,8 +34,10 @@ def make_async_pool(
     retry = redis.asyncio.retry.Retry(redis.backoff.NoBackoff(), 0)
     settings = {"socket_timeout": None, "retry": retry, **connection_settings(address, connect_seconds)}
     if address.scheme == "embedded":
-        attach_once(address.name)
-        return _Pool(AsyncEmbeddedConnection, directory=address.name, **settings)
+        release = hold_server(address.name)
+        pool = _Pool(AsyncEmbeddedConnection, directory=address.name, **settings)
+        pool.leave_server = release
+        return pool
     return _Pool.from_url(connection_url(address, node, sentinel=sentinel), **settings)
 
 
@@ -44,7 +46,12 @@ class _Pool(redis.asyncio.ConnectionPool):
 
     When redis-py closes a connection, it waits until everything is sent, or until TLS has shut down. With a server that hangs, that
     never happens, and if the closing task is cancelled meanwhile, the connection is left to the garbage collector.
+
+    Attributes:
+        leave_server: Ends the pool's use of an embedded server.
     """
+
+    leave_server: Callable[[], None] | None = None
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -75,11 +82,17 @@ class _Pool(redis.asyncio.ConnectionPool):
 
 
 async def close_pools(pools: Iterable[Any]) -> None:
-    """Close the connections of all pools. If the caller is cancelled meanwhile, the cancellation takes effect at the end."""
+    """Close the connections of all pools, and end their use of an embedded server. The last user of the server stops it.
+
+    If the caller is cancelled meanwhile, the cancellation takes effect at the end.
+    """
     cancelled: asyncio.CancelledError | None = None
     for pool in list(pools):
         try:
             await pool.disconnect()
+            leave: Callable[[], None] | None = getattr(pool, "leave_server", None)
+            if leave is not None:
+                await asyncio.to_thread(leave)  # the server may take a while to stop
         except asyncio.CancelledError as error:
             cancelled = error
         except Exception:  # noqa: BLE001  # a broken connection is as good as closed

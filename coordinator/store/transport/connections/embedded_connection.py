@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +16,66 @@ import redis.asyncio
 from coordinator.errors import Unreachable
 from coordinator.store.transport.connections.embedded_server import Attachment, attach
 
-_attached: dict[str, Attachment] = {}
 _attaching = threading.Lock()
 
 
-def attach_once(directory: str) -> Attachment:
-    """Return this process's attachment to an embedded server. It lasts until the process ends."""
+@dataclass(slots=True)
+class _Shared:
+    """This process's attachment to one server, and the number of pools that use it."""
+
+    attachment: Attachment
+    pools: int = 0
+
+
+_attached: dict[str, _Shared] = {}
+
+
+def hold_server(directory: str) -> Callable[[], None]:
+    """Attach this process to an embedded server, for one pool of connections.
+
+    Returns:
+        A function that ends the pool's use of the server. After the last pool, the process detaches. A second call does nothing.
+    """
     with _attaching:
-        if directory not in _attached:
-            _attached[directory] = attach(Path(directory))
-        return _attached[directory]
+        shared = _attached.get(directory)
+        if shared is None:
+            shared = _attached[directory] = _Shared(attach(Path(directory)))
+        shared.pools += 1
+    released = threading.Event()
+
+    def release() -> None:
+        with _attaching:
+            if released.is_set() or _attached.get(directory) is not shared:
+                return
+            released.set()
+            shared.pools -= 1
+            if shared.pools == 0:
+                del _attached[directory]
+                shared.attachment.close()
+
+    return release
 
 
 def detach() -> None:
     """Detach this process from its embedded servers.
 
-    A process that ends without running its exit functions must call this. Otherwise the server of the last process
-    would run for ever.
+    A process that ends without running its exit functions calls this, so that its servers stop before it ends.
     """
     while _attached:
-        _, attachment = _attached.popitem()
-        attachment.close()
+        _, shared = _attached.popitem()
+        shared.attachment.close()
+
+
+def _forget_in_child() -> None:
+    """Forget the attachments of the parent process in a forked child. A child that uses a server attaches itself."""
+    global _attaching  # noqa: PLW0603  # another thread of the parent may have held it
+    _attaching = threading.Lock()
+    while _attached:
+        _, shared = _attached.popitem()
+        shared.attachment.forget()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def _revive_server(directory: str) -> str:
@@ -41,21 +83,33 @@ def _revive_server(directory: str) -> str:
 
     If several processes come at the same time, the first one starts it.
     """
-    attachment = _attached.get(directory)
-    if attachment is None:  # a process that has detached must not start a server
+    shared = _attached.get(directory)
+    if shared is None:  # a process that has detached must not start a server
         raise ConnectionError(f"this process has detached from embedded://{directory}")
     try:
-        attachment.ensure()
+        shared.attachment.ensure()
     except Unreachable as error:  # a refusal, such as a missing package, is raised as it is: no retry changes it
         raise ConnectionError(str(error)) from error
-    return str(attachment.socket)
+    return str(shared.attachment.socket)
+
+
+def socket_path(directory: str) -> str:
+    """Return the path of the socket of a server that this process is attached to.
+
+    Raises:
+        ConnectionError: This process has detached.
+    """
+    shared = _attached.get(directory)
+    if shared is None:
+        raise ConnectionError(f"this process has detached from embedded://{directory}")
+    return str(shared.attachment.socket)
 
 
 class EmbeddedConnection(redis.UnixDomainSocketConnection):
     """A connection of a thread to an embedded server."""
 
     def __init__(self, directory: str, **settings: Any) -> None:
-        super().__init__(path=str(attach_once(directory).socket), **settings)  # type: ignore[no-untyped-call]  # redis-py has no types here
+        super().__init__(path=socket_path(directory), **settings)  # type: ignore[no-untyped-call]  # redis-py has no types here
         self._directory = directory
 
     def _connect(self) -> Any:
@@ -70,7 +124,7 @@ class AsyncEmbeddedConnection(redis.asyncio.UnixDomainSocketConnection):
     """A connection of an event loop to an embedded server. The loop is not blocked while the server starts."""
 
     def __init__(self, directory: str, **settings: Any) -> None:
-        super().__init__(path=str(attach_once(directory).socket), **settings)
+        super().__init__(path=socket_path(directory), **settings)
         self._directory = directory
 
     async def _connect(self) -> None:

@@ -1,15 +1,17 @@
 """embedded://./dir: a real Valkey server that belongs to a directory. Its first user starts it, its last user stops it.
 
 Two rules hold: there are never two servers on the same data, and a server is never stopped while a process uses it.
-Three lock files in the directory ensure this. The kernel releases each lock when its holders are gone, even after `kill
--9`.
+Lock files in the directory ensure this. The kernel releases each lock when its holders are gone, even after `kill -9`.
 
-    start.lock    held while a process starts or stops the server
-    users.lock    shared by all attachments; an attachment that can lock it exclusively is the last one
-    server.lock   held by the server process itself as long as it lives; the file's text is the path of the server's socket
+    start.lock      held while a process starts or stops the server
+    users.lock      shared by all attachments; an attachment that can lock it exclusively is the last one
+    server.lock     held by the server process itself as long as it lives; the file's text is the path of the server's socket
+    attached.lock   shared by all attachments; the watcher gets it when none is left
+    watcher.lock    held by the watcher as long as it lives
 
-The server daemonises, so it is not a child of the process that started it. It survives `kill -9` of that process, and
-the next process attaches to it.
+The server daemonises, so it is not a child of the process that started it, and survives `kill -9` of that process while
+others use it. A last user that ends by a signal runs no exit functions: the watcher, a small process beside the server,
+stops the server then.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from coordinator.clock import Clock, SystemClock
 from coordinator.errors import Refused, Unreachable
 from coordinator.store.transport.connections import valkey_process
 from coordinator.store.transport.connections.lock_files import open_lock, start_lock, try_lock, wait_for_lock
+from coordinator.store.transport.connections.watcher_process import ensure_watcher
 
 logger = logging.getLogger(__name__)
 _system = SystemClock()
@@ -58,12 +61,16 @@ class Attachment:
         self._clock = clock
         self._process = os.getpid()
         self._users: int | None = open_lock(directory / "users.lock")
+        self._attached = open_lock(directory / "attached.lock")
         try:
             with start_lock(directory, clock):
                 wait_for_lock(self._users, fcntl.LOCK_SH, directory, clock)
+                wait_for_lock(self._attached, fcntl.LOCK_SH, directory, clock)
                 self._socket = valkey_process.find(directory, clock) or valkey_process.start(directory, clock)
+                ensure_watcher(directory)
         except BaseException:
             os.close(self._users)
+            os.close(self._attached)
             raise
         atexit.register(self.close)  # a script that never closes its client may be the last user
 
@@ -87,6 +94,7 @@ class Attachment:
             with start_lock(self._directory, self._clock):
                 running = valkey_process.find(self._directory, self._clock)
                 self._socket = running or valkey_process.start(self._directory, self._clock)
+                ensure_watcher(self._directory)
             if running is None:
                 logger.warning("embedded server restarted: the server of embedded://%s had died", self._directory)
         except OSError as error:
@@ -103,6 +111,15 @@ class Attachment:
                 self._leave(users)
         finally:
             os.close(users)
+            os.close(self._attached)
+
+    def forget(self) -> None:
+        """Close the files of an attachment in a forked child, which is not a user of the server."""
+        users, self._users = self._users, None
+        if users is not None:
+            atexit.unregister(self.close)
+            os.close(users)
+            os.close(self._attached)
 
     def _leave(self, users: int) -> None:
         try:
@@ -110,7 +127,9 @@ class Attachment:
                 if try_lock(users) and not valkey_process.stop(self._directory, self._clock):
                     seconds = valkey_process.ANSWER_SECONDS
                     logger.warning("embedded server did not stop: embedded://%s, after %g s", self._directory, seconds)
-                fcntl.flock(users, fcntl.LOCK_UN)  # closing is not enough if a forked child has the file open, too
+                # Closing is not enough if a forked child has the files open, too.
+                fcntl.flock(users, fcntl.LOCK_UN)
+                fcntl.flock(self._attached, fcntl.LOCK_UN)
         except (OSError, Unreachable) as error:
             logger.warning("embedded server left running: embedded://%s: %s", self._directory, error)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import ssl
+from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -13,7 +14,7 @@ import redis.retry
 
 from coordinator.model.address import Address, Node
 from coordinator.store.transport.connections import memory
-from coordinator.store.transport.connections.embedded_connection import EmbeddedConnection, attach_once
+from coordinator.store.transport.connections.embedded_connection import EmbeddedConnection, hold_server
 from coordinator.store.transport.connections.settings import CONNECT_SECONDS, connection_settings, connection_url
 
 
@@ -39,8 +40,10 @@ def make_pool(
     retry = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
     settings = {"socket_timeout": socket_timeout, "retry": retry, **connection_settings(address, connect_seconds)}
     if address.scheme == "embedded":
-        attach_once(address.name)
-        return _Pool(EmbeddedConnection, directory=address.name, **settings)
+        release = hold_server(address.name)
+        pool = _Pool(EmbeddedConnection, directory=address.name, **settings)
+        pool.leave_server = release
+        return pool
     if address.tls:
         settings["connection_class"] = _TlsConnection
     return _Pool.from_url(connection_url(address, node, sentinel=sentinel), **settings)
@@ -51,7 +54,12 @@ class _Pool(redis.ConnectionPool):
 
     For redis-py, an idle connection remains in use. redis-py's own acquire and release, with two locks and its metrics,
     take as long as writing a request and reading the reply.
+
+    Attributes:
+        leave_server: Ends the pool's use of an embedded server.
     """
+
+    leave_server: Callable[[], None] | None = None
 
     def reset(self) -> None:
         # The list belongs to this process. Threads take and return one connection at a time. The list is made first,
@@ -76,6 +84,14 @@ class _Pool(redis.ConnectionPool):
             self._idle.append(connection)
         else:
             super().release(connection)
+
+
+def close_pool(pool: Any) -> None:
+    """Close the connections of a pool, and end its use of an embedded server. The last user of the server stops it."""
+    pool.disconnect()
+    leave: Callable[[], None] | None = getattr(pool, "leave_server", None)
+    if leave is not None:
+        leave()
 
 
 def _is_silent(sock: Any) -> bool:

@@ -104,8 +104,11 @@ def _launch(directory: Path, path: Path, lock: int) -> None:
         "pidfile": str(directory / "valkey.pid"),
     }
     command = [str(_binary()), *(word for name, value in settings.items() for word in (f"--{name}", value))]
-    # The server starts inside the directory, so data and log need no path. It inherits only server.lock.
-    launched = subprocess.run(command, cwd=directory, pass_fds=[lock], capture_output=True, text=True, check=False)
+    # The server starts inside the directory, so data and log need no path. It inherits only server.lock. Only this user can read
+    # its files, also where the directory existed before and others can enter it.
+    launched = subprocess.run(
+        command, cwd=directory, pass_fds=[lock], umask=0o077, capture_output=True, text=True, check=False
+    )
     if launched.returncode:
         raise Unreachable(
             f"the server of embedded://{directory} can't be started: {launched.stderr or launched.stdout}"
