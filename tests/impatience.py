@@ -25,5 +25,8 @@ def impatient(wire: Wire | AsyncWire, seconds: float = 0.2) -> Iterator[None]:
 
 def wire_of(client: Client | AsyncClient) -> Any:
     """Return the wire of a client that has been used."""
+    if isinstance(client, AsyncClient):
+        (session,) = client._sessions.values()
+        return session.wire
     assert client._session is not None, "the client has not been used yet"
     return client._session.wire

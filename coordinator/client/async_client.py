@@ -1,13 +1,14 @@
 """The client for an event loop. client.py has its twin for threads; the operations of both are in operations/.
 
-A client connects at first use. Its connections belong to one event loop: in another loop it opens new ones.
+A client connects at first use. Its connections belong to one event loop: each loop has a session of its own, which is closed when
+the loop ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
@@ -36,7 +37,12 @@ P = ParamSpec("P")
 
 
 class _AsyncSession:
-    """The connections of an AsyncClient in one event loop."""
+    """The connections of an AsyncClient in one event loop.
+
+    A session closes itself at the end of its loop. An event loop closes all asynchronous generators before it ends
+    (`asyncio.run` does so), and the session has one, which waits for nothing else. The loop also closes a generator that the
+    garbage collector finds, and with it the session of a client that was never closed.
+    """
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self.loop = asyncio.get_running_loop()
@@ -44,12 +50,29 @@ class _AsyncSession:
         self.hints = AsyncHintReader(settings.address, self.wire, clock)
         check = None if settings.address.scheme == "memory" else settings.address
         self.namespace = OpenNamespace(settings.namespace, clock, check=check)
+        self._until_end = _close_at_end(self.hints, self.wire)
+        with suppress(StopIteration):  # the first step, which makes the generator known to the loop; it does not wait
+            self._until_end.__anext__().send(None)
 
     async def close(self) -> None:
+        """Close the connections. The session's own loop calls this."""
+        await self._until_end.aclose()
+
+    def close_soon(self) -> None:
+        """Ask the session's loop, in another thread, to close the connections."""
+        with suppress(RuntimeError):  # the loop has ended, and closed the session
+            self.loop.call_soon_threadsafe(lambda: self.loop.create_task(self.close()))
+
+
+async def _close_at_end(hints: AsyncHintReader, wire: AsyncWire) -> AsyncGenerator[None, None]:
+    """Close a session's connections when this generator is closed."""
+    try:
+        yield
+    finally:
         try:
-            await self.hints.close()
+            await hints.close()
         finally:
-            await self.wire.close()
+            await wire.close()
 
 
 class AsyncClient:
@@ -69,7 +92,7 @@ class AsyncClient:
         """
         self._settings = settings(url, namespace, timeout)
         self._clock: Clock = SystemClock()
-        self._session: _AsyncSession | None = None
+        self._sessions: dict[asyncio.AbstractEventLoop, _AsyncSession] = {}
         self._closed = False
 
     async def __aenter__(self) -> AsyncClient:
@@ -83,11 +106,14 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the client. Its handles stop working."""
+        """Close the client, in all event loops. Its handles stop working."""
         self._closed = True
-        session, self._session = self._session, None
-        if session is not None and session.loop is asyncio.get_running_loop():
-            await session.close()
+        sessions, self._sessions = self._sessions, {}
+        own = sessions.pop(_running_loop(), None) if sessions else None
+        for session in sessions.values():
+            session.close_soon()
+        if own is not None:
+            await own.close()
 
     @overload
     async def enqueue(self, inputs: Inputs[T], /, **options: Unpack[EnqueueOptions]) -> AsyncHandle[T]: ...
@@ -289,12 +315,15 @@ class AsyncClient:
     # ---- shared by the methods above
 
     def _open(self) -> _AsyncSession:
-        """Return the session of this event loop. Open one at first use, and in another loop."""
-        session = self._session
-        if session is None or session.loop is not asyncio.get_running_loop():
+        """Return the session of this event loop. Open one at first use."""
+        loop = _running_loop()
+        session = self._sessions.get(loop)
+        if session is None:
             if self._closed:
                 raise Refused("the client is closed")
-            session = self._session = _AsyncSession(self._settings, self._clock)
+            for ended in [known for known in self._sessions if known.is_closed()]:
+                self._sessions.pop(ended, None)
+            session = self._sessions[loop] = _AsyncSession(self._settings, self._clock)
         return session
 
     async def _do(
@@ -334,3 +363,12 @@ class AsyncClient:
             if tracker.left(self._clock.monotonic()) == 0.0:
                 raise tracker.timed_out() from error
             raise
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise Refused(
+            "AsyncClient works in an event loop of asyncio, and none is running here: under trio, call Client in a thread"
+        ) from None

@@ -628,6 +628,20 @@ MUTANTS = [
         "",
         "tests/integration/test_embedded.py::test_only_this_user_can_read_the_files_of_a_directory_that_existed_before",
     ),
+    Mutant(
+        "an AsyncClient's session outlives its event loop",
+        "coordinator/client/async_client.py",
+        "            self._until_end.__anext__().send(None)\n",
+        "            raise StopIteration\n",
+        "tests/integration/test_async_client_loops.py::test_fifty_event_loops_leave_no_connection_and_no_file_behind",
+    ),
+    Mutant(
+        "an AsyncClient closes only the session of its own loop",
+        "coordinator/client/async_client.py",
+        "            session.close_soon()\n",
+        "            pass\n",
+        "tests/integration/test_async_client_loops.py::test_closing_a_client_closes_its_sessions_in_other_loops",
+    ),
     # -- several servers
     Mutant(
         "a client ignores MOVED and keeps asking the old node",
