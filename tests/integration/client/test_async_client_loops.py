@@ -20,7 +20,7 @@ from coordinator.errors import Refused
 from tests.servers import Server
 from tests.waiting import wait_until
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 Runner = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
