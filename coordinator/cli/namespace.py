@@ -15,7 +15,9 @@ from coordinator.clock import SystemClock
 from coordinator.model.durability import check_durability
 from coordinator.store import server_checks as checks
 from coordinator.store.plans import namespace as namespace_plans
+from coordinator.store.rights import ROLES
 from coordinator.store.rights import acl as acl_rules
+from coordinator.store.role_checks import examine_roles
 from coordinator.store.transport.wire import Wire, drive
 from coordinator.views.formatting import clean, format_count
 
@@ -26,7 +28,7 @@ def init(
         int | None, typer.Option(min=1, max=1024, help="Number of partitions. It can't be changed later. Default: 1.")
     ] = None,
     durability: Annotated[
-        str | None, typer.Option(help="none, local, synced or replicated(N). Default: local.")
+        str | None, typer.Option(help="none, local, synced, managed or replicated(N). Default: local.")
     ] = None,
 ) -> None:
     """Create a namespace with a number of partitions and a durability.
@@ -65,7 +67,7 @@ def init(
 
 
 def check(context: CommandContext) -> int:
-    """Check the server's settings, and show the command that fixes each problem.
+    """Check the server's settings, run a script of each role, and show the command that fixes each problem.
 
     Exits with 1 if the check finds a problem.
     """
@@ -73,16 +75,18 @@ def check(context: CommandContext) -> int:
     wire = Wire(settings.address, settings.timeout)
     try:
         found = drive(wire, checks.examine(settings.address, settings.namespace, now=SystemClock().now))
+        roles, failures = drive(wire, examine_roles(settings.namespace))
     finally:
         wire.close()
-    problems = [*checks.of_address(settings.address), *found]
+    problems = [*checks.of_address(settings.address), *dict.fromkeys([*found, *failures])]
     rows = [{"sentence": problem.sentence, "refused": problem.refused} for problem in problems]
     lines = [
         Text.assemble(("refused  ", "red") if problem.refused else ("warning  ", "yellow"), clean(problem.sentence))
         for problem in problems
     ]
-    good = Text(f"{settings.address} meets all requirements of namespace {settings.namespace}", "green")
-    context.answer({"server": str(settings.address), "findings": rows}, *(lines or [good]))
+    user = "" if len(roles) == len(ROLES) else f" for the roles of this user: {', '.join(roles)}"
+    good = Text(f"{settings.address} meets all requirements of namespace {settings.namespace}{user}", "green")
+    context.answer({"server": str(settings.address), "findings": rows, "roles": roles}, *(lines or [good]))
     return PROBLEM if problems else DONE
 
 

@@ -106,7 +106,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the client, in all event loops. Its handles stop working."""
+        """Close the client. Its handles stop working."""
         self._closed = True
         sessions, self._sessions = self._sessions, {}
         own = sessions.pop(_running_loop(), None) if sessions else None

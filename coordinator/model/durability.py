@@ -1,4 +1,4 @@
-"""The durability of a namespace's writes: none, local, synced or replicated(n). It is fixed when the namespace is created."""
+"""The durability of a namespace's writes: none, local, synced, managed or replicated(n). It is fixed with the namespace."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache
 
 from coordinator.errors import BadOption
 
-LEVELS = ("none", "local", "synced")
+LEVELS = ("none", "local", "synced", "managed")
 MOST_REPLICAS = 9
 
 
@@ -26,6 +26,6 @@ def check_durability(level: str) -> str:
     """
     if level not in LEVELS and not 1 <= replicas_of(level) <= MOST_REPLICAS:
         raise BadOption(
-            f"durability {level!r} is not valid: use none, local, synced or replicated(1) to replicated({MOST_REPLICAS})"
+            f"durability {level!r} is not valid: use none, local, synced, managed or replicated(1) to replicated({MOST_REPLICAS})"
         )
     return level

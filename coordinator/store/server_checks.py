@@ -75,6 +75,7 @@ def examine(
 
     Raises:
         Unreachable: The server can't be reached.
+        NotConfigured: The namespace has a stored format that this version can't read.
     """
     keys = Keys(namespace, 0)
     (info, fsync, clock, facts), between = yield from _timed(
@@ -86,6 +87,8 @@ def examine(
     if isinstance(facts, Exception):
         raise facts
     known = {field: text(value) for field, value in pairs(facts).items()}
+    if known:
+        namespace_plans.check_format(namespace, known)
     level = known.get("durability") or durability or "local"
     followed = address.kind != "one"
     wanted = Wanted(level, creating=not known, followed=followed, between=between)
@@ -95,6 +98,8 @@ def examine(
         (info, fsync, clock), between = yield from _timed(_look(keys.at), now)
         lines, wanted = _lines(info), replace(wanted, between=between)
     found = findings(lines, _setting(fsync), wanted, _time(clock))
+    if isinstance(clock, NotConfigured):
+        found.append(Finding(str(clock), refused=True))  # scripts take their time from the server
     if followed and lines is not None and lines.get("cluster_enabled") == "1":
         space = Namespace(namespace, int(known.get("partitions", partitions or 1)), level)
         found += yield from _other_nodes(space, wanted, now)
@@ -193,8 +198,10 @@ def findings(
     if wanted.followed and _is_replica(info):
         # During a failover the other settings of this node do not count: the transport finds the new master.
         return [*_role(info, wanted), *found]
+    can_configure = appendfsync is not None
     return [
-        *_version(info), *_role(info, wanted), *_lonely(info, wanted), *_eviction(info), *_memory(info),
+        *_version(info), *_role(info, wanted), *_lonely(info, wanted), *_eviction(info, can_configure),
+        *_memory(info, can_configure),
         *_persistence(info, appendfsync, wanted.durability), *_replicas(info, wanted), *found,
     ]  # fmt: skip
 
@@ -243,34 +250,41 @@ def _lonely(info: Mapping[str, str], wanted: Wanted) -> list[Finding]:
     ]
 
 
-def _eviction(info: Mapping[str, str]) -> list[Finding]:
+def _remedy(setting: str, can_configure: bool) -> str:
+    """Return how to change a setting of the server."""
+    if can_configure:
+        return f"CONFIG SET {setting}"
+    return f"let its administrator set {setting} (this user may not run CONFIG; a managed server has parameters for it)"
+
+
+def _eviction(info: Mapping[str, str], can_configure: bool) -> list[Finding]:
     policy = info.get("maxmemory_policy", "noeviction")
     if policy == "noeviction":
         return []
     return [
         Finding(
             f"the server may evict runs when its memory is full (maxmemory-policy {policy}): "
-            "CONFIG SET maxmemory-policy noeviction",
+            f"{_remedy('maxmemory-policy noeviction', can_configure)}",
             refused=True,
         )
     ]
 
 
-def _memory(info: Mapping[str, str]) -> list[Finding]:
+def _memory(info: Mapping[str, str], can_configure: bool) -> list[Finding]:
     used, limit = int(info.get("used_memory", "0")), int(info.get("maxmemory", "0"))
     system = int(info.get("total_system_memory", "0"))
     if limit and used > LITTLE_MEMORY * limit:
         return [
             Finding(
                 f"{used / limit:.0%} of the server's memory is in use; when it is full, the server accepts no more runs: "
-                "CONFIG SET maxmemory to more, or let runs end"
+                f"{_remedy('maxmemory to more', can_configure)}, or let runs end"
             )
         ]
     if not limit and system and used > LITTLE_MEMORY * system:
         return [
             Finding(
                 f"the server uses {used / system:.0%} of its machine's memory and has no limit, so the system may kill it: "
-                "CONFIG SET maxmemory, or add memory"
+                f"{_remedy('maxmemory', can_configure)}, or add memory"
             )
         ]
     return []
@@ -292,13 +306,15 @@ def _skew(clock: float | None, between: tuple[float, float] | None) -> list[Find
 
 
 def _persistence(info: Mapping[str, str], appendfsync: str | None, durability: str) -> list[Finding]:
-    if durability == "none":
+    if durability in ("none", "managed"):  # nothing is promised, or the server's operator promises it
         return []
     if info.get("aof_enabled", "1") != "1":
         return [
             Finding(
                 f"the namespace promises durability {durability!r}, but the server's append-only file is off: "
-                "CONFIG SET appendonly yes, or create the namespace with 'coordinator init --durability none'",
+                f"{_remedy('appendonly yes', appendfsync is not None)}, or create the namespace with 'coordinator init "
+                "--durability none', or with '--durability managed' if the server keeps its data durable in another way "
+                "(as Amazon MemoryDB does)",
                 refused=True,
             )
         ]
@@ -315,7 +331,7 @@ def _persistence(info: Mapping[str, str], appendfsync: str | None, durability: s
         found.append(
             Finding(
                 f"the namespace promises durability 'synced', but the server has appendfsync {appendfsync}: "
-                "CONFIG SET appendfsync always",
+                f"{_remedy('appendfsync always', can_configure=True)}",
                 refused=True,
             )
         )

@@ -308,7 +308,7 @@ def test_check_covers_every_master_of_a_cluster(start_cluster: Callable[..., Clu
     away.kill()
     bad = coordinator(cluster.url, namespace, "check", "--timeout", "5")
     assert bad.returncode == 1
-    assert f"warning  node 127.0.0.1:{away.port} can't be reached, and the runs that it has wait" in bad.stdout
+    assert f"warning  node 127.0.0.1:{away.port} can't be reached; its runs wait until it is back" in bad.stdout
     assert f"refused  on node 127.0.0.1:{wrong.port}: the namespace promises durability 'local'" in bad.stdout
 
 

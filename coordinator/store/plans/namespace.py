@@ -26,11 +26,20 @@ def read_facts(name: str) -> Generator[Request, Any, Namespace | None]:
     return _namespace(name, pairs(reply)) if reply else None
 
 
-def _namespace(name: str, facts: Mapping[str, Any]) -> Namespace:
+def check_format(name: str, facts: Mapping[str, Any]) -> None:
+    """Check the stored format of a namespace that exists.
+
+    Raises:
+        NotConfigured: This version can't read the format.
+    """
     if text(facts["format"]) != FORMAT:
         raise NotConfigured(
             f"namespace {name!r} has format {text(facts['format'])}, but this version reads format {FORMAT}"
         )
+
+
+def _namespace(name: str, facts: Mapping[str, Any]) -> Namespace:
+    check_format(name, facts)
     return Namespace(name, int(facts["partitions"]), text(facts["durability"]), text(facts["birth"]))
 
 

@@ -55,6 +55,7 @@ def map_error(
     for judged in (
         _refused(error, text, where, sentinel),
         _wrong_scheme(error, text, where, address),
+        _wrong_server(error, text, where),
         _try_later(error, text, where, node),
         _wrong_certificate(text, where),
     ):
@@ -146,8 +147,28 @@ def _wrong_scheme(error: Exception, text: str, where: str, address: Address) -> 
             f"{where} is not a sentinel: name the sentinels in the URL, or use redis:// for a single server"
         )
     return NotConfigured(
-        f"{where} does not know the command {unknown[1].upper()}: if it is a sentinel, use redis+sentinel://host/service"
+        f"{where} does not know the command {unknown[1].upper()}: its configuration has renamed or disabled it "
+        "(rename-command), or it is a sentinel, which needs redis+sentinel://host/service"
     )
+
+
+def _wrong_server(error: Exception, text: str, where: str) -> CoordinatorError | TransientError | None:
+    """Map the errors of a server that accepts no requests of this client, or is not a Redis or Valkey server."""
+    if text.startswith("DENIED") and "protected mode" in text:
+        return NotConfigured(
+            f"{where} refuses connections from other machines, because it runs in protected mode: set a password for its default "
+            "user, or 'protected-mode no' if the network is safe"
+        )
+    if isinstance(error, foreign.InvalidResponse):
+        kind = "an HTTP server" if 'got "H"' in text else "another kind of server, or TLS is missing in the URL"
+        return NotConfigured(
+            f"{where} is not a Redis or Valkey server: its answer has another protocol ({kind}?); check host and port"
+        )
+    if "max number of clients" in text:
+        return TransientError(
+            f"{where} accepts no more connections: raise its maxclients, or close other clients", sent=False
+        )
+    return None
 
 
 def _try_later(error: Exception, text: str, where: str, node: Node | None) -> TransientError | None:

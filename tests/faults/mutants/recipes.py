@@ -642,6 +642,34 @@ MUTANTS = [
         "            pass\n",
         "tests/integration/client/test_async_client_loops.py::test_closing_a_client_closes_its_sessions_in_other_loops",
     ),
+    Mutant(
+        "check runs no scripts",
+        "coordinator/store/role_checks.py",
+        "    if refusals and not roles:\n",
+        "    if False:\n",
+        "tests/integration/transport/test_check.py::test_check_finds_a_forbidden_command_that_every_call_needs[evalsha]",
+    ),
+    Mutant(
+        "check accepts a namespace of another format",
+        "coordinator/store/server_checks.py",
+        "        namespace_plans.check_format(namespace, known)\n",
+        "        pass\n",
+        "tests/integration/transport/test_check.py::test_check_refuses_a_namespace_of_another_format",
+    ),
+    Mutant(
+        "a remedy says CONFIG SET where CONFIG is not allowed",
+        "coordinator/store/server_checks.py",
+        "    if can_configure:\n",
+        "    if True:\n",
+        "tests/unit/client/test_client_checks.py::test_where_config_is_not_allowed_no_remedy_is_config_set",
+    ),
+    Mutant(
+        "a full connection table looks like a server that is away",
+        "coordinator/store/transport/error_mapping.py",
+        'if "max number of clients" in text:',
+        "if False:",
+        "tests/integration/transport/test_check.py::test_a_server_without_a_free_connection_says_maxclients",
+    ),
     # -- several servers
     Mutant(
         "a client ignores MOVED and keeps asking the old node",

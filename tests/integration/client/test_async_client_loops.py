@@ -105,9 +105,11 @@ async def test_two_event_loops_at_the_same_time_keep_their_own_sessions(valkey_s
 async def test_closing_a_client_closes_its_sessions_in_other_loops(valkey_server: Server) -> None:
     client = AsyncClient(valkey_server.url, "loops")
     inside, leave = threading.Event(), threading.Event()
+    used = []  # a call that is under way keeps its session
 
     async def use() -> None:
         await client.enqueue("greet")
+        used.append(client._open())
         inside.set()
         await asyncio.to_thread(leave.wait, 60)
 
@@ -129,7 +131,7 @@ for _ in range(3):
 async def leave_a_wait_behind():
     handle = await client.enqueue("greet")
     asyncio.get_running_loop().create_task(handle.result())
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.1)  # the program must end in the middle of the wait
 asyncio.run(leave_a_wait_behind())
 """
 

@@ -349,8 +349,9 @@ def test_the_watcher_leaves_a_server_alone_that_an_older_release_uses(directory:
     with (directory / "users.lock").open("r+") as older:
         assert try_lock(older.fileno(), fcntl.LOCK_SH)
         user.kill()
-        # The watcher asks for start.lock when no attachment is left: three times in a row it finds the older user.
-        time.sleep(3 * OTHER_USER_SECONDS)
+        time.sleep(
+            3 * OTHER_USER_SECONDS
+        )  # nothing must happen: the watcher looks three times, and finds the older user
         assert watched(directory)
         assert running(directory)
     wait_until(lambda: not running(directory), "the server to stop after the older user", timeout=60)

@@ -6,6 +6,7 @@ import pytest
 
 from coordinator.config import address
 from coordinator.errors import NotConfigured
+from coordinator.model.durability import check_durability
 from coordinator.store.server_checks import Wanted, examine, findings, of_address, refuse
 
 GOOD = {
@@ -30,9 +31,9 @@ def test_good_server_causes_no_warning():
     ("changed", "fsync", "durability", "mends"),
     [
         ({"role": "slave"}, None, "local", "REPLICAOF NO ONE"),
-        ({"maxmemory_policy": "allkeys-lru"}, None, "local", "CONFIG SET maxmemory-policy noeviction"),
-        ({"aof_enabled": "0"}, None, "local", "CONFIG SET appendonly yes"),
-        ({"aof_enabled": "0", "connected_slaves": "1"}, None, "replicated(1)", "CONFIG SET appendonly yes"),
+        ({"maxmemory_policy": "allkeys-lru"}, "everysec", "local", "CONFIG SET maxmemory-policy noeviction"),
+        ({"aof_enabled": "0"}, "everysec", "local", "CONFIG SET appendonly yes"),
+        ({"aof_enabled": "0", "connected_slaves": "1"}, "everysec", "replicated(1)", "CONFIG SET appendonly yes"),
         ({}, "everysec", "synced", "CONFIG SET appendfsync always"),
         ({"valkey_version": "7.0.1"}, None, "local", "7.2 or newer"),
     ],
@@ -165,3 +166,24 @@ def test_missing_tls_to_another_host_is_a_warning(url, warned):
     if warned:
         assert "rediss" in found[0].sentence
         assert not found[0].refused
+
+
+@pytest.mark.parametrize(
+    ("changed", "setting"),
+    [
+        ({"maxmemory_policy": "allkeys-lru"}, "maxmemory-policy noeviction"),
+        ({"aof_enabled": "0"}, "appendonly yes"),
+        ({"used_memory": "90", "maxmemory": "100"}, "maxmemory to more"),
+    ],
+)
+def test_where_config_is_not_allowed_no_remedy_is_config_set(changed: dict[str, str], setting: str) -> None:
+    (found,) = findings(GOOD | changed, None, Wanted("local"))
+    assert "CONFIG SET" not in found.sentence
+    assert f"let its administrator set {setting}" in found.sentence
+
+
+def test_a_server_that_is_durable_in_its_own_way_can_be_used_at_a_level_that_says_so() -> None:
+    memory_db = GOOD | {"aof_enabled": "0"}
+    assert findings(memory_db, None, Wanted(check_durability("managed"))) == []
+    (found,) = findings(memory_db, None, Wanted("local"))
+    assert "'--durability managed'" in found.sentence

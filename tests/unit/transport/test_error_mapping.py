@@ -47,7 +47,13 @@ def test_a_node_of_a_cluster_is_named_with_its_cluster() -> None:
         (foreign.MovedError("5 h:7001"), NotConfigured, r"use redis\+cluster:// in the URL"),
         (foreign.ResponseError("ERR This instance has cluster support disabled"), NotConfigured, "not a Cluster node"),
         (foreign.ResponseError("unknown command 'SENTINEL'"), NotConfigured, "is not a sentinel: name the sentinels"),
-        (foreign.ResponseError("unknown command 'EVAL'"), NotConfigured, "does not know the command EVAL"),
+        (
+            foreign.ResponseError("unknown command 'EVAL'"),
+            NotConfigured,
+            "does not know the command EVAL: .*rename-command",
+        ),
+        (foreign.ResponseError("DENIED Redis is running in protected mode because"), NotConfigured, "protected mode"),
+        (foreign.InvalidResponse('Protocol error, got "H" as reply type byte'), NotConfigured, "an HTTP server"),
         (foreign.ConnectionError("tlsv13 alert certificate required"), NotConfigured, "requires a client certificate"),
         (
             foreign.ConnectionError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed (x.c:1)"),
@@ -70,6 +76,11 @@ def test_error_that_no_retry_can_fix_says_what_to_do(error: Exception, kind: typ
         (foreign.ReadOnlyError("read only"), "is a replica and takes no writes", True),
         (foreign.AskError("5 h:7002"), "is moving the hash slot of this partition to another node", False),
         (foreign.ClusterDownError("the cluster is down"), "can't answer now: the cluster is down", True),
+        (
+            foreign.ConnectionError("max number of clients reached"),
+            "accepts no more connections: raise its maxclients",
+            False,
+        ),
         (foreign.BusyLoadingError("loading"), "can't answer now: loading", False),
         (foreign.ResponseError("UNBLOCKED force"), "can't answer now: UNBLOCKED force", True),
         (foreign.ResponseError("MISCONF no snapshot"), "can't answer now: MISCONF no snapshot", False),

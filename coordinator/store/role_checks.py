@@ -1,0 +1,50 @@
+"""Check which roles a user has: one script of each role is run, in a way that changes nothing.
+
+INFO and HGETALL may be allowed where EVALSHA is not, so a server whose settings are right may still be of no use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from coordinator.errors import NotConfigured, Unconfirmed, Unreachable
+from coordinator.store.keys import Keys
+from coordinator.store.script import Request
+from coordinator.store.scripts import HEARTBEAT, UPCOMING, VIEW, WAIT
+from coordinator.store.server_checks import Finding
+
+NOBODY = "0" * 32  # the id of a run, worker or client that does not exist
+
+
+def examine_roles(namespace: str) -> Generator[list[Request], Any, tuple[list[str], list[Finding]]]:
+    """Run one script of each role, about a run and a worker that do not exist.
+
+    Returns:
+        The roles whose script could be run, and the findings. Missing rights for some roles are not a finding: a user may have
+        one role only.
+
+    Raises:
+        Unreachable: The server can't be reached.
+    """
+    at = Keys(namespace, 0).at
+    probes: dict[str, Request] = {
+        "producer": WAIT.call(at, id=NOBODY, client=NOBODY, ttl=1),
+        "worker": HEARTBEAT.call(at, now="", worker=NOBODY, lease=1, floor=0, memory=0, compare=0),
+        "coordinator": UPCOMING.call(at, now="", batch=0),
+        "read-only": VIEW.call(at, id=NOBODY),
+    }
+    replies = dict(zip(probes, (yield list(probes.values())), strict=True))
+    roles, refusals, found = [], list[str](), list[Finding]()
+    for role, reply in replies.items():
+        if isinstance(reply, (Unreachable, Unconfirmed)):
+            raise Unreachable(str(reply).partition(";")[0])
+        if not isinstance(reply, Exception):
+            roles.append(role)
+        elif isinstance(reply, NotConfigured) and "lacks rights" in str(reply):
+            refusals.append(str(reply))
+        else:
+            found.append(Finding(str(reply), refused=True))
+    if refusals and not roles:
+        found.append(Finding(f"no role can be used: {refusals[0]}", refused=True))
+    return roles, list(dict.fromkeys(found))  # the scripts of all roles may fail for the same reason
