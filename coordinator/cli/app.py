@@ -30,7 +30,9 @@ def start(
     health: Annotated[
         str | None,
         typer.Option(
-            envvar="RUNS_HEALTH", metavar="[HOST:]PORT", help="Serve health checks: GET /live and GET /ready."
+            envvar="RUNS_HEALTH",
+            metavar="[HOST:]PORT",
+            help="Serve health checks: GET /live and GET /ready. A port alone is open on all interfaces.",
         ),
     ] = None,
     log_level: Annotated[str, typer.Option(envvar="RUNS_LOG_LEVEL", help="DEBUG, INFO or WARNING.")] = "INFO",

@@ -2,7 +2,8 @@
 
 A process is live while it makes progress, also while the Redis server is away: a restart would not help then. It is ready when the
 server has answered it, until it stops. No client can block the process: the size of a request, its time and the number of
-connections are limited.
+connections are limited. When there are too many, the oldest silent connection is
+closed, not the newest: a probe sends its request as soon as it has connected.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from coordinator.errors import BadOption
 log = logging.getLogger(__name__)
 LONGEST_REQUEST = 8192
 SECONDS_PER_REQUEST = 5.0
+SECONDS_FOR_FIRST_BYTE = 1.0
 MAX_CONNECTIONS = 32
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
@@ -99,25 +101,45 @@ class _HealthServer:
 
     def __init__(self, look: Callable[[], Health]) -> None:
         self._look = look
-        self._open: set[asyncio.Task[None]] = set()
+        self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # the oldest first
+        self._silent: dict[asyncio.Task[None], None] = {}  # those that have sent nothing yet
 
     def close(self) -> None:
-        for task in self._open:
-            task.cancel()
+        while self._open:
+            self._close_oldest()
 
     def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._open) >= MAX_CONNECTIONS:
-            writer.transport.abort()
-            return
+            self._close_oldest()
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._open.add(task)
-        task.add_done_callback(self._open.discard)
+        self._open[task], self._silent[task] = writer, None
+        task.add_done_callback(self._forget)
+
+    def _close_oldest(self) -> None:
+        """Close the oldest connection without a request, or the oldest of all, to make room for a new one."""
+        oldest = next(iter(self._silent or self._open))
+        self._open[oldest].transport.abort()  # here, too: a task that is cancelled before it begins never runs
+        oldest.cancel()
+        self._forget(oldest)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._open.pop(task, None)
+        self._silent.pop(task, None)
+
+    async def _read_first_byte(self, reader: asyncio.StreamReader) -> bytes:
+        async with asyncio.timeout(SECONDS_FOR_FIRST_BYTE):
+            first = await reader.read(1)
+        task = asyncio.current_task()
+        assert task is not None
+        self._silent.pop(task, None)
+        return first
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(SECONDS_PER_REQUEST):
+                first = await self._read_first_byte(reader)
                 try:
-                    head = await reader.readuntil(b"\r\n\r\n")
+                    head = first + await reader.readuntil(b"\r\n\r\n")
                 except (asyncio.LimitOverrunError, asyncio.IncompleteReadError):
                     head = b""
                 writer.write(self._answer(head.partition(b"\r\n")[0].split()))

@@ -670,6 +670,27 @@ MUTANTS = [
         "if False:",
         "tests/integration/transport/test_check.py::test_a_server_without_a_free_connection_says_maxclients",
     ),
+    Mutant(
+        "a crowd of silent connections keeps a probe out",
+        "coordinator/services/health.py",
+        "            self._close_oldest()\n        task =",
+        "            writer.transport.abort()\n            return\n        task =",
+        "tests/integration/services/test_health.py::test_silent_connections_do_not_starve_a_probe",
+    ),
+    Mutant(
+        "a connection that has begun its request is closed before silent ones",
+        "coordinator/services/health.py",
+        "next(iter(self._silent or self._open))",
+        "next(iter(self._open))",
+        "tests/integration/services/test_health.py::test_a_connection_that_begins_a_request_is_kept_while_silent_ones_are_closed",
+    ),
+    Mutant(
+        "a silent connection has the time of a whole request",
+        "coordinator/services/health.py",
+        "async with asyncio.timeout(SECONDS_FOR_FIRST_BYTE):",
+        "async with asyncio.timeout(SECONDS_PER_REQUEST):",
+        "tests/integration/services/test_health.py::test_a_connection_without_a_first_byte_is_closed_early",
+    ),
     # -- several servers
     Mutant(
         "a client ignores MOVED and keeps asking the old node",

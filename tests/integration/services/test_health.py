@@ -86,6 +86,46 @@ async def test_number_of_silent_connections_is_limited(port: int, monkeypatch: p
         writer.close()
 
 
+async def test_silent_connections_do_not_starve_a_probe(port: int) -> None:
+    """Each probe is answered while three times as many connections as are allowed say nothing."""
+    crowd = []
+    try:
+        for _ in range(6):
+            crowd += [await asyncio.open_connection("127.0.0.1", port) for _ in range(health.MAX_CONNECTIONS // 2)]
+            async with asyncio.timeout(health.SECONDS_FOR_FIRST_BYTE * 10):
+                assert (await get(port, "/live"))[0] == 200
+        oldest, _ = crowd[0]
+        assert await oldest.read() == b"", "the oldest silent connection was closed"
+    finally:
+        for _, writer in crowd:
+            writer.transport.abort()
+
+
+async def test_a_connection_that_begins_a_request_is_kept_while_silent_ones_are_closed(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    crowd = []
+    try:
+        writer.write(b"GET /live HTT")
+        for _ in range(health.MAX_CONNECTIONS + 5):
+            crowd.append(await asyncio.open_connection("127.0.0.1", port))  # noqa: PERF401  # aborted also after an error
+        writer.write(b"P/1.1\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 OK")
+    finally:
+        for _, one in (*crowd, (reader, writer)):
+            one.transport.abort()
+
+
+async def test_a_connection_without_a_first_byte_is_closed_early(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "SECONDS_PER_REQUEST", 3600.0)
+    monkeypatch.setattr(health, "SECONDS_FOR_FIRST_BYTE", 0.1)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        async with asyncio.timeout(60):
+            assert await reader.read() == b""
+    finally:
+        writer.close()
+
+
 async def test_used_port_is_reported_in_one_sentence() -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
