@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import typer
 
+from coordinator.cli.standard_files import open_standard_files
 from coordinator.errors import (
     BadName,
     BadOption,
@@ -51,6 +52,7 @@ def run_app(app: typer.Typer, program: str) -> NoReturn:
 
     Errors of the library are printed as one line. Unexpected errors are raised, so that Python prints a traceback.
     """
+    open_standard_files()
     try:
         code = app(prog_name=program, standalone_mode=False)
     except CoordinatorError as error:

@@ -63,7 +63,9 @@ def start(
     health: Annotated[
         str | None,
         typer.Option(
-            envvar="RUNS_HEALTH", metavar="[HOST:]PORT", help="Serve /live and /ready over HTTP at this address."
+            envvar="RUNS_HEALTH",
+            metavar="[HOST:]PORT",
+            help="Serve GET /live and GET /ready. A port alone is open on all interfaces.",
         ),
     ] = None,
     with_coordinator: Annotated[

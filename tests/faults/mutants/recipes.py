@@ -624,7 +624,7 @@ MUTANTS = [
     Mutant(
         "other users can read the files of an embedded server",
         "coordinator/store/transport/connections/valkey_process.py",
-        "umask=0o077, ",
+        "        umask=0o077,\n",
         "",
         "tests/integration/client/test_embedded.py::test_only_this_user_can_read_the_files_of_a_directory_that_existed_before",
     ),
@@ -690,6 +690,20 @@ MUTANTS = [
         "async with asyncio.timeout(SECONDS_FOR_FIRST_BYTE):",
         "async with asyncio.timeout(SECONDS_PER_REQUEST):",
         "tests/integration/services/test_health.py::test_a_connection_without_a_first_byte_is_closed_early",
+    ),
+    Mutant(
+        "a command leaves its standard files closed",
+        "coordinator/cli/exits.py",
+        "    open_standard_files()\n",
+        "",
+        "tests/e2e/test_closed_files.py::test_a_command_on_an_embedded_server_works[2]",
+    ),
+    Mutant(
+        "a lock file takes the number of a standard file",
+        "coordinator/store/transport/connections/lock_files.py",
+        "    if file > 2:\n",
+        "    if file >= 0:\n",
+        "tests/e2e/test_closed_files.py::test_a_program_that_uses_an_embedded_server_works[0]",
     ),
     # -- several servers
     Mutant(

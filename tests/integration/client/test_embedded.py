@@ -349,9 +349,7 @@ def test_the_watcher_leaves_a_server_alone_that_an_older_release_uses(directory:
     with (directory / "users.lock").open("r+") as older:
         assert try_lock(older.fileno(), fcntl.LOCK_SH)
         user.kill()
-        time.sleep(
-            3 * OTHER_USER_SECONDS
-        )  # nothing must happen: the watcher looks three times, and finds the older user
+        time.sleep(3 * OTHER_USER_SECONDS)  # nothing must happen: the watcher looks three times
         assert watched(directory)
         assert running(directory)
     wait_until(lambda: not running(directory), "the server to stop after the older user", timeout=60)

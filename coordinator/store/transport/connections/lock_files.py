@@ -16,8 +16,18 @@ POLL_SECONDS = 0.01
 
 
 def open_lock(path: Path) -> int:
-    """Open a lock file, and create it if needed. As all files that Python opens, it is closed by exec."""
-    return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    """Open a lock file, and create it if needed. As all files that Python opens, it is closed by exec.
+
+    In a process without standard input, output or error, the file does not get one of their numbers: a server that inherits the
+    file would replace it with its own standard file, and lose the lock.
+    """
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    if file > 2:
+        return file
+    try:
+        return fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(file)
 
 
 def try_lock(file: int, how: int = fcntl.LOCK_EX) -> bool:

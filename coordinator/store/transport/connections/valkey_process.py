@@ -107,7 +107,14 @@ def _launch(directory: Path, path: Path, lock: int) -> None:
     # The server starts inside the directory, so data and log need no path. It inherits only server.lock. Only this user can read
     # its files, also where the directory existed before and others can enter it.
     launched = subprocess.run(
-        command, cwd=directory, pass_fds=[lock], umask=0o077, capture_output=True, text=True, check=False
+        command,
+        cwd=directory,
+        pass_fds=[lock],
+        umask=0o077,
+        stdin=subprocess.DEVNULL,  # the server crashes without a standard input
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if launched.returncode:
         raise Unreachable(

@@ -1,0 +1,65 @@
+"""Commands work without standard input, output or error, in any combination: a service manager may close them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coordinator import Client
+from coordinator.store.transport.connections import valkey_process
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+COMBINATIONS = [some for count in (1, 2, 3) for some in itertools.combinations((0, 1, 2), count)]
+CLOSED = pytest.mark.parametrize("closed", COMBINATIONS, ids=lambda closed: "".join(map(str, closed)))
+
+
+def without(closed: tuple[int, ...], *words: str) -> list[str]:
+    """Return a command that starts a program with some of its standard files closed."""
+    redirections = " ".join(f"{number}{'<' if number == 0 else '>'}&-" for number in closed)
+    return ["/bin/sh", "-c", f'exec "$@" {redirections}', "sh", sys.executable, *words]
+
+
+@CLOSED
+def test_a_command_on_an_embedded_server_works(closed: tuple[int, ...], tmp_path: Path) -> None:
+    command = without(closed, "-m", "coordinator.cli", "enqueue", "greet", "--url", f"embedded://{tmp_path}")
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    with Client(f"embedded://{tmp_path}") as client:
+        assert len(client.list()) == 1
+
+
+@CLOSED
+def test_a_program_that_uses_an_embedded_server_works(closed: tuple[int, ...], tmp_path: Path) -> None:
+    program = f"""
+from coordinator import Client
+with Client("embedded://{tmp_path}") as client:
+    client.enqueue("greet")
+"""
+    subprocess.run(without(closed, "-c", program), cwd=ROOT, timeout=100, check=True)
+    assert not valkey_process.is_alive(tmp_path)
+    with Client(f"embedded://{tmp_path}") as client:
+        assert len(client.list()) == 1
+
+
+@pytest.mark.parametrize("closed", [(0, 1, 2), (0,), (1, 2)], ids=["012", "0", "12"])
+def test_workers_run_without_standard_files(closed: tuple[int, ...], tmp_path: Path) -> None:
+    url = f"embedded://{tmp_path / 'data'}"
+    words = ["-m", "workers.cli", "start", "tests.e2e.app:runs", "--coordinator", "--url", url]
+    environment = os.environ | {"RUNS_NAMESPACE": "runs"}
+    fleet = subprocess.Popen(
+        without(closed, *words), cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        with Client(url, "runs") as client:
+            assert client.enqueue("add", {"left": 2, "right": 3}).result(60) == 5
+    finally:
+        fleet.send_signal(signal.SIGTERM)
+        assert fleet.wait(60) == 0
+    wait_until(lambda: not valkey_process.is_alive(tmp_path / "data"), "the server to stop", timeout=60)
