@@ -63,3 +63,14 @@ def test_workers_run_without_standard_files(closed: tuple[int, ...], tmp_path: P
         fleet.send_signal(signal.SIGTERM)
         assert fleet.wait(60) == 0
     wait_until(lambda: not valkey_process.is_alive(tmp_path / "data"), "the server to stop", timeout=60)
+
+
+@CLOSED
+def test_a_lock_file_never_gets_the_number_of_a_standard_file(closed: tuple[int, ...], tmp_path: Path) -> None:
+    """A child process that inherits it would replace it with its own standard file, and lose the lock."""
+    program = f"""
+from pathlib import Path
+from coordinator.store.transport.connections.lock_files import open_lock
+assert [open_lock(Path("{tmp_path}") / name) > 2 for name in ("a", "b", "c")] == [True] * 3
+"""
+    subprocess.run(without(closed, "-c", program), cwd=ROOT, timeout=100, check=True)

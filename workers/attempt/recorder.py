@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from coordinator.clock import Clock
-from coordinator.errors import CoordinatorError, NotPlain, TooLarge, Unconfirmed, Unreachable
+from coordinator.errors import CoordinatorError, NotConfigured, NotPlain, TooLarge, Unconfirmed, Unreachable
 from coordinator.model.outcome import Complete, Fail, Nothing, Outcome, Reject, Release, TryAgain
 from coordinator.model.retry import RetryLater
 from coordinator.store.plans import attempts as attempt_plans
@@ -22,6 +22,8 @@ from workers.handlers.draft import RESULT_LIMIT
 from workers.handlers.messages import kept
 
 logger = logging.getLogger(__name__)
+
+REFUSED_PAUSE = 1.0  # seconds before an outcome is sent again to a server that refused it
 
 RELEASED = {  # the server's answers to a release, for the log
     "ok": "is released",
@@ -80,7 +82,7 @@ class Recorder:
             False if the server did not learn of the release.
         """
         try:
-            await self._drive(attempt, _release(attempt, stopping=False))
+            await self._drive(attempt, lambda: _release(attempt, stopping=False))
         except CoordinatorError as error:
             logger.error("run %s could not be released: %s", attempt.id, error)
             return False
@@ -103,10 +105,11 @@ class Recorder:
         owner = (attempt.lease.keys, attempt.id, attempt.token)
         if attempt.killed is not None and not isinstance(outcome, Complete | Nothing):
             # The kill is written before anything can requeue the run: from then on the run ends as failed.
-            await self._drive(attempt, attempt_plans.kill(*owner, failure(attempt.killed)))
+            killed = failure(attempt.killed)
+            await self._drive(attempt, lambda: attempt_plans.kill(*owner, killed))
         match outcome:
             case Complete():
-                return await self._drive(attempt, attempt_plans.complete(*owner, result))
+                return await self._drive(attempt, lambda: attempt_plans.complete(*owner, result))
             case Fail(error):
                 text = failure(error)
                 return await self._with_delta(attempt, lambda delta: attempt_plans.fail(*owner, text, delta))
@@ -123,9 +126,10 @@ class Recorder:
                     logger.warning("%s: %s", attempt.handler, warning)
                 return await self._with_delta(attempt, lambda delta: _release(attempt, stopping=stopping, delta=delta))
             case Reject(error):
-                proven = self.health.has_started(attempt.handler.kind)
-                plan = attempt_plans.reject(*owner, proven=proven, error=failure(error), jitter=random.random())
-                return await self._drive(attempt, plan)
+                proven, text, jitter = self.health.has_started(attempt.handler.kind), failure(error), random.random()
+                return await self._drive(
+                    attempt, lambda: attempt_plans.reject(*owner, proven=proven, error=text, jitter=jitter)
+                )
             case Nothing():
                 return "lost"
             case _:
@@ -134,17 +138,40 @@ class Recorder:
     async def _with_delta(self, attempt: Attempt, plan: Callable[[bytes], Any]) -> str:
         """Send an outcome together with the newest changes to the checkpoint. After a gap, send the whole checkpoint."""
         if attempt.saver is None or attempt.draft is None:
-            return await self._drive(attempt, plan(b""))
+            return await self._drive(attempt, lambda: plan(b""))
         unfinished = attempt.saver.unfinished(attempt.draft.messages)
-        answer = await self._drive(attempt, plan(attempt.saver.last_delta(unfinished)))
+        newest = attempt.saver.last_delta(unfinished)
+        answer = await self._drive(attempt, lambda: plan(newest))
         if answer == "gap":
-            answer = await self._drive(attempt, plan(attempt.saver.whole_delta(unfinished)))
+            whole = attempt.saver.whole_delta(unfinished)
+            answer = await self._drive(attempt, lambda: plan(whole))
         return answer
 
-    async def _drive(self, attempt: Attempt, plan: Any) -> str:
-        """Repeat a request until it is answered, the run is lost, or the worker cannot wait any longer."""
-        answer: str = await drive_async(self.wire, plan, give_up=lambda: attempt.lost or self.give_up())
-        return answer
+    async def _drive(self, attempt: Attempt, make_plan: Callable[[], Any]) -> str:
+        """Repeat a request until it is answered, the run is lost, or the worker cannot wait any longer.
+
+        A server that refuses the user's rights or credentials is tried again too, as after an outage: while passwords are rotated
+        or ACL rules are loaded, a right may be missing for a moment, and the result must not be lost for that.
+
+        Raises:
+            Unreachable: The server did not answer, or still refused, when the worker could not wait any longer.
+        """
+
+        def give_up() -> bool:
+            return attempt.lost or self.give_up()
+
+        refused = False
+        while True:
+            try:
+                answer: str = await drive_async(self.wire, make_plan(), give_up=give_up)
+                return answer
+            except NotConfigured as error:
+                if give_up():
+                    raise Unreachable(str(error)) from error
+                if not refused:
+                    logger.error("outcome of run %s is refused and will be sent again: %s", attempt.id, error)
+                refused = True
+                await self.clock.asleep(REFUSED_PAUSE)
 
     # -- logging
 

@@ -213,15 +213,15 @@ MUTANTS = [
     Mutant(
         "a release omits the newest state",
         "workers/attempt/recorder.py",
-        "plan(attempt.saver.last_delta(unfinished))",
-        'plan(b"")',
+        "newest = attempt.saver.last_delta(unfinished)",
+        'newest = b""',
         "tests/integration/worker/test_worker_outcomes.py::test_stop_at_any_cut_releases_the_run_with_its_saved_state",
     ),
     Mutant(
         "after a gap, a release omits the new messages",
         "workers/attempt/recorder.py",
-        "plan(attempt.saver.whole_delta(unfinished))",
-        'plan(b"")',
+        "whole = attempt.saver.whole_delta(unfinished)",
+        'whole = b""',
         "tests/integration/saves/test_saves_fallback.py",
     ),
     Mutant(
@@ -539,8 +539,8 @@ MUTANTS = [
     Mutant(
         "a roll loses the newest state",
         "workers/attempt/recorder.py",
-        "plan(attempt.saver.last_delta(unfinished))",
-        'plan(b"")',
+        "newest = attempt.saver.last_delta(unfinished)",
+        'newest = b""',
         "campaign roll --count 6",
     ),
     Mutant(
@@ -703,7 +703,14 @@ MUTANTS = [
         "coordinator/store/transport/connections/lock_files.py",
         "    if file > 2:\n",
         "    if file >= 0:\n",
-        "tests/e2e/test_closed_files.py::test_a_program_that_uses_an_embedded_server_works[0]",
+        "tests/e2e/test_closed_files.py::test_a_lock_file_never_gets_the_number_of_a_standard_file[0]",
+    ),
+    Mutant(
+        "an outcome that the server refuses for a moment is thrown away",
+        "workers/attempt/recorder.py",
+        "                if give_up():\n                    raise Unreachable(str(error)) from error\n",
+        "                raise\n",
+        "tests/integration/worker/test_worker_rights.py::test_an_outcome_is_kept_while_the_server_refuses_the_user",
     ),
     # -- several servers
     Mutant(
@@ -853,8 +860,8 @@ MUTANTS = [
     Mutant(
         "a deploy costs the last step",
         "workers/attempt/recorder.py",
-        "plan(attempt.saver.last_delta(unfinished))",
-        'plan(b"")',
+        "newest = attempt.saver.last_delta(unfinished)",
+        'newest = b""',
         f"{PROMISES}::test_graceful_release_repeats_nothing_and_gives_no_strike",
         promise=4,
     ),
