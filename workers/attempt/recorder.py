@@ -93,9 +93,9 @@ class Recorder:
         note = attempt.unsaved_note
         if note is None or isinstance(outcome, Nothing):
             return
-        plan = attempt_plans.note(attempt.lease.keys, attempt.id, attempt.token, packed_note(note))
+        owner, packed = (attempt.lease.keys, attempt.id, attempt.token), packed_note(note)
         try:
-            await self._drive(attempt, plan)
+            await self._drive(attempt, lambda: attempt_plans.note(*owner, packed))
         except (Unreachable, Unconfirmed):
             raise
         except CoordinatorError as error:
