@@ -116,12 +116,21 @@ class RunFailed(CoordinatorError):
         super().__init__(message)
         self.run, self.type, self.message, self.traceback = run, type, message, traceback
 
+    def __str__(self) -> str:
+        """Return the run, the type of the error and its message in one sentence."""
+        what = f"{self.type}: {self.message}" if self.type else self.message
+        return f"run {self.run} failed: {what}" if self.run else what
+
 
 class RunDead(RunFailed):
     """The run is dead: it was set aside after three strikes, because each of its attempts ended with the loss of its worker.
 
     Find out what kills the worker (memory, a crash in native code), then requeue the run with `revive`.
     """
+
+    def __str__(self) -> str:
+        """Return the run and why it is dead in one sentence."""
+        return f"run {self.run} is dead: {self.message}" if self.run else self.message
 
 
 class RunCancelled(CoordinatorError):

@@ -26,7 +26,7 @@ from coordinator.client.schedules import ScheduleOptions, When
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import Settings, settings
 from coordinator.errors import Refused, Unreachable
-from coordinator.model.run import Inputs, Status
+from coordinator.model.run import HandlerOf, Inputs, Status
 from coordinator.store.plans.together import Plan
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from coordinator.views.ending import Ending
@@ -119,16 +119,24 @@ class AsyncClient:
     async def enqueue(self, inputs: Inputs[T], /, **options: Unpack[EnqueueOptions]) -> AsyncHandle[T]: ...
     @overload
     async def enqueue(
+        self, handler: HandlerOf[T], /, inputs: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
+    ) -> AsyncHandle[T]: ...
+    @overload
+    async def enqueue(
         self, kind: str, /, inputs: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
     ) -> AsyncHandle[Any]: ...
     async def enqueue(
-        self, what: Inputs[Any] | str, /, inputs: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
+        self,
+        what: Inputs[Any] | HandlerOf[Any] | str,
+        /,
+        inputs: Mapping[str, Any] | None = None,
+        **options: Unpack[EnqueueOptions],
     ) -> AsyncHandle[Any]:
         """Enqueue a run. When this call has returned, the run will not be lost.
 
         Args:
-            what: `handler.inputs(…)`, or the kind of the run.
-            inputs: The inputs of the run, where `what` is a kind: a dict of plain values.
+            what: `handler.inputs(…)`, a handler, or the kind of the run.
+            inputs: The inputs of the run, where `what` is a handler or a kind: a dict of values by name.
             options: `queue`, `priority`, `delay` or `at`, `expires`, `key`, `key_ttl`, `retention`, `schema`, `parent`, `meta`;
                 and `id`, to repeat a call that raised Unconfirmed.
 
@@ -160,7 +168,7 @@ class AsyncClient:
         """Enqueue many runs in batches, as they come out of the iterable.
 
         Args:
-            runs: For each run `handler.inputs(…)`, or a pair of its kind and its inputs.
+            runs: For each run `handler.inputs(…)`, or a pair of its kind (or handler) and its inputs.
             options: The options of `enqueue`, for all runs. `key` is a function that returns the key for the inputs of a run.
                 `ids` repeats a call that raised Unconfirmed.
 
@@ -176,7 +184,7 @@ class AsyncClient:
         """Return a handle of a run whose id is known. The server is not asked.
 
         Raises:
-            BadName: The text is not a run id.
+            NotFound: The text is not a run id, so there is no such run.
         """
         return self._make_handle(check_run_id(id), False)
 
@@ -227,7 +235,7 @@ class AsyncClient:
         self,
         name: str,
         when: When,
-        kind: str,
+        kind: str | HandlerOf[Any],
         /,
         inputs: Mapping[str, Any] | None = None,
         **options: Unpack[ScheduleOptions],
@@ -236,7 +244,7 @@ class AsyncClient:
         self,
         name: str,
         when: When,
-        what: Inputs[Any] | str,
+        what: Inputs[Any] | HandlerOf[Any] | str,
         /,
         inputs: Mapping[str, Any] | None = None,
         **options: Unpack[ScheduleOptions],
@@ -249,8 +257,8 @@ class AsyncClient:
         Args:
             name: The name of the schedule.
             when: A cron expression, 'every 30s', a number of seconds, or a timedelta.
-            what: `handler.inputs(…)`, or the kind of the runs.
-            inputs: The inputs of the runs, where `what` is a kind.
+            what: `handler.inputs(…)`, a handler, or the kind of the runs.
+            inputs: The inputs of the runs, where `what` is a handler or a kind.
             options: `tz` (the time zone of a cron expression), `jitter`, `overlap` (skip, allow or cancel) and `catch_up`
                 (latest, all or none); and for the runs `queue`, `priority`, `expires`, `retention`, `schema` and `meta`.
 
@@ -333,8 +341,8 @@ class AsyncClient:
         session = self._open()
         return await drive_async(session.wire, operation(session.namespace, *args, **kwargs))
 
-    def _make_handle(self, id: str, created: bool) -> AsyncHandle[Any]:
-        return AsyncHandle(self, id, created)
+    def _make_handle(self, id: str, created: bool, handler: object = None) -> AsyncHandle[Any]:
+        return AsyncHandle(self, id, created, getattr(handler, "read_result", None))
 
     async def _ending(self, id: str, timeout: float | None) -> Ending:
         async with aclosing(self._endings([id], timeout)) as endings:

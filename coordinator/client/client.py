@@ -24,8 +24,8 @@ from coordinator.client.run_builder import EnqueueManyOptions, EnqueueOptions
 from coordinator.client.schedules import ScheduleOptions, When
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import Settings, settings
-from coordinator.errors import BadName, Refused, Unreachable
-from coordinator.model.run import Inputs, RunView, Status, is_run_id
+from coordinator.errors import NotFound, Refused, Unreachable
+from coordinator.model.run import HandlerOf, Inputs, RunView, Status, is_run_id
 from coordinator.model.schedule import ScheduleView
 from coordinator.store.plans.together import Plan
 from coordinator.store.transport.wire import Wire, drive
@@ -96,16 +96,24 @@ class Client:
     def enqueue(self, inputs: Inputs[T], /, **options: Unpack[EnqueueOptions]) -> Handle[T]: ...
     @overload
     def enqueue(
+        self, handler: HandlerOf[T], /, inputs: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
+    ) -> Handle[T]: ...
+    @overload
+    def enqueue(
         self, kind: str, /, inputs: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
     ) -> Handle[Any]: ...
     def enqueue(
-        self, what: Inputs[Any] | str, /, inputs: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
+        self,
+        what: Inputs[Any] | HandlerOf[Any] | str,
+        /,
+        inputs: Mapping[str, Any] | None = None,
+        **options: Unpack[EnqueueOptions],
     ) -> Handle[Any]:
         """Enqueue a run. When this call has returned, the run will not be lost.
 
         Args:
-            what: `handler.inputs(…)`, or the kind of the run.
-            inputs: The inputs of the run, where `what` is a kind: a dict of plain values.
+            what: `handler.inputs(…)`, a handler, or the kind of the run.
+            inputs: The inputs of the run, where `what` is a handler or a kind: a dict of values by name.
             options: `queue`, `priority`, `delay` or `at`, `expires`, `key`, `key_ttl`, `retention`, `schema`, `parent`, `meta`;
                 and `id`, to repeat a call that raised Unconfirmed.
 
@@ -133,7 +141,7 @@ class Client:
         """Enqueue many runs in batches, as they come out of the iterable.
 
         Args:
-            runs: For each run `handler.inputs(…)`, or a pair of its kind and its inputs.
+            runs: For each run `handler.inputs(…)`, or a pair of its kind (or handler) and its inputs.
             options: The options of `enqueue`, for all runs. `key` is a function that returns the key for the inputs of a run.
                 `ids` repeats a call that raised Unconfirmed.
 
@@ -149,7 +157,7 @@ class Client:
         """Return a handle of a run whose id is known. The server is not asked.
 
         Raises:
-            BadName: The text is not a run id.
+            NotFound: The text is not a run id, so there is no such run.
         """
         return self._make_handle(check_run_id(id), False)
 
@@ -194,7 +202,7 @@ class Client:
         self,
         name: str,
         when: When,
-        kind: str,
+        kind: str | HandlerOf[Any],
         /,
         inputs: Mapping[str, Any] | None = None,
         **options: Unpack[ScheduleOptions],
@@ -203,7 +211,7 @@ class Client:
         self,
         name: str,
         when: When,
-        what: Inputs[Any] | str,
+        what: Inputs[Any] | HandlerOf[Any] | str,
         /,
         inputs: Mapping[str, Any] | None = None,
         **options: Unpack[ScheduleOptions],
@@ -216,8 +224,8 @@ class Client:
         Args:
             name: The name of the schedule.
             when: A cron expression, 'every 30s', a number of seconds, or a timedelta.
-            what: `handler.inputs(…)`, or the kind of the runs.
-            inputs: The inputs of the runs, where `what` is a kind.
+            what: `handler.inputs(…)`, a handler, or the kind of the runs.
+            inputs: The inputs of the runs, where `what` is a handler or a kind.
             options: `tz` (the time zone of a cron expression), `jitter`, `overlap` (skip, allow or cancel) and `catch_up`
                 (latest, all or none); and for the runs `queue`, `priority`, `expires`, `retention`, `schema` and `meta`.
 
@@ -300,8 +308,8 @@ class Client:
         session = self._open()
         return drive(session.wire, operation(session.namespace, *args, **kwargs))
 
-    def _make_handle(self, id: str, created: bool) -> Handle[Any]:
-        return Handle(self, id, created)
+    def _make_handle(self, id: str, created: bool, handler: object = None) -> Handle[Any]:
+        return Handle(self, id, created, getattr(handler, "read_result", None))
 
     def _ending(self, id: str, timeout: float | None) -> Ending:
         with closing(self._endings([id], timeout)) as endings:
@@ -336,10 +344,10 @@ def check_run_id(id: str) -> str:
     """Return a run id.
 
     Raises:
-        BadName: The text is not a run id.
+        NotFound: The text is not a run id.
     """
-    if not is_run_id(id):
-        raise BadName(f"{id!r} is not a run id")
+    if str(id) != id or not is_run_id(id):
+        raise NotFound(f"there is no run {id!r:.120}: the text is not a run id")
     return id
 
 

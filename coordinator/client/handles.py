@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from coordinator.client.operations import runs as run_operations
 from coordinator.model.run import RunView, Status
@@ -24,11 +25,13 @@ class Handle(Generic[T_co]):
         created: False if the idempotency key of the enqueue belonged to a run that already existed.
     """
 
-    __slots__ = ("_client", "created", "id")
+    __slots__ = ("_client", "_read_result", "created", "id")
 
-    def __init__(self, client: Client, id: str, created: bool = False) -> None:
+    def __init__(
+        self, client: Client, id: str, created: bool = False, read_result: Callable[[Any], Any] | None = None
+    ) -> None:
         """Make a handle. Programs get handles from `enqueue` and `handle`."""
-        self._client, self.id, self.created = client, id, created
+        self._client, self.id, self.created, self._read_result = client, id, created, read_result
 
     def __repr__(self) -> str:
         """Name the run."""
@@ -58,6 +61,9 @@ class Handle(Generic[T_co]):
     def result(self, timeout: float | None = None) -> T_co:
         """Wait until the run has ended, and return what its handler returned.
 
+        The result of a handler that returns a dataclass, a pydantic model or the like is that object if the run was enqueued with
+        `handler.inputs(…)` or with the handler. Otherwise it is plain data.
+
         Args:
             timeout: Seconds to wait; None waits forever.
 
@@ -69,7 +75,7 @@ class Handle(Generic[T_co]):
             NotFound: The run does not exist, or its result is not kept.
         """
         result: T_co = self._client._ending(self.id, timeout).result()
-        return result
+        return result if self._read_result is None else self._read_result(result)
 
     def cancel(self, grace: float = CANCEL_GRACE) -> Status:
         """Cancel the run.
@@ -134,11 +140,13 @@ class AsyncHandle(Generic[T_co]):
         created: False if the idempotency key of the enqueue belonged to a run that already existed.
     """
 
-    __slots__ = ("_client", "created", "id")
+    __slots__ = ("_client", "_read_result", "created", "id")
 
-    def __init__(self, client: AsyncClient, id: str, created: bool = False) -> None:
+    def __init__(
+        self, client: AsyncClient, id: str, created: bool = False, read_result: Callable[[Any], Any] | None = None
+    ) -> None:
         """Make a handle. Programs get handles from `enqueue` and `handle`."""
-        self._client, self.id, self.created = client, id, created
+        self._client, self.id, self.created, self._read_result = client, id, created, read_result
 
     def __repr__(self) -> str:
         """Name the run."""
@@ -168,6 +176,9 @@ class AsyncHandle(Generic[T_co]):
     async def result(self, timeout: float | None = None) -> T_co:
         """Wait until the run has ended, and return what its handler returned.
 
+        The result of a handler that returns a dataclass, a pydantic model or the like is that object if the run was enqueued with
+        `handler.inputs(…)` or with the handler. Otherwise it is plain data.
+
         Args:
             timeout: Seconds to wait; None waits forever.
 
@@ -179,7 +190,7 @@ class AsyncHandle(Generic[T_co]):
             NotFound: The run does not exist, or its result is not kept.
         """
         result: T_co = (await self._client._ending(self.id, timeout)).result()
-        return result
+        return result if self._read_result is None else self._read_result(result)
 
     async def cancel(self, grace: float = CANCEL_GRACE) -> Status:
         """Cancel the run.

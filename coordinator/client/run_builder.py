@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypedDict
 
 from coordinator.client.parent import Parent
@@ -23,17 +23,19 @@ META_LIMIT = 64 * 1024
 BATCH_RUNS = 500
 BATCH_BYTES = 1024 * 1024
 
+DURATIONS = ("delay", "expires", "key_ttl", "retention")
+
 KeyOf = Callable[[Mapping[str, Any]], str]
 
 
 class _SharedOptions(TypedDict, total=False):
     queue: str
     priority: int
-    delay: float | None
+    delay: float | timedelta | None
     at: float | datetime | None
-    expires: float | None
-    key_ttl: float | None
-    retention: float | None
+    expires: float | timedelta | None
+    key_ttl: float | timedelta | None
+    retention: float | timedelta | None
     schema: int
     parent: str | None
     meta: Mapping[str, Any] | None
@@ -61,12 +63,13 @@ class EnqueueManyOptions(_SharedOptions, total=False):
 
 
 class RunRequest(NamedTuple):
-    """A run that is complete except for its id."""
+    """A run that is complete except for its id. `handler` is the handler that made its inputs, if the producer has it."""
 
     route: str
     spec: bytes
     once: str
     digest: str
+    handler: object = None
 
 
 class RunBuilder:
@@ -97,13 +100,16 @@ class RunBuilder:
         self._timing = (options.priority, _due(options), _ms(options.expires))
         self._keeping = (_ms(options.key_ttl) or "-", _ms(options.retention), options.parent or "")
 
-    def request(self, kind: str, values: Mapping[str, Any], key: str | None = None) -> RunRequest:
+    def request(
+        self, kind: str, values: Mapping[str, Any], key: str | None = None, handler: object = None
+    ) -> RunRequest:
         """Return a request for one run.
 
         Args:
             kind: The kind of the run.
             values: Its inputs.
             key: Its idempotency key, if any.
+            handler: The handler that made the inputs, if any.
 
         Raises:
             BadName: The kind is not a name.
@@ -113,14 +119,12 @@ class RunBuilder:
         """
         waits_in = self._routes.get(kind) or self._route(kind)
         inputs = values if type(values) is dict else _as_dict(values)
-        for field in inputs:
-            if type(field) is not str:
-                raise NotPlain(f"inputs of {kind!r} have the name {field!r}: names of inputs are text")
+        check_names(kind, inputs)
         if key is None:
-            return RunRequest(waits_in, encode_spec(inputs, self._meta, self._extra), "", "")
+            return RunRequest(waits_in, encode_spec(inputs, self._meta, self._extra), "", "", handler)
         once = _key(key)
         spec = encode_spec(inputs, self._meta, {**self._extra, "key": once})
-        return RunRequest(waits_in, spec, once, digest_inputs(inputs))
+        return RunRequest(waits_in, spec, once, digest_inputs(inputs), handler)
 
     def _route(self, kind: str) -> str:
         made = self._routes[kind] = route(self._options.queue, name(kind, "kind"), self._options.schema)
@@ -140,7 +144,7 @@ class RunBuilder:
         """
         timing, keeping = self._timing, self._keeping
         runs = []
-        for index, (waits_in, spec, once, digest) in enumerate(requests):
+        for index, (waits_in, spec, once, digest, _) in enumerate(requests):
             if index < len(given):
                 id = given[index]
             elif once:
@@ -166,17 +170,66 @@ def batches(requests: Iterable[RunRequest]) -> Iterator[list[RunRequest]]:
         yield batch
 
 
-def kind_and_values(item: object) -> tuple[str, Mapping[str, Any]]:
+def as_inputs(what: object, values: Mapping[str, Any] | None = None) -> Inputs[Any]:
+    """Return the kind and the inputs of a run in one object.
+
+    Args:
+        what: `handler.inputs(…)`, a handler, or a kind.
+        values: The inputs, where `what` is a handler or a kind.
+
+    Raises:
+        BadOption: `what` is a plain function, or inputs are given twice.
+        NotPlain: The inputs are not a dict.
+        Refused: The inputs do not fit the handler.
+    """
+    if isinstance(what, Inputs):
+        if values is not None:
+            raise BadOption(f"the inputs of {what.kind!r} are given twice: in handler.inputs(…) and as a dict")
+        return what
+    if isinstance(what, str):
+        return Inputs(what, {} if values is None else values)
+    make = getattr(what, "inputs", None)
+    if not callable(make) or not isinstance(getattr(what, "kind", None), str):
+        if callable(what):
+            raise BadOption(f"{what!r:.80} is a function and not a handler: decorate it with @runs.handler")
+        return Inputs(what, values or {})  # type: ignore[arg-type]  # it is refused as a kind
+    made: Inputs[Any] = make(**check_names(what.kind, {} if values is None else _as_dict(values)))  # type: ignore[attr-defined]
+    return made
+
+
+def inputs_of_item(item: object) -> Inputs[Any]:
     """Return the kind and the inputs of one element of `enqueue_many`.
 
     Raises:
-        BadOption: The element is neither `handler.inputs(…)` nor a pair of kind and inputs.
+        BadOption: The element is neither `handler.inputs(…)` nor a pair of a kind or handler and its inputs.
     """
     if isinstance(item, Inputs):
-        return item.kind, item.values
-    if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str):
-        return item[0], item[1]
+        return item
+    if isinstance(item, tuple) and len(item) == 2:
+        return as_inputs(*item)
     raise BadOption(f"{item!r:.80} is neither handler.inputs(…) nor (kind, inputs)")
+
+
+def check_key_ttl(options: Mapping[str, Any]) -> None:
+    """Check that `key_ttl` is given together with `key`.
+
+    Raises:
+        BadOption: It is given alone, so it would have no effect.
+    """
+    if options.get("key_ttl") is not None and options.get("key") is None:
+        raise BadOption("key_ttl has no effect without key: give a key, or leave key_ttl out")
+
+
+def check_names(kind: str, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Return the inputs.
+
+    Raises:
+        NotPlain: A name is not text.
+    """
+    for field in inputs:
+        if type(field) is not str:
+            raise NotPlain(f"inputs of {kind!r} have the name {field!r}: names of inputs are text")
+    return inputs
 
 
 def check_given_ids(ids: Sequence[str], requests: Sequence[RunRequest], partitions: int) -> Sequence[str]:
@@ -210,6 +263,9 @@ def _check(given: Mapping[str, Any], parent: Parent | None) -> Options:
         if at.tzinfo is None:
             raise BadOption("at is a datetime without a time zone: give one, as in datetime(…, tzinfo=UTC)")
         options["at"] = at.timestamp()
+    for field in DURATIONS:
+        if isinstance(duration := options.get(field), timedelta):
+            options[field] = duration.total_seconds()
     if parent is not None and options.get("parent") is None:
         options["parent"] = parent.run
         options["meta"] = {**parent.meta, **options.get("meta", {})}

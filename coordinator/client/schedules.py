@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict
 
-from coordinator.client.run_builder import RunBuilder, without
+from coordinator.client.run_builder import DURATIONS, RunBuilder, as_inputs, without
 from coordinator.encoding.codec import decode
 from coordinator.encoding.spec import read_spec
 from coordinator.errors import BadOption, CoordinatorError
-from coordinator.model.run import Inputs, name, parse_route
+from coordinator.model.run import HandlerOf, Inputs, name, parse_route
 from coordinator.model.schedule import ScheduleView, rules_for
 from coordinator.store.plans.schedules import NewSchedule
 from coordinator.store.replies import text
@@ -28,27 +28,31 @@ class ScheduleOptions(TypedDict, total=False):
     """
 
     tz: str
-    jitter: float
+    jitter: float | timedelta
     overlap: str
     catch_up: str
     queue: str
     priority: int
-    expires: float | None
-    retention: float | None
+    expires: float | timedelta | None
+    retention: float | timedelta | None
     schema: int
     meta: Mapping[str, Any] | None
 
 
 def build_schedule(
-    schedule: str, when: When, what: Inputs[Any] | str, values: Mapping[str, Any] | None, options: Mapping[str, Any]
+    schedule: str,
+    when: When,
+    what: Inputs[Any] | HandlerOf[Any] | str,
+    values: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
 ) -> NewSchedule:
     """Return the schedule to store. Everything that can be refused is refused here.
 
     Args:
         schedule: The name of the schedule.
         when: A cron expression, 'every 30s', seconds, or a timedelta.
-        what: `handler.inputs(…)`, or the kind of the runs.
-        values: The inputs, where `what` is a kind.
+        what: `handler.inputs(…)`, a handler, or the kind of the runs.
+        values: The inputs, where `what` is a handler or a kind.
         options: The options of `Client.schedule`.
 
     Raises:
@@ -59,15 +63,20 @@ def build_schedule(
     if unknown := options.keys() - {*_RULE_OPTIONS, *_RUN_OPTIONS}:
         known = ", ".join((*_RULE_OPTIONS, *_RUN_OPTIONS))
         raise BadOption(f"a schedule has no option {', '.join(sorted(unknown))}: it has {known}")
-    rules = rules_for(when, **{option: options[option] for option in _RULE_OPTIONS if option in options})
-    kind, values = (what.kind, what.values) if isinstance(what, Inputs) else (what, values or {})
+    rules = rules_for(when, **{option: _seconds(options[option]) for option in _RULE_OPTIONS if option in options})
+    inputs = as_inputs(what, values)
     run = without(options, *_RULE_OPTIONS)
+    run |= {field: _seconds(run[field]) for field in DURATIONS if field in run}
     builder = RunBuilder({**run, "meta": {**(run.get("meta") or {}), "schedule": schedule}})
-    request = builder.request(kind, values)
+    request = builder.request(inputs.kind, inputs.values)
     return NewSchedule(
         schedule, rules.packed(), str(rules.overlap), request.route, request.spec, run.get("priority", 0),
         _ms(run.get("expires")), _ms(run.get("retention")),
     )  # fmt: skip
+
+
+def _seconds(value: Any) -> Any:
+    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def _ms(seconds: float | None) -> str:

@@ -20,6 +20,7 @@ from coordinator.errors import NotPlain, TooLarge, Unreadable
 
 PLAIN = (type(None), bool, int, float, str, bytes, datetime, list, tuple, dict)
 _PLAIN = frozenset(PLAIN)
+_WAY_OUT = "inputs and results of other types are converted by the handler's annotations, if you use handler.inputs(…)"
 _NAMES = "None, bool, int (64 bit), float, str, bytes, datetime, list, tuple, dict"
 
 # Extension types. A tuple is an array whose first element is the mark. The mark is inside the array, because a nested extension
@@ -220,7 +221,7 @@ def _fault(value: object) -> str | None:
         return None
     article = "an" if kind.__name__[:1] in "aeiouAEIOU" else "a"
     plain = next((base.__name__ for base in kind.__mro__ if base in _PLAIN), None)
-    advice = f"convert it to a plain {plain}" if plain else f"plain data is {_NAMES}"
+    advice = f"convert it to a plain {plain}" if plain else f"plain data is {_NAMES}; {_WAY_OUT}"
     return f"is {article} {kind.__name__}, which can't be stored; {advice}"
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
 
 from tenacity import Future, RetryCallState
 from tenacity.stop import StopBaseT
@@ -19,13 +21,15 @@ class RetryLater(Exception):
 
     Args:
         message: Why; shown in the run's story.
-        after: Seconds until the next attempt, up to a year.
+        after: Seconds until the next attempt, or a timedelta; up to a year.
 
     Raises:
         BadOption: If `after` is not a valid delay.
     """
 
-    def __init__(self, message: str = "", *, after: float) -> None:
+    def __init__(self, message: str = "", *, after: float | timedelta) -> None:
+        if isinstance(after, timedelta):
+            after = after.total_seconds()
         if not _is_delay(after):
             raise BadOption(f"RetryLater(after={after!r}): after must be from 0 to {LONGEST:.0f} seconds")
         super().__init__(message or f"retry after {after:g} s")
@@ -38,13 +42,14 @@ class Retry:
 
     Attributes:
         limit: The largest number of retries in a row without progress, or a stop strategy of tenacity. 0: no retry.
-        wait: Seconds until the next attempt, or a wait strategy of tenacity. The default grows exponentially from 1 s to 5 min.
+        wait: Seconds until the next attempt, a timedelta, or a wait strategy of tenacity. The default grows exponentially from
+            1 s to 5 min.
         on: The types of errors that are retried.
         from_start: Whether a retry starts without the checkpoint. Then progress does not reset the number of retries.
     """
 
     limit: int | StopBaseT = 0
-    wait: WaitBaseT | float = DEFAULT_WAIT
+    wait: WaitBaseT | float | timedelta = DEFAULT_WAIT
     on: tuple[type[BaseException], ...] = (Exception,)
     from_start: bool = False
 
@@ -53,7 +58,7 @@ class Retry:
             raise BadOption(
                 f"Retry(limit={self.limit!r}): limit must be an int of 0 or more, or a stop strategy of tenacity"
             )
-        if not (callable(self.wait) or _is_delay(self.wait)):
+        if not (callable(self.wait) or _is_delay(self._wait_seconds)):
             raise BadOption(
                 f"Retry(wait={self.wait!r}): wait must be 0 or more seconds, or a wait strategy of tenacity"
             )
@@ -61,6 +66,10 @@ class Retry:
             raise BadOption(f"Retry(on={self.on!r}): on must be a tuple of exception types")
         if not isinstance(self.from_start, bool):
             raise BadOption(f"Retry(from_start={self.from_start!r}): from_start must be True or False")
+
+    @property
+    def _wait_seconds(self) -> Any:
+        return self.wait.total_seconds() if isinstance(self.wait, timedelta) else self.wait
 
     def next_delay(self, failures: int, error: BaseException, age: float = 0.0) -> float | None:
         """Return the seconds until the next attempt, or None if the run is not retried.
@@ -70,13 +79,13 @@ class Retry:
             error: What the handler raised.
             age: Seconds since the run was created.
         """
-        later = _later(error)
+        later = asked_delay(error)
         if later is not None:
             return later
         if (not callable(self.limit) and failures > self.limit) or not _matches(error, self.on):
             return None
         state = _state(failures, error, age)
-        delay = min(max(float(self.wait(state) if callable(self.wait) else self.wait), 0.0), LONGEST)
+        delay = min(max(float(self.wait(state) if callable(self.wait) else self._wait_seconds), 0.0), LONGEST)
         state.upcoming_sleep = delay
         return None if callable(self.limit) and self.limit(state) else delay
 
@@ -103,13 +112,13 @@ def _are_error_types(value: object) -> bool:
     return isinstance(value, tuple) and all(isinstance(one, type) and issubclass(one, BaseException) for one in value)
 
 
-def _later(error: BaseException) -> float | None:
+def asked_delay(error: BaseException) -> float | None:
     """Return the delay that a RetryLater asks for. A TaskGroup raises a group of them, of which the longest delay counts."""
     if isinstance(error, RetryLater):
         return error.after
     if not isinstance(error, BaseExceptionGroup):
         return None
-    asked = [_later(one) for one in error.exceptions]
+    asked = [asked_delay(one) for one in error.exceptions]
     return None if None in asked else max(after for after in asked if after is not None)
 
 

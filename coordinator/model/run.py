@@ -9,11 +9,11 @@ import os
 import re
 import threading
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from coordinator.errors import BadName, BadOption
 
@@ -199,6 +199,19 @@ class Inputs(Generic[T_co]):
     handler: object = field(default=None, repr=False, compare=False)
 
 
+class HandlerOf(Protocol[T_co]):
+    """A handler, as a client sees it: it makes the inputs of its runs, and reads their results."""
+
+    kind: str
+
+    @property
+    def read_result(self) -> Callable[[Any], Any] | None:
+        """The function that makes the annotated object of a stored result; None if the result is plain data."""
+
+    def inputs(self, *args: Any, **kwargs: Any) -> Inputs[T_co]:
+        """Return the inputs of a run."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """The options of an enqueue. Times are in seconds; `at` is a Unix time.
@@ -233,7 +246,7 @@ class Options:
         if type(self.priority) is not int or not -100 <= self.priority <= 100:
             raise BadOption(f"priority {self.priority!r} is not a whole number within -100..100")
         if self.at is not None and self.delay is not None:
-            raise BadOption("delay and at exclude each other: give one of them")
+            raise BadOption("delay and at exclude each other: give one of them, not both")
         for what in ("at", "delay", "expires", "key_ttl", "retention"):
             value = getattr(self, what)
             if value is not None and not (isinstance(value, (int, float)) and 0 <= value < 1e11):

@@ -12,7 +12,8 @@ from coordinator.encoding.codec import decode
 from coordinator.encoding.spec import join_spec, read_spec
 from coordinator.errors import Unreadable
 from coordinator.model.deadline import Spent
-from coordinator.model.run import Counters, Note, RunView, Status, made_at, parse_route
+from coordinator.model.retry import RetryLater
+from coordinator.model.run import Counters, Failure, Note, RunView, Status, made_at, parse_route
 from coordinator.model.story import read_story
 from coordinator.store.replies import pairs, text
 from coordinator.views.ending import read_failure, unreadable_run
@@ -96,7 +97,7 @@ def _build(id: str, reply: Sequence[Any]) -> RunView:
         iteration=saved.iteration,
         phases=tuple(phase_label(text(phase)) for phase in phases),
         note=read_note(of.get("note")),
-        error=read_failure(of.get("error")),
+        error=_last_error(of),
         owner=_owner(of.get("token")),
         cause=_optional_text(of.get("cause")),
         created=_moment(text(of["counters"]).split()[-1]),
@@ -117,6 +118,13 @@ def _build(id: str, reply: Sequence[Any]) -> RunView:
         unreadable=" and ".join(filter(None, (damaged_spec, damaged_head))),
     )
     return replace(view, why=explain_status(view, position, _escaped(of.get("reason")), killing="kill" in of))
+
+
+def _last_error(of: dict[str, Any]) -> Failure | None:
+    """Return the last error of a run. A completed run that asked for a delay with RetryLater had no error."""
+    error = read_failure(of.get("error"))
+    asked = error is not None and error.type == RetryLater.__name__
+    return None if asked and of["status"] == b"completed" else error
 
 
 def _read_spec(data: bytes | None) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]:

@@ -11,14 +11,16 @@ from typing import Any, TypeVar
 
 import redis
 
+from coordinator.clock import Clock, SystemClock
 from coordinator.config import Settings
 from coordinator.encoding.codec import decode, encode
-from coordinator.model.run import Counters, RunIds, route
+from coordinator.model.run import Counters, RunIds, RunView, route
 from coordinator.store.keys import Namespace
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.transport.wire import AsyncWire, Plan, drive_async
+from coordinator.views.run_view import run_view
 from tests.waiting import eventually
 from workers import Registry
 from workers.process.options import WorkerOptions
@@ -60,10 +62,13 @@ class Bench:
 
     # -- workers
 
-    def worker(self, registry: Registry[Any], *, url: str = "", **options: Any) -> tuple[Worker, asyncio.Task[int]]:
+    def worker(
+        self, registry: Registry[Any], *, url: str = "", clock: Clock | None = None, **options: Any
+    ) -> tuple[Worker, asyncio.Task[int]]:
         """Return a worker that has started."""
         settings = Settings(url or self.url, self.namespace.name)
-        worker = Worker(registry, WorkerOptions(settings, **{"grace": 5.0, "concurrency": 10, **options}))
+        found = WorkerOptions(settings, **{"grace": 5.0, "concurrency": 10, **options})
+        worker = Worker(registry, found, clock=clock or SystemClock())
         task = asyncio.get_running_loop().create_task(worker.run())
         self.workers.append((worker, task))
         return worker, task
@@ -102,6 +107,12 @@ class Bench:
     def result(self, id: str) -> Any:
         found = self.run(id).get("result")
         return None if found is None else decode(found, "result")
+
+    async def view(self, id: str) -> RunView:
+        """The run as a client sees it."""
+        reply = await self.do(client_plans.view(self.namespace.keys_of(id), id))
+        assert reply is not None
+        return run_view(id, reply)
 
     def error(self, id: str) -> list[str]:
         """Return the type, the message and the traceback."""

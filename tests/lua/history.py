@@ -413,13 +413,13 @@ class History:
         )
 
     def retry(self, choose: Choose) -> None:
-        delay = choose([0, 1000, 5000])
+        delay, asked = choose([0, 1000, 5000]), choose([False, True])
         owner = self.some_owner(choose)
         run, (last, save) = owner.run, self.last_save(choose, owner)
         self.make(
             "retry",
-            lambda: self.store.retry(run, delay / 1000, last=last),
-            lambda: self.model.retry(self.now, run.id, run.token, delay, save),
+            lambda: self.store.retry(run, delay / 1000, last=last, asked=asked),
+            lambda: self.model.retry(self.now, run.id, run.token, delay, save, asked),
         )
 
     def reject(self, choose: Choose) -> None:

@@ -433,7 +433,7 @@ class Model:
         self._finish(now, run, status)
         return answer
 
-    def retry(self, now: int, id: str, token: str, delay: int, save: Save | None) -> str:
+    def retry(self, now: int, id: str, token: str, delay: int, save: Save | None, asked: bool = False) -> str:
         run = self.runs[id]
         if answer := self._answer_to_non_owner(run, token, "retry"):
             return answer
@@ -442,7 +442,8 @@ class Model:
         self._add_used_time(run, now)
         self._raise_epoch(now, run)
         self._reset_after_progress(run)
-        run.failures, run.failed = run.failures + 1, run.progress
+        if not asked:
+            run.failures, run.failed = run.failures + 1, run.progress
         if answer := self._end_as_requested(now, run, "retry"):
             return answer
         answer = self._remember_answer(run, "retry", "ok")

@@ -162,13 +162,16 @@ class Store:
         return self.do(attempt_plans.fail(self.keys, run.id, run.token, error, last, now=self.at))
 
     def retry(
-        self, run: Claimed, delay: float = 1, error: bytes = b"error", last: bytes = b"", from_start: bool = False
+        self,
+        run: Claimed,
+        delay: float = 1,
+        error: bytes = b"error",
+        last: bytes = b"",
+        from_start: bool = False,
+        asked: bool = False,
     ) -> str:
-        return self.do(
-            attempt_plans.retry(
-                self.keys, run.id, run.token, delay=delay, error=error, from_start=from_start, delta=last, now=self.at
-            )
-        )
+        how = {"delay": delay, "error": error, "from_start": from_start, "asked": asked, "delta": last}
+        return self.do(attempt_plans.retry(self.keys, run.id, run.token, **how, now=self.at))  # type: ignore[arg-type]
 
     def release(self, run: Claimed, mode: str = "stopping", jitter: float = 0.5, last: bytes = b"") -> str:
         return self.do(

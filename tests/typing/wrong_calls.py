@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -63,8 +64,8 @@ async def async_with_run(run: Run[Model]) -> None: ...
 def plain_with_async_run(run: AsyncRun[Model]) -> None: ...
 async def of_model(run: AsyncRun[Model]) -> None: ...
 def no_run() -> None: ...
-def gives_a_set(run: Run) -> set[int]:
-    return {1}
+def gives_a_lock(run: Run) -> threading.Lock:
+    return threading.Lock()
 
 
 runs.handler(of_other)  # error
@@ -74,7 +75,7 @@ runs.handler(async_with_run)  # error
 runs.handler(plain_with_async_run)  # error
 runs.handler(kind="x")(plain_with_async_run)  # error
 bare.handler(of_model)  # error
-runs.handler(gives_a_set)  # error
+runs.handler(gives_a_lock)  # error
 runs.handler(no_run)  # error
 
 # options

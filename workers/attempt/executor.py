@@ -45,6 +45,7 @@ class Executor:
             The outcome to record, or None if it was decided and recorded without the handler meanwhile.
         """
         about.set({"run": attempt.id, "kind": attempt.handler.kind, "attempt": attempt.number})
+        claimed_at = self.clock.monotonic()
         if attempt.gate is not None:
             await attempt.gate
         ending = await self._run(attempt)
@@ -56,7 +57,7 @@ class Executor:
         failures, age = 0, 0.0
         if isinstance(ending, Raised):
             failures = _consecutive_failures(attempt)
-            age = self.clock.now() - attempt.counters.created / 1000
+            age = _age_at_claim(attempt) + self.clock.monotonic() - claimed_at
         return classify(ending, attempt.stop_request, attempt.handler.retry, failures, age)
 
     async def _run(self, attempt: Attempt) -> Ending:
@@ -93,6 +94,14 @@ class Executor:
             await self.clock.asleep(0)
         except asyncio.CancelledError:
             return
+
+
+def _age_at_claim(attempt: Attempt) -> float:
+    """Return the age of the run in seconds when it was claimed, by the server's clock alone.
+
+    A claim sets the epoch to the server's time in ms. Only if that clock went back is the epoch later than the time.
+    """
+    return max(0.0, (attempt.counters.epoch - attempt.counters.created) / 1000)
 
 
 def _consecutive_failures(attempt: Attempt) -> int:

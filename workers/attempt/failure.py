@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 
 from coordinator.encoding.codec import encode
+from coordinator.model.retry import RetryLater
 
 MESSAGE_CHARACTERS = 10_000
 TRACEBACK_CHARACTERS = 20_000
@@ -15,6 +16,11 @@ def failure(error: BaseException) -> bytes:
     trace = "".join(traceback.format_exception(error))
     parts = [type(error).__name__, _message(error)[:MESSAGE_CHARACTERS], _utf8(trace)[-TRACEBACK_CHARACTERS:]]
     return encode(parts, "error")
+
+
+def retry_later(error: BaseException) -> bytes:
+    """Encode a RetryLater: it asks for a delay and is not a failure, so it is stored without a traceback."""
+    return encode([RetryLater.__name__, _message(error)[:MESSAGE_CHARACTERS], ""], "error")
 
 
 def first_line(error: BaseException) -> str:

@@ -64,6 +64,10 @@ class Loader:
             inputs = decode(draft.phases[INPUTS], "inputs")
         if (wrong := handler.fits(inputs)) is not None:
             raise BadInputs(wrong)
+        try:
+            arguments = handler.arguments(inputs)
+        except CoordinatorError as error:
+            raise BadInputs(str(error)) from error
         attempt.draft = draft
         attempt.saver = self._make_saver(attempt, draft, head)
         if older:
@@ -73,7 +77,7 @@ class Loader:
         facts = Facts(claimed.id, handler.kind, inputs, meta, attempt.number, claimed.token, resumed)
         attempt.facts = facts
         make = AsyncRun if handler.is_async else Run
-        return make(facts, self.resources.get(handler.kind), draft, attempt), inputs
+        return make(facts, self.resources.get(handler.kind), draft, attempt), arguments
 
     async def _load_checkpoint(self, attempt: Attempt) -> tuple[Draft, CheckpointHead, list[Any]]:
         """Read the checkpoint, which came with the claim, or which is loaded in pages if it is large."""

@@ -11,11 +11,11 @@ from typing import Any, assert_never
 from coordinator.clock import Clock
 from coordinator.errors import CoordinatorError, NotConfigured, NotPlain, TooLarge, Unconfirmed, Unreachable
 from coordinator.model.outcome import Complete, Fail, Nothing, Outcome, Reject, Release, TryAgain
-from coordinator.model.retry import RetryLater
+from coordinator.model.retry import asked_delay
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from workers.attempt.attempt import Attempt
-from workers.attempt.failure import failure, first_line
+from workers.attempt.failure import failure, first_line, retry_later
 from workers.attempt.kind_health import KindHealth
 from workers.attempt.saver import packed_note
 from workers.handlers.draft import RESULT_LIMIT
@@ -60,7 +60,7 @@ class Recorder:
         """
         if attempt.saver is not None:
             attempt.saver.close()
-        outcome, result = _with_result(outcome)
+        outcome, result = _with_result(attempt, outcome)
         try:
             await self._send_last_note(attempt, outcome)
             answer = await self._record(attempt, outcome, result)
@@ -114,11 +114,12 @@ class Recorder:
                 text = failure(error)
                 return await self._with_delta(attempt, lambda delta: attempt_plans.fail(*owner, text, delta))
             case TryAgain(error, delay, from_start):
-                text = failure(error)
+                asked = asked_delay(error) is not None
+                text = retry_later(error) if asked else failure(error)
                 return await self._with_delta(
                     attempt,
                     lambda delta: attempt_plans.retry(
-                        *owner, delay=delay, error=text, from_start=from_start, delta=delta
+                        *owner, delay=delay, error=text, from_start=from_start, asked=asked, delta=delta
                     ),
                 )
             case Release(stopping, warning):
@@ -192,8 +193,11 @@ class Recorder:
             case Fail(error):
                 logger.error("run %s failed: %s", attempt.id, first_line(error), exc_info=error)
             case TryAgain(error, delay):
-                trace = None if isinstance(error, RetryLater) else error  # the handler asked for it: nothing has failed
-                logger.warning("run %s is retried in %.1f s: %s", attempt.id, delay, first_line(error), exc_info=trace)
+                asked = asked_delay(error) is not None  # The handler asked for the retry: nothing has failed.
+                level, trace = (logging.INFO, None) if asked else (logging.WARNING, error)
+                logger.log(
+                    level, "run %s is retried in %.1f s: %s", attempt.id, delay, first_line(error), exc_info=trace
+                )
             case Reject(error):
                 self._count_rejected(attempt, error)
                 logger.error(
@@ -217,12 +221,13 @@ class Recorder:
             self.on_suspended(kind)
 
 
-def _with_result(outcome: Outcome) -> tuple[Outcome, bytes]:
+def _with_result(attempt: Attempt, outcome: Outcome) -> tuple[Outcome, bytes]:
     """Return an outcome with the encoded result of the handler. A result that cannot be stored fails the run."""
     if not isinstance(outcome, Complete) or outcome.value is None:
         return outcome, b""
     try:
-        return outcome, kept(outcome.value, "the result", RESULT_LIMIT)
+        plain = attempt.handler.plain_result(outcome.value)
+        return outcome, b"" if plain is None else kept(plain, "the result", RESULT_LIMIT)
     except (NotPlain, TooLarge) as error:
         return Fail(error), b""
 

@@ -8,11 +8,16 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, get_args
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from pathlib import PurePath
+from typing import Any, ClassVar, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, get_args
+from uuid import UUID
 
-from coordinator.errors import BadOption, Refused
+from coordinator.errors import BadOption, NotPlain, Refused
 from coordinator.model.deadline import Deadline
 from coordinator.model.retry import Retry
 from coordinator.model.run import Inputs, name
@@ -20,8 +25,20 @@ from workers.handlers.async_run import AsyncRun
 from workers.handlers.run import Run
 from workers.handlers.signature import Signature
 
-# This bound accepts every plain result, but no coroutine: an async handler that takes a Run is then a type error.
-PlainResult: TypeAlias = bool | int | float | str | bytes | datetime | Sequence[Any] | Mapping[Any, Any] | None
+
+class _Dataclass(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+class _PydanticModel(Protocol):
+    def model_dump(self) -> dict[str, Any]: ...
+
+
+# This bound accepts every result that can be stored, but no coroutine: an async handler that takes a Run is then a type error.
+PlainResult: TypeAlias = (
+    bool | int | float | str | bytes | date | Sequence[Any] | Mapping[Any, Any]
+    | _Dataclass | _PydanticModel | Enum | UUID | Decimal | time | timedelta | PurePath | AbstractSet[Any] | None
+)  # fmt: skip
 
 P = ParamSpec("P")
 T_co = TypeVar("T_co", bound=PlainResult, covariant=True)
@@ -122,13 +139,48 @@ class Handler(Generic[P, T_co]):
             The kind with its inputs.
 
         Raises:
-            Refused: If the function cannot be called with these inputs.
+            Refused: If the function cannot be called with these inputs, or one does not fit its annotation.
+            NotPlain: If an input can't be converted to plain data.
         """
         values = self._signature.by_name(args, kwargs)
         wrong = self.fits(values)
         if wrong is not None:
             raise Refused(wrong)
+        for parameter, conversion in self._signature.conversions.items():
+            if parameter in values:
+                values[parameter] = conversion.to_plain(values[parameter])
         return Inputs(self.kind, values, self)
+
+    def arguments(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of the function for stored inputs. Inputs that are not annotated as plain data are converted.
+
+        Raises:
+            Unreadable: An input does not fit its annotation.
+            NotPlain: Pydantic is needed and not installed.
+        """
+        conversions = self._signature.conversions
+        if not conversions:
+            return inputs
+        return {name: conversions[name].from_plain(one) if name in conversions else one for name, one in inputs.items()}
+
+    def plain_result(self, value: Any) -> Any:
+        """Return what the function returned as plain data.
+
+        Raises:
+            NotPlain: It does not fit its annotation, or can't be converted.
+        """
+        conversion = self._signature.result
+        if conversion is None:
+            return value
+        try:
+            return conversion.to_plain(value)
+        except Refused as error:
+            raise NotPlain(str(error)) from error
+
+    @property
+    def read_result(self) -> Callable[[Any], Any] | None:
+        """The function that converts a stored result to the annotated object; None if the result is plain data."""
+        return None if self._signature.result is None else self._signature.result.from_plain
 
     def fits(self, inputs: Mapping[str, Any]) -> str | None:
         """Check whether the function can be called with these inputs.

@@ -11,6 +11,7 @@ from typing import Any, get_origin
 
 from coordinator.errors import Refused
 from workers.handlers.async_run import AsyncRun
+from workers.handlers.conversion import Conversion, conversions
 from workers.handlers.run import Run
 
 
@@ -25,6 +26,8 @@ class Signature:
         known: The names of all inputs.
         required: The names of inputs without a default.
         open: Whether the function takes any other names, by `**kwargs`.
+        conversions: The conversions of inputs whose annotations are not plain data.
+        result: The conversion of the result; None if its annotation is plain.
     """
 
     kind: str
@@ -33,6 +36,8 @@ class Signature:
     known: frozenset[str]
     required: frozenset[str]
     open: bool
+    conversions: Mapping[str, Conversion]
+    result: Conversion | None
 
     @classmethod
     def of(cls, function: Callable[..., Any], kind: str) -> Signature:
@@ -53,6 +58,7 @@ class Signature:
                     f"handler {kind!r} takes `{shown}`: inputs are stored by name, so each input needs a name"
                 )
         named = [one for one in rest if one.kind is not one.VAR_KEYWORD]
+        found = conversions(function, kind)
         return cls(
             kind=kind,
             reserved=frozenset() if first.kind is Parameter.POSITIONAL_ONLY else frozenset({first.name}),
@@ -60,6 +66,8 @@ class Signature:
             known=frozenset(one.name for one in named),
             required=frozenset(one.name for one in named if one.default is one.empty),
             open=len(named) < len(rest),
+            conversions={one.name: found[one.name] for one in named if one.name in found},
+            result=found.get("return"),
         )
 
     def by_name(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:

@@ -59,13 +59,18 @@ def crash_matrix(
         How many cuts there were, and the result.
 
     Raises:
-        AssertionError: a round had another result or other effects, or did not reach the same cuts.
+        AssertionError: a round had another result or other effects, or did not reach the same cuts; or the handler has no cut.
         Refused: `inputs` was not made by `handler.inputs(…)`.
     """
     handler = _handler_of(inputs, "crash_matrix")
     undisturbed = _Round(handler, inputs, resources, effects)
     result, backing = undisturbed.attempt()
     expected, cuts = undisturbed.effects(), len(backing.cuts)
+    if not cuts:
+        raise AssertionError(
+            f"the handler of {handler.kind!r} has no cut, so there is nothing to kill it at: use run.phase, run.loop, "
+            "run.checkpoint or run.flush, or test it without crash_matrix"
+        )
     for number in range(1, cuts + 1):
         crashed = _Round(handler, inputs, resources, effects)
         crashed.crash(number)
@@ -73,13 +78,12 @@ def crash_matrix(
         when = f"after a crash at cut {number} of {cuts}"
         _compare(again, result, f"{when} the handler returned")
         _compare(crashed.effects(), expected, f"{when} the effects were")
-    if cuts:
-        number = (cuts + 1) // 2
-        disturbed = _Round(handler, inputs, resources, effects)
-        again = disturbed.zombie(number)
-        when = f"with an attempt that was suspended at cut {number} and woke up later"
-        _compare(again, result, f"{when}, the handler returned")
-        _compare(disturbed.effects(), expected, f"{when}, the effects were")
+    number = (cuts + 1) // 2
+    disturbed = _Round(handler, inputs, resources, effects)
+    again = disturbed.zombie(number)
+    when = f"with an attempt that was suspended at cut {number} and woke up later"
+    _compare(again, result, f"{when}, the handler returned")
+    _compare(disturbed.effects(), expected, f"{when}, the effects were")
     return Matrix(cuts, result, expected)
 
 
@@ -224,9 +228,9 @@ class _Round:
 
         def call() -> None:
             try:
-                value = self._handler.function(run, **self._values)
+                value = self._handler.function(run, **self._handler.arguments(self._values))
                 value = asyncio.run(_await_value(value)) if self._handler.is_async else value
-                ended.append((decode(kept(value, "the result", RESULT_LIMIT), "the result"), None))
+                ended.append((self._stored_and_read(value), None))
             except BaseException as error:  # noqa: BLE001  # raised in the caller's thread
                 ended.append((None, error))
 
@@ -237,6 +241,11 @@ class _Round:
         if error is not None:
             raise error
         return value
+
+    def _stored_and_read(self, value: Any) -> Any:
+        """Return the result as a client gets it."""
+        value = decode(kept(self._handler.plain_result(value), "the result", RESULT_LIMIT), "the result")
+        return value if self._handler.read_result is None else self._handler.read_result(value)
 
 
 async def _await_value(value: Coroutine[Any, Any, T]) -> T:

@@ -11,27 +11,29 @@ from coordinator.client.parent import current_parent
 from coordinator.client.run_builder import (
     RunBuilder,
     RunRequest,
+    as_inputs,
     batches,
     check_given_ids,
-    kind_and_values,
+    check_key_ttl,
+    inputs_of_item,
     without,
 )
 from coordinator.errors import BadCall, KeyConflict, NotConfigured, TreeCancelled, Unconfirmed, Unreachable, Unreadable
-from coordinator.model.run import Inputs, partition_of
+from coordinator.model.run import HandlerOf, Inputs, partition_of
 from coordinator.store.keys import Namespace
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans.clients import NewRun
 from coordinator.store.plans.together import Plan
 
 H = TypeVar("H")
-MakeHandle = Callable[[str, bool], H]
+MakeHandle = Callable[[str, bool, object], H]
 
 _WITHOUT_OPTIONS = RunBuilder({})  # most calls give no options: their builder is made once
 
 
 def enqueue(
     namespace: OpenNamespace,
-    what: Inputs[Any] | str,
+    what: Inputs[Any] | HandlerOf[Any] | str,
     values: Mapping[str, Any] | None,
     options: Mapping[str, Any],
     make_handle: MakeHandle[H],
@@ -40,19 +42,20 @@ def enqueue(
 
     Args:
         namespace: The namespace to enqueue in.
-        what: `handler.inputs(…)`, or the kind of the run.
-        values: The inputs, where `what` is a kind.
+        what: `handler.inputs(…)`, a handler, or the kind of the run.
+        values: The inputs, where `what` is a handler or a kind.
         options: The options of `Client.enqueue`.
-        make_handle: Makes the handle from the run's id and whether the run is new.
+        make_handle: Makes the handle from the run's id, whether the run is new, and the handler that reads its result.
     """
-    kind, values = (what.kind, what.values) if isinstance(what, Inputs) else (what, values or {})
+    inputs = as_inputs(what, values)
+    check_key_ttl(options)
     parent = current_parent.get()
     plain = parent is None and options.keys() <= {"key"}
     builder = _WITHOUT_OPTIONS if plain else RunBuilder(without(options, "key", "id"), parent)
-    requests = [builder.request(kind, values, options.get("key"))]
+    requests = [builder.request(inputs.kind, inputs.values, options.get("key"), inputs.handler)]
     given = options.get("id")
     runs, answers = yield from _send(namespace, builder, requests, () if given is None else (given,))
-    handles = [make_handle(id, created) for id, created in _acknowledged(answers)]
+    handles = [make_handle(id, created, inputs.handler) for id, created, _ in _acknowledged(requests, answers)]
     if not handles:
         raise _failure(answers, runs, (), ())
     return handles[0]
@@ -65,6 +68,7 @@ def enqueue_many(
 
     The items are read as they are sent, so an iterable of any length needs the memory of one batch.
     """
+    check_key_ttl(options)
     builder, key_of = RunBuilder(without(options, "key", "ids"), current_parent.get()), options.get("key")
     given: Sequence[str] = tuple(options.get("ids", ()))
     handles: list[H] = []
@@ -74,9 +78,9 @@ def enqueue_many(
         for requests in batches(_requests(items, builder, key_of)):
             runs, answers = yield from _send(namespace, builder, requests, given[len(sent) : len(sent) + len(requests)])
             sent += [run.id for run in runs]
-            for id, created in _acknowledged(answers):
+            for id, created, handler in _acknowledged(requests, answers):
                 acknowledged.append(id)
-                handles.append(make_handle(id, created))
+                handles.append(make_handle(id, created, handler))
             if len(handles) < len(sent):
                 raise _failure(answers, runs, sent, acknowledged)
     except Exception as error:
@@ -90,8 +94,9 @@ def _requests(
     items: Iterable[Any], builder: RunBuilder, key_of: Callable[[Mapping[str, Any]], str] | None
 ) -> Generator[RunRequest, None, None]:
     for item in items:
-        kind, values = kind_and_values(item)
-        yield builder.request(kind, values, None if key_of is None else key_of(values))
+        inputs = inputs_of_item(item)
+        key = None if key_of is None else key_of(inputs.values)
+        yield builder.request(inputs.kind, inputs.values, key, inputs.handler)
 
 
 # ---- sending -----------------------------------------------------------------------------------------------------------
@@ -146,9 +151,13 @@ def _call(
 # ---- answers -----------------------------------------------------------------------------------------------------------
 
 
-def _acknowledged(answers: Sequence[Any]) -> list[tuple[str, bool]]:
-    """Return id and newness of each run that the server confirmed."""
-    return [(a[1], a[0] == "created") for a in answers if not isinstance(a, Exception) and a[0] in ("created", "found")]
+def _acknowledged(requests: Sequence[RunRequest], answers: Sequence[Any]) -> list[tuple[str, bool, object]]:
+    """Return id, newness and handler of each run that the server confirmed."""
+    return [
+        (answer[1], answer[0] == "created", request.handler)
+        for request, answer in zip(requests, answers, strict=True)
+        if not isinstance(answer, Exception) and answer[0] in ("created", "found")
+    ]
 
 
 def _failure(

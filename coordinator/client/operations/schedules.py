@@ -8,7 +8,7 @@ from typing import Any
 from coordinator.client.operations.open_namespace import OpenNamespace, new_mark, reading
 from coordinator.client.schedules import When, build_schedule, schedule_view
 from coordinator.errors import NotFound, Unreadable
-from coordinator.model.run import Inputs, partition_for
+from coordinator.model.run import HandlerOf, Inputs, partition_for
 from coordinator.model.schedule import ScheduleView
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.plans import schedules as schedule_plans
@@ -19,7 +19,7 @@ def set_schedule(
     namespace: OpenNamespace,
     name: str,
     when: When,
-    what: Inputs[Any] | str,
+    what: Inputs[Any] | HandlerOf[Any] | str,
     values: Mapping[str, Any] | None,
     options: Mapping[str, Any],
 ) -> Plan[None]:

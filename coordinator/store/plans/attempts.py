@@ -94,6 +94,7 @@ def retry(
     delay: float,
     error: bytes,
     from_start: bool = False,
+    asked: bool = False,
     delta: bytes = b"",
     now: str = "",
 ) -> Generator[Request, Any, str]:
@@ -107,6 +108,7 @@ def retry(
         error=sealed(error),
         brief=sealed(brief(error)),
         from_start=int(from_start),
+        asked=int(asked),
         delta=delta,
     )
     return word(reply)

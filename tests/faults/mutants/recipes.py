@@ -952,4 +952,47 @@ MUTANTS = [
         "tests/e2e/test_outages.py::test_outage_of_three_leases_gives_no_strike[killed]",
         promise=5,
     ),
+    # -- clients and handlers
+    Mutant(
+        "a result is stored without its conversion",
+        "workers/attempt/recorder.py",
+        "plain = attempt.handler.plain_result(value)",
+        "plain = value",
+        "tests/integration/worker/test_worker_outcomes.py::test_rich_inputs_and_results_are_converted_by_annotations",
+    ),
+    Mutant(
+        "a handler gets the plain form of a rich input",
+        "workers/attempt/loader.py",
+        "arguments = handler.arguments(inputs)",
+        "arguments = inputs",
+        "tests/integration/worker/test_worker_outcomes.py::test_rich_inputs_and_results_are_converted_by_annotations",
+    ),
+    Mutant(
+        "a retry that the handler asked for counts as a failure",
+        LUA + "attempts/retry.lua",
+        "if asked ~= '1' then",
+        "if asked ~= '2' then",
+        "tests/lua/attempts/test_retry.py::test_a_retry_that_the_handler_asked_for_is_not_a_failure",
+    ),
+    Mutant(
+        "the age of a run is measured with two clocks",
+        "workers/attempt/executor.py",
+        "age = _age_at_claim(attempt) + self.clock.monotonic() - claimed_at",
+        "age = self.clock.now() - attempt.counters.created / 1000",
+        "tests/integration/worker/test_worker_outcomes.py::test_the_age_of_a_run_does_not_depend_on_the_worker_s_clock",
+    ),
+    Mutant(
+        "a lifetime of a key without a key is accepted",
+        "coordinator/client/run_builder.py",
+        'if options.get("key_ttl") is not None and options.get("key") is None:',
+        "if False:",
+        "tests/contract/test_client.py::test_a_lifetime_of_a_key_without_a_key_is_refused",
+    ),
+    Mutant(
+        "crash_matrix passes for a handler without a cut",
+        "workers/testing/matrix.py",
+        "    if not cuts:\n        raise AssertionError(",
+        "    if not cuts:\n        return Matrix(0, result, expected)\n        raise AssertionError(",
+        "tests/unit/handlers/test_conversion.py::test_a_handler_without_a_cut_fails_the_crash_matrix",
+    ),
 ]

@@ -7,11 +7,14 @@ import contextlib
 import logging
 import threading
 from collections.abc import AsyncIterator
+from datetime import date
+from enum import Enum
 from typing import Any
 
 import pytest
 from tenacity import stop_after_delay
 
+from coordinator.clock import SystemClock
 from coordinator.model.retry import Retry, RetryLater
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.waiting import eventually, next_turn, work_for
@@ -243,7 +246,7 @@ async def test_tenacity_stop_receives_the_age_of_the_run(here):
     assert await here.outcome(old) == "failed"
 
 
-async def test_retry_later_retries_without_a_policy(here):
+async def test_retry_later_retries_without_a_policy(here, caplog):
     runs = Registry()
 
     @runs.handler
@@ -255,11 +258,53 @@ async def test_retry_later_retries_without_a_policy(here):
 
     here.worker(runs)
     id = await here.enqueue("busy")
-    assert await here.outcome(id) == "delayed"
+    with caplog.at_level(logging.INFO):
+        assert await here.outcome(id) == "delayed"
     assert 400 < here.due_in(id) <= 500
+    assert here.counters(id).failures == 0
+    said = [record.levelname for record in caplog.records if "is retried in 500.0 s" in record.getMessage()]
+    assert said == ["INFO"]
     await here.make_due(id)
     await here.until(id, "completed")
     assert here.result(id) == "retry"
+    assert (await here.view(id)).error is None
+
+
+async def test_retries_that_a_handler_asks_for_do_not_use_up_its_policy(here):
+    runs = Registry()
+
+    @runs.handler(retry=Retry(limit=1, wait=500))
+    async def busy(run: AsyncRun) -> None:
+        if run.attempt <= 3:
+            raise RetryLater(after=500)
+        raise ValueError("the first failure")
+
+    here.worker(runs)
+    id = await here.enqueue("busy")
+    for _ in range(3):
+        assert await here.outcome(id) == "delayed"
+        await here.make_due(id)
+    assert await here.outcome(id) == "delayed"
+    assert here.error(id)[0] == "ValueError"
+
+
+async def test_the_age_of_a_run_does_not_depend_on_the_worker_s_clock(here):
+    runs = Registry()
+
+    @runs.handler(retry=Retry(limit=stop_after_delay(3600), wait=500))
+    async def flaky(run: AsyncRun) -> None:
+        raise ValueError("again")
+
+    here.worker(runs, clock=_Ahead())
+    id = await here.enqueue("flaky")
+    assert await here.outcome(id) == "delayed"
+
+
+class _Ahead(SystemClock):
+    """A clock that is a day ahead of the server's."""
+
+    def now(self) -> float:
+        return super().now() + 86400
 
 
 async def test_retry_policy_that_raises_fails_the_run(here):
@@ -276,6 +321,29 @@ async def test_retry_policy_that_raises_fails_the_run(here):
     id = await here.enqueue("flaky")
     assert await here.outcome(id) == "failed"
     assert here.error(id)[0] == "ZeroDivisionError"
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+async def test_rich_inputs_and_results_are_converted_by_annotations(here):
+    runs = Registry()
+
+    @runs.handler
+    async def paint(run: AsyncRun, colour: Colour, day: date) -> set[date]:
+        assert colour is Colour.RED
+        assert run.inputs == {"colour": "red", "day": "2026-02-28"}
+        return {day}
+
+    here.worker(runs)
+    id = await here.enqueue("paint", paint.inputs(Colour.RED, date(2026, 2, 28)).values)
+    wrong = await here.enqueue("paint", {"colour": "green", "day": "2026-02-28"})
+    assert await here.outcome(id) == "completed"
+    assert here.result(id) == ["2026-02-28"]
+    assert await here.outcome(wrong) == "delayed"
+    assert here.error(wrong)[0] == "BadInputs"
+    assert "input 'colour' of kind 'paint' does not fit" in here.error(wrong)[1]
 
 
 # ---- while the worker stops

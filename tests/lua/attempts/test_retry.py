@@ -128,3 +128,12 @@ def test_retried_run_waits_on_the_route_of_its_last_delta(store: Store) -> None:
     store.retry(run, delay=0, last=delta(1, schema=2).wire())
     store.due()
     assert store.places(run.id) == [f"ready:{ROUTES[2]}"]
+
+
+def test_a_retry_that_the_handler_asked_for_is_not_a_failure(store: Store) -> None:
+    run = store.running()
+    assert store.retry(run, delay=0) == "ok"
+    store.due()
+    assert store.retry(store.take(), delay=0, asked=True) == "ok"
+    assert store.counters(run.id).failures == 1
+    assert store.status(run.id) == "delayed"

@@ -12,10 +12,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.client.parent import Parent
-from coordinator.client.run_builder import BATCH_BYTES, BATCH_RUNS, RunBuilder, RunRequest, batches
+from coordinator.client.run_builder import (
+    BATCH_BYTES,
+    BATCH_RUNS,
+    RunBuilder,
+    RunRequest,
+    as_inputs,
+    batches,
+    inputs_of_item,
+)
 from coordinator.encoding.spec import digest_inputs, read_spec
-from coordinator.errors import BadOption
+from coordinator.errors import BadOption, NotPlain, Refused
 from coordinator.model.run import RunIds, partition_for, partition_of
+from workers import Registry, Run
+
+
+@Registry().handler
+def greet(run: Run, name: str) -> str:
+    return name
+
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text() | st.binary(),
@@ -138,3 +153,25 @@ def test_ids_sort_by_time_and_then_by_creation_order():
 def test_key_must_be_text_of_1_to_512_characters(key):
     with pytest.raises(BadOption, match="key"):
         RunBuilder({}).request("work", {}, key)
+
+
+def test_durations_may_be_timedeltas():
+    builder = RunBuilder({"delay": timedelta(minutes=1), "expires": timedelta(hours=1), "retention": timedelta(days=1)})
+    (run,) = builder.runs([builder.request("work", {})], RunIds(), 1.0, 1)
+    assert (run.due, run.expires, run.retention) == ("+60000", "3600000", "86400000")
+    with pytest.raises(BadOption, match="is not a time of 0 seconds"):
+        RunBuilder({"delay": timedelta(seconds=-1)})
+
+
+def test_a_handler_with_a_dict_is_the_same_as_its_inputs():
+    made = as_inputs(greet, {"name": "moss"})
+    assert (made.kind, made.values, made.handler) == ("greet", {"name": "moss"}, greet)
+    assert inputs_of_item((greet, {"name": "moss"})) == made
+    with pytest.raises(Refused, match="does not know 'colour'"):
+        as_inputs(greet, {"name": "moss", "colour": 1})
+    with pytest.raises(BadOption, match="given twice"):
+        as_inputs(made, {"name": "moss"})
+    with pytest.raises(NotPlain, match="not list"):
+        as_inputs(greet, ["moss"])  # type: ignore[arg-type]
+    with pytest.raises(BadOption, match="is a function and not a handler"):
+        as_inputs(print, {})

@@ -4,7 +4,7 @@
 -- Role: worker
 -- Keys: bell, ckpt, coordinator_bell, deadlines, delayed, ended, live, messages, namespace, once, owned, ready, routes, run
 -- Keys: suspect, suspect_bell, waiters, wake, worker
--- ARGV: now, id, token, delay, error, brief, from_start, delta
+-- ARGV: now, id, token, delay, error, brief, from_start, asked, delta
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
 --   token: of the run's owner
@@ -12,6 +12,7 @@
 --   error: what the handler raised, encoded
 --   brief: the same without its traceback, for the story
 --   from_start: 1 if the next attempt starts without the checkpoint
+--   asked: 1 if the handler asked for the delay (RetryLater): that is not a failure and does not count as one
 --   delta: what is new of the checkpoint; empty: nothing (see shared/checkpoint.lua)
 -- Flags: allow-oom
 -- Uses: time, run, queue, checkpoint, endings
@@ -26,7 +27,7 @@ local again = from_start == '1'
 local progress = end_attempt(id, run, token, clock, 'retried', brief, again and 'from the start')
 advance_epoch(counters, clock)
 if again then counters.failures, progress = failures, FAR_FUTURE end -- More than any progress, so that none resets the failures.
-counters.failures, counters.failed = counters.failures + 1, progress
+if asked ~= '1' then counters.failures, counters.failed = counters.failures + 1, progress end
 redis.call('HSET', run_key(id), 'error', error)
 local ended = end_if_requested(id, run, counters, clock, 'cancelled')
 if ended then
