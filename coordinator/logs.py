@@ -7,7 +7,6 @@ by other libraries.
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,8 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TextIO
+
+from coordinator.printable import clean, json_text
 
 about: ContextVar[Mapping[str, object]] = ContextVar("about", default=MappingProxyType({}))
 
@@ -69,7 +70,7 @@ class Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, with a traceback below it if the record has one."""
         when = datetime.fromtimestamp(record.created, UTC).astimezone().isoformat(" ", "milliseconds")[:23]
-        message = record.getMessage()
+        message = clean(record.getMessage())
         extra = " ".join(
             f"{name}={_format_field(value)}" for name, value in _fields(record) if not _is_in_message(value, message)
         )
@@ -79,7 +80,7 @@ class Lines(logging.Formatter):
             extra = extra and f"{_DIM}{extra}{_PLAIN}"
         line = f"{when} {level} {message}" + (f"  {extra}" if extra else "")
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)[-TRACEBACK_CHARACTERS:]
+            line += "\n" + clean(self.formatException(record.exc_info))[-TRACEBACK_CHARACTERS:]
         return line
 
 
@@ -90,7 +91,7 @@ def _is_in_message(value: object, message: str) -> bool:
 
 def _format_field(value: object) -> str:
     text = str(value)
-    return json.dumps(text, ensure_ascii=False) if not text or any(c in text for c in ' "=\n') else text
+    return json_text(text) if not text.isprintable() or not text or any(c in text for c in ' "=') else text
 
 
 class JsonLines(logging.Formatter):
@@ -107,4 +108,4 @@ class JsonLines(logging.Formatter):
         entry |= {name: value for name, value in _fields(record) if name not in entry}
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)[-TRACEBACK_CHARACTERS:]
-        return json.dumps(entry, default=str, ensure_ascii=False)
+        return json_text(entry)

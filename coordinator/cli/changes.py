@@ -17,6 +17,7 @@ from rich.text import Text
 from coordinator.cli.context import CommandContext
 from coordinator.cli.exits import DONE, REFUSED, print_error
 from coordinator.cli.filters import Filters, KindFilter, QueueFilter, SinceFilter, StatusFilter
+from coordinator.cli.inputs import parse_run_id
 from coordinator.cli.options import command
 from coordinator.client.client import Client
 from coordinator.client.handles import CANCEL_GRACE
@@ -46,10 +47,12 @@ class Change:
     Attributes:
         plan: Returns the plan that changes the run with this id.
         describe: Returns the run's new status and a text for people, from the run's id and the plan's result.
+        tree: Whether the plan changes the runs below the run too.
     """
 
     plan: Callable[[OpenNamespace, str], Plan[Any]]
     describe: Callable[[str, Any], tuple[Status, str]]
+    tree: bool = False
 
 
 # ---- the commands ------------------------------------------------------------------------------------------------------
@@ -70,7 +73,9 @@ def cancel(
         return status, text + _describe_descendants(descendants.values())
 
     if tree:
-        return Change(lambda namespace, id: run_operations.cancel_tree(namespace, id, CANCEL_GRACE), describe)
+        return Change(
+            lambda namespace, id: run_operations.cancel_tree(namespace, id, CANCEL_GRACE), describe, tree=True
+        )
     return Change(lambda namespace, id: run_operations.cancel(namespace, id, CANCEL_GRACE), describe)
 
 
@@ -158,7 +163,7 @@ class ChangeCommand:
         self._check(ids, filters)
         with self.context.connect() as client:
             if ids:
-                named = [client.handle(id).id for id in ids]
+                named = [parse_run_id(id) for id in ids]
                 return self._list(client, named, named=True) if dry_run else self._apply(client, iter([named]))
             if dry_run or not yes:
                 return self._preview(client, filters, dry_run=dry_run)
@@ -188,13 +193,20 @@ class ChangeCommand:
         A run that the user named and that does not exist is an error. A run that a walk found may have ended and been
         deleted since.
         """
+        if self.change.tree:
+            below = [id for id in client._do(run_operations.list_below, ids) if id not in set(ids)]
+            ids, named_ids = [*ids, *below], set(ids) if named else set()
+        else:
+            named_ids = set(ids) if named else set()
         shown = ids if self.context.as_json else ids[:MAX_ROWS]
         found = [outcome for part in _batches(shown) for outcome in _views(client, part)]
         views = [view for view in found if isinstance(view, RunView)]
-        missing = [error for error in found if not isinstance(error, RunView)] if named else []
+        missing = [
+            error for id, error in zip(shown, found, strict=True) if not isinstance(error, RunView) and id in named_ids
+        ]
         for error in missing:
             print_error(error)
-        self.context.answer(views, runs_table(views, _clock.now()) if views else Text("no runs match"))
+        self.context.answer({"runs": views}, runs_table(views, _clock.now()) if views else Text("no runs match"))
         if len(shown) < len(ids):
             more = f"and {len(ids) - len(shown):,} more, {format_count(len(ids), 'run')} in total; --json lists all of them"
             self.context.console.print(Text(more, "dim"))

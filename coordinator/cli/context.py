@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +13,7 @@ from coordinator import logs
 from coordinator.client.client import Client
 from coordinator.config import Settings, settings
 from coordinator.errors import BadOption
+from coordinator.printable import json_text
 from coordinator.views.json_data import to_json_data
 
 DEFAULT_TIMEOUT = 5.0
@@ -62,7 +62,7 @@ class CommandContext:
     def answer(self, value: Any, *shown: Any) -> None:
         """Print the answer of the command: `value` as JSON with --json, otherwise `shown`."""
         if self.as_json:
-            sys.stdout.write(json.dumps(to_json_data(value), indent=2, ensure_ascii=False) + "\n")
+            sys.stdout.write(json_text(to_json_data(value), indent=2) + "\n")
             return
         for part in shown:
             self.console.print(part)
@@ -73,5 +73,8 @@ class CommandContext:
 
 
 def _console(*, stderr: bool) -> Console:
-    console = Console(stderr=stderr, highlight=False, soft_wrap=False)
-    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=_WIDTH_OF_A_FILE)
+    # Ids, routes and users' texts are not markup: a name such as [/x] would end the command with an error of rich.
+    console = Console(stderr=stderr, highlight=False, soft_wrap=False, markup=False, emoji=False)
+    if console.is_terminal:
+        return console
+    return Console(stderr=stderr, highlight=False, width=_WIDTH_OF_A_FILE, markup=False, emoji=False)

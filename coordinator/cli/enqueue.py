@@ -17,6 +17,7 @@ from coordinator.client.handles import Handle
 from coordinator.errors import BadOption, ResultTimeout, RunCancelled, RunFailed
 from coordinator.model.run import Status
 from coordinator.views.formatting import clean, format_count, format_value
+from coordinator.views.run_display import suggest_kind
 
 EXPLAIN_AFTER, EXPLAIN_AGAIN = 2.0, 5.0  # seconds of waiting after which the command says what a run waits for
 MAX_IDS_PRINTED = 20  # on a terminal; a file or a pipe gets all of them
@@ -55,11 +56,11 @@ def enqueue(
                 handles = client.enqueue_many(runs, queue=queue, priority=priority, delay=delay)
         if wait:
             return _wait_for_results(context, client, handles)
-        _print_ids(context, handles)
+        _print_ids(context, client, handles)
         return DONE
 
 
-def _print_ids(context: CommandContext, handles: list[Handle[Any]]) -> None:
+def _print_ids(context: CommandContext, client: Client, handles: list[Handle[Any]]) -> None:
     if context.as_json:
         context.answer({"runs": [{"id": handle.id, "created": handle.created} for handle in handles]})
         return
@@ -68,17 +69,18 @@ def _print_ids(context: CommandContext, handles: list[Handle[Any]]) -> None:
         context.console.print(Text(f"{format_count(len(handles), 'run')} enqueued: {first} to {last}"))
     else:
         context.console.out("\n".join(handle.id for handle in handles))
-    if len(handles) == 1 and (remark := _remark(handles[0])):
+    if len(handles) == 1 and (remark := _remark(client, handles[0])):
         context.stderr.print(Text(remark, "yellow"))
 
 
-def _remark(handle: Handle[Any]) -> str:
+def _remark(client: Client, handle: Handle[Any]) -> str:
     """Return what the user should know about a run that is not simply next; else an empty string."""
     view = handle.view()
     if not handle.created:
         return f"a run with this key exists; it is {view.status}: {clean(view.why)}"
     if view.status is Status.QUEUED and view.why.startswith("no live worker"):
-        return f"{clean(view.why)}; the run waits for one"
+        hint = suggest_kind(view, client.workers())
+        return f"{clean(view.why)}; the run waits for one" + (f"; {hint}" if hint else "")
     if view.status is Status.QUEUED and view.why.endswith("is paused"):
         return f"{clean(view.why)}; the run waits until it is unpaused"
     return ""
@@ -112,7 +114,8 @@ def _in_order_of_ending(context: CommandContext, client: Client, handles: list[H
                 yield handle
         except ResultTimeout:
             view = next(iter(left.values())).view()
-            text = f"run {view.id} is {view.status}: {clean(view.why)}"
+            hint = suggest_kind(view, client.workers()) if view.status is Status.QUEUED else ""
+            text = f"run {view.id} is {view.status}: {clean(view.why)}" + (f"; {hint}" if hint else "")
             if view.status in (Status.QUEUED, Status.DELAYED) and text != printed:
                 context.stderr.print(Text(text, "yellow"))
                 printed = text

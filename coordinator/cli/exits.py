@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from typing import NoReturn
@@ -20,6 +21,7 @@ from coordinator.errors import (
     Unconfirmed,
     Unreachable,
 )
+from coordinator.printable import clean, json_text
 
 DONE, PROBLEM, WRONG_USAGE, REFUSED, NO_ANSWER, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
@@ -41,10 +43,28 @@ def exit_code(error: CoordinatorError) -> int:
     return REFUSED
 
 
-def print_error(message: object) -> None:
-    """Write an error to stderr as one line. A password in a URL is masked."""
-    text = _PASSWORD.sub("://***@", " ".join(str(message).split()))
-    sys.stderr.write(f"error: {text}\n")
+def print_error(message: object, error: BaseException | None = None) -> None:
+    """Write an error to stderr as one line: with --json as a JSON object, otherwise as text. A password in a URL is masked.
+
+    Args:
+        message: The error, or what to say about it.
+        error: The error, if `message` is only its text.
+    """
+    text = clean(_PASSWORD.sub("://***@", " ".join(str(message).split())))
+    if not wants_json():
+        sys.stderr.write(f"error: {text}\n")
+        return
+    of = error if error is not None else message
+    kind = type(of).__name__ if isinstance(of, CoordinatorError) else "UsageError" if isinstance(of, Exception) else ""
+    sys.stderr.write(json_text({"error": {"type": kind or "Problem", "message": text}}) + "\n")
+
+
+def wants_json() -> bool:
+    """Return whether --json stands on the command line, or RUNS_JSON is set.
+
+    Errors of usage are found before the options of a command are known, so this looks at the words themselves.
+    """
+    return "--json" in sys.argv[1:] or os.environ.get("RUNS_JSON", "").lower() in ("1", "true", "yes", "on", "t", "y")
 
 
 def run_app(app: typer.Typer, program: str) -> NoReturn:
@@ -57,10 +77,10 @@ def run_app(app: typer.Typer, program: str) -> NoReturn:
         code = app(prog_name=program, standalone_mode=False)
     except CoordinatorError as error:
         hint = "; start the server, or set another one with --url or RUNS_URL" if isinstance(error, Unreachable) else ""
-        print_error(str(error).rstrip(".") + hint)
+        print_error(str(error).rstrip(".") + hint, error)
         code = exit_code(error)
     except _UsageError as error:
-        print_error(_usage_message(error, program))
+        print_error(_usage_message(error, program), error)
         code = WRONG_USAGE
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED

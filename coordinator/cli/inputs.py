@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from coordinator.errors import BadOption
+from coordinator.errors import BadName, BadOption
+from coordinator.model.run import is_run_id
 
 InputPairs = Annotated[
     list[str] | None,
@@ -47,6 +48,17 @@ def parse_inputs(pairs: Sequence[str], whole: str | None) -> dict[str, Any]:
         name, sign, value = found.groups()
         inputs[name] = value if sign == "=" else _parse_json(value, f"the value of {name}:=")
     return inputs
+
+
+def parse_run_id(text: str) -> str:
+    """Return a run id.
+
+    Raises:
+        BadName: The text is not a run id.
+    """
+    if not is_run_id(text):
+        raise BadName(f"{text!r} is not a run id")
+    return text
 
 
 def parse_age(text: str) -> float:

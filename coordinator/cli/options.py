@@ -49,7 +49,12 @@ def new_app(program: str, help: str) -> typer.Typer:
         help: One sentence on what the program does.
     """
     # typer's own tracebacks show local variables, and a password may be among them
-    app = typer.Typer(help=help, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    app = typer.Typer(
+        help=help,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
 
     def callback(ctx: typer.Context, *, show_version: bool = False, **common: Any) -> None:
         if show_version:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from coordinator.cli.context import CommandContext
 from coordinator.cli.filters import MAX_LISTED, Filters, KindFilter, QueueFilter, SinceFilter, StatusFilter
+from coordinator.cli.inputs import parse_run_id
 from coordinator.client.handles import Handle
 from coordinator.clock import SystemClock
 from coordinator.errors import NotFound
@@ -50,7 +51,7 @@ def runs(
     filters = Filters(status, kind, queue, since)
     with context.connect() as client:
         found = filters.find_stuck(client, limit) if stuck else filters.find(client, limit)
-    context.answer(found, runs_table(found, _clock.now()) if found else Text("no runs"))
+    context.answer({"runs": found}, runs_table(found, _clock.now()) if found else Text("no runs"))
     if len(found) == limit and not context.as_json:
         context.stderr.print(Text(f"only the first {limit:,} runs are listed; use --limit for more", "dim"))
 
@@ -58,11 +59,11 @@ def runs(
 def show(context: CommandContext, run: Annotated[str, typer.Argument(metavar="RUN", help="Id of the run.")]) -> None:
     """Show one run: its status and why, its attempts, its checkpoint, its inputs, and its result or error."""
     with context.connect() as client:
-        handle = client.handle(run)
+        handle = client.handle(parse_run_id(run))
         view = handle.view()
-        hint = suggest_kind(view, client.workers())
+        hint = suggest_kind(view, client.workers()) if view.status is Status.QUEUED else ""
         result = _stored_result(handle) if view.status is Status.COMPLETED else {}
-    context.answer({**to_json_data(view), **result}, run_details(view, _clock.now(), hint))
+    context.answer({**to_json_data(view), "result": None, **result}, run_details(view, _clock.now(), hint))
     if result and not context.as_json:
         context.console.print(Text("result", "dim"))
         context.console.out(format_value(result["result"]))

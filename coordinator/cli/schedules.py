@@ -77,7 +77,7 @@ def list_schedules(context: CommandContext) -> int:
     """
     with context.connect() as client:
         found = client.schedules()
-    context.answer(found, _table(found) if found else Text("no schedules"))
+    context.answer({"schedules": found}, _table(found) if found else Text("no schedules"))
     return PROBLEM if any(view.trouble and not _is_new(view) for view in found) else DONE
 
 
@@ -133,7 +133,7 @@ def _format_next(view: ScheduleView, now: float) -> str:
 
 def _format_local(moment: datetime, tz: str) -> str:
     try:
-        return moment.astimezone(zone(tz)).strftime("%Y-%m-%d %H:%M:%S")
+        return moment.astimezone(zone(tz)).strftime("%Y-%m-%d %H:%M:%S ") + tz
     except BadOption:  # this machine does not know the time zone
         return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from typing import Any
 
+from coordinator.printable import clean as clean
+from coordinator.printable import json_text
 from coordinator.views.json_data import to_json_data
-
-
-def clean(text: str) -> str:
-    """Escape control characters, which could otherwise rewrite the terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 
 
 def format_count(number: int, noun: str) -> str:
@@ -54,4 +50,4 @@ def format_time_and_age(moment: datetime, now: float) -> str:
 
 def format_value(value: Any) -> str:
     """Return a result or an input for display: a str as it is, everything else as JSON."""
-    return clean(value) if isinstance(value, str) else json.dumps(to_json_data(value), indent=2, ensure_ascii=False)
+    return clean(value) if isinstance(value, str) else json_text(to_json_data(value), indent=2)

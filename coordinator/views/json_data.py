@@ -8,13 +8,18 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from coordinator.model.run import RunView
+from coordinator.model.run import Counters, RunView
+
+# The other counters are bookkeeping of the scripts, and may change.
+SHOWN_COUNTERS = ("life", "attempt", "epoch", "releases", "recoveries", "strikes", "failures")
 
 
 def to_json_data(value: Any) -> Any:
-    """Convert a value for JSON: times become ISO 8601, bytes base64, views objects. Fields of a run that are None are left out."""
+    """Convert a value for JSON: times become ISO 8601, bytes base64, views objects. None becomes null."""
     if isinstance(value, RunView):
-        return _without_none({**_fields(value), "attempt": value.attempt})
+        return {**_fields(value), "attempt": value.attempt}
+    if isinstance(value, Counters):
+        return {name: getattr(value, name) for name in SHOWN_COUNTERS}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _fields(value)
     if isinstance(value, Mapping):
@@ -30,7 +35,3 @@ def to_json_data(value: Any) -> Any:
 
 def _fields(value: Any) -> dict[str, Any]:
     return {field.name: to_json_data(getattr(value, field.name)) for field in dataclasses.fields(value)}
-
-
-def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}

@@ -25,13 +25,14 @@ def has_coordinator(overview: Overview) -> bool:
 def status_summary(overview: Overview, address: str) -> RenderableType:
     """Return a namespace at a glance: run counts, ready queues, workers, and what needs attention."""
     head = Text(f"namespace {overview.namespace}", "bold").append(
-        f" on {address}, {format_count(overview.partitions, 'partition')}, durability {overview.durability}", "not bold"
+        f" on {clean(address)}, {format_count(overview.partitions, 'partition')}, durability {overview.durability}",
+        "not bold",
     )
     parts: list[RenderableType] = [head, Text(), _counts_table(overview)]
     if overview.queues:
         parts += [Text(), _queues_table(overview)]
     parts += [Text(), _processes_line(overview)]
-    parts += [Text(sentence, "yellow") for sentence in _warnings(overview)]
+    parts += [Text(clean(sentence), "yellow") for sentence in _warnings(overview)]
     return Group(*parts)
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coordinator.model import story
-from coordinator.model.run import Failure, Note, RunView, Status, parse_route
+from coordinator.model.run import Failure, Note, RunView, Status
 from coordinator.views.formatting import (
     clean,
     format_age,
@@ -56,7 +56,7 @@ def run_details(view: RunView, now: float, hint: str = "") -> RenderableType:
     grid.add_column(overflow="fold")
     for name, value in _details(view, now, hint):
         if value:
-            grid.add_row(name, Text(value) if isinstance(value, str) else value)
+            grid.add_row(name, Text(clean(value)) if isinstance(value, str) else value)
     parts: list[RenderableType] = [grid]
     if view.error is not None and view.error.traceback:
         parts += [Text(), Text(clean(view.error.traceback).rstrip(), "red")]
@@ -65,11 +65,12 @@ def run_details(view: RunView, now: float, hint: str = "") -> RenderableType:
 
 def suggest_kind(view: RunView, workers: Iterable[WorkerView]) -> str:
     """Return a hint if no live worker handles the run's kind, but one handles a kind with a similar name; else empty."""
-    known = {kind for worker in workers if not worker.expired for _, kind, _ in map(parse_route, worker.routes)}
+    routes = {route for worker in workers if not worker.expired for route in worker.routes}
+    known = {route.partition(":")[2].rpartition("@")[0] for route in routes}
     if view.status is not Status.QUEUED or view.kind in known:
         return ""
     close = get_close_matches(view.kind, known, n=1)
-    return f"did you mean {close[0]!r}? Live workers handle {', '.join(sorted(known))}" if close else ""
+    return f"did you mean {close[0]!r}? Live workers handle {clean(', '.join(sorted(known)))}" if close else ""
 
 
 def _status(status: Status) -> Text:
@@ -118,7 +119,18 @@ def _details(view: RunView, now: float, hint: str) -> Iterable[tuple[str, Render
 
 def _attempt_counts(view: RunView) -> str:
     c = view.counters
-    more = {"release": c.releases, "recovery": c.recoveries, "strike": c.strikes, "failure": c.failures}
+    recovered, rejected = (
+        sum(one.how == how and one.life == c.life for one in view.story) for how in ("recovered", "rejected")
+    )
+    # The counter of recoveries may contain rejected attempts, which lost no worker.
+    recoveries = max(recovered, c.recoveries - rejected)
+    more = {
+        "release": c.releases,
+        "recovery": recoveries,
+        "rejection": rejected,
+        "strike": c.strikes,
+        "failure": c.failures,
+    }
     plural = {"recovery": "recoveries"}
     counts = [f"{n} {word if n == 1 else plural.get(word, word + 's')}" for word, n in more.items() if n]
     life = [f"life {c.life}"] if c.life > 1 else []

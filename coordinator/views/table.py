@@ -3,8 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich.table import Table
+from rich.text import Text
+
+from coordinator.printable import clean
+
+
+class PlainTable(Table):
+    """A table whose cells are plain text: without markup, and without characters that could rewrite the terminal."""
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        """Add a row."""
+        super().add_row(*map(_plain, cells), **options)
+
+
+def _plain(cell: Any) -> Any:
+    if isinstance(cell, str):
+        return Text(clean(cell))
+    if isinstance(cell, Text) and not cell.plain.isprintable():
+        cell.plain = clean(cell.plain)
+    return cell
 
 
 def new_table(*columns: str, right: Sequence[str] = ()) -> Table:
@@ -16,7 +36,7 @@ def new_table(*columns: str, right: Sequence[str] = ()) -> Table:
         columns: The headings.
         right: The columns that are aligned to the right.
     """
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = PlainTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         side = "right" if column in right else "left"
         table.add_column(column, justify=side, no_wrap=column == columns[0], overflow="fold")  # type: ignore[arg-type]

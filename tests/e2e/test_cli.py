@@ -262,11 +262,11 @@ def test_runs_lists_filtered_runs_with_whole_ids(shell: Shell) -> None:
     assert one in listed
     assert other in listed
     assert "x" * 100 in listed
-    assert [run["id"] for run in shell("runs", "--kind", "greet", "--json").json()] == [one]
-    assert [run["id"] for run in shell("runs", "--status", "delayed", "--json").json()] == [other]
-    assert [run["id"] for run in shell("runs", "--queue", "q", "--since", "1h", "--json").json()] == [other]
-    assert shell("runs", "--since", "0s", "--json").json() == []
-    assert len(shell("runs", "--limit", "1", "--json").json()) == 1
+    assert [run["id"] for run in shell("runs", "--kind", "greet", "--json").json()["runs"]] == [one]
+    assert [run["id"] for run in shell("runs", "--status", "delayed", "--json").json()["runs"]] == [other]
+    assert [run["id"] for run in shell("runs", "--queue", "q", "--since", "1h", "--json").json()["runs"]] == [other]
+    assert shell("runs", "--since", "0s", "--json").json()["runs"] == []
+    assert len(shell("runs", "--limit", "1", "--json").json()["runs"]) == 1
     assert "'queued', 'delayed'" in shell("runs", "--status", "lost").failed_with(2)
     assert "write 30s, 10m" in shell("runs", "--since", "yesterday").failed_with(2)
 
@@ -339,7 +339,7 @@ def test_change_of_a_whole_kind_requires_yes(shell: Shell, client: Client) -> No
     shell("enqueue", "greet", "--count", "30")
     other = shell("enqueue", "other").out.strip()
     assert "30 runs match: use --yes to cancel them" in shell("cancel", "--kind", "greet").failed_with(2)
-    assert len(shell("cancel", "--kind", "greet", "--dry-run", "--json").json()) == 30
+    assert len(shell("cancel", "--kind", "greet", "--dry-run", "--json").json()["runs"]) == 30
     assert len(client.list(status="queued")) == 31
     assert len(shell("cancel", "--kind", "greet", "--yes").out.splitlines()) == 30
     assert [view.id for view in client.list(status="queued")] == [other]
@@ -354,7 +354,7 @@ def test_dry_run_changes_nothing_even_for_runs_given_by_id(shell: Shell, client:
     if verb != "cancel":
         handle.cancel()
     before = handle.view()
-    assert [run["id"] for run in shell(verb, handle.id, "--dry-run", "--json").json()] == [handle.id]
+    assert [run["id"] for run in shell(verb, handle.id, "--dry-run", "--json").json()["runs"]] == [handle.id]
     said = shell(verb, handle.id, "0123456789abcdefghjk-00", "--dry-run")
     assert (said.code, handle.id in said.out) == (3, True)
     assert "there is no run 0123456789abcdefghjk-00" in said.err
@@ -526,13 +526,13 @@ def test_closed_output_pipe_is_not_an_error(shell: Shell) -> None:
 def test_workers_command_lists_live_workers(shell: Shell, worker: object) -> None:
     listed = shell("list", program="workers")
     assert re.search(r"\d+ +default +v1 +0/5 +[\d.]+ s +\d+ MiB +working", listed.out), listed
-    one = shell("list", "--json", program="workers").json()[0]
+    one = shell("list", "--json", program="workers").json()["workers"][0]
     assert (one["slots"], one["code"], one["draining"]) == (5, "v1", False)
 
 
 def test_workers_command_says_that_there_are_none(shell: Shell) -> None:
     assert shell("list", program="workers").out == "no workers\n"
-    assert shell("list", "--json", program="workers").json() == []
+    assert shell("list", "--json", program="workers").json()["workers"] == []
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ def test_stuck_runs_are_listed_with_the_reason(stage: Stage, client: Client) -> 
     keys = Namespace(stage.namespace, stage.place.partitions).keys_of(overdue.id)
     stage.place.admin.zadd(keys.delayed(), {overdue.id: 1})
     code, said = coordinator(stage, "runs", "--stuck", "--json")
-    found = {row["id"]: row["why"] for row in json.loads(said)}
+    found = {row["id"]: row["why"] for row in json.loads(said)["runs"]}
     assert (code, set(found)) == (0, {unknown.id, overdue.id})
     assert found[unknown.id] == "no live worker handles kind 'unheard-of' in queue 'nightly'"
     assert found[overdue.id].endswith("and has not been enqueued: no coordinator is running")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ from typer.testing import CliRunner
 
 import coordinator.cli.app
 import workers.cli.app
+from coordinator import Client
+from tests.waiting import wait_until
 from workers import Registry, Run, testing
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "commands.md").read_text()
@@ -84,6 +88,83 @@ def test_commands_print_the_fields_that_the_page_shows(server: None) -> None:
     same("coordinator", "schedule", "unpause", "nightly")
     same("coordinator", "schedule", "remove", "nightly")
     same("coordinator", "doctor")
-    worker = printed("workers", "list")[0]
+    worker = printed("workers", "list")["workers"][0]
     same("workers", "drain", worker["id"])
     assert tried == set(examples) - {"workers roll"}, "a roll needs a supervisor: tests/e2e/test_roll.py"
+
+
+VIEWS = (Path(__file__).parents[2] / "docs" / "reference" / "views.md").read_text()
+
+
+def fields_of(heading: str) -> set[str]:
+    """Return the fields that a table of the page about views documents."""
+    text = re.split(rf"^##+ {heading}$", VIEWS, flags=re.MULTILINE)[1]
+    table = re.split(r"^##", text, maxsplit=1, flags=re.MULTILINE)[0]
+    return {
+        name for cell in re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)
+    }
+
+
+def test_lists_are_objects_whose_fields_the_page_about_views_has(server: None) -> None:
+    printed("coordinator", "enqueue", "report", "topic=tides", "--wait")
+    printed("coordinator", "enqueue", "nobody", "--delay", "100")
+    printed("coordinator", "schedule", "set", "nightly", "0 2 * * *", "report", "topic=tides")
+    done, later = sorted(printed("coordinator", "runs")["runs"], key=lambda run: str(run["status"]))
+    assert set(done) == set(later) == fields_of("RunView") | {"attempt"}, "a field without a value is null"
+    assert later["ended"] is None
+    assert set(done["counters"]) == {"life", "attempt", "epoch", "releases", "recoveries", "strikes", "failures"}
+    assert set(printed("coordinator", "show", later["id"])) == set(later) | {"result"}
+    (dry,) = printed("coordinator", "cancel", later["id"], "--dry-run")["runs"]
+    assert set(dry) == set(later)
+    assert set(printed("workers", "list")["workers"][0]) == fields_of("WorkerView")
+    assert set(printed("coordinator", "schedule", "list")["schedules"][0]) == fields_of("ScheduleView")
+    assert set(printed("coordinator", "status")) == fields_of("Overview")
+    assert printed("coordinator", "runs", "--kind", "nothing") == {"runs": []}
+
+
+def test_an_error_is_one_json_object_on_stderr(server: None) -> None:
+    for words, code, kind in (
+        (["show", "0" * 20 + "-00"], 3, "NotFound"),
+        (["show", "nonsense"], 2, "BadName"),
+        (["runs", "--colour"], 2, "UsageError"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "coordinator.cli", *words, "--json"], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (code, "")
+        error = json.loads(done.stderr)["error"]
+        assert error["type"] == kind
+        assert error["message"]
+
+
+def test_the_dry_run_of_a_cancelled_tree_lists_the_runs_below(server: None) -> None:
+    with Client() as client:
+        root = client.enqueue("nobody", delay=100)
+        child = client.enqueue("nobody", delay=100, parent=root.id)
+        grandchild = client.enqueue("nobody", delay=100, parent=child.id)
+        client.enqueue("nobody", delay=100)
+        tree = [root.id, child.id, grandchild.id]
+        assert [run["id"] for run in printed("coordinator", "cancel", root.id, "--tree", "--dry-run")["runs"]] == tree
+        assert [run["id"] for run in printed("coordinator", "cancel", root.id, "--dry-run")["runs"]] == [root.id]
+        assert {handle.view().status for handle in (root, child, grandchild)} == {"delayed"}
+
+
+@pytest.mark.parametrize("program", ["coordinator", "workers"])
+def test_every_command_has_h_and_the_programs_have_completion(program: str) -> None:
+    for words in (["-h"], ["list" if program == "workers" else "runs", "-h"]):
+        done = CliRunner().invoke(APPS[program], words)
+        assert (done.exit_code, "Usage" in done.stdout) == (0, True), words
+    assert "--install-completion" in CliRunner().invoke(APPS[program], ["--help"]).stdout
+
+
+def test_a_misspelt_kind_is_answered_with_the_kind_that_is_meant(server: None) -> None:
+    done = CliRunner().invoke(APPS["coordinator"], ["enqueue", "reprot"], catch_exceptions=False)
+    assert "did you mean 'report'?" in done.stderr
+
+
+def test_the_list_of_schedules_names_the_time_zone_of_the_next_fire_time(server: None) -> None:
+    printed("coordinator", "schedule", "set", "nightly", "0 2 * * *", "report", "topic=a", "--tz", "Europe/Berlin")
+    with Client() as client:
+        wait_until(lambda: client.schedules()[0].next is not None, "a coordinator to compute the next fire time")
+    done = CliRunner().invoke(APPS["coordinator"], ["schedule", "list"], catch_exceptions=False)
+    assert "02:00:00 Europe/Berlin (in " in done.stdout

@@ -111,7 +111,7 @@ def list_workers(context: CommandContext) -> None:
     """List the workers that have a lease, or whose runs were not recovered yet."""
     with context.connect() as client:
         found = client.workers()
-    context.answer(found, workers_table(found) if found else Text("no workers"))
+    context.answer({"workers": found}, workers_table(found) if found else Text("no workers"))
 
 
 command(app)(cli_fleet.roll)

@@ -80,6 +80,14 @@ def cancel_tree(namespace: OpenNamespace, id: str, grace: float) -> Plan[dict[st
     return {id: status, **below}
 
 
+def list_below(namespace: OpenNamespace, ids: Sequence[str]) -> Plan[list[str]]:
+    """Return the ids of all runs below some runs: the runs that `cancel_tree` would cancel too."""
+    for id in ids:
+        yield from namespace.keys(id)
+    space = yield from namespace.space()
+    return (yield from tree_plans.list_below(space, ids))
+
+
 def revive(namespace: OpenNamespace, id: str, from_start: bool) -> Plan[None]:
     """Queue a failed, dead or cancelled run again.
 

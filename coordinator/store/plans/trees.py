@@ -64,6 +64,24 @@ def cancel_below(
     return found
 
 
+def list_below(space: Namespace, roots: Sequence[str]) -> Generator[list[Request], Any, list[str]]:
+    """Return the ids of every run below some runs, without the runs themselves. Nothing is changed."""
+    found: dict[str, None] = {}
+    left = list(roots)
+    while left:
+        batch, left = left[:PAGE], left[PAGE:]
+        open_sets = [(keys, id, 0) for id in batch for keys in space.everywhere()]
+        while open_sets:
+            scans = [read(keys.at, "SSCAN", keys.children(id), at, "COUNT", PAGE) for keys, id, at in open_sets]
+            pages = require_all((yield [*scans]))
+            fresh = dict.fromkeys(text(member) for _, members in pages for member in members)
+            left += [id for id in fresh if id not in found]
+            found |= fresh
+            cursors = [int(cursor) for cursor, _ in pages]
+            open_sets = [(keys, id, at) for (keys, id, _), at in zip(open_sets, cursors, strict=True) if at]
+    return [id for id in found if id not in set(roots)]
+
+
 def block_children(space: Namespace, runs: Sequence[CancelledNode]) -> Generator[list[Request], Any, None]:
     """Make every partition refuse new children of these runs."""
     yield from _block(space, runs, again=False)

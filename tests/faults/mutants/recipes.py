@@ -995,4 +995,32 @@ MUTANTS = [
         "    if not cuts:\n        return Matrix(0, result, expected)\n        raise AssertionError(",
         "tests/unit/handlers/test_conversion.py::test_a_handler_without_a_cut_fails_the_crash_matrix",
     ),
+    Mutant(
+        "characters that rewrite the terminal are printed",
+        "coordinator/views/table.py",
+        "        return Text(clean(cell))",
+        "        return Text(cell)",
+        "tests/unit/cli/test_cli_show.py::test_names_and_ids_are_never_read_as_markup_and_never_rewrite_the_terminal",
+    ),
+    Mutant(
+        "a log line may contain control characters",
+        "coordinator/logs.py",
+        "message = clean(record.getMessage())",
+        "message = record.getMessage()",
+        "tests/unit/cli/test_cli_logs.py::test_control_characters_do_not_reach_the_log",
+    ),
+    Mutant(
+        "a field without a value is left out of the JSON",
+        "coordinator/views/json_data.py",
+        'return {**_fields(value), "attempt": value.attempt}',
+        'return {k: v for k, v in {**_fields(value), "attempt": value.attempt}.items() if v is not None}',
+        "tests/integration/test_docs_json.py::test_lists_are_objects_whose_fields_the_page_about_views_has",
+    ),
+    Mutant(
+        "the dry run of a tree lists only its root",
+        "coordinator/cli/changes.py",
+        "        if self.change.tree:",
+        "        if self.change.tree and not named:",
+        "tests/integration/test_docs_json.py::test_the_dry_run_of_a_cancelled_tree_lists_the_runs_below",
+    ),
 ]

@@ -258,12 +258,16 @@ async def test_retry_later_retries_without_a_policy(here, caplog):
 
     here.worker(runs)
     id = await here.enqueue("busy")
+    said: list[logging.LogRecord] = []
     with caplog.at_level(logging.INFO):
         assert await here.outcome(id) == "delayed"
+        await eventually(
+            lambda: said.extend(one for one in caplog.records if "is retried in 500.0 s" in one.getMessage()) or said,
+            "the log line about the retry",
+        )
+    assert {one.levelname for one in said} == {"INFO"}
     assert 400 < here.due_in(id) <= 500
     assert here.counters(id).failures == 0
-    said = [record.levelname for record in caplog.records if "is retried in 500.0 s" in record.getMessage()]
-    assert said == ["INFO"]
     await here.make_due(id)
     await here.until(id, "completed")
     assert here.result(id) == "retry"

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import re
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -68,3 +69,15 @@ def test_messages_below_the_level_are_not_printed() -> None:
     stream = said(as_json=False, level=logging.WARNING)
     logging.getLogger("x").info("hush")
     assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("formatter", [logs.Lines(), logs.JsonLines()], ids=["lines", "json"])
+def test_control_characters_do_not_reach_the_log(formatter):
+    worst = "a\x1b[2Jb\x9bc\u202ed\re"
+    record = logging.makeLogRecord({"msg": "said %s", "args": (worst,), "levelname": "INFO", "field": worst})
+    try:
+        raise ValueError(worst)
+    except ValueError:
+        record.exc_info = sys.exc_info()
+    text = formatter.format(record)
+    assert not [c for c in text if not c.isprintable() and c not in "\n\t"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from coordinator.model.run import Counters, Failure, Note, RunView, Status
+from coordinator.model.run import AttemptRecord, Counters, Failure, Note, RunView, Status
 from coordinator.views.formatting import format_duration
 from coordinator.views.json_data import to_json_data
 from coordinator.views.namespace_display import status_summary, workers_table
@@ -81,7 +81,7 @@ def test_views_and_other_values_become_json() -> None:
     value = {"run": RUN, "worker": WORKER, "odd": (b"\xff", NOW, {Status.DEAD: 1}, None)}
     plain = json.loads(json.dumps(to_json_data(value)))
     assert plain["odd"] == ["/w==", "2026-01-01T00:00:00+00:00", {"dead": 1}, None]
-    assert (plain["run"]["attempt"], plain["run"]["status"], "ended" in plain["run"]) == (1, "running", False)
+    assert (plain["run"]["attempt"], plain["run"]["status"], plain["run"]["ended"]) == (1, "running", None)
 
 
 def test_process_is_one_row_for_all_its_partitions() -> None:
@@ -156,3 +156,40 @@ def test_time_of_a_completed_run_includes_all_its_attempts() -> None:
 )
 def test_phase_is_named_as_in_its_handler(field: str, name: str) -> None:
     assert phase_label(field) == name
+
+
+def test_names_and_ids_are_never_read_as_markup_and_never_rewrite_the_terminal() -> None:
+    worst = "[/x]\x1b[2J\x9b1m\u202etxt\r"
+    overview = replace(OVERVIEW, queues={f"{worst}:{worst}@0": 1}, paused=(f"kind:{worst}",))
+    worker = replace(WORKER, id=worst, host=worst, fleet=worst, code=worst)
+    view = replace(RUN, id=worst, kind=worst, queue=worst, owner=worst, key=worst, parent=worst, code=worst)
+    view = replace(view, inputs={worst: [worst]}, meta={worst: worst}, note=Note(worst, 1, 2), unreadable=worst)
+    for shown_part in (
+        status_summary(overview, f"redis://{worst}"),
+        workers_table([worker]),
+        runs_table([view], NOW.timestamp()),
+        run_details(view, NOW.timestamp(), suggest_kind(replace(view, status=Status.QUEUED), [worker])),
+    ):
+        text = shown(shown_part)
+        assert "[/x]\\x1b[2J\\x9b1m\\u202e" in text or "[/x]\\u001b[2J" in text
+        assert not [c for c in text if not c.isprintable() and c != "\n"]
+
+
+def test_rejected_attempts_are_not_shown_as_recoveries() -> None:
+    def ended(how: str) -> AttemptRecord:
+        return AttemptRecord(how, 1, 1, NOW, NOW, None, 0, 0, 0, "w-1", "c1", "", None)
+
+    counters = Counters(life=1, attempt=4, recoveries=3)
+    view = replace(RUN, counters=counters, story=(ended("rejected"), ended("rejected"), ended("recovered")))
+    text = shown(run_details(view, NOW.timestamp()))
+    assert "4, 1 recovery, 2 rejections" in text
+    elsewhere = replace(view, counters=replace(counters, recoveries=1))  # a server that counts only lost workers
+    assert "4, 1 recovery, 2 rejections" in shown(run_details(elsewhere, NOW.timestamp()))
+
+
+def test_tables_are_readable_in_80_columns() -> None:
+    view = replace(RUN, id="01m7m2qa992e485k3221-00", kind="research", why="x" * 200, status=Status.QUEUED)
+    lines = shown(runs_table([view], NOW.timestamp()), width=80).splitlines()
+    assert len(lines) == 2
+    assert all(len(line.rstrip()) <= 80 for line in lines)
+    assert lines[1].startswith("01m7m2qa992e485k3221-00  research")
