@@ -219,6 +219,8 @@ def test_second_signal_skips_the_grace_period(stage: Stage, client: Client) -> N
     assert stop(fleet, timeout=60) == 0
     view = handle.view()
     assert (view.status, view.counters.strikes, view.counters.releases) == (Status.QUEUED, 0, 1)
+    assert "s of grace; a second signal skips the grace" in stage.logs()
+    assert "to release their runs without grace; a process that has not ended in 45 s is killed" in stage.logs()
 
 
 def test_interrupt_of_the_process_group_shuts_down_in_order(stage: Stage, client: Client) -> None:

@@ -50,7 +50,7 @@ class ChildPool:
         self.current: dict[int, ChildProcess] = {}  # child slot -> the process that works there
         self.stopping, self.exit_codes = asyncio.Event(), list[int]()
         self._successors: dict[int, ChildProcess] = {}
-        self._grace, self._exit_timeout, self._hurried = grace, exit_timeout, False
+        self.grace, self._exit_timeout, self._hurried = grace, exit_timeout, False
         self._numbers = itertools.count()
         self._supervisions: set[asyncio.Task[None]] = set()
 
@@ -64,6 +64,17 @@ class ChildPool:
         self.stopping.set()
         for child in self.children.values():
             self._stop_child(child)
+
+    def describe_wait(self) -> str:
+        """Return what a stop without grace still waits for, and for how long at most."""
+        pids = [str(child.pid) for child in self.children.values() if child.alive]
+        if not pids:
+            return "no worker process is left"
+        those = f"worker process {pids[0]}" if len(pids) == 1 else f"worker processes {', '.join(pids)}"
+        return (
+            f"waiting for {those} to release their runs without grace; a process that has not ended in "
+            f"{self._exit_timeout:g} s is killed, and its runs are requeued"
+        )
 
     def _stop_child(self, child: ChildProcess) -> None:
         if self._hurried:
@@ -209,7 +220,7 @@ class ChildPool:
 
         loop.add_reader(child.reports, read_reports)
         ended = asyncio.create_task(child.process.wait())
-        overdue = asyncio.create_task(child.wait_until_overdue(self._grace, self._exit_timeout, self.clock))
+        overdue = asyncio.create_task(child.wait_until_overdue(self.grace, self._exit_timeout, self.clock))
         try:
             await asyncio.wait({ended, overdue}, return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():

@@ -92,10 +92,12 @@ class Supervisor:
     def stop(self) -> None:
         """Drain all worker processes. The second call skips the grace."""
         if self.stopping:
-            logger.info("stopping now: the workers release their runs without waiting for the grace")
+            logger.info("stopping now: %s", self.pool.describe_wait())
         elif self.children:
             logger.info(
-                "stopping: draining %s; a second signal skips the grace", _count(len(self.children), "worker process")
+                "stopping: draining %s, which have up to %g s of grace; a second signal skips the grace",
+                _count(len(self.children), "worker process"),
+                self.pool.grace,
             )
         self.pool.stop()
 
