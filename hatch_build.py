@@ -19,6 +19,7 @@ class DescriptionHook(MetadataHookInterface):
     """Sets `readme` when the package is built."""
 
     def update(self, metadata: dict) -> None:
+        """Set the description."""
         home = str(self.config.get("home", "")).rstrip("/")
         text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
         metadata["readme"] = {"content-type": "text/markdown", "text": description(text, home)}
