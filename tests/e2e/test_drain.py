@@ -202,5 +202,5 @@ def test_a_deploy_repeats_no_turn_of_a_handler_that_flushes_at_the_end_of_each_t
     for handle in handles:
         assert handle.result(120) == list(range(turns)), "a turn was repeated"
     assert any(handle.view().attempt > 1 for handle in handles)
-    cost_nothing(handles)
+    assert_no_cost(handles)
     assert stop(fleet) == 0
