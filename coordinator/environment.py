@@ -1,6 +1,6 @@
 """The environment variables that configure the product. Only this module reads them.
 
-It is below the encoding, which needs RUNS_COMPRESS, and below config.py, which needs the others.
+The module imports nothing of the library, so that both the encoding (RUNS_COMPRESS) and config.py (the others) can import it.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class TreeCancelled(Refused):
 
 
 class Changed(Refused):
-    """The run has changed since the call began: it was revived, or it has not ended any more. Read it again, and decide anew."""
+    """The run has changed since the call began: for example, another client has revived it. Read the run again, then decide."""
 
 
 class NotConfigured(Refused):
@@ -101,7 +101,7 @@ class Unconfirmed(CoordinatorError):
 
 
 class RunFailed(CoordinatorError):
-    """The run failed: its handler raised and was not retried again, or its critic killed it.
+    """The run failed: its handler raised and was not retried again, or it was killed at a deadline.
 
     `revive` requeues the run, from its checkpoint or from the start.
 

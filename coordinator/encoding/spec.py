@@ -60,7 +60,7 @@ def read_spec(spec: bytes, place: str = "spec") -> tuple[dict[str, Any], dict[st
 
 
 def digest_inputs(inputs: Mapping[str, Any]) -> str:
-    """Return a digest that is equal for equal inputs, in whatever order their names are. It is kept beside an idempotency key."""
+    """Return a digest of the inputs, to be stored with an idempotency key. The order of the names does not matter."""
     return hashlib.blake2b(encode(_ordered(inputs), "inputs"), digest_size=16).hexdigest()
 
 

@@ -170,7 +170,7 @@ def partition_for(text: str, partitions: int) -> int:
 
 
 def route(queue: str, kind: str, schema: int) -> str:
-    """Return the route of a run: workers listen to routes, and each has a ready queue."""
+    """Return the route of a run. Each route has a ready queue, and workers claim runs from the routes of their handlers."""
     return f"{queue}:{kind}@{schema}"
 
 

@@ -25,8 +25,8 @@ from coordinator.model.run import id_from
 LATE_MS = (
     60_000  # a fire time that is older counts as missed; coordinators are replaced and servers restart within this time
 )
-MOST_MISSED = 100  # missed fire times that are caught up with, the newest ones
-FIRE_TIMES_PER_STEP = 100  # fire times of one schedule that are decided in one go
+MOST_MISSED = 100  # how many missed fire times are caught up at most; the newest ones count
+FIRE_TIMES_PER_STEP = 100  # fire times of one schedule that one call handles
 SHORTEST, LONGEST = 1.0, 366 * 86_400.0
 _EVERY = re.compile(r"every\s+(\d+(?:\.\d+)?)\s*(s|m|min|h|d)", re.I)
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}

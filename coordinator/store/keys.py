@@ -22,6 +22,7 @@ class Tag(str):
     replicas: int
 
     def __new__(cls, text: str, replicas: int = 0) -> Tag:
+        """Create a tag with its number of replicas."""
         tag = super().__new__(cls, text)
         tag.replicas = replicas
         return tag

@@ -187,7 +187,7 @@ def test_stop_while_the_server_is_gone_ends_immediately(
     stage = make_stage(server)
     server.kill()
     fleet = start(stage)
-    wait_until(lambda: "trying for" in stage.logs(), "the fleet waits for the server")
+    wait_until(lambda: "retrying for" in stage.logs(), "the fleet waits for the server")
     before = stage.now()
     fleet.send_signal(signal.SIGTERM)
     assert fleet.wait(25) == 0, stage.logs()

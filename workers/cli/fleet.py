@@ -1,6 +1,6 @@
 """The commands that send a request to a running fleet, from any machine: roll and drain.
 
-The request is stored on the server. The supervisors and workers carry it out, also if the command ends before.
+The request is stored on the server. The supervisors and workers carry it out, even if the command has ended before.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ class ChildPool:
         finally:
             overdue.cancel()
             loop.remove_reader(child.reports)
-        child.read_reports()  # its last words
+        child.read_reports()  # the last reports of the process may still be in the pipe
         if overdue.done():
             child.lifecycle.record_overdue_kill()
         child.lifecycle.record_exit()

@@ -116,7 +116,7 @@ class ChildLifecycle:
         self._apply(ChildEvent.KILLED_AS_BLOCKED)
 
     def record_exit(self) -> None:
-        """Record that the process has ended and that its last words were read."""
+        """Record that the process has ended and that the supervisor has read its last reports."""
         self._apply(ChildEvent.EXITED)
 
     def record_empty(self) -> None:

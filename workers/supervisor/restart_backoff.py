@@ -36,7 +36,7 @@ class RestartBackoff:
 def failed_to_start(*, left: bool, ready: bool, held_runs: int, seconds: float) -> bool:
     """Return True if a process ended as soon as it started and no run is to blame.
 
-    If a run is to blame, the strikes of that run end the crashes: no wait is needed.
+    A run that crashes its process gets a strike each time and is dead after the third one, so such crashes need no wait.
 
     Args:
         left: the process drained and held no run any more.

@@ -132,7 +132,7 @@ class Supervisor:
         try:
             return await self._try_to_enter(SILENT_CONNECT_SECONDS)
         except (Unreachable, Unconfirmed) as error:
-            logger.warning("%s; trying for %.0f s", error, timeout)
+            logger.warning("%s; retrying for %.0f s", error, timeout)
         try:
             return await self._try_to_enter(timeout)
         except (Unreachable, Unconfirmed):

@@ -128,7 +128,7 @@ def reading(plan: Plan[T]) -> Plan[T]:
 
 
 def as_reading_error(error: Exception) -> Exception:
-    """Return the error to raise for a read that failed with this error."""
+    """Return Unreachable instead of Unconfirmed, and every other error unchanged."""
     return Unreachable(str(error).partition(";")[0]) if isinstance(error, Unconfirmed) else error
 
 

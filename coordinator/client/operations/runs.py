@@ -111,7 +111,8 @@ def revive(namespace: OpenNamespace, id: str, from_start: bool) -> Plan[None]:
         raise NotFound(f"run {id} can't be revived: its inputs were not kept (retention=0)")
     digest = digest_inputs(read_spec(spec, f"the spec of run {id}")[0]) if once else ""
     life = read_counters(id, counters).life
-    if cancel and ended:  # before the run can be claimed, so that none of its enqueues is refused
+    if cancel and ended:
+        # Do this first: the revived run may be claimed immediately, and the server would refuse the children that it enqueues.
         space = yield from namespace.space()
         yield from tree_plans.unblock_children(space, CancelledNode(id, life))
     answer = yield from client_plans.revive(

@@ -16,7 +16,7 @@ from coordinator.store.replies import pairs, text, word
 from coordinator.store.script import Call, Request, read
 from coordinator.store.scripts import FIRE, PAUSE_SCHEDULE, POSTPONE, SCHEDULE, UNSCHEDULE, UPCOMING
 
-TRIES = 20  # of one change, while other users change the same schedule
+TRIES = 20  # how often a change is tried while other clients change the same schedule
 PAGE = 500
 
 

@@ -1,4 +1,4 @@
--- trim: take ended runs whose retention is over, and old entries of aside, from their lists.
+-- trim: remove ended runs whose retention is over, and old entries of aside, from their lists.
 -- Role: coordinator
 -- Keys: aside, ended, namespace
 -- ARGV: now, cap

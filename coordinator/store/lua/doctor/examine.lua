@@ -1,5 +1,5 @@
 -- examine: answer what is wrong with runs. A run that does not exist has no faults.
--- Protects: one look is one moment, so that a run that moves from one place to another is never seen in none or in both.
+-- Protects: all places are read in one step, so that a run that moves between two places is never seen in none or in both.
 -- Role: coordinator
 -- Keys: ckpt, deadlines, delayed, ended, live, owned, ready, routes, run, suspect, workers
 -- ITEM: id

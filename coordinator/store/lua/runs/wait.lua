@@ -1,5 +1,5 @@
 -- wait: answer how a run ended, or register a client that is woken when it ends.
--- Protects: the look and the registration are one step, so that no ending between them is missed.
+-- Protects: the check and the registration are one step, so that no ending between them is missed.
 -- Role: producer
 -- Keys: run, waiters
 -- ARGV: id, client, ttl

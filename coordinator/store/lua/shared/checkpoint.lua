@@ -48,7 +48,7 @@ local function plan_delta(id, delta)
   if fresh and base > 0 then return nil, 'gap' end
   if not fresh and (base > head.length or (acked == 0 and base > 0)) then return nil, 'gap' end
   return {
-    -- whole: an owner for which nothing is acknowledged sends everything. It replaces the checkpoint that is stored here.
+    -- whole: no save of this owner was acknowledged yet, so it sent its whole checkpoint. That replaces the stored one.
     id = id, head = head, fresh = fresh, whole = head ~= nil and acked == 0, seq = seq, generation = generation,
     base = base, count = count, chunk = chunk, iteration = iteration, schema = schema, set_state = state_mode == 'set',
     state = state, phases = phases, drop = drop, note = note, unfinished = unfinished,
