@@ -91,7 +91,7 @@ class Coordinator:
         try:
             return await self._try_to_enter(wire, QUIET_SECONDS)
         except (Unreachable, Unconfirmed) as error:
-            log.warning("%s; trying for %.0f s", error, self._settings.timeout)
+            log.warning("%s; retrying for %.0f s", error, self._settings.timeout)
         try:
             return await self._try_to_enter(wire, self._settings.timeout)
         except (Unreachable, Unconfirmed):

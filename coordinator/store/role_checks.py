@@ -12,12 +12,12 @@ from coordinator.errors import NotConfigured, Unconfirmed, Unreachable
 from coordinator.store.keys import Keys
 from coordinator.store.script import Request
 from coordinator.store.scripts import HEARTBEAT, UPCOMING, VIEW, WAIT
-from coordinator.store.server_checks import Finding
+from coordinator.store.server_checks import ServerProblem
 
 NOBODY = "0" * 32  # the id of a run, worker or client that does not exist
 
 
-def examine_roles(namespace: str) -> Generator[list[Request], Any, tuple[list[str], list[Finding]]]:
+def examine_roles(namespace: str) -> Generator[list[Request], Any, tuple[list[str], list[ServerProblem]]]:
     """Run one script of each role, about a run and a worker that do not exist.
 
     Returns:
@@ -35,7 +35,7 @@ def examine_roles(namespace: str) -> Generator[list[Request], Any, tuple[list[st
         "read-only": VIEW.call(at, id=NOBODY),
     }
     replies = dict(zip(probes, (yield list(probes.values())), strict=True))
-    roles, refusals, found = [], list[str](), list[Finding]()
+    roles, refusals, found = [], list[str](), list[ServerProblem]()
     for role, reply in replies.items():
         if isinstance(reply, (Unreachable, Unconfirmed)):
             raise Unreachable(str(reply).partition(";")[0])
@@ -44,7 +44,7 @@ def examine_roles(namespace: str) -> Generator[list[Request], Any, tuple[list[st
         elif isinstance(reply, NotConfigured) and "lacks rights" in str(reply):
             refusals.append(str(reply))
         else:
-            found.append(Finding(str(reply), refused=True))
+            found.append(ServerProblem(str(reply), refused=True))
     if refusals and not roles:
-        found.append(Finding(f"no role can be used: {refusals[0]}", refused=True))
+        found.append(ServerProblem(f"no role can be used: {refusals[0]}", refused=True))
     return roles, list(dict.fromkeys(found))  # the scripts of all roles may fail for the same reason

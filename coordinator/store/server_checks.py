@@ -33,7 +33,7 @@ _QUESTIONS = (("INFO",), ("CONFIG", "GET", "appendfsync"), ("TIME",))
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ServerProblem:
     """A sentence about the server. If `refused` is True, the server can't be used as it is."""
 
     sentence: str
@@ -63,7 +63,7 @@ def examine(
     durability: str | None = None,
     now: Callable[[], float] | None = None,
     partitions: int | None = None,
-) -> Generator[Request | list[Request], Any, list[Finding]]:
+) -> Generator[Request | list[Request], Any, list[ServerProblem]]:
     """Check the server, and return what was found. Nothing is written.
 
     Args:
@@ -99,7 +99,7 @@ def examine(
         lines, wanted = _lines(info), replace(wanted, between=between)
     found = findings(lines, _setting(fsync), wanted, _time(clock))
     if isinstance(clock, NotConfigured):
-        found.append(Finding(str(clock), refused=True))  # scripts take their time from the server
+        found.append(ServerProblem(str(clock), refused=True))  # scripts take their time from the server
     if followed and lines is not None and lines.get("cluster_enabled") == "1":
         space = Namespace(namespace, int(known.get("partitions", partitions or 1)), level)
         found += yield from _other_nodes(space, wanted, now)
@@ -124,7 +124,7 @@ def _look(at: str, *, fail_fast: bool = False) -> list[Request]:
 
 def _other_nodes(
     space: Namespace, wanted: Wanted, now: Callable[[], float] | None
-) -> Generator[list[Request], Any, list[Finding]]:
+) -> Generator[list[Request], Any, list[ServerProblem]]:
     """Check the other masters of a Cluster, with partitions or without: a hash slot may move to any of them.
 
     A master that can't be reached is a finding, and the others are still checked.
@@ -135,19 +135,19 @@ def _other_nodes(
         [question for at in others.values() for question in _look(at, fail_fast=True)], now
     )
     wanted = replace(wanted, between=between)
-    found: list[Finding] = []
+    found: list[ServerProblem] = []
     for number, name in enumerate(others):
         info, fsync, clock = replies[number * len(_QUESTIONS) :][: len(_QUESTIONS)]
         if isinstance(info, (Unreachable, Unconfirmed)):
             reason = str(info).partition(";")[0]
-            found.append(Finding(f"{name} can't be reached; its runs wait until it is back: {reason}"))
+            found.append(ServerProblem(f"{name} can't be reached; its runs wait until it is back: {reason}"))
             continue
         its = findings(_lines(info), _setting(fsync), wanted, _time(clock))
         found += [replace(finding, sentence=f"on {name}: {finding.sentence}") for finding in its]
     return found
 
 
-def refuse(found: list[Finding]) -> None:
+def refuse(found: list[ServerProblem]) -> None:
     """Raise NotConfigured for the first finding that refuses the server, if there is one."""
     for finding in found:
         if finding.refused:
@@ -180,7 +180,7 @@ def _time(reply: Any) -> float | None:
 
 def findings(
     info: Mapping[str, str] | None, appendfsync: str | None, wanted: Wanted, clock: float | None = None
-) -> list[Finding]:
+) -> list[ServerProblem]:
     """Return what is wrong with a server, or worth a warning.
 
     Args:
@@ -192,7 +192,9 @@ def findings(
     found = _skew(clock, wanted.between)
     if info is None:
         return [
-            Finding("the server does not let this user run INFO: its role, eviction and persistence were not checked"),
+            ServerProblem(
+                "the server does not let this user run INFO: its role, eviction and persistence were not checked"
+            ),
             *found,
         ]
     if wanted.followed and _is_replica(info):
@@ -206,32 +208,32 @@ def findings(
     ]  # fmt: skip
 
 
-def _version(info: Mapping[str, str]) -> list[Finding]:
+def _version(info: Mapping[str, str]) -> list[ServerProblem]:
     product = "valkey" if "valkey_version" in info else "redis"
     version = info.get(f"{product}_version", "")
     oldest = OLDEST[product]
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers and numbers < oldest:
         return [
-            Finding(
+            ServerProblem(
                 f"the server is {product} {version}: version {oldest[0]}.{oldest[1]} or newer is needed", refused=True
             )
         ]
     return []
 
 
-def _role(info: Mapping[str, str], wanted: Wanted) -> list[Finding]:
+def _role(info: Mapping[str, str], wanted: Wanted) -> list[ServerProblem]:
     if not _is_replica(info):
         return []
     master = f"{info.get('master_host', '?')}:{info.get('master_port', '?')}"
     if wanted.followed:
         return [
-            Finding(
+            ServerProblem(
                 f"the node that was asked is now a replica of {master}: there was a failover, and the client follows it"
             )
         ]
     return [
-        Finding(
+        ServerProblem(
             f"the server is a replica of {master} and accepts no writes: use "
             "the address of its primary, or promote it with REPLICAOF NO ONE",
             refused=True,
@@ -239,11 +241,11 @@ def _role(info: Mapping[str, str], wanted: Wanted) -> list[Finding]:
     ]
 
 
-def _lonely(info: Mapping[str, str], wanted: Wanted) -> list[Finding]:
+def _lonely(info: Mapping[str, str], wanted: Wanted) -> list[ServerProblem]:
     if wanted.followed or info.get("cluster_enabled") != "1":
         return []
     return [
-        Finding(
+        ServerProblem(
             "the server is a node of a Cluster, but the URL is that of a single server: the client follows neither a failover nor "
             "a hash slot that moves; use redis+cluster://"
         )
@@ -257,12 +259,12 @@ def _remedy(setting: str, can_configure: bool) -> str:
     return f"let its administrator set {setting} (this user may not run CONFIG; a managed server has parameters for it)"
 
 
-def _eviction(info: Mapping[str, str], can_configure: bool) -> list[Finding]:
+def _eviction(info: Mapping[str, str], can_configure: bool) -> list[ServerProblem]:
     policy = info.get("maxmemory_policy", "noeviction")
     if policy == "noeviction":
         return []
     return [
-        Finding(
+        ServerProblem(
             f"the server may evict runs when its memory is full (maxmemory-policy {policy}): "
             f"{_remedy('maxmemory-policy noeviction', can_configure)}",
             refused=True,
@@ -270,19 +272,19 @@ def _eviction(info: Mapping[str, str], can_configure: bool) -> list[Finding]:
     ]
 
 
-def _memory(info: Mapping[str, str], can_configure: bool) -> list[Finding]:
+def _memory(info: Mapping[str, str], can_configure: bool) -> list[ServerProblem]:
     used, limit = int(info.get("used_memory", "0")), int(info.get("maxmemory", "0"))
     system = int(info.get("total_system_memory", "0"))
     if limit and used > LITTLE_MEMORY * limit:
         return [
-            Finding(
+            ServerProblem(
                 f"{used / limit:.0%} of the server's memory is in use; when it is full, the server accepts no more runs: "
                 f"{_remedy('maxmemory to more', can_configure)}, or let runs end"
             )
         ]
     if not limit and system and used > LITTLE_MEMORY * system:
         return [
-            Finding(
+            ServerProblem(
                 f"the server uses {used / system:.0%} of its machine's memory and has no limit, so the system may kill it: "
                 f"{_remedy('maxmemory', can_configure)}, or add memory"
             )
@@ -290,7 +292,7 @@ def _memory(info: Mapping[str, str], can_configure: bool) -> list[Finding]:
     return []
 
 
-def _skew(clock: float | None, between: tuple[float, float] | None) -> list[Finding]:
+def _skew(clock: float | None, between: tuple[float, float] | None) -> list[ServerProblem]:
     if clock is None or between is None:
         return []
     skew = clock - min(max(clock, between[0]), between[1])
@@ -298,19 +300,19 @@ def _skew(clock: float | None, between: tuple[float, float] | None) -> list[Find
         return []
     ahead = "ahead of" if skew > 0 else "behind"
     return [
-        Finding(
+        ServerProblem(
             f"the server's clock is {abs(skew):.0f} s {ahead} this machine's: absolute times (at=, schedules) follow the "
             "server's clock; synchronize both with NTP"
         )
     ]
 
 
-def _persistence(info: Mapping[str, str], appendfsync: str | None, durability: str) -> list[Finding]:
+def _persistence(info: Mapping[str, str], appendfsync: str | None, durability: str) -> list[ServerProblem]:
     if durability in ("none", "managed"):  # nothing is promised, or the server's operator promises it
         return []
     if info.get("aof_enabled", "1") != "1":
         return [
-            Finding(
+            ServerProblem(
                 f"the namespace promises durability {durability!r}, but the server's append-only file is off: "
                 f"{_remedy('appendonly yes', appendfsync is not None)}, or create the namespace with 'coordinator init "
                 "--durability none', or with '--durability managed' if the server keeps its data durable in another way "
@@ -320,16 +322,16 @@ def _persistence(info: Mapping[str, str], appendfsync: str | None, durability: s
         ]
     found = []
     if info.get("aof_last_write_status", "ok") != "ok":
-        found.append(Finding("the server's last write to its append-only file failed: check its disk"))
+        found.append(ServerProblem("the server's last write to its append-only file failed: check its disk"))
     if durability == "synced" and appendfsync is None:
         found.append(
-            Finding(
+            ServerProblem(
                 "the server does not let this user run CONFIG GET: whether appendfsync is always, as promised, was not checked"
             )
         )
     elif durability == "synced" and appendfsync != "always":
         found.append(
-            Finding(
+            ServerProblem(
                 f"the namespace promises durability 'synced', but the server has appendfsync {appendfsync}: "
                 f"{_remedy('appendfsync always', can_configure=True)}",
                 refused=True,
@@ -338,12 +340,12 @@ def _persistence(info: Mapping[str, str], appendfsync: str | None, durability: s
     return found
 
 
-def _replicas(info: Mapping[str, str], wanted: Wanted) -> list[Finding]:
+def _replicas(info: Mapping[str, str], wanted: Wanted) -> list[ServerProblem]:
     """Refuse to create a namespace with too few replicas. An existing one may be used: the replicas may come back."""
     needed, there = replicas_of(wanted.durability), int(info.get("connected_slaves", "0"))
     if wanted.creating and 0 < needed < there:
         return [
-            Finding(
+            ServerProblem(
                 f"the server has {there} replicas, and {wanted.durability} waits for {needed} of them: confirmed writes survive "
                 "the loss of the master, but not a failover while the master lives (SENTINEL FAILOVER, or a short "
                 "down-after-milliseconds), nor a partition that cuts off the master with some of its replicas; "
@@ -354,7 +356,7 @@ def _replicas(info: Mapping[str, str], wanted: Wanted) -> list[Finding]:
         return []
     start = "CLUSTER REPLICATE" if info.get("cluster_enabled") == "1" else "REPLICAOF"
     return [
-        Finding(
+        ServerProblem(
             f"the namespace promises {needed} replicas ({wanted.durability}), but {there} are connected: no write is confirmed "
             f"until they are; start them with {start}",
             refused=wanted.creating,
@@ -362,13 +364,13 @@ def _replicas(info: Mapping[str, str], wanted: Wanted) -> list[Finding]:
     ]
 
 
-def of_address(address: Address) -> list[Finding]:
+def of_address(address: Address) -> list[ServerProblem]:
     """Return what the address alone shows: whether the connection is encrypted."""
     open_hosts = [node.host for node in address.nodes if not _is_local(node.host)]
     if address.tls or not open_hosts:
         return []
     return [
-        Finding(
+        ServerProblem(
             f"the connection to {open_hosts[0]} is not encrypted, so others can read runs and the password: "
             f"use {address.scheme.replace('redis', 'rediss', 1)}://"
         )

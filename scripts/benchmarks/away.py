@@ -46,7 +46,7 @@ class Worker:
         self.times: Times = defaultdict(list)
 
     async def join(self) -> None:
-        member = worker_plans.Membership(self.worker, 60_000, "h", 1, "s", "f", "c", 1, (ROUTE,))
+        member = worker_plans.WorkerRecord(self.worker, 60_000, "h", 1, "s", "f", "c", 1, (ROUTE,))
         await drive_async(self._wire, worker_plans.join(self.keys, self._space.birth, member))
 
     async def work(self, seconds: float) -> None:

@@ -44,7 +44,7 @@ class Bare:
         self.number = 0
 
     def join(self, worker: str, lease_ms: int = 600_000) -> None:
-        member = worker_plans.Membership(worker, lease_ms, "host", 1, "", "default", "", 100, (ROUTE,))
+        member = worker_plans.WorkerRecord(worker, lease_ms, "host", 1, "", "default", "", 100, (ROUTE,))
         self._do(worker_plans.join(self.keys, "bench", member))
 
     def _do(self, plan: Any) -> None:

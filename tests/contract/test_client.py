@@ -49,7 +49,7 @@ from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.plans.attempts import Delta
-from coordinator.store.plans.workers import Claimed, Membership
+from coordinator.store.plans.workers import Claimed, WorkerRecord
 from coordinator.store.replies import pairs
 from coordinator.store.script import read
 from coordinator.store.transport.wire import Plan, Wire, drive
@@ -78,7 +78,7 @@ class Shop:
         return drive(self.wire, plan)
 
     def join(self, *routes: str, worker: str = "w") -> None:
-        member = Membership(worker, 15_000, "host", 7, "", "fleet", "v1", 10, routes)
+        member = WorkerRecord(worker, 15_000, "host", 7, "", "fleet", "v1", 10, routes)
         for keys in self.space.everywhere():
             word = self.do(worker_plans.join(keys, self.space.birth, member))
             if word == "mismatch":

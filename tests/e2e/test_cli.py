@@ -277,7 +277,7 @@ def test_show_names_an_unknown_kind_and_suggests_a_similar_one(shell: Shell) -> 
     assert "no live worker handles kind 'reserch'" in shell("show", id).out
     wire = Wire(address(shell.url))
     space = drive(wire, namespace_plans.create(shell.namespace, birth=""))
-    member = worker_plans.Membership("w-1", 60_000, "host", 1, "", "default", "", 1, ("default:research@0",))
+    member = worker_plans.WorkerRecord("w-1", 60_000, "host", 1, "", "default", "", 1, ("default:research@0",))
     drive(wire, worker_plans.join(space.keys(0), space.birth, member))
     wire.close()
     said = shell("show", id)

@@ -44,7 +44,7 @@ def wait(store: Store) -> Any:
 
 def join(store: Store) -> Any:
     return worker_plans.join(
-        store.keys, "b1", worker_plans.Membership("w1", LEASE, "h", 1, "s", "f", "c", 1, ROUTES), now=store.at
+        store.keys, "b1", worker_plans.WorkerRecord("w1", LEASE, "h", 1, "s", "f", "c", 1, ROUTES), now=store.at
     )
 
 

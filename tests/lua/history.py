@@ -17,7 +17,7 @@ from coordinator.store.plans import fleets as fleet_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.plans.attempts import Delta
 from coordinator.store.plans.clients import NewRun
-from coordinator.store.plans.workers import Claimed, HeartbeatReply, Membership
+from coordinator.store.plans.workers import Claimed, HeartbeatReply, WorkerRecord
 from coordinator.store.replies import pairs, word
 from tests.lua.model import ENDED, Model, Save
 from tests.lua.store import HEAD, LEASE, ROUTES, Store
@@ -230,7 +230,7 @@ class History:
         if sum(not worker.gone for worker in self.model.workers.values()) >= 4:
             return
         name = f"w{self.fresh()}"
-        member = Membership(name, lease, "host", 1, "s", "fleet", "c1", 10, ROUTES)
+        member = WorkerRecord(name, lease, "host", 1, "s", "fleet", "c1", 10, ROUTES)
         self.make(
             "join",
             lambda: self.store.do(worker_plans.join(self.store.keys, "b1", member, now=self.store.at)),

@@ -19,7 +19,7 @@ from coordinator.store.plans import workers as worker_plans
 from coordinator.store.plans.attempts import Delta
 from coordinator.store.plans.clients import NewRun
 from coordinator.store.plans.coordinators import DueResult, Recovered
-from coordinator.store.plans.workers import Claimed, HeartbeatReply, Membership
+from coordinator.store.plans.workers import Claimed, HeartbeatReply, WorkerRecord
 from coordinator.store.replies import text
 from coordinator.store.transport.connections import memory
 from coordinator.store.transport.wire import Wire, drive
@@ -104,7 +104,7 @@ class Store:
     # -- workers
 
     def join(self, worker: str = "w1", lease: int = LEASE, birth: str = "b1", routes: Sequence[str] = ROUTES) -> str:
-        member = Membership(worker, lease, "host", 1, "s", "fleet", "c1", 10, tuple(routes))
+        member = WorkerRecord(worker, lease, "host", 1, "s", "fleet", "c1", 10, tuple(routes))
         return self.do(worker_plans.join(self.keys, birth, member, now=self.at))
 
     def beat(

@@ -119,9 +119,9 @@ class Membership:
                 self._heartbeat.watch(lease)
                 return
 
-    def _describe(self, lease: Lease) -> worker_plans.Membership:
+    def _describe(self, lease: Lease) -> worker_plans.WorkerRecord:
         options = self._options
-        return worker_plans.Membership(
+        return worker_plans.WorkerRecord(
             lease.worker, round(lease.length * 1000), socket.gethostname(), os.getpid(), str(round(self._clock.now() * 1000)),
             options.fleet, options.code or "-", options.concurrency, self._routes, str(own_mark() or ""),
         )  # fmt: skip

@@ -15,7 +15,7 @@ MOST_CHUNKS = 500  # chunks of messages that one page of a checkpoint asks for
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class WorkerRecord:
     """What a worker tells the server about itself when it joins."""
 
     worker: str
@@ -30,7 +30,7 @@ class Membership:
     mark: str = ""  # tells its process from every other process that ever ran on the machine
 
 
-def join(keys: Keys, birth: str, member: Membership, now: str = "") -> Generator[Request, Any, str]:
+def join(keys: Keys, birth: str, member: WorkerRecord, now: str = "") -> Generator[Request, Any, str]:
     """Register a worker in a partition, and return the answer word of join.lua."""
     reply = yield JOIN.call(
         keys.at, now=now, birth=birth, worker=member.worker, lease=member.lease_ms, host=member.host, pid=member.pid,

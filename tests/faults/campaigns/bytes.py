@@ -91,7 +91,7 @@ def cuts(server: Server, every: int = 1) -> Iterator[tuple[str, str]]:
         space = drive(wire, namespace_plans.create("bytes", birth="b"))
         keys, numbers = space.keys(0), iter(range(1, 10**6))
         worker = "wbytes"
-        member = worker_plans.Membership(worker, 3_600_000, "h", 1, "1", "f", "c", 5, (ROUTE,))
+        member = worker_plans.WorkerRecord(worker, 3_600_000, "h", 1, "1", "f", "c", 5, (ROUTE,))
         drive(wire, worker_plans.join(keys, "", member))
         _lengths(Life(wire, keys, next(numbers), worker), cutter, "")  # This loads the scripts on the server.
         for name in STEPS:

@@ -19,7 +19,7 @@ from coordinator.encoding.codec import encode
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.plans import workers as worker_plans
-from coordinator.store.plans.workers import Membership
+from coordinator.store.plans.workers import WorkerRecord
 from coordinator.store.transport.wire import Wire, drive
 from tests.impatience import impatient, wire_of
 from tests.proxy import Proxy, naming
@@ -286,7 +286,7 @@ def finish(server: Server, namespace: str, id: str) -> None:
     space = drive(wire, namespace_plans.create(namespace, birth="b"))
     keys = space.keys_of(id)
     routes = ("default:work@0",)
-    drive(wire, worker_plans.join(keys, space.birth, Membership("w", 15_000, "h", 1, "", "f", "c", 1, routes)))
+    drive(wire, worker_plans.join(keys, space.birth, WorkerRecord("w", 15_000, "h", 1, "", "f", "c", 1, routes)))
     _, (run,) = drive(wire, worker_plans.claim(keys, "w", number=1, want=1, routes=routes, alone=True))
     assert drive(wire, attempt_plans.complete(keys, id, run.token, encode("done", "result"))) == "ok"
     wire.close()

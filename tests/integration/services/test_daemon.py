@@ -68,7 +68,7 @@ class Producer:
 
     async def die_with_a_run(self, worker: str, lease: float) -> str:
         """Claim runs with a worker that never sends a heartbeat again."""
-        member = worker_plans.Membership(worker, round(lease * 1000), "host", 7, "", "default", "", 1, (KIND,))
+        member = worker_plans.WorkerRecord(worker, round(lease * 1000), "host", 7, "", "default", "", 1, (KIND,))
         await drive_async(self.wire, worker_plans.join(self.namespace.keys(0), self.namespace.birth, member))
         await self.enqueue()
         plan = worker_plans.claim(self.namespace.keys(0), worker, number=1, want=1, routes=[KIND], alone=False)

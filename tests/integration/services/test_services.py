@@ -65,7 +65,7 @@ class World:
 
     async def join(self, *workers: str, partition: int = 0) -> None:
         for worker in workers:
-            member = worker_plans.Membership(worker, round(LEASE * 1000), "host", 7, "", "default", "", 100, (KIND,))
+            member = worker_plans.WorkerRecord(worker, round(LEASE * 1000), "host", 7, "", "default", "", 100, (KIND,))
             keys = self.namespace.keys(partition)
             assert await self.ask(worker_plans.join(keys, self.namespace.birth, member, self.now())) == "ok"
 

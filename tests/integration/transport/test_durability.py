@@ -114,7 +114,7 @@ async def test_enqueue_is_unconfirmed_until_a_replica_has_it(pair: Pair, wire: W
 async def test_reads_and_heartbeats_do_not_wait_for_replicas(pair: Pair, wire: Wire, namespace: str) -> None:
     space = create_namespace(wire, namespace)
     keys = space.keys(0)
-    member = worker_plans.Membership("w1", 15_000, "h", 1, "s", "f", "c", 1, ("default:k@0",))
+    member = worker_plans.WorkerRecord("w1", 15_000, "h", 1, "s", "f", "c", 1, ("default:k@0",))
     assert drive(wire, worker_plans.join(keys, space.birth, member), timeout=PATIENT) == "ok"
     pair.replica.pause()
     async with AsyncClient(pair.master.url, namespace, timeout=30) as client:
@@ -135,7 +135,7 @@ def test_unconfirmed_claim_starts_no_run(pair: Pair, wire: Wire, namespace: str)
     """
     space = create_namespace(wire, namespace)
     keys = space.keys(0)
-    member = worker_plans.Membership("w1", 15_000, "h", 1, "s", "f", "c", 1, ("default:k@0",))
+    member = worker_plans.WorkerRecord("w1", 15_000, "h", 1, "s", "f", "c", 1, ("default:k@0",))
     drive(wire, worker_plans.join(keys, "b", member), timeout=PATIENT)
     drive(wire, client_plans.enqueue(space, [client_plans.NewRun(ONE, "default:k@0", b"")]), timeout=PATIENT)
     pair.replica.pause()
@@ -152,7 +152,7 @@ def test_unconfirmed_claim_starts_no_run(pair: Pair, wire: Wire, namespace: str)
 def test_ending_is_repeated_until_a_replica_has_it(pair: Pair, wire: Wire, namespace: str) -> None:
     space = create_namespace(wire, namespace)
     keys = space.keys(0)
-    member = worker_plans.Membership("w1", 15_000, "h", 1, "s", "f", "c", 1, ("default:k@0",))
+    member = worker_plans.WorkerRecord("w1", 15_000, "h", 1, "s", "f", "c", 1, ("default:k@0",))
     drive(wire, worker_plans.join(keys, "b", member), timeout=PATIENT)
     drive(wire, client_plans.enqueue(space, [client_plans.NewRun(ONE, "default:k@0", b"")]), timeout=PATIENT)
     claim = worker_plans.claim(keys, "w1", number=1, want=1, routes=["default:k@0"], alone=False)

@@ -152,7 +152,7 @@ async def test_claim_answered_after_its_worker_is_gone_starts_nothing(here):
     await worker.ready.wait()
     id = await here.enqueue("work", queue="elsewhere")
     keys = here.namespace.keys(0)
-    member = worker_plans.Membership("w9", 60_000, "host", 1, "", "fleet", "-", 1, ())
+    member = worker_plans.WorkerRecord("w9", 60_000, "host", 1, "", "fleet", "-", 1, ())
     assert await here.do(worker_plans.join(keys, here.namespace.birth, member)) == "ok"
     claim = worker_plans.claim(keys, "w9", number=1, want=1, routes=["elsewhere:work@0"], alone=False)
     _, claimed = await here.do(claim)
