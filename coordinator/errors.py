@@ -25,7 +25,7 @@ class BadName(Refused):
 
 
 class BadOption(Refused):
-    """An option has a value that is not valid, or contradicts another option. The message says which values are."""
+    """An option has a value that is not valid, or contradicts another option. The message says which values are valid."""
 
 
 class NotPlain(Refused):

@@ -21,7 +21,7 @@ class Throttle:
         self._saved: float | None = None
 
     def wait(self, now: float) -> float:
-        """Return the number of seconds until the next save may go, or 0.0 if it may go now."""
+        """Return the number of seconds until the next save is allowed, or 0.0 if it is allowed now."""
         if self.window <= 0 or self._saved is None:
             return 0.0
         return max(0.0, self._saved + self.window - now)

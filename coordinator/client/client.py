@@ -352,5 +352,5 @@ def check_run_id(id: str) -> str:
 
 
 def shorter(left: float | None, most: float) -> float:
-    """Return the seconds that one call may take: those that are left of the caller's timeout, and not more than the client's."""
+    """Return the timeout of one call in seconds: the rest of the caller's timeout (`left`), but at most `most`."""
     return most if left is None else min(left, most)

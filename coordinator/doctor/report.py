@@ -23,7 +23,7 @@ class WalkResult:
     counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, finding: Finding) -> None:
-        """Count a finding, and keep it if there is room."""
+        """Count a finding. Keep it in `findings` too, unless the list already has MAX_FINDINGS entries."""
         self.total += 1
         self.repaired += finding.repaired
         self.counts[f"{finding.subject}: {finding.fault}"] += 1

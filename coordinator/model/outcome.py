@@ -24,11 +24,11 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The handler raised.
+    """The handler raised an exception.
 
     Attributes:
-        error: What it raised.
-        stop: Whether that is the stop exception.
+        error: The exception.
+        stop: True if the exception says that the attempt was stopped or cancelled. Then it is not a failure of the handler.
     """
 
     error: BaseException

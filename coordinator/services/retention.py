@@ -39,7 +39,7 @@ class Retention:
         self.name = f"retention of partition {partition.keys.partition}"
 
     async def tick(self) -> RetentionReport:
-        """Delete the runs that are too old or too many."""
+        """Delete ended runs whose retention is over, and ended runs beyond the number to keep. Return how many were deleted."""
         forgotten = 0
         while True:
             part = await self._partition.ask(coordinator_plans.trim(self._partition.keys, now=self._partition.now()))

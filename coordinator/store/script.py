@@ -329,5 +329,10 @@ def fail_fast(call: Call) -> Call:
 
 
 def read(at: str, *arguments: Argument) -> Command:
-    """Return a plain command that reads."""
+    """Return a request for a server command that only reads, such as `GET`.
+
+    Args:
+        at: The hash tag of the partition.
+        *arguments: The name of the command and its arguments.
+    """
     return Command(at, arguments)

@@ -101,7 +101,11 @@ class Critic:
     # -- the escalator
 
     async def _ask(self, attempt: Attempt, tracker: DeadlineTracker) -> Verdict | None:
-        """Return the verdict of the escalator, or None if it gave none. Write an extension on the run."""
+        """Ask the escalator of a run for its verdict. If the verdict extends the deadline, save the extension with the run.
+
+        Returns:
+            The verdict, or None if the escalator gave none.
+        """
         escalator = tracker.deadline.escalator or extend_once
         asked = asyncio.get_running_loop().create_task(ask_escalator(escalator, self._describe(attempt, tracker)))
         try:

@@ -137,7 +137,10 @@ class Recorder:
                 assert_never(outcome)
 
     async def _with_delta(self, attempt: Attempt, plan: Callable[[bytes], Any]) -> str:
-        """Send an outcome together with the newest changes to the checkpoint. After a gap, send the whole checkpoint."""
+        """Send the outcome of an attempt together with the newest changes to the checkpoint. Return the server's answer.
+
+        If the server answers `gap`, it lacks the checkpoint that the changes are based on. Then send the whole checkpoint.
+        """
         if attempt.saver is None or attempt.draft is None:
             return await self._drive(attempt, lambda: plan(b""))
         unfinished = attempt.saver.unfinished(attempt.draft.messages)

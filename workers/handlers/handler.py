@@ -237,7 +237,7 @@ class PlainHandler(Handler[P, T_co]):
     is_async = False
 
     def __call__(self, run: Run[Any], /, *args: P.args, **kwargs: P.kwargs) -> T_co:
-        """Call the function, as a test does."""
+        """Call the handler's function directly, without a worker. Tests use this."""
         return self.function(run, *args, **kwargs)  # type: ignore[no-any-return]
 
 

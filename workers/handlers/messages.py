@@ -109,7 +109,12 @@ def kept(value: Any, place: str, limit: int) -> bytes:
 
 
 def _encoded(made_plain: Callable[[Any], Any], value: Any, place: str, limit: int, refused: NotPlain) -> bytes:
-    """Encode a value that was made plain. Data that refer to themselves, or that are nested too deep, stay refused."""
+    """Convert a value to plain data with `made_plain`, and encode it.
+
+    Raises:
+        NotPlain: `refused`, if the value contains itself or is nested too deep to convert; or the converted value is not plain.
+        TooLarge: The result has more bytes than the limit.
+    """
     try:
         return encode(made_plain(value), place, limit)
     except RecursionError:

@@ -112,9 +112,10 @@ def _check_run(function: Callable[..., Any], first: Parameter, kind: str) -> Non
 
 
 def _annotated(annotation: object, names: Mapping[str, Any]) -> object:
-    """Return the class of an annotation.
+    """Return the class that an annotation names.
 
-    Of an annotation that is a string, only the part before the brackets counts: the rest may exist only for type checkers.
+    If the annotation is a string, only the part before the first bracket is looked up, because the names inside the brackets may
+    exist only for type checkers.
     """
     if not isinstance(annotation, str):
         return get_origin(annotation) or annotation

@@ -33,7 +33,8 @@ class BeatResult:
         lease: The lease that the heartbeat was sent for.
         beat: The answer, or None if the server no longer knows the worker.
         sent_at: When the heartbeat was sent.
-        held: The runs (id and token) that the worker held when the heartbeat was sent. None if the heartbeat did not compare.
+        held: The runs (id and token) that the worker held when the heartbeat was sent. None if this heartbeat did not compare
+            them with the runs that the worker owns on the server.
         floor: The lease's claim floor when the heartbeat was sent.
     """
 

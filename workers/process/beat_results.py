@@ -82,10 +82,10 @@ class BeatResults:
     def _release_strays(
         self, lease: Lease, strays: tuple[tuple[str, str], ...], held: frozenset[tuple[str, str]], floor: int
     ) -> None:
-        """Release runs that the worker owns on the server without knowing them. This costs the runs no strike.
+        """Release runs that the worker owns on the server, but for which it has no attempt. The runs get no strike.
 
-        The answer of their claim was lost, if no attempt knew them when the heartbeat was sent, none knows them now, and their
-        claim is over.
+        A run is released if it had no attempt when the heartbeat was sent, has none now, and its claim call is over. Then the
+        server's answer to the claim was lost.
         """
         for id, token in strays:
             known = (id, token) in self._table.attempts or (id, token) in held

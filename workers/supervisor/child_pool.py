@@ -242,7 +242,8 @@ class ChildPool:
     async def _abandon_runs(self, child: ChildProcess) -> None:
         """Free all runs that a dead process may hold.
 
-        A process that left holds none. The exit code tells nothing about that, because a handler may have chosen it.
+        A process that reported the end of its drain holds no run. The exit code does not show whether it drained, because a
+        handler may have chosen the exit code.
         """
         if child.left:
             return

@@ -205,7 +205,7 @@ class Supervisor:
                 )
 
     async def _start_extras_for_suspects(self) -> None:
-        """Start an extra process with one slot when a suspect run has waited for an empty process for a lease.
+        """Start an extra process with one slot when suspect runs have waited for an empty process for longer than one lease.
 
         A suspect is a run whose next strike would be its last. Only a process that holds no other run may claim it.
         """

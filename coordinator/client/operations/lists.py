@@ -19,7 +19,7 @@ from coordinator.views.namespace_view import Overview, WorkerView
 def list_runs(
     namespace: OpenNamespace, status: Status | str | None, kind: str | None, queue: str | None, limit: int
 ) -> Plan[list[RunView]]:
-    """Return the views of at most `limit` runs."""
+    """Return the views of at most `limit` runs with this status, kind and queue. None matches every value."""
     listing = Listing.of(status, kind, queue, limit)
     space = yield from namespace.space()
     return (yield from reading(listing.views(space)))

@@ -81,7 +81,7 @@ def cancel_tree(namespace: OpenNamespace, id: str, grace: float) -> Plan[dict[st
 
 
 def list_below(namespace: OpenNamespace, ids: Sequence[str]) -> Plan[list[str]]:
-    """Return the ids of all runs below some runs: the runs that `cancel_tree` would cancel too."""
+    """Return the ids of all descendants of the given runs: the runs that `cancel_tree` would cancel in addition to them."""
     for id in ids:
         yield from namespace.keys(id)
     space = yield from namespace.space()

@@ -133,7 +133,11 @@ def repair_keys(
 
 
 def repair_type(keys: Keys, key: str, name: str, expected: str) -> Generator[Request, Any, str]:
-    """Set aside a key that has another type than it must have. Return the outcome."""
+    """Move a key that has the wrong type aside for a week.
+
+    Returns:
+        `kept` (the key was moved) or `changed` (the key has the expected type by now, or is gone).
+    """
     reply = yield scripts.REPAIR_TYPE.call(keys.at, key=raw(key), name=raw(name), expected=expected)
     return word(reply)
 

@@ -38,6 +38,9 @@ def replace(keys: Keys, birth: str, new: NewSchedule, generation: str, now: str 
 
     Returns:
         `ok`; `mismatch` (the namespace has another birth mark); or `unreadable` (a key has the wrong type).
+
+    Raises:
+        Changed: Other clients kept changing the schedule at the same time.
     """
     seen = ""
     for _ in range(TRIES):

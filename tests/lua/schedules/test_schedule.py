@@ -213,15 +213,15 @@ def test_overlap_cancel_asks_a_running_run_to_stop_and_then_ends_it_by_force(sto
     assert store.status(RUN) == "cancelled"
 
 
-def test_overlap_cancel_lets_a_running_run_complete(store: Store) -> None:
+def test_overlap_cancel_ends_a_run_that_completes_after_the_request_as_cancelled(store: Store) -> None:
     planned(store, overlap="cancel")
     first(store)
     claimed = store.take()
     second(store)
-    assert store.complete(claimed) == "ok"
+    assert store.complete(claimed) == "cancelled"
     store.later(10_000)
     store.due()
-    assert store.status(RUN) == "completed"
+    assert store.status(RUN) == "cancelled"
 
 
 @pytest.mark.parametrize("overlap", ["skip", "cancel"])

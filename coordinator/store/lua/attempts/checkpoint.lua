@@ -1,4 +1,4 @@
--- checkpoint: save what is new of runs.
+-- checkpoint: save the changes to the checkpoints of runs.
 -- Protects: only the owner saves; a lost reply neither doubles nor loses a message; a late save changes nothing.
 -- Role: worker
 -- Keys: ckpt, messages, namespace, run
@@ -7,7 +7,7 @@
 -- EACH: id, token, delta
 --   id: id of the run
 --   token: of the run's owner
---   delta: what is new of the checkpoint; empty: nothing (see shared/checkpoint.lua)
+--   delta: the changes to the checkpoint; empty: no changes (see shared/checkpoint.lua)
 -- Uses: time, checkpoint
 -- Answers: ok, gap, old, fenced, bad, unreadable
 --   ok: with the progress counter

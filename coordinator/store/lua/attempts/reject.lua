@@ -29,8 +29,8 @@ if ended then
 end
 if proven == '1' then add_strike(counters, progress) end
 counters.recoveries = counters.recoveries + 1
--- Without a proof that the kind starts elsewhere, the code is to blame and not the run: a bad deploy must not end it, however
--- long it lasts.
+-- Only strikes can end the run here, and a strike needs proof that handlers of this kind can start. Without that proof the
+-- deployed code may be broken, and a bad deploy must not end runs, no matter how often they are rejected.
 if is_struck_out(counters, 0) then
   remember_call(id, token, 'reject', 'dead')
   end_dead(id, run, counters, clock, 'its handler could not be started')

@@ -1,5 +1,5 @@
 -- cap: remove ended runs of a status that exceed the number to keep. Those whose retention ends first are removed first.
--- Protects: a run that was revived since is only taken from the list.
+-- Protects: a run that was revived after it ended is not deleted; only its entry in the list of ended runs is removed.
 -- Role: coordinator
 -- Keys: ckpt, ended, messages, once, run
 -- ARGV: status, keep, batch

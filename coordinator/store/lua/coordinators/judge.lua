@@ -21,7 +21,8 @@ redis.call('ZREMRANGEBYSCORE', coordinators_key(), '-inf', int(clock - SEEN_MS))
 if clock >= hold_until then
   return { 'ok', redis.call('ZRANGEBYSCORE', workers_key(), '-inf', int(clock), 'LIMIT', 0, most), int(hold_until), int(clock) }
 end
--- While recovery is paused: condemned workers, whose deadline is 0, and workers for which the pause that protected them is over.
+-- While recovery is paused, answer only the workers that no pause protects: condemned workers (their deadline is 0), and workers
+-- whose own protection has ended.
 local lost = redis.call('ZRANGEBYSCORE', workers_key(), '-inf', '0', 'LIMIT', 0, most)
 local expired = redis.call('ZRANGEBYSCORE', workers_key(), '(0', int(clock), 'WITHSCORES', 'LIMIT', 0, MOST_JUDGED)
 for i = 1, #expired, 2 do

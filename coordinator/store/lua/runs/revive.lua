@@ -1,6 +1,6 @@
 -- revive: requeue an ended run. A new life begins.
--- Protects: a revive that is sent twice or late revives once; an idempotency key that names another run by now is not taken
--- from it.
+-- Protects: a revive that is sent twice or late revives once; if the run's idempotency key belongs to another run by now, the
+-- other run keeps it.
 -- Role: producer
 -- Keys: bell, ckpt, coordinator_bell, delayed, ended, messages, namespace, once, ready, routes, run, suspect, suspect_bell
 -- ARGV: now, id, operation, life, from_start, digest

@@ -235,8 +235,8 @@ local function end_attempt(id, run, token, now, how, error, why)
   return progress
 end
 
--- Return how often the run was lost since its last progress, this loss included, and store it. A loss may be no strike, because
--- another run of the process is to blame for it.
+-- Store and return the number of times that the run was lost without progress. A loss after new progress sets the number to 0.
+-- Losses are counted apart from strikes, because a loss is not a strike if another run of the process is to blame for it.
 local function count_loss(id, progress)
   local count, before = string.match(redis.call('HGET', run_key(id), 'losses') or '', '^(%d+) (%d+)$')
   count = progress > tonumber(before or 0) and 0 or tonumber(count or 0) + 1

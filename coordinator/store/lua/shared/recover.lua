@@ -68,7 +68,7 @@ local function describe_lost_worker(worker, now, jitter, why)
   }
 end
 
--- Return in words why a run was lost. `blame` names the run that blocked the event loop of its process, and with it all others.
+-- Return a sentence that says why a run was lost. `blame` is the id of the run that blocked the event loop of their process.
 local function explain_loss(id, blame, why)
   if blame == id then return 'it blocked the event loop of its process, which was replaced' end
   if blame ~= '' and blame ~= 'nobody' then return 'its process was replaced: run ' .. blame .. ' had blocked its event loop' end

@@ -64,7 +64,7 @@ def wait_for_reply(sock: Any, seconds: float | None) -> None:
 
     A large request may still be on its way: the system has accepted its bytes, but the server has not received them.
     """
-    if sock is None or seconds is None:
+    if not isinstance(sock, socket.socket) or seconds is None:  # the stand-in of memory:// is not a socket
         return
     poll = select.poll()
     poll.register(sock, select.POLLIN)

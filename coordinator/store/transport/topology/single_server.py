@@ -25,5 +25,5 @@ class SingleServer:
         """Do nothing: a single server never answers MOVED."""
 
     def search(self) -> Search:
-        """Ask no questions."""
+        """Yield no questions: the address of the server is already known."""
         yield from ()
