@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import redis
 
 from coordinator import AsyncClient
 from coordinator.errors import Refused
-from tests.servers import Server
+from tests.servers import DURABLE, Server
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -43,9 +43,17 @@ def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+@pytest.fixture(scope="module")
+def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Start a server that no other test has connections to: these tests count them."""
+    server = Server("valkey", tmp_path_factory.mktemp("valkey"), DURABLE)
+    yield server
+    server.close()
+
+
 @RUNNERS
-def test_fifty_event_loops_leave_no_connection_and_no_file_behind(valkey_server: Server, run: Runner) -> None:
-    client = AsyncClient(valkey_server.url, "loops")
+def test_fifty_event_loops_leave_no_connection_and_no_file_behind(own_server: Server, run: Runner) -> None:
+    client = AsyncClient(own_server.url, "loops")
 
     async def use() -> None:
         handle = await client.enqueue("greet")
@@ -53,26 +61,26 @@ def test_fifty_event_loops_leave_no_connection_and_no_file_behind(valkey_server:
             await handle.result(0.01)  # the reader of hints has a connection of its own
 
     run(use())
-    wait_until(lambda: connections(valkey_server) == 0, "the first loop's connections to be closed")
+    wait_until(lambda: connections(own_server) == 0, "the first loop's connections to be closed")
     before = open_files()
     for _ in range(50):
         run(use())
         assert len(client._sessions) == 1, "sessions of ended loops are forgotten"
     assert open_files() <= before
-    wait_until(lambda: connections(valkey_server) == 0, "the connections to be closed")
+    wait_until(lambda: connections(own_server) == 0, "the connections to be closed")
 
 
-async def test_a_client_that_is_dropped_without_being_closed_closes_its_connections(valkey_server: Server) -> None:
-    client = AsyncClient(valkey_server.url, "loops")
+async def test_a_client_that_is_dropped_without_being_closed_closes_its_connections(own_server: Server) -> None:
+    client = AsyncClient(own_server.url, "loops")
     await client.enqueue("greet")
-    assert connections(valkey_server) == 1
+    assert connections(own_server) == 1
     del client
     gc.collect()
-    await asyncio.to_thread(wait_until, lambda: connections(valkey_server) == 0, "the connection to be closed")
+    await asyncio.to_thread(wait_until, lambda: connections(own_server) == 0, "the connection to be closed")
 
 
-async def test_two_event_loops_at_the_same_time_keep_their_own_sessions(valkey_server: Server) -> None:
-    client = AsyncClient(valkey_server.url, "loops")
+async def test_two_event_loops_at_the_same_time_keep_their_own_sessions(own_server: Server) -> None:
+    client = AsyncClient(own_server.url, "loops")
     inside, leave = threading.Event(), threading.Event()
     failed: list[BaseException] = []
 
@@ -99,11 +107,11 @@ async def test_two_event_loops_at_the_same_time_keep_their_own_sessions(valkey_s
     assert not failed
     assert client._open() is mine
     await client.close()
-    wait_until(lambda: connections(valkey_server) == 0, "the connections to be closed")
+    wait_until(lambda: connections(own_server) == 0, "the connections to be closed")
 
 
-async def test_closing_a_client_closes_its_sessions_in_other_loops(valkey_server: Server) -> None:
-    client = AsyncClient(valkey_server.url, "loops")
+async def test_closing_a_client_closes_its_sessions_in_other_loops(own_server: Server) -> None:
+    client = AsyncClient(own_server.url, "loops")
     inside, leave = threading.Event(), threading.Event()
     used = []  # a call that is under way keeps its session
 
@@ -117,7 +125,7 @@ async def test_closing_a_client_closes_its_sessions_in_other_loops(valkey_server
     thread.start()
     assert await asyncio.to_thread(inside.wait, 60)
     await client.close()
-    wait_until(lambda: connections(valkey_server) == 0, "the other loop's connection to be closed")
+    wait_until(lambda: connections(own_server) == 0, "the other loop's connection to be closed")
     leave.set()
     await asyncio.to_thread(thread.join, 60)
 
@@ -136,15 +144,15 @@ asyncio.run(leave_a_wait_behind())
 """
 
 
-def test_a_program_that_never_closes_its_client_has_no_warnings(valkey_server: Server) -> None:
-    command = [sys.executable, "-X", "dev", "-W", "error", "-c", PROGRAM, valkey_server.url]
+def test_a_program_that_never_closes_its_client_has_no_warnings(own_server: Server) -> None:
+    command = [sys.executable, "-X", "dev", "-W", "error", "-c", PROGRAM, own_server.url]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_without_an_event_loop_of_asyncio_one_sentence_says_so(valkey_server: Server) -> None:
+def test_without_an_event_loop_of_asyncio_one_sentence_says_so(own_server: Server) -> None:
     """Under trio a coroutine runs, and no event loop of asyncio does."""
-    client = AsyncClient(valkey_server.url, "loops")
+    client = AsyncClient(own_server.url, "loops")
     with pytest.raises(Refused, match="event loop of asyncio, and none is running here: under trio, call Client"):
         client.enqueue("greet").send(None)
     with pytest.raises(StopIteration):

@@ -367,8 +367,8 @@ def test_url_scheme_that_does_not_fit_the_server_is_reported_immediately(
         (f"redis://127.0.0.1:{elsewhere.port}", r"is a node of a Cluster.*use redis\+cluster://"),
         (f"redis+cluster://127.0.0.1:{redis_server.port}", "is not a Cluster node: use redis://"),
         (f"redis+sentinel://127.0.0.1:{redis_server.port}/mymaster", "is not a sentinel: name the sentinels"),
-        (f"redis://127.0.0.1:{sentinel}", r"if it is a sentinel, use redis\+sentinel://"),
-        (f"redis+cluster://127.0.0.1:{sentinel}", r"if it is a sentinel, use redis\+sentinel://"),
+        (f"redis://127.0.0.1:{sentinel}", r"or it is a sentinel, which needs redis\+sentinel://"),
+        (f"redis+cluster://127.0.0.1:{sentinel}", r"or it is a sentinel, which needs redis\+sentinel://"),
     ):
         with Client(url, "n", timeout=50) as client, pytest.raises(NotConfigured, match=sentence):
             client.enqueue("k", {})
