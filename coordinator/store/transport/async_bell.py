@@ -17,7 +17,12 @@ from typing import Any, TypeVar
 from coordinator.errors import BadCall, Unreachable
 from coordinator.model.address import HERE, Address, Node
 from coordinator.store.script import Argument, Call
-from coordinator.store.transport.connections.async_pool import close_pools, make_async_pool
+from coordinator.store.transport.connections.async_pool import (
+    close_pools,
+    drop_connection,
+    make_async_pool,
+    transport_of,
+)
 from coordinator.store.transport.connections.exchange import exchange_async
 from coordinator.store.transport.connections.settings import CONNECT_SECONDS
 from coordinator.store.transport.connections.silence import SilenceLimit
@@ -189,6 +194,7 @@ class AsyncBell:
         # A connection that died without a sign is dropped a few seconds after the server should have answered.
         async with asyncio.timeout(seconds + CONNECT_SECONDS):
             connection = await pool.get_connection()
+        transport = transport_of(connection)
         try:
             async with SilenceLimit(connection, seconds + CONNECT_SECONDS):
                 check_open(self._closed)
@@ -199,7 +205,7 @@ class AsyncBell:
                     whole = [packet.command(bare=False, whole=True) for packet in packets]
                     answers = await exchange_async(connection, whole, packets)
         except BaseException:
-            await connection.disconnect(nowait=True)
+            await drop_connection(connection, transport)
             raise
         finally:
             await pool.release(connection)

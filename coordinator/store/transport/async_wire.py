@@ -18,7 +18,12 @@ from coordinator.errors import Unreachable
 from coordinator.model.address import Address, Node
 from coordinator.store.script import Request
 from coordinator.store.transport.answers import Answers, all_good, make_retrying
-from coordinator.store.transport.connections.async_pool import close_pools, make_async_pool
+from coordinator.store.transport.connections.async_pool import (
+    close_pools,
+    drop_connection,
+    make_async_pool,
+    transport_of,
+)
 from coordinator.store.transport.connections.exchange import exchange_async
 from coordinator.store.transport.connections.silence import SilenceLimit
 from coordinator.store.transport.error_mapping import SlotMoved, TransientError, map_error
@@ -220,12 +225,13 @@ class AsyncWire:
             pool = self._pool(lane.node)
             async with asyncio.timeout(self._trip_seconds):
                 connection = await pool.get_connection()
+            transport = transport_of(connection)
             try:
                 sent = True
                 async with SilenceLimit(connection, self._trip_seconds):
                     answers = await self._run(trip, connection)
             except BaseException:
-                await connection.disconnect(nowait=True)
+                await drop_connection(connection, transport)
                 raise
             finally:
                 await pool.release(connection)

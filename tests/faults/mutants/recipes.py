@@ -956,8 +956,8 @@ MUTANTS = [
     Mutant(
         "a result is stored without its conversion",
         "workers/attempt/recorder.py",
-        "plain = attempt.handler.plain_result(value)",
-        "plain = value",
+        "plain = attempt.handler.plain_result(outcome.value)",
+        "plain = outcome.value",
         "tests/integration/worker/test_worker_outcomes.py::test_rich_inputs_and_results_are_converted_by_annotations",
     ),
     Mutant(

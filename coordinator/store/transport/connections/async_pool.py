@@ -81,6 +81,21 @@ class _Pool(redis.asyncio.ConnectionPool):
         await super().disconnect(inuse_connections)
 
 
+def transport_of(connection: Any) -> asyncio.Transport | None:
+    """Return the transport of a connection. redis-py forgets it when an exchange fails, so ask before the exchange."""
+    return getattr(getattr(connection, "_writer", None), "transport", None)
+
+
+async def drop_connection(connection: Any, transport: asyncio.Transport | None) -> None:
+    """Close a connection at once after a failed exchange. Bytes that were not sent yet are discarded.
+
+    Without that, the bytes of a large request would keep the connection open, and could reach the server much later.
+    """
+    await connection.disconnect(nowait=True)
+    if transport is not None:
+        transport.abort()
+
+
 async def close_pools(pools: Iterable[Any]) -> None:
     """Close the connections of all pools, and end their use of an embedded server. The last user of the server stops it.
 
