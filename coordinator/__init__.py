@@ -25,7 +25,8 @@ from coordinator.errors import (
     Unreachable,
     Unreadable,
 )
-from coordinator.model.run import Failure, Inputs, Note, RunView, Status
+from coordinator.model.enqueue import Inputs
+from coordinator.model.run import Failure, Note, RunView, Status
 from coordinator.model.schedule import ScheduleView
 from coordinator.views.namespace_view import CoordinatorView, Overview, WorkerView
 

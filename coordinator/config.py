@@ -8,7 +8,7 @@ from coordinator.encoding.compression import codecs_from_environment
 from coordinator.environment import read_environment
 from coordinator.errors import BadOption
 from coordinator.model.address import Address, address
-from coordinator.model.run import name
+from coordinator.model.names import name
 
 DEFAULT_URL = "redis://localhost:6379/0"
 LOCAL_URL = "embedded://./.runs"

@@ -11,8 +11,9 @@ from coordinator.cli.inputs import parse_age
 from coordinator.client.client import Client
 from coordinator.client.scan import Walk
 from coordinator.clock import SystemClock
-from coordinator.model.run import RunView, Status, ids_from
-from coordinator.model.run import name as check_name
+from coordinator.model.names import name as check_name
+from coordinator.model.run import RunView, Status
+from coordinator.model.run_id import ids_from
 from coordinator.views.stuck_runs import find_blocked_routes, find_stuck_runs
 
 MAX_LISTED = 10_000

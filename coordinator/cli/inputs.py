@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from coordinator.errors import BadName, BadOption
-from coordinator.model.run import is_run_id
+from coordinator.model.run_id import is_run_id
 
 InputPairs = Annotated[
     list[str] | None,

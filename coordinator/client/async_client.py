@@ -26,7 +26,8 @@ from coordinator.client.schedules import ScheduleOptions, When
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import Settings, settings
 from coordinator.errors import Refused, Unreachable
-from coordinator.model.run import HandlerOf, Inputs, Status
+from coordinator.model.enqueue import HandlerOf, Inputs
+from coordinator.model.run import Status
 from coordinator.store.plans.together import Plan
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from coordinator.views.ending import Ending

@@ -25,7 +25,9 @@ from coordinator.client.schedules import ScheduleOptions, When
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import Settings, settings
 from coordinator.errors import NotFound, Refused, Unreachable
-from coordinator.model.run import HandlerOf, Inputs, RunView, Status, is_run_id
+from coordinator.model.enqueue import HandlerOf, Inputs
+from coordinator.model.run import RunView, Status
+from coordinator.model.run_id import is_run_id
 from coordinator.model.schedule import ScheduleView
 from coordinator.store.plans.together import Plan
 from coordinator.store.transport.wire import Wire, drive

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from coordinator.errors import BadCall, BadOption, CoordinatorError, Unreadable
-from coordinator.model.run import ENDED, RunView, Status, name, parse_route
+from coordinator.model.names import name, parse_route
+from coordinator.model.run import ENDED, RunView, Status
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans.together import together

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from coordinator.client.listing import MOST, waiting_routes
-from coordinator.model.run import ENDED, Status, parse_route
+from coordinator.model.names import parse_route
+from coordinator.model.run import ENDED, Status
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.replies import require_all, text
 from coordinator.store.script import Request, read

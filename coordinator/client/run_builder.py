@@ -16,7 +16,9 @@ from coordinator.client.parent import Parent
 from coordinator.encoding.codec import encode
 from coordinator.encoding.spec import digest_inputs, encode_spec
 from coordinator.errors import BadOption, NotPlain
-from coordinator.model.run import Inputs, Options, RunIds, is_run_id, name, partition_for, partition_of, route
+from coordinator.model.enqueue import Inputs, Options
+from coordinator.model.names import name, route
+from coordinator.model.run_id import RunIds, is_run_id, partition_for, partition_of
 from coordinator.store.plans.clients import NewRun
 
 META_LIMIT = 64 * 1024

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from coordinator.client.listing import routes_of, waiting_routes
-from coordinator.model.run import Status, parse_route
+from coordinator.model.names import parse_route
+from coordinator.model.run import Status
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.replies import require_all, text
 from coordinator.store.script import Request, read

@@ -10,7 +10,8 @@ from coordinator.client.run_builder import DURATIONS, RunBuilder, as_inputs, wit
 from coordinator.encoding.codec import decode
 from coordinator.encoding.spec import read_spec
 from coordinator.errors import BadOption, CoordinatorError
-from coordinator.model.run import HandlerOf, Inputs, name, parse_route
+from coordinator.model.enqueue import HandlerOf, Inputs
+from coordinator.model.names import name, parse_route
 from coordinator.model.schedule import ScheduleView, rules_for
 from coordinator.store.plans.schedules import NewSchedule
 from coordinator.store.replies import text

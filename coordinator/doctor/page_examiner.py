@@ -8,7 +8,7 @@ from typing import Any
 
 from coordinator.doctor.findings import Finding
 from coordinator.doctor.report import WalkResult
-from coordinator.model.run import is_run_id
+from coordinator.model.run_id import is_run_id
 from coordinator.store.keys import Keys
 from coordinator.store.plans import doctor as doctor_plans
 from coordinator.store.plans.doctor import Faults

@@ -20,7 +20,7 @@ from cronsim import CronSim, CronSimError
 
 from coordinator.encoding.codec import decode, encode
 from coordinator.errors import BadOption, Unreadable
-from coordinator.model.run import id_from
+from coordinator.model.run_id import id_from
 
 LATE_MS = (
     60_000  # a fire time that is older counts as missed; coordinators are replaced and servers restart within this time

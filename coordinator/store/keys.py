@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinator.model.durability import replicas_of
-from coordinator.model.run import name, partition_of
+from coordinator.model.names import name
+from coordinator.model.run_id import partition_of
 
 
 class Tag(str):

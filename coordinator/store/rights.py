@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from coordinator.errors import BadOption
-from coordinator.model.run import name
+from coordinator.model.names import name
 from coordinator.store.script import Script
 from coordinator.store.scripts import SCRIPTS
 

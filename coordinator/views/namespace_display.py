@@ -8,7 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from coordinator.model.run import Status, parse_route
+from coordinator.model.names import parse_route
+from coordinator.model.run import Status
 from coordinator.views.formatting import clean, format_count, format_duration, format_size
 from coordinator.views.namespace_view import Overview, WorkerView
 from coordinator.views.run_display import STATUS_STYLES

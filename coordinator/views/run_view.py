@@ -12,8 +12,10 @@ from coordinator.encoding.codec import decode
 from coordinator.encoding.spec import join_spec, read_spec
 from coordinator.errors import Unreadable
 from coordinator.model.deadline import Spent
+from coordinator.model.names import parse_route
 from coordinator.model.retry import RetryLater
-from coordinator.model.run import Counters, Failure, Note, RunView, Status, made_at, parse_route
+from coordinator.model.run import Counters, Failure, Note, RunView, Status
+from coordinator.model.run_id import made_at
 from coordinator.model.story import read_story
 from coordinator.store.replies import pairs, text
 from coordinator.views.ending import read_failure, unreadable_run

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from coordinator.model.run import RunView, Status, parse_route, route
+from coordinator.model.names import parse_route, route
+from coordinator.model.run import RunView, Status
 from coordinator.views.formatting import format_duration
 from coordinator.views.namespace_display import has_coordinator
 from coordinator.views.namespace_view import Overview

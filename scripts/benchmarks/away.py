@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # The servers are those of t
 
 from coordinator.errors import CoordinatorError
 from coordinator.model.address import address
-from coordinator.model.run import RunIds
+from coordinator.model.run_id import RunIds
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import clients as client_plans

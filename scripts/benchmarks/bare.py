@@ -18,7 +18,7 @@ from typing import Any
 import msgpack
 from server import BenchServer
 
-from coordinator.model.run import id_from
+from coordinator.model.run_id import id_from
 from coordinator.store import scripts
 from coordinator.store.keys import Keys
 from coordinator.store.plans import clients as client_plans

@@ -42,7 +42,7 @@ from coordinator.client.parent import Parent, current_parent
 from coordinator.client.scan import Walk
 from coordinator.config import address
 from coordinator.encoding.codec import encode
-from coordinator.model.run import parse_route
+from coordinator.model.names import parse_route
 from coordinator.store.keys import Namespace
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import coordinators as coordinator_plans

@@ -18,7 +18,7 @@ import pytest
 
 from coordinator.client.client import Client
 from coordinator.config import address
-from coordinator.model.run import is_run_id
+from coordinator.model.run_id import is_run_id
 from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.transport.wire import Wire, drive

@@ -14,7 +14,9 @@ import redis
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import Settings
 from coordinator.encoding.codec import decode, encode
-from coordinator.model.run import Counters, RunIds, RunView, route
+from coordinator.model.names import route
+from coordinator.model.run import Counters, RunView
+from coordinator.model.run_id import RunIds
 from coordinator.store.keys import Namespace
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import coordinators as coordinator_plans

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import redis
 
 from coordinator.config import address
-from coordinator.model.run import Counters, RunIds
+from coordinator.model.run import Counters
+from coordinator.model.run_id import RunIds
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import coordinators as coordinator_plans

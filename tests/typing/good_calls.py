@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import TypedDict, assert_type
 
-from coordinator.model.run import Inputs
+from coordinator.model.enqueue import Inputs
 from workers import AsyncRun, Deadline, Extend, Handler, Kill, Leave, Registry, Retry, RetryLater, Run, Watched
 
 

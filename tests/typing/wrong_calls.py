@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from coordinator import Client
-from coordinator.model.run import Inputs
+from coordinator.model.enqueue import Inputs
 from workers import AsyncRun, Deadline, Registry, Retry, RetryLater, Run
 
 

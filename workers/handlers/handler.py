@@ -19,8 +19,9 @@ from uuid import UUID
 
 from coordinator.errors import BadOption, NotPlain, Refused
 from coordinator.model.deadline import Deadline
+from coordinator.model.enqueue import Inputs
+from coordinator.model.names import name
 from coordinator.model.retry import Retry
-from coordinator.model.run import Inputs, name
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.run import Run
 from workers.handlers.signature import Signature

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from coordinator.clock import Clock
-from coordinator.model.run import route
+from coordinator.model.names import route
 from coordinator.store.plans.workers import Claimed
 from coordinator.store.transport.wire import AsyncWire
 from workers.attempt.kind_health import KindHealth

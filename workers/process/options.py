@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from coordinator.config import Settings
 from coordinator.errors import BadOption
-from coordinator.model.run import name
+from coordinator.model.names import name
 
 
 @dataclass(frozen=True, slots=True)

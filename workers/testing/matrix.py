@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from coordinator.encoding.codec import decode
 from coordinator.errors import Refused
-from coordinator.model.run import Inputs
+from coordinator.model.enqueue import Inputs
 from workers.handlers.context import Stopped
 from workers.handlers.draft import RESULT_LIMIT
 from workers.handlers.handler import Handler

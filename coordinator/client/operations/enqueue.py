@@ -19,7 +19,8 @@ from coordinator.client.run_builder import (
     without,
 )
 from coordinator.errors import BadCall, KeyConflict, NotConfigured, TreeCancelled, Unconfirmed, Unreachable, Unreadable
-from coordinator.model.run import HandlerOf, Inputs, partition_of
+from coordinator.model.enqueue import HandlerOf, Inputs
+from coordinator.model.run_id import partition_of
 from coordinator.store.keys import Namespace
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans.clients import NewRun

@@ -9,7 +9,8 @@ from coordinator.client.listing import Listing
 from coordinator.client.operations.open_namespace import OpenNamespace, reading
 from coordinator.client.scan import Walk
 from coordinator.errors import BadOption
-from coordinator.model.run import RunView, Status, name
+from coordinator.model.names import name
+from coordinator.model.run import RunView, Status
 from coordinator.store.keys import Keys
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans.together import Plan

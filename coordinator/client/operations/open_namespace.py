@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from coordinator.clock import Clock
 from coordinator.errors import BadName, NotConfigured, NotFound, Unconfirmed, Unreachable
 from coordinator.model.address import Address
-from coordinator.model.run import RunIds, partition_of
+from coordinator.model.run_id import RunIds, partition_of
 from coordinator.store import server_checks
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.plans import namespace as namespace_plans

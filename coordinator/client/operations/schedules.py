@@ -8,7 +8,8 @@ from typing import Any
 from coordinator.client.operations.open_namespace import OpenNamespace, new_mark, reading
 from coordinator.client.schedules import When, build_schedule, schedule_view
 from coordinator.errors import NotFound, Unreadable
-from coordinator.model.run import HandlerOf, Inputs, partition_for
+from coordinator.model.enqueue import HandlerOf, Inputs
+from coordinator.model.run_id import partition_for
 from coordinator.model.schedule import ScheduleView
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.plans import schedules as schedule_plans

@@ -6,7 +6,8 @@ from collections.abc import Generator, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from coordinator.model.run import Status, partition_of
+from coordinator.model.run import Status
+from coordinator.model.run_id import partition_of
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.replies import text, word
 from coordinator.store.script import Call, Request, read

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from coordinator.errors import CoordinatorError
-from coordinator.model.run import Counters, Status, partition_of
+from coordinator.model.run import Counters, Status
+from coordinator.model.run_id import partition_of
 from coordinator.store.keys import Namespace
 from coordinator.store.plans import clients
 from coordinator.store.plans.together import Plan, together

@@ -14,7 +14,7 @@ from typing import Any
 
 from coordinator.config import address
 from coordinator.encoding.codec import decode, encode
-from coordinator.model.run import id_from
+from coordinator.model.run_id import id_from
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import clients as client_plans

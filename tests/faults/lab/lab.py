@@ -27,7 +27,8 @@ from coordinator.config import Settings
 from coordinator.doctor.examiner import examine
 from coordinator.encoding.codec import decode
 from coordinator.encoding.spec import join_spec, read_spec
-from coordinator.model.run import Counters, parse_route
+from coordinator.model.names import parse_route
+from coordinator.model.run import Counters
 from coordinator.store.keys import Keys
 from coordinator.store.server_checks import enter
 from coordinator.store.transport.wire import Wire, drive

@@ -30,7 +30,7 @@ from coordinator.doctor.examiner import examine
 from coordinator.doctor.findings import Finding
 from coordinator.doctor.report import DoctorReport
 from coordinator.encoding.codec import encode
-from coordinator.model.run import id_from
+from coordinator.model.run_id import id_from
 from coordinator.store.keys import Keys
 from coordinator.store.plans import fleets as fleet_plans
 from coordinator.store.plans import schedules as schedule_plans

@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.encoding.codec import encode
-from coordinator.model.run import route
+from coordinator.model.names import route
 from coordinator.store.plans import clients as client_plans
 from tests.integration.worker_harness import Bench, bench
 from tests.servers import Server

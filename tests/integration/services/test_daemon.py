@@ -14,7 +14,8 @@ import pytest
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import Settings, address
 from coordinator.errors import NotConfigured, Refused, Unreachable
-from coordinator.model.run import RunIds, route
+from coordinator.model.names import route
+from coordinator.model.run_id import RunIds
 from coordinator.services.daemon import Coordinator
 from coordinator.services.service_loop import Outage, ServiceLoop, TickReport
 from coordinator.store.keys import Namespace

@@ -12,7 +12,8 @@ import pytest
 
 from coordinator.clock import SystemClock
 from coordinator.config import address
-from coordinator.model.run import RunIds, route
+from coordinator.model.names import route
+from coordinator.model.run_id import RunIds
 from coordinator.services.bell_ringer import BellRinger
 from coordinator.services.due import DueRuns
 from coordinator.services.recovery import Recovery, RecoveryReport

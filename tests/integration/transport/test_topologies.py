@@ -16,7 +16,7 @@ from coordinator import AsyncClient, AsyncHandle, Client, Status
 from coordinator.config import Settings
 from coordinator.errors import NotConfigured, NotFound, Unreachable
 from coordinator.model.address import address
-from coordinator.model.run import partition_for
+from coordinator.model.run_id import partition_for
 from coordinator.store import scripts
 from coordinator.store import server_checks as checks
 from coordinator.store.keys import Keys, Namespace

@@ -23,7 +23,7 @@ from coordinator.client.run_builder import (
 )
 from coordinator.encoding.spec import digest_inputs, read_spec
 from coordinator.errors import BadOption, NotPlain, Refused
-from coordinator.model.run import RunIds, partition_for, partition_of
+from coordinator.model.run_id import RunIds, partition_for, partition_of
 from workers import Registry, Run
 
 

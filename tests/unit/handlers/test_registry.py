@@ -8,7 +8,7 @@ import pytest
 
 import workers
 from coordinator.errors import BadName, BadOption, Refused
-from coordinator.model.run import Inputs
+from coordinator.model.enqueue import Inputs
 from workers import AsyncRun, Deadline, Registry, Retry, Run
 from workers.handlers.async_run import AsyncRun as Renamed
 

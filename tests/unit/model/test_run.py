@@ -7,20 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.errors import BadName, BadOption
-from coordinator.model.run import (
-    ENDED,
-    MOVES,
-    Counters,
-    Options,
-    RunIds,
-    Status,
-    is_run_id,
-    name,
-    parse_route,
-    partition_for,
-    partition_of,
-    route,
-)
+from coordinator.model.enqueue import Options
+from coordinator.model.names import name, parse_route, route
+from coordinator.model.run import ENDED, MOVES, Counters, Status
+from coordinator.model.run_id import RunIds, is_run_id, partition_for, partition_of
 
 NAMES = st.from_regex(r"[A-Za-z0-9_.-]{1,20}", fullmatch=True)
 

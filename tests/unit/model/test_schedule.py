@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.client.schedules import UNREADABLE, build_schedule, schedule_view
 from coordinator.errors import BadName, BadOption, NotPlain, Unreadable
-from coordinator.model.run import is_run_id, partition_of
+from coordinator.model.run_id import is_run_id, partition_of
 from coordinator.model.schedule import (
     LATE_MS,
     MOST_MISSED,

@@ -18,7 +18,8 @@ from coordinator import Overview, RunView, ScheduleView, WorkerView
 from coordinator.client.run_builder import EnqueueOptions
 from coordinator.client.schedules import ScheduleOptions
 from coordinator.model import address
-from coordinator.model.run import MOVES, Options
+from coordinator.model.enqueue import Options
+from coordinator.model.run import MOVES
 from workers import Deadline, Retry, testing
 from workers.handlers.handler import Policy
 from workers.handlers.registry import HandlerOptions

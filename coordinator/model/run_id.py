@@ -1,0 +1,100 @@
+"""Ids of runs. An id sorts by the time at which it was made, and ends with the partition of its run."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import zlib
+
+from coordinator.errors import BadName
+
+_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
+_TWO = [a + b for a in _DIGITS for b in _DIGITS]
+_RUN_ID = re.compile(r"[0-9a-hjkmnp-tv-z]{20}-(\d{2,4})")
+
+
+def _base32(number: int) -> str:
+    """Return a number of 50 bits as ten digits."""
+    two = _TWO
+    return f"{two[number >> 40]}{two[number >> 30 & 1023]}{two[number >> 20 & 1023]}{two[number >> 10 & 1023]}{two[number & 1023]}"
+
+
+def ids_from(moment: float) -> str:
+    """Return the prefix at or after which every id sorts that is made from this moment (Unix time) on."""
+    return _base32(max(0, int(moment * 1000)))
+
+
+class RunIds:
+    """A maker of run ids that sort by time and, within one process, in the order in which they were made."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._ms = 0
+        self._tail = 0
+
+    def make(self, now: float, partition: int) -> str:
+        """Return a new id.
+
+        Args:
+            now: Unix time in seconds.
+            partition: The partition of the run, with which its id ends.
+        """
+        if self._pid != os.getpid():
+            self.__init__()  # type: ignore[misc]  # a forked child must not make the ids of its parent
+        with self._lock:
+            ms = max(self._ms, int(now * 1000))
+            if ms > self._ms:
+                # The top bits are left free, so that counting up cannot overflow within the millisecond.
+                self._ms, self._tail = ms, int.from_bytes(os.urandom(6)) & (2**47 - 1)
+            else:
+                self._tail += 1
+            tail = self._tail
+        return id_from(ms, tail, partition)
+
+
+def id_from(ms: int, tail: int, partition: int) -> str:
+    """Return the id of a run.
+
+    Args:
+        ms: Unix time in milliseconds.
+        tail: Up to 50 bits that distinguish it from other runs of the same millisecond.
+        partition: The partition of the run.
+    """
+    return f"{_base32(ms)}{_base32(tail)}-{partition:02d}"
+
+
+def made_at(run_id: str) -> int:
+    """Return when an id was made, as Unix time in ms by its maker's clock; 0 if the text is not a run id."""
+    if not is_run_id(run_id):
+        return 0
+    ms = 0
+    for digit in run_id[:10]:
+        ms = ms * 32 + _DIGITS.index(digit)
+    return ms
+
+
+def is_run_id(text: str) -> bool:
+    """Return True if the text has the form of a run id."""
+    return _RUN_ID.fullmatch(text) is not None
+
+
+def partition_of(run_id: str, partitions: int) -> int:
+    """Return the partition that a run id names.
+
+    Raises:
+        BadName: If the text is not a run id, or names a partition that the namespace does not have.
+    """
+    found = _RUN_ID.fullmatch(run_id)
+    if found is None:
+        raise BadName(f"{run_id!r} is not a run id")
+    number = int(found[1])
+    if number >= partitions:
+        raise BadName(f"run id {run_id!r} names partition {number}, and the namespace has {partitions}")
+    return number
+
+
+def partition_for(text: str, partitions: int) -> int:
+    """Return the partition of an idempotency key or of a schedule's name."""
+    return zlib.crc32(text.encode()) % partitions
