@@ -1,1 +1,1 @@
-"""What the author of a handler uses: the registry, the run, its messages and its checkpoint."""
+"""The objects that handler code uses: the registry, the run, its messages and its checkpoint."""

@@ -37,7 +37,7 @@ class AsyncRun(BaseRun[R_co]):
         self._raise_stop()
 
     async def _save_now(self) -> None:
-        # The cut is offered before anything waits: if a stop is raised in flush, the release still carries this cut.
+        # The cut is offered before flush waits. If flush raises a stop, the worker still saves this cut with the release.
         await self._backing.flush(self._draft.cut(), self._draft.resumes_without_repeating)
         await self._backing.wait_until_confirmed(self._draft.resumes_without_repeating)
 
@@ -109,7 +109,7 @@ class AsyncRun(BaseRun[R_co]):
 
 
 async def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], threads: Executor | None) -> Any:
-    """Call a function: await it if it is async, else run it in a thread."""
+    """Call a function, and return its result. Await a coroutine function; run a plain function in a thread."""
     if inspect.iscoroutinefunction(fn):
         return await fn(*args, **kwargs)
     context = contextvars.copy_context()
@@ -120,7 +120,11 @@ async def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _call_plain(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a plain function. A StopIteration becomes a RuntimeError, because a future cannot hold a StopIteration."""
+    """Call a plain function, and return its result.
+
+    Raises:
+        RuntimeError: If the function raised StopIteration, which a future cannot hold.
+    """
     try:
         return fn(*args, **kwargs)
     except StopIteration as stop:

@@ -1,8 +1,8 @@
-"""What `Run` and `AsyncRun` have in common, and the worker's side of a run.
+"""The common base of `Run` and `AsyncRun`, and the protocol through which a run uses its worker.
 
 A cut is a place where a checkpoint may be saved: the end of a turn, the end of a phase, `checkpoint()` and `flush()`. A stop that
-was requested is raised at the next cut, once. A drain is raised inside a turn of `loop` only where the turn can be resumed without
-repeating what it has done, else at the end of the turn.
+was requested is raised at the next cut, once. A drain is raised inside a turn of `loop` only where the next attempt can resume the
+turn without repeating work. Otherwise it is raised at the end of the turn.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Facts(NamedTuple):
 
 
 class Backing(Protocol):
-    """What stands behind a run: the attempt in a worker, or a stand-in in a test."""
+    """The object behind a run that saves its cuts and requests its stop: the attempt in a worker, or a stand-in in a test."""
 
     @property
     def stopping(self) -> Stopped | None:
@@ -125,7 +125,14 @@ class Backing(Protocol):
         ...
 
     async def wait_until_confirmed(self, may_drain: Callable[[], bool]) -> None:
-        """Wait until the lease is not in doubt, or a stop was requested. Called on the worker's event loop."""
+        """Wait until the worker has confirmed its lease, or until a stop was requested. Called on the worker's event loop.
+
+        Args:
+            may_drain: As for `raise_stop`.
+
+        Raises:
+            Stopped: If a stop was requested.
+        """
         ...
 
     def set_note(self, note: Note) -> None:
@@ -200,7 +207,7 @@ class BaseRun(Generic[R_co]):
         """A dict for the handler's own values, part of the checkpoint.
 
         Raises:
-            Refused: When something else than a dict is assigned.
+            Refused: If the handler assigns a value that is not a dict.
         """
         return self._draft.state
 
@@ -246,7 +253,13 @@ class BaseRun(Generic[R_co]):
         self._raise_stop()
 
     def _raise_stop(self) -> None:
-        """Raise a stop that was requested, unless it is a drain and the turn would be repeated. The turn's end raises it then."""
+        """Raise the requested stop, if there is one.
+
+        A drain that would make the next attempt repeat work of this turn is raised at the end of the turn instead.
+
+        Raises:
+            Stopped: If a stop was requested.
+        """
         self._backing.raise_stop(self._draft.resumes_without_repeating)
 
     def _turns(self, limit: int) -> range:
@@ -264,7 +277,11 @@ class BaseRun(Generic[R_co]):
 
 
 def _number(value: float | None, what: str) -> float | None:
-    """Check a number of a note. A value that is not valid would otherwise fail in a later save, far from its cause."""
+    """Return a number of a note as a float, or None for None. Checked here, because a later save would fail far from the cause.
+
+    Raises:
+        Refused: If the value is not a number.
+    """
     if value is None or (type(value) is int and abs(value) < 2**63):
         return value
     try:

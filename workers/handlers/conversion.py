@@ -30,11 +30,11 @@ WITHOUT_PYDANTIC = (
 
 
 class Conversion:
-    """Converts the values of one annotation to plain data and back.
+    """The conversion of the values of one annotation to plain data and back.
 
     Args:
         annotation: The annotation, evaluated.
-        place: What an error calls the value, as in "input 'order' of kind 'ship'".
+        place: The name of the value in error messages, as in "input 'order' of kind 'ship'".
     """
 
     def __init__(self, annotation: Any, place: str) -> None:
@@ -51,7 +51,7 @@ class Conversion:
         return self._dump(self._build(value, Refused))
 
     def from_plain(self, value: Any) -> Any:
-        """Return the object that `to_plain` has made the plain data of.
+        """Return the annotated object for plain data that `to_plain` has made.
 
         Raises:
             Unreadable: The data does not fit the annotation.
@@ -74,7 +74,11 @@ class Conversion:
 
     @functools.cached_property
     def _adapter(self) -> Any:
-        """The converter. It is made at first use, because pydantic takes a while to import and to build one."""
+        """The pydantic converter of the annotation. It is built at its first use, because importing pydantic takes a while.
+
+        Raises:
+            NotPlain: If pydantic is missing or too old, or cannot convert the annotation.
+        """
         try:
             import pydantic
         except ImportError:
@@ -92,7 +96,9 @@ class Conversion:
 
 
 def conversions(function: Callable[..., Any], kind: str) -> dict[str, Conversion]:
-    """Return a conversion for each parameter whose annotation is not plain, and for "return" if the result's is not.
+    """Return the conversions of a function: one for each parameter whose annotation is not plain data, by name.
+
+    If the annotation of the result is not plain, its conversion has the name "return".
 
     An annotation that can't be evaluated at run time, for example of a name that is only imported for type checkers, counts as
     plain.
@@ -115,12 +121,12 @@ def _evaluated(annotation: object, names: Mapping[str, Any]) -> Any:
     holder.__annotations__ = {"it": annotation}
     try:
         return typing.get_type_hints(holder, dict(names), include_extras=True)["it"]
-    except Exception:  # noqa: BLE001  # an annotation is any expression: what can't be evaluated is for type checkers
+    except Exception:  # noqa: BLE001  # evaluating an arbitrary expression may raise anything; such a name is for type checkers
         return Any
 
 
 def _is_rich(hint: Any, seen: tuple[Any, ...] = ()) -> bool:
-    """Return True if the annotation has a part that is not plain data and that pydantic can convert."""
+    """Return True if the annotation has a part that only pydantic can convert to plain data."""
     if any(hint is one for one in seen):
         return False
     seen = (*seen, hint)
@@ -144,7 +150,7 @@ def _is_rich(hint: Any, seen: tuple[Any, ...] = ()) -> bool:
 
 
 def _flat(error: Exception) -> str:
-    """Return the errors of pydantic on one line."""
+    """Return the message of a pydantic error on one line, with at most 5 of its findings and 500 characters."""
     if hasattr(error, "errors"):
         each = error.errors(include_url=False, include_input=False)
         return "; ".join(f"{'.'.join(map(str, one['loc'])) or 'value'}: {one['msg']}" for one in each[:5])[:500]

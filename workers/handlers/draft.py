@@ -43,7 +43,7 @@ class Cut(NamedTuple):
 
 @dataclass(slots=True)
 class Draft:
-    """The content of a run's next checkpoint. Only the handler's thread changes it."""
+    """The content of a run's next checkpoint. Only the handler's thread changes the draft."""
 
     messages: Messages = field(default_factory=Messages)
     state: dict[str, Any] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Draft:
     _state_at: dict[str, bytes] = field(default_factory=dict)
 
     def cut(self) -> Cut:
-        """Freeze the draft.
+        """Return the frozen content of the draft.
 
         Raises:
             NotPlain: If the state contains a value that cannot be stored. The message names its place.
@@ -77,23 +77,23 @@ class Draft:
         return kept(self.state, "state", CHECKPOINT_LIMIT) if self.state else b""
 
     def begin_loop(self) -> None:
-        """Remember the state before the first turn."""
+        """Remember the encoded state, so that the first turn can be compared with it."""
         try:
             self._cut_state = self._packed_state()
         except (NotPlain, TooLarge):  # the cut after the turn raises it, unless the turn repairs the state
             self._cut_state = None
 
     def begin_turn(self, turn: int) -> None:
-        """Begin a turn. The cut after the turn before it, or `begin_loop`, has encoded the state."""
+        """Begin a turn. The cut after the previous turn, or `begin_loop`, has encoded the state before it."""
         self.turn = turn
         self._turn_start = self.messages.generation, len(self.messages.packed), self._cut_state
 
     def resumes_without_repeating(self) -> bool:
-        """Return True if an attempt that begins from a cut made now would not repeat what this one has done.
+        """Return True if an attempt that resumes from a cut at this moment would repeat no work of this attempt.
 
-        After a cut inside a turn the next attempt begins the turn again. That repeats nothing if the turn has not changed the
-        transcript and the state, since the outputs of its phases are saved; or if the transcript has open tool calls, with
-        which handlers notice that the model has replied already.
+        After a cut inside a turn the next attempt begins the turn again. It repeats no work in two cases: the turn has not
+        changed the transcript and the state (the outputs of its phases are saved), or the transcript has open tool calls
+        (by which the handler notices that the model has replied already).
         """
         if self.turn is None:
             return True
@@ -102,7 +102,7 @@ class Draft:
         return (same_messages and self._packed_state() == state) or bool(self.messages.open_calls())
 
     def end_turn(self, turn: int) -> None:
-        """Complete a turn, and drop the phases that belong to it."""
+        """Complete a turn, and drop the outputs of its phases."""
         self.iteration = turn + 1
         self.turn = None
         for by_field in (self.phases, self._seen, self._state_at):
@@ -120,8 +120,8 @@ class Draft:
         Phases are told apart by their name, phases of the same name by their order, and inside a turn also by the turn.
 
         Raises:
-            Refused: If the name is not valid, if a phase of this name is running, or if the state has changed since another
-                phase of this name. After a resume, the order of the two would not be certain.
+            Refused: If the name is not valid, if a phase of this name is running, or if `run.state` has changed since a phase
+                of this name ran. After a resume, the second call could get the output of the first.
         """
         if str(name) != name or not 1 <= len(name) <= 200 or not name.isprintable():
             raise Refused(f"a phase needs a name of 1 to 200 printable characters, not {name!r:.220}")
@@ -131,20 +131,25 @@ class Draft:
         count, state = self._seen.get(scope, 0), self._packed_state()
         if count and state != self._state_at[scope]:
             raise Refused(
-                f"phase {name!r} was called before run.state changed: a resumed run could not tell the two calls apart; "
-                "give each phase its own name"
+                f"phase {name!r} is called twice, and run.state changed between the two calls: after a resume, the second "
+                "call could get the output of the first; give each of the two phases its own name"
             )
         self._seen[scope], self._state_at[scope] = count + 1, state
         self._running.add(scope)
         return f"{scope}#{count}"
 
     def end_phase(self, field: str, output: bytes | None) -> None:
-        """End a phase, and keep its output. None means that the phase did not complete."""
+        """End a phase, and keep its output.
+
+        Args:
+            field: The field that `begin_phase` returned.
+            output: The encoded output, or None if the phase did not complete.
+        """
         scope = field.rpartition("#")[0]
         self._running.discard(scope)
         if output is not None:
             self.phases[field] = output
-        elif scope in self._seen:  # the end of its turn may have removed it
+        elif scope in self._seen:  # the end of the turn may have removed the phase
             self._seen[scope] -= 1
 
 
@@ -158,7 +163,7 @@ def loaded(parts: Any) -> tuple[Draft, CheckpointHead, list[Any]]:
         The draft, the head of the checkpoint, and the messages that were appended after the last cut before a release.
 
     Raises:
-        Unreadable: If the bytes are not those of a checkpoint.
+        Unreadable: If the checkpoint is damaged: a part cannot be decoded, or messages are missing.
     """
     try:
         return _loaded(parts)

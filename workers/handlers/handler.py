@@ -101,7 +101,7 @@ class Handler(Generic[P, T_co]):
         function: The decorated function.
         kind: The kind of its runs.
         is_async: Whether the function is a coroutine function.
-        retry: See Policy, as for the following ones.
+        retry: See Policy.
         deadline: See Policy.
         schema: See Policy.
         grace: See Policy.
@@ -165,10 +165,10 @@ class Handler(Generic[P, T_co]):
         return {name: conversions[name].from_plain(one) if name in conversions else one for name, one in inputs.items()}
 
     def plain_result(self, value: Any) -> Any:
-        """Return what the function returned as plain data.
+        """Convert the value that the function returned to plain data, and return it.
 
         Raises:
-            NotPlain: It does not fit its annotation, or can't be converted.
+            NotPlain: The value does not fit the annotation of the result, or can't be converted.
         """
         conversion = self._signature.result
         if conversion is None:
@@ -190,7 +190,7 @@ class Handler(Generic[P, T_co]):
             inputs: The inputs by name.
 
         Returns:
-            None if it can, else a sentence that says why not.
+            None if the function can be called with them, else a sentence that says why not.
         """
         return self._signature.fits(inputs)
 
@@ -223,8 +223,8 @@ class Handler(Generic[P, T_co]):
     def schemas(self) -> tuple[int, ...]:
         """Return the schemas of runs that the handler can perform.
 
-        These are 0 (a run without a checkpoint), the handler's own schema, and all from which an unbroken chain of migrations
-        leads to it.
+        They are 0 (a run without a checkpoint), the handler's own schema, and each older schema from which an unbroken chain
+        of migrations leads to the handler's schema.
         """
         oldest = self.schema
         while oldest - 1 in self.migrations:
@@ -248,7 +248,7 @@ class AsyncHandler(Handler[P, T_co]):
     is_async = True
 
     def __call__(self, run: AsyncRun[Any], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T_co]:
-        """Call the function, as a test does. The result has to be awaited."""
+        """Call the handler's function directly, without a worker, and return its coroutine. Tests use this."""
         return self.function(run, *args, **kwargs)  # type: ignore[no-any-return]
 
 

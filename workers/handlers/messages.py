@@ -21,7 +21,7 @@ INTERRUPTED = "interrupted, outcome unknown"
 
 
 class ReadOnly(Refused, TypeError):
-    """A message was edited in place.
+    """The error that is raised when code edits a message in place.
 
     Use `run.messages.replace(…)` to change the transcript, or `copy()` to get a copy that may be edited.
     """
@@ -40,7 +40,7 @@ class FrozenDict(dict[Any, Any]):
         """Return an ordinary dict that may be edited, with ordinary values."""
         return {key: thawed(value) for key, value in self.items()}
 
-    def __reduce__(self) -> Any:  # without it, deepcopy and pickle would fill an empty FrozenDict item by item
+    def __reduce__(self) -> Any:  # else deepcopy and pickle would fill an empty FrozenDict, item by item
         return dict, (self.copy(),)
 
 
@@ -91,11 +91,11 @@ def thawed(value: Any) -> Any:
 
 
 def kept(value: Any, place: str, limit: int) -> bytes:
-    """Encode plain data, which may contain read-only messages.
+    """Encode plain data, which may contain read-only messages, and return the bytes.
 
     Args:
         value: The data.
-        place: What the data are, for error messages.
+        place: The name of the data in error messages.
         limit: The largest number of bytes.
 
     Raises:
@@ -109,10 +109,11 @@ def kept(value: Any, place: str, limit: int) -> bytes:
 
 
 def _encoded(made_plain: Callable[[Any], Any], value: Any, place: str, limit: int, refused: NotPlain) -> bytes:
-    """Convert a value to plain data with `made_plain`, and encode it.
+    """Convert a value to plain data with `made_plain`, and return the encoded value.
 
     Raises:
-        NotPlain: `refused`, if the value contains itself or is nested too deep to convert; or the converted value is not plain.
+        NotPlain: The converted value is not plain. If the value contains itself, or is nested too deep to convert, the
+            error `refused` is raised.
         TooLarge: The result has more bytes than the limit.
     """
     try:
@@ -141,8 +142,8 @@ class ToolCall:
 class Messages(list[Any]):
     """The transcript of a run, `run.messages`.
 
-    It is a list to which messages can be appended. Apart from `replace`, other changes raise ReadOnly, and so does a change of a
-    message in it.
+    Handlers append messages to this list. `replace` replaces all messages. Every other change of the list, and every change of a
+    message in it, raises ReadOnly.
 
     Args:
         items: Stored messages, each with its encoded form.
@@ -183,7 +184,7 @@ class Messages(list[Any]):
         super().append(kept_item)
 
     def extend(self, items: Iterable[Any]) -> None:
-        """Append several messages. If one of them is refused, those before it stay.
+        """Append several messages. If one of them is refused, the messages before it stay appended.
 
         Raises:
             NotPlain: If a message cannot be stored.
@@ -219,7 +220,7 @@ class Messages(list[Any]):
     def open_calls(self) -> list[ToolCall]:
         """Return the tool calls that have no result in the transcript, in order.
 
-        Messages of OpenAI Chat Completions, OpenAI Responses and Anthropic are understood.
+        The formats of OpenAI Chat Completions, OpenAI Responses and Anthropic are recognized.
         """
         answered = {id for item in self for id in _answers(item)}
         return [call for item in self for call in _calls(item) if call.id not in answered]
@@ -298,10 +299,14 @@ def _dicts(value: Any) -> list[dict[Any, Any]]:
 
 
 def chunk(packed: list[bytes]) -> bytes:
-    """Join encoded messages to one msgpack array, without encoding them again."""
+    """Join encoded messages into one msgpack array without encoding them again, and return the array."""
     return msgpack.Packer().pack_array_header(len(packed)) + b"".join(packed)  # type: ignore[no-any-return]
 
 
 def unchunk(data: bytes, place: str) -> list[tuple[bytes, Any]]:
-    """Split a chunk into its messages. Return each message with its encoded form."""
+    """Split a chunk into its messages, and return each message with its encoded form.
+
+    Raises:
+        Unreadable: If the data is not a chunk. The error calls the data by `place`.
+    """
     return [(encode(value, place), value) for value in decode(data, place)]

@@ -19,7 +19,7 @@ from workers.handlers.messages import Messages, kept
 
 @dataclass
 class Left:
-    """The checkpoint that a run of an older schema has left. A migration changes it in place.
+    """The checkpoint that an attempt with an older schema has left. A migration changes the checkpoint in place.
 
     Attributes:
         inputs: The inputs with which the handler is called.
@@ -70,7 +70,11 @@ def migrated(draft: Draft, head: CheckpointHead, inputs: dict[str, Any], handler
 
 
 def _check(left: Left, handler: Handler[..., Any]) -> None:
-    """Refuse values of the wrong type here, where it is certain that a migration is to blame."""
+    """Check the types of a migrated checkpoint. Checked here, because the cause can only be a migration.
+
+    Raises:
+        Refused: If a part has the wrong type. The message names the part.
+    """
     wanted = {"inputs": dict, "state": dict, "messages": list, "phases": dict, "iteration": int}
     for part, kind in wanted.items():
         made = getattr(left, part)
@@ -81,14 +85,14 @@ def _check(left: Left, handler: Handler[..., Any]) -> None:
 
 
 def shown(field: str) -> str:
-    """Return the name of a phase for people, or its field if the name would be ambiguous."""
+    """Return the name of a phase as a migration sees it, or the stored field of the phase if the name would be ambiguous."""
     name = field.removeprefix("phase:-:")
     short = name.removesuffix("#0")
     return next((call for call in (short, name) if field_of(call) == field), field)
 
 
 def field_of(name: str) -> str:
-    """Return the field of a phase that has this name for people."""
+    """Return the stored field of a phase, from the name that a migration uses for it."""
     if name.startswith("phase:"):
         return name
     return f"phase:-:{name}" if name.rpartition("#")[2].isdigit() and "#" in name else f"phase:-:{name}#0"

@@ -93,7 +93,7 @@ class Registry(Generic[R]):
 
     @asynccontextmanager
     async def resources(self) -> AsyncGenerator[Mapping[str, Any], None]:
-        """Enter each lifespan once, and yield the resources by kind."""
+        """Enter the lifespan of each registry once, and yield the resources by kind of handler."""
         async with AsyncExitStack() as stack:
             opened: dict[int, Any] = {}
             for home in self._homes.values():
@@ -139,7 +139,7 @@ class Decorator(Generic[R]):
     @overload
     def __call__(self, function: Callable[Concatenate[Run[R], P], T], /) -> PlainHandler[P, T]: ...
     def __call__(self, function: Callable[..., Any], /) -> Any:
-        """Create the handler of a function, and add it to the registry."""
+        """Create the handler of a function, add it to the registry, and return it."""
         handler = make_handler(function, self._kind, self._policy)
         self._registry._add(handler, self._registry)
         return handler

@@ -1,4 +1,4 @@
-"""The inputs that a handler takes. They are worked out once, so that a check of a run's inputs costs two comparisons."""
+"""The inputs that a handler takes. They are determined once per handler, so that checking a run's inputs is cheap."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ class Signature:
         )
 
     def by_name(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
-        """Return inputs by name.
+        """Return the inputs of a call by name.
 
         Raises:
-            Refused: If there are too many, or one was given twice.
+            Refused: If there are too many positional inputs, or one input was given twice.
         """
         if len(args) > len(self.ordered):
             raise Refused(f"{self.kind} takes {len(self.ordered)} inputs by position, and {len(args)} were given")
@@ -100,7 +100,11 @@ class Signature:
 
 
 def _check_run(function: Callable[..., Any], first: Parameter, kind: str) -> None:
-    """Refuse an async handler with a Run, and a plain handler with an AsyncRun. Both would fail in the middle of a run."""
+    """Check the annotation of the run's parameter. A wrong one would otherwise fail in the middle of a run.
+
+    Raises:
+        Refused: If an async handler takes a Run, or a plain handler takes an AsyncRun.
+    """
     given = _annotated(first.annotation, getattr(function, "__globals__", {}))
     is_async = inspect.iscoroutinefunction(function)
     wanted, other = (AsyncRun, Run) if is_async else (Run, AsyncRun)
@@ -112,7 +116,7 @@ def _check_run(function: Callable[..., Any], first: Parameter, kind: str) -> Non
 
 
 def _annotated(annotation: object, names: Mapping[str, Any]) -> object:
-    """Return the class that an annotation names.
+    """Return the class that the annotation of a run's parameter names, or None if it is unknown.
 
     If the annotation is a string, only the part before the first bracket is looked up, because the names inside the brackets may
     exist only for type checkers.

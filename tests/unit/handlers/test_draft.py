@@ -107,7 +107,7 @@ def test_equal_names_with_a_state_change_in_between_are_refused():
     draft.end_phase(draft.begin_phase("a"), b"\x01")
     draft.state["step"] = 1
     draft.end_phase(draft.begin_phase("b"), b"\x01")
-    with pytest.raises(Refused, match=r"'a' was called before run.state changed"):
+    with pytest.raises(Refused, match=r"'a' is called twice, and run.state changed between"):
         draft.begin_phase("a")
 
 
