@@ -1,4 +1,4 @@
-"""One attempt at a run, from its claim to its end. It stands behind the `Run` that a handler receives."""
+"""One attempt at a run, from its claim to its end. The `Run` that a handler receives works through its attempt."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from workers.liveness.lease import Lease
 
 
 class AttemptObserver(Protocol):
-    """What the worker does when something happens to one of its attempts."""
+    """The methods that an attempt calls on its worker when the attempt is lost, makes progress or is out of time."""
 
     def on_lost(self, attempt: Attempt) -> None:
-        """React to an attempt whose run belongs to another owner now."""
+        """Handle the loss of an attempt: its run belongs to another owner now."""
 
     def on_progress(self, attempt: Attempt) -> None:
-        """React to an attempt that has made progress, as the server counts it."""
+        """Handle progress of an attempt, as the server counts it."""
 
     def on_deadline(self, attempt: Attempt, error: DeadlineExceeded) -> None:
-        """React to an attempt whose time is over, and which has to be killed with this error."""
+        """Kill an attempt whose deadline has passed. Its run fails with this error."""
 
 
 class Attempt(Lifecycle):
     """A claimed run in this process.
 
-    An attempt belongs to the worker's event loop. A handler in a thread reaches it through its Run.
+    An attempt belongs to the worker's event loop. A handler in a thread uses the attempt through its Run.
 
     Args:
         claimed: The run, as the claim returned it.
@@ -80,13 +80,13 @@ class Attempt(Lifecycle):
 
     @cached_property
     def number(self) -> int:
-        """The number of this attempt at the run. Every attempt needs it, and few need the other counters."""
+        """The number of this attempt. Reading it alone is cheaper than `counters`, and every attempt needs the number."""
         return int(self.claimed.counters.split(" ", 2)[1])
 
     # -- called by the handler's Run
 
     def offer(self, cut: Cut) -> None:
-        """Offer a cut to the saver, from any thread."""
+        """Offer a cut to the saver, which saves it later. Any thread may call this."""
         if self.saver is None or self.decided:
             return
         if threading.get_ident() == self._thread:
@@ -116,7 +116,7 @@ class Attempt(Lifecycle):
             raise self.stopping from None
 
     async def wait_until_confirmed(self, may_drain: Callable[[], bool] = lambda: True) -> None:
-        """Wait until the lease is no longer in doubt.
+        """Wait until the worker has confirmed its lease.
 
         Args:
             may_drain: Returns False where a drain must not stop the handler yet.
@@ -128,14 +128,18 @@ class Attempt(Lifecycle):
             await self._unless_stopped(self.lease.wait_until_confirmed(), may_drain)
 
     async def _unless_stopped(self, waiting: Coroutine[Any, Any, None], may_drain: Callable[[], bool]) -> None:
-        """Await a coroutine. Raise a stop that is requested meanwhile, if it may be raised here."""
+        """Await a coroutine, but end the wait if a stop is requested meanwhile.
+
+        Raises:
+            Stopped: If a stop was requested, and `may_drain` allows to raise it here.
+        """
         task = self.loop.create_task(waiting)
         requested = self.loop.create_task(self._stop_requested.wait())
         try:
             await asyncio.wait({task, requested}, return_when=asyncio.FIRST_COMPLETED)
             while not task.done():
-                # If nothing is raised, the stop was delivered before, and the handler's clean-up may save; or it is a drain that
-                # has to wait for the end of the turn. Another stop may still be requested.
+                # raise_stop raises nothing in two cases: the stop was delivered before, and the handler's clean-up may save; or
+                # the stop is a drain that has to wait for the end of the turn. Another stop may still be requested.
                 requested = self.loop.create_task(self._stop_changed.wait())
                 self.raise_stop(may_drain)
                 await asyncio.wait({task, requested}, return_when=asyncio.FIRST_COMPLETED)
@@ -159,30 +163,34 @@ class Attempt(Lifecycle):
         return None if stored else self.note
 
     def request_stop(self, why: Why) -> bool:
-        """Ask the handler to stop. It stops at its next cut, or where it waits for the server."""
+        """Ask the handler to stop. The handler stops at its next cut, or where it waits for the server.
+
+        Returns:
+            False if an earlier request stays in force.
+        """
         requested = super().request_stop(why)
         if requested:
             self._announce_stop()
         return requested
 
     def request_kill(self, error: DeadlineExceeded) -> None:
-        """Ask the handler to stop because its time is over."""
+        """Ask the handler to stop because a deadline of the run has passed. The run fails with this error."""
         super().request_kill(error)
         self._announce_stop()
 
     def _announce_stop(self) -> None:
-        """Wake the coroutines that wait unless a stop is requested. Each request wakes those that wait at that moment."""
+        """Wake all coroutines that wait in `_unless_stopped` at this moment."""
         self._stop_requested.set()
         self._stop_changed.set()
         self._stop_changed = asyncio.Event()
 
     def cancel(self) -> None:
-        """Cancel the task of an async handler. A plain handler stops at its cuts."""
+        """Cancel the task of an async handler. For a plain handler do nothing: it stops at its next cut."""
         if self.performing and self.handler.is_async and self.task is not None and self.task.cancel():
             self.deliver_stop()
 
     def lose(self) -> None:
-        """Stop immediately: the run belongs, or may belong, to another owner."""
+        """Stop the attempt and its saver immediately, because the run belongs, or may belong, to another owner."""
         self.request_stop("lost")
         if self.saver is not None:
             self.saver.close()

@@ -1,7 +1,7 @@
-"""The critic watches runs that have deadlines. It asks the escalator at the soft deadline, and kills at the other deadlines.
+"""The critic watches runs that have deadlines. At the soft deadline it asks the escalator; at the others it kills the run.
 
-A kill is written on the run before anything else, so that it holds whatever happens to this process. An escalator may raise or
-hang: the critic keeps watching the other deadlines meanwhile.
+A kill is first written to the stored run, so that the kill stays in force if this process crashes. An escalator may raise or hang:
+the critic keeps watching the other deadlines meanwhile.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Critic:
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     def watch(self, attempt: Attempt) -> None:
-        """Watch an attempt if its kind has deadlines. A run whose time is already over never reaches its handler."""
+        """Watch an attempt if its kind has deadlines. If a deadline has passed already, kill the run before its handler starts."""
         deadline = attempt.handler.deadline
         if not deadline.watched:
             return
@@ -61,13 +61,13 @@ class Critic:
             tracker.progressed(self._clock.monotonic())
 
     def forget(self, attempt: Attempt) -> None:
-        """Stop watching an attempt that is over."""
+        """Stop watching an attempt that has ended."""
         self._trackers.pop(attempt.key, None)
         if (task := self._tasks.pop(attempt.key, None)) is not None:
             task.cancel()
 
     def _kill(self, attempt: Attempt, verdict: Kill) -> None:
-        if attempt.may_be_killed:  # it may have been cancelled while its escalator was deciding
+        if attempt.may_be_killed:  # the attempt may have been cancelled while its escalator was deciding
             reason = str(verdict.reason)[:REASON_CHARACTERS]
             attempt.observer.on_deadline(attempt, DeadlineExceeded(f"killed by its critic: {reason}"))
 
@@ -127,7 +127,10 @@ class Critic:
         return verdict
 
     async def _extend(self, attempt: Attempt, tracker: DeadlineTracker, seconds: float) -> None:
-        """Write an extension on the run: otherwise it would be granted again after a crash."""
+        """Store an extension with the run. Otherwise the run would get the same extension again after a crash.
+
+        An error of the server is logged and not raised.
+        """
         more = tracker.extension(seconds, self._clock.monotonic())
         tracker.extensions, tracker.extended = tracker.extensions + 1, tracker.extended + more
         plan = attempt_plans.extend(
@@ -159,7 +162,7 @@ class Critic:
 
 
 def _verdict_of(asking: asyncio.Task[Verdict | None]) -> Verdict | None:
-    """Return the verdict of a finished task. Whatever went wrong with it, the critic continues."""
+    """Return the verdict of a finished task, or None after an error, which is logged so that the critic can continue."""
     if asking.cancelled():
         return None
     if (error := asking.exception()) is not None:

@@ -41,7 +41,7 @@ class DeadlineTracker:
         self._progressed = now
 
     def asked(self) -> None:
-        """Record that the escalator was asked. It is not asked again before it has answered."""
+        """Record that the escalator was asked. Until it answers, `due` does not return "ask"."""
         self._asking = True
 
     def answered(self, verdict: Verdict | None, now: float) -> None:
@@ -56,11 +56,16 @@ class DeadlineTracker:
                 self._soft = None
 
     def extension(self, seconds: float, now: float) -> float:
-        """Return by how much an extension moves the soft deadline from where it is now. The run stores this number."""
+        """Return the seconds by which an extension that starts now moves the soft deadline. The run stores this number."""
         return max(0.0, self.age(now) + seconds - (self.deadline.soft or 0.0) - self.extended)
 
     def due(self, now: float) -> Kill | Literal["ask"] | float:
-        """Return what is due: a kill, "ask" for a question to the escalator, or the seconds until something is due."""
+        """Return the action that is due now.
+
+        Returns:
+            A Kill with its reason, "ask" if the escalator has to be asked, or the seconds until the next check if no action is
+            due.
+        """
         hard, progress = self.deadline.hard, self.deadline.progress
         if hard is not None and self.age(now) >= hard:
             return Kill(f"its hard deadline of {hard:g} s has passed")

@@ -15,7 +15,7 @@ from coordinator.model.deadline import Escalator, Extend, Kill, Leave, Verdict, 
 async def ask_escalator(escalator: Escalator, run: Watched) -> Verdict | BaseException:
     """Return the verdict of an escalator, or the error that it raised.
 
-    Everything is caught: a SystemExit, for example, would otherwise end the event loop.
+    Every exception is caught: a SystemExit, for example, would otherwise end the event loop.
     """
     try:
         answer: Any = escalator(run) if inspect.iscoroutinefunction(escalator) else await _in_a_thread(escalator, run)
@@ -34,7 +34,7 @@ async def ask_escalator(escalator: Escalator, run: Watched) -> Verdict | BaseExc
 
 
 async def _in_a_thread(escalator: Escalator, run: Watched) -> Any:
-    """Call a plain escalator in a thread of its own.
+    """Call a plain escalator in a thread of its own, and return its answer or raise its error.
 
     The threads of the handlers may all be busy, and an escalator that hangs must neither take a slot nor keep the process alive.
     """

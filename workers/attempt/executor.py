@@ -1,4 +1,4 @@
-"""Carry out one attempt: load it, call the handler, and turn every way out of the handler into one of a few outcomes."""
+"""Carry out one attempt: load the run, call the handler, and classify the result or error of the handler as an outcome."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Executor:
         """Carry out an attempt from its claim on.
 
         Returns:
-            The outcome to record, or None if it was decided and recorded without the handler meanwhile.
+            The outcome to record, or None if the worker has decided and recorded an outcome while the handler still ran.
         """
         about.set({"run": attempt.id, "kind": attempt.handler.kind, "attempt": attempt.number})
         claimed_at = self.clock.monotonic()
@@ -63,7 +63,7 @@ class Executor:
     async def _run(self, attempt: Attempt) -> Ending:
         try:
             run, inputs = await self.loader.load(attempt)
-            # The answer of the claim may have taken longer than the lease. No handler starts while the lease is in doubt.
+            # The reply to the claim may have taken longer than the lease. A handler starts only under a confirmed lease.
             await attempt.wait_until_confirmed()
         except Stopped as stop:
             return Raised(stop, stop=True)
@@ -87,7 +87,7 @@ class Executor:
             return mark_stop(Raised(error))
 
     async def _absorb_cancels(self, task: asyncio.Task[Any]) -> None:
-        """Clear the cancellations that were meant for the handler: the recording of the outcome must not be cancelled."""
+        """Clear the cancellations of the task that were meant for the handler, so that the outcome can still be recorded."""
         while task.cancelling():
             task.uncancel()
         try:
@@ -99,7 +99,7 @@ class Executor:
 def _age_at_claim(attempt: Attempt) -> float:
     """Return the age of the run in seconds when it was claimed, by the server's clock alone.
 
-    A claim sets the epoch to the server's time in ms. Only if that clock went back is the epoch later than the time.
+    A claim sets the epoch to the server's time in ms. The epoch is later than the server's time only if that clock went back.
     """
     return max(0.0, (attempt.counters.epoch - attempt.counters.created) / 1000)
 
@@ -116,9 +116,9 @@ def _consecutive_failures(attempt: Attempt) -> int:
 
 
 def _call_plain(function: Callable[..., Any], run: Any, inputs: dict[str, Any]) -> Ending:
-    """Call a plain handler in its thread, and catch everything.
+    """Call a plain handler in its thread, and return its result or any exception as an Ending.
 
-    A StopIteration or a SystemExit that leaves a thread would end up in the event loop.
+    Every exception is caught, because a StopIteration or a SystemExit that left the thread would break the event loop.
     """
     try:
         return Returned(function(run, **inputs))
@@ -127,7 +127,7 @@ def _call_plain(function: Callable[..., Any], run: Any, inputs: dict[str, Any]) 
 
 
 def mark_stop(ending: Ending) -> Ending:
-    """Mark an ending whose exception is the stop that was raised in the handler, or a cancellation of its task."""
+    """Return the ending, marked as stopped if its exception is a stop or a cancellation of the handler's task."""
     if isinstance(ending, Raised):
         return Raised(ending.error, stop=_is_stop(ending.error) or _is_cancelled(ending.error))
     return ending

@@ -12,14 +12,14 @@ TRACEBACK_CHARACTERS = 20_000
 
 
 def failure(error: BaseException) -> bytes:
-    """Encode an error: its type, its message and the end of its traceback, each limited in length."""
+    """Return an error as bytes: its type, its message and the end of its traceback, each limited in length."""
     trace = "".join(traceback.format_exception(error))
     parts = [type(error).__name__, _message(error)[:MESSAGE_CHARACTERS], _utf8(trace)[-TRACEBACK_CHARACTERS:]]
     return encode(parts, "error")
 
 
 def retry_later(error: BaseException) -> bytes:
-    """Encode a RetryLater: it asks for a delay and is not a failure, so it is stored without a traceback."""
+    """Return a RetryLater as bytes, without a traceback: it asks for a delay and is not a failure."""
     return encode([RetryLater.__name__, _message(error)[:MESSAGE_CHARACTERS], ""], "error")
 
 
@@ -36,5 +36,5 @@ def _message(error: BaseException) -> str:
 
 
 def _utf8(text: str) -> str:
-    """Replace characters that UTF-8 cannot encode. File names may contain them."""
+    """Return the text with a replacement for characters that UTF-8 cannot encode. File names may contain such characters."""
     return text.encode(errors="backslashreplace").decode()

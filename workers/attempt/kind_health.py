@@ -1,7 +1,7 @@
 """Protect the queue from a bad deploy.
 
-If five different runs of a kind fail in this process before their handler's first line, and no run of that kind has ever reached
-it, then the handlers of this process are probably broken. The process stops claiming the kind, and tries again every minute.
+If five different runs of a kind fail in this process before the first line of their handler, and no handler of the kind has ever
+started, then the handlers of this process are probably broken. The process stops claiming the kind, and tries again every minute.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ SUSPENDED_SECONDS = 60.0
 
 
 class KindHealth:
-    """Which kinds have been seen to work in this process, and which kinds are suspended."""
+    """The kinds whose handlers have started in this process, and the kinds that are suspended."""
 
     def __init__(self) -> None:
         self._started: set[str] = set()

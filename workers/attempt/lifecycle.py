@@ -10,8 +10,8 @@ The stop stage says whether the attempt was asked to stop, and whether the handl
 
     NONE --request--> REQUESTED --deliver--> DELIVERED
 
-A stop is raised in the handler once. After that the handler may clean up, and its clean-up may save. What comes out of the
-handler then counts as the stop.
+A stop is raised in the handler once. After that the handler may clean up, and its clean-up may save. An exception that the handler
+raises afterwards counts as the stop.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ STOP_TRANSITIONS: dict[str, dict[StopStage, StopStage]] = {
 
 
 class IllegalTransition(RuntimeError):
-    """A transition was called in a stage in which it makes no sense. This is a bug of the worker."""
+    """The error of a transition that is not possible in the current stage. It means a bug in the worker."""
 
 
 class Lifecycle:
     """The states of one attempt.
 
-    A plain handler runs in a thread and delivers its stop there; all other transitions happen on the worker's event loop. No
-    transition writes a stage that the other thread may have left meanwhile: a stop stage only ever grows, and a transition that
-    keeps a stage does not write it.
+    A plain handler runs in a thread and delivers its stop there. All other transitions happen on the worker's event loop. The two
+    threads do not overwrite each other's stages: a stop stage only moves forward, and a transition that keeps a stage does not
+    write it.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Lifecycle:
 
     @property
     def decided(self) -> bool:
-        """Whether the outcome is decided. Whatever the handler still does no longer counts."""
+        """Whether the outcome is decided. From then on, results and errors of the handler are ignored."""
         return self._stage is Stage.DECIDED or self._stage is Stage.LEFT_BEHIND
 
     @property
@@ -120,10 +120,10 @@ class Lifecycle:
 
     @property
     def may_be_killed(self) -> bool:
-        """Whether a deadline still matters.
+        """Whether a deadline may still kill the attempt.
 
-        An attempt that is being cancelled or that is lost ends anyway. A draining attempt may take long, and its run would
-        continue afterwards, so it may be killed.
+        The value is False while the attempt is being cancelled or after it was lost, because it ends anyway. It is True while
+        the attempt drains: draining may take long, and the run would continue afterwards.
         """
         return self._killed is None and (self._stopping is None or self._stopping.why == "drain")
 
@@ -153,7 +153,7 @@ class Lifecycle:
         self._move("decide_without_handler")
 
     def abort(self) -> None:
-        """Record that the worker failed to carry out the attempt."""
+        """Record that the worker failed to carry out the attempt. This transition is possible in every stage."""
         self._move("abort")
 
     def _move(self, transition: str) -> None:
@@ -176,15 +176,17 @@ class Lifecycle:
         return False
 
     def request_kill(self, error: DeadlineExceeded) -> None:
-        """Ask the handler to stop because its time is over.
+        """Ask the handler to stop because a deadline of the run has passed.
 
-        Unless a result arrives first, the run fails with this error whatever the handler does.
+        The run fails with this error, unless the handler returns a result first.
         """
         self._killed = error
         self._request(Stopped("deadline"))
 
     def _request(self, stopping: Stopped) -> None:
-        self._move_stop("request")  # first: as soon as the handler's thread sees the stop, it may deliver it
+        self._move_stop(
+            "request"
+        )  # before the stop is visible: the handler's thread may deliver the stop as soon as it sees it
         self._stopping = stopping
 
     def deliver_stop(self) -> None:

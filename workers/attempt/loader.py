@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class BadInputs(CoordinatorError):
-    """The inputs of a run do not fit the signature of its handler."""
+    """The error of a run whose inputs do not fit the signature of its handler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,14 @@ class Loader:
         return make(facts, self.resources.get(handler.kind), draft, attempt), arguments
 
     async def _load_checkpoint(self, attempt: Attempt) -> tuple[Draft, CheckpointHead, list[Any]]:
-        """Read the checkpoint, which came with the claim, or which is loaded in pages if it is large."""
+        """Return the draft, the head and the unfinished messages of the run's checkpoint.
+
+        The claim brings a small checkpoint. A large one is loaded in pages here.
+
+        Raises:
+            Stopped: If the run belongs to another owner now.
+            Unreadable: If the checkpoint is damaged, or has a schema that the handler does not read.
+        """
         parts = attempt.claimed.checkpoint
         if parts is None:
             return Draft(), NO_CHECKPOINT, []
@@ -114,7 +121,7 @@ class Loader:
 
 
 class _RepeatedLoad:
-    """Decide after each failed repetition of a load whether to give up, and log the 2nd, 4th, 8th, … failure."""
+    """The policy for a load that fails repeatedly: decide whether to give up, and log the 2nd, 4th, 8th, … failure."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt, self._failures = attempt, 1
@@ -131,7 +138,7 @@ class _RepeatedLoad:
 
 @dataclass(frozen=True, slots=True)
 class _Sender:
-    """Send one checkpoint, once. The saver itself repeats a failed save, with the newest cut at that time."""
+    """Send one save to the server, without repeating it. The saver repeats a failed save with the newest cut."""
 
     wire: AsyncWire
     attempt: Attempt

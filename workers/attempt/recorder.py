@@ -89,7 +89,7 @@ class Recorder:
         return True
 
     async def _send_last_note(self, attempt: Attempt, outcome: Outcome) -> None:
-        """Send a note that no save and no heartbeat has brought to the server. It is for people: the outcome counts without it."""
+        """Send the newest note of the handler, if the server does not have it yet. Errors are logged and not raised."""
         note = attempt.unsaved_note
         if note is None or isinstance(outcome, Nothing):
             return
@@ -137,9 +137,12 @@ class Recorder:
                 assert_never(outcome)
 
     async def _with_delta(self, attempt: Attempt, plan: Callable[[bytes], Any]) -> str:
-        """Send the outcome of an attempt together with the newest changes to the checkpoint. Return the server's answer.
+        """Send the outcome of an attempt together with the newest changes to the checkpoint.
 
-        If the server answers `gap`, it lacks the checkpoint that the changes are based on. Then send the whole checkpoint.
+        The server answers `gap` if it lacks the checkpoint that the changes are based on. Then send the whole checkpoint.
+
+        Returns:
+            The server's answer.
         """
         if attempt.saver is None or attempt.draft is None:
             return await self._drive(attempt, lambda: plan(b""))
@@ -152,13 +155,13 @@ class Recorder:
         return answer
 
     async def _drive(self, attempt: Attempt, make_plan: Callable[[], Any]) -> str:
-        """Repeat a request until it is answered, the run is lost, or the worker cannot wait any longer.
+        """Repeat a request until the server answers, and return the answer.
 
         A server that refuses the user's rights or credentials is tried again too, as after an outage: while passwords are rotated
         or ACL rules are loaded, a right may be missing for a moment, and the result must not be lost for that.
 
         Raises:
-            Unreachable: The server did not answer, or still refused, when the worker could not wait any longer.
+            Unreachable: If the server has not answered, or still refuses, when the worker cannot wait any longer.
         """
 
         def give_up() -> bool:
@@ -225,7 +228,10 @@ class Recorder:
 
 
 def _with_result(attempt: Attempt, outcome: Outcome) -> tuple[Outcome, bytes]:
-    """Return an outcome with the encoded result of the handler. A result that cannot be stored fails the run."""
+    """Return the outcome and the encoded result of the handler.
+
+    If the result cannot be stored, the outcome is a failure of the run, and the result is empty.
+    """
     if not isinstance(outcome, Complete) or outcome.value is None:
         return outcome, b""
     try:

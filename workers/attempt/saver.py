@@ -27,11 +27,11 @@ LONGEST_BACK_OFF = 5.0
 
 
 class SaverClosed(Exception):
-    """Nothing can be saved any more: the run belongs to another owner, or its outcome is being recorded."""
+    """The error of a flush after the saver was closed: the run belongs to another owner, or its outcome is being recorded."""
 
 
 class Deltas:
-    """Compute the changes between the stored checkpoint and a cut. No I/O.
+    """Compute the changes between the stored checkpoint and a cut, without I/O.
 
     Args:
         head: The head of the stored checkpoint.
@@ -85,7 +85,7 @@ class Deltas:
         self._peak = max(self._peak, cut.iteration)
 
     def fallen_back(self) -> None:
-        """Send everything with the next save, as a new generation: the server has less than it acknowledged."""
+        """Make the next save carry the whole checkpoint as a new generation, because the server has lost acknowledged parts."""
         self._acked = 0
         self._shift += 1
 
@@ -188,7 +188,7 @@ class Saver:
                 await self._clock.asleep(min(0.1 * 2 ** min(failures, 10), LONGEST_BACK_OFF))
 
     async def _pause(self, seconds: float) -> None:
-        """Wait until the throttle's window ends, or a flush does not want to wait."""
+        """Wait until the throttle's window ends, or until a flush needs an immediate save."""
         if seconds > 0 and not self._hurry.is_set():
             try:
                 async with asyncio.timeout(seconds):
@@ -227,7 +227,7 @@ class Saver:
             self.on_progress()
 
     def _fail_waiters(self, error: Unreadable) -> None:
-        """Raise an error in all flushes that wait. The stored checkpoint is damaged, so another try would not help."""
+        """Raise the error in all waiting flushes. The stored checkpoint is damaged, so that a retry would fail too."""
         for _, future in self._waiters:
             if not future.done():
                 future.set_exception(error)
@@ -238,8 +238,8 @@ class Saver:
     def close(self) -> None:
         """Stop saving. The request that records the outcome carries the newest cut.
 
-        The saver also drops its callbacks. Otherwise reference cycles would keep an attempt that is over in memory until the
-        garbage collector runs, which cost a third of a worker's time.
+        The saver also drops its callbacks. Otherwise reference cycles would keep ended attempts in memory until the garbage
+        collector runs, which was measured to cost a third of a worker's time.
         """
         self.closed = True
         self._send = _refuse_save
@@ -251,24 +251,24 @@ class Saver:
         for _, future in self._waiters:
             if not future.done():
                 future.set_exception(SaverClosed())
-                future.exception()  # marks it as retrieved: the task that waited may be gone
+                future.exception()  # marks the exception as retrieved, because the task that waited for it may be gone
         self._waiters = []
 
     def progress_since(self, mark: int) -> bool:
-        """Return True if the run has made progress since its counter had this value, including the cut that is not saved yet."""
+        """Return True if the progress counter has passed `mark`, or will pass it when the pending cut is saved."""
         return self.progress > mark or self._deltas.progress_in(self._newest)
 
     def last_delta(self, unfinished: bytes = b"") -> bytes:
-        """Return the changes that the outcome's request has to carry.
+        """Return the encoded changes that the request with the outcome has to carry.
 
-        These are the newest cut, if it is not saved yet, and the messages after it.
+        They are the newest cut, if it is not saved yet, and the given messages after it.
         """
         if self._saved == self._offered and not unfinished:
             return b""
         return self._deltas.of(self._newest, packed_note(self.note) if self.note else b"", unfinished).wire()
 
     def whole_delta(self, unfinished: bytes = b"") -> bytes:
-        """Return the whole checkpoint. The server answered `gap`: it does not have what the changes are based on."""
+        """Return the whole encoded checkpoint, for a server that answered `gap`: it lacks the base of the changes."""
         self._deltas.fallen_back()
         return self._deltas.of(self._newest, b"", unfinished).wire()
 
@@ -282,5 +282,5 @@ class Saver:
 
 
 def packed_note(note: Note | None) -> bytes:
-    """Encode a note. None gives empty bytes."""
+    """Return a note as bytes. None gives empty bytes."""
     return b"" if note is None else encode([note.text, note.done, note.total], "note")
