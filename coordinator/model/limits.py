@@ -43,6 +43,14 @@ WAKE_MS: Final = 60_000
 WAKE_LENGTH: Final = 10_000
 MOST_WAITERS: Final = 1_000  # clients registered on one run; further clients poll
 
+# ---- signals
+
+SIGNAL_COUNT: Final = 1_000  # signals of one run that were not received
+SIGNAL_BYTES: Final = 16 * 1024 * 1024  # their payloads
+SIGNAL_KEYS: Final = 10_000  # idempotency keys of one run
+OPERATIONS_MS: Final = 600_000  # a send may be repeated for this long
+OPERATIONS_KEPT: Final = 1_000  # and is recognised for longer while fewer sends follow it
+
 # ---- fleets
 
 SEEN_MS: Final = 60_000  # a coordinator or supervisor that was not seen for this long is taken from its list

@@ -38,13 +38,17 @@ MOVES: dict[tuple[Status | None, Status], frozenset[str]] = {
     (None, Status.QUEUED): frozenset({"enqueue", "fire"}),
     (None, Status.DELAYED): frozenset({"enqueue"}),
     (Status.DELAYED, Status.QUEUED): frozenset({"due"}),
+    (Status.WAITING, Status.QUEUED): frozenset({"due", "send"}),
     (Status.QUEUED, Status.RUNNING): frozenset({"claim"}),
     (Status.RUNNING, Status.COMPLETED): frozenset({"complete"}),
-    (Status.RUNNING, Status.FAILED): frozenset({"fail", "release", "retry", "reject", "recover", "abandon"}),
-    (Status.RUNNING, Status.QUEUED): frozenset({"release", "recover", "abandon"}),
-    (Status.RUNNING, Status.DELAYED): frozenset({"retry", "release", "reject", "recover", "abandon"}),
+    (Status.RUNNING, Status.WAITING): frozenset({"suspend"}),
+    (Status.RUNNING, Status.FAILED): frozenset({"fail", "release", "retry", "reject", "suspend", "recover", "abandon"}),
+    (Status.RUNNING, Status.QUEUED): frozenset({"release", "suspend", "recover", "abandon"}),
+    (Status.RUNNING, Status.DELAYED): frozenset({"retry", "release", "reject", "suspend", "recover", "abandon"}),
     (Status.RUNNING, Status.DEAD): frozenset({"release", "reject", "recover", "abandon"}),
-    (Status.RUNNING, Status.CANCELLED): frozenset({"fail", "release", "retry", "reject", "recover", "abandon", "due"}),
+    (Status.RUNNING, Status.CANCELLED): frozenset(
+        {"fail", "release", "retry", "reject", "suspend", "recover", "abandon", "due"}
+    ),
     **{(before, Status.CANCELLED): frozenset({"cancel", "due", "fire"}) for before in _NOT_STARTED},
     **{(before, Status.QUEUED): frozenset({"revive"}) for before in (Status.FAILED, Status.DEAD, Status.CANCELLED)},
 }

@@ -41,6 +41,8 @@ DELTA: Final = (
     "note",
     "unfinished",
 )
+# An optional last part of a delta. Without it, the stored field stays as it is.
+MORE: Final = "more"  # netstrings: name, value, name, value, …: see workers/handlers/more.py
 
 # ---- fields of hashes
 
@@ -70,6 +72,9 @@ RUN: Final = (
     "result",
     "error",
     "reason",  # why it was cancelled or is dead
+    "wait",  # "<since> <condition>": what a waiting run waits for, see lua/shared/waiting.lua
+    "rewoken",  # the progress counter when the run was last suspended although its condition held already
+    "beside",  # letters of the keys that the run has beside its own: s for signals
     "waited",  # set when a client waits for its end
     "operation",  # the last cancel
     "revival",  # the last revive
@@ -77,6 +82,7 @@ RUN: Final = (
 
 WORKER: Final = (
     "lease", "host", "pid", "started", "fleet", "code", "slots", "routes", "joined", "mark", "memory",
+    "knows",  # names of features that its version knows, separated by spaces
     "claim",  # number of its last claim
     "floor",  # claims up to this number take nothing: the worker does not wait for them any more
     "suspect",  # number of the claim that took a suspect
@@ -87,7 +93,15 @@ WORKER: Final = (
     "spared",  # "<deadline> <until> <0 or 1>": its lease expired then, and a pause of recovery protects it until; 1: prolonged
 )  # fmt: skip
 
-CHECKPOINT: Final = ("head", "state", "unfinished", "inputs")  # and a field phase:<name> for each finished phase
+# and a field phase:<name> for each finished phase, and a field wait:<name> for each wait that is over
+CHECKPOINT: Final = ("head", "state", "unfinished", "inputs", MORE)
+
+# and a field <topic>:<number> for each stored signal, as "<time in ms> <order> <payload>"
+SIGNALS: Final = (
+    "order",  # number of signals ever sent to the run: the order of the last one
+    "count",  # signals that are stored
+    "bytes",  # their payloads
+)  # and the fields last:<topic>, first:<topic>: the numbers of the newest and the oldest stored signal
 
 SCHEDULE: Final = (
     "generation", "state", "after", "next", "due", "last", "rules", "overlap", "route", "spec", "priority", "expires", "retention",
@@ -99,6 +113,7 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "run": RUN,
     "worker": WORKER,
     "ckpt": CHECKPOINT,
+    "signals": SIGNALS,
     "schedule": SCHEDULE,
     "record": (*CHECKPOINT, "note", "route", "owner", "past", "claim", "meta", "gone"),
     "roll": ("roll", "by", "asked", "at_once"),

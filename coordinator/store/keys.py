@@ -84,6 +84,25 @@ class Keys:
         """zset: run -> when it is due (ms); by enqueue, retry, release, reject, recover. Removed by due."""
         return f"{self.at}:delayed"
 
+    def waiting(self) -> str:
+        """zset: waiting run -> when it is woken (ms), or FAR_FUTURE; by suspend. Removed when the run is woken or ends."""
+        return f"{self.at}:waiting"
+
+    def signals(self, id: str) -> str:
+        """hash: see SIGNALS in formats.py; by send. Deleted when the run completes, otherwise expires with it."""
+        return f"{self.at}:signals:{id}"
+
+    def signal_keys(self, id: str) -> str:
+        """zset: idempotency key of a signal -> when it was sent (ms); by send. Limited in number, ends like signal-operations."""
+        return f"{self.at}:signal-keys:{id}"
+
+    def signal_operations(self, id: str) -> str:
+        """zset: operation id of a send -> when it was sent (ms); by send. Trimmed by send.
+
+        Expires one minute after a completion, otherwise with the run.
+        """
+        return f"{self.at}:signal-operations:{id}"
+
     def deadlines(self) -> str:
         """zset: expire:<id> or cancel:<id> -> ms; by enqueue and cancel. Removed by due."""
         return f"{self.at}:deadlines"

@@ -102,6 +102,25 @@ def release(store: Store) -> Any:
     )
 
 
+def suspend(store: Store) -> Any:
+    run = _running(store)
+    condition = attempt_plans.Condition(store.now + 1000, {"t": 0})
+    return attempt_plans.suspend(
+        store.keys, run.id, run.token, condition=condition, delta=delta(1, count=1).wire(), now=store.at
+    )
+
+
+def receive(store: Store) -> Any:
+    run = _running(store)
+    store.send(run.id)
+    return attempt_plans.receive(store.keys, run.id, run.token, attempt_plans.Condition(None, {"t": 0}), now=store.at)
+
+
+def send(store: Store) -> Any:
+    run = _running(store)
+    return client_plans.send(store.keys, run.id, topic="t", payload=b"p", operation="s1", key="k", now=store.at)
+
+
 def reject(store: Store) -> Any:
     run = _running(store)
     return attempt_plans.reject(store.keys, run.id, run.token, proven=True, error=b"error", now=store.at)

@@ -99,6 +99,11 @@ class Store:
     def revive(self, id: str, operation: str = "r1", **options: Any) -> str:
         return self.do(client_plans.revive(self.keys, id, operation=operation, now=self.at, **options))
 
+    def send(self, id: str, topic: str = "t", payload: bytes = b"p", operation: str = "s1", key: str = "") -> list[str]:
+        return self.do(
+            client_plans.send(self.keys, id, topic=topic, payload=payload, operation=operation, key=key, now=self.at)
+        )
+
     def wait(self, id: str, client: str = "c1") -> list[Any]:
         return [text(part) for part in self.do(client_plans.wait(self.keys, id, client))]
 
@@ -177,6 +182,21 @@ class Store:
     def release(self, run: Claimed, mode: str = "stopping", jitter: float = 0.5, last: bytes = b"") -> str:
         return self.do(
             attempt_plans.release(self.keys, run.id, run.token, mode=mode, jitter=jitter, delta=last, now=self.at)
+        )
+
+    def suspend(self, run: Claimed, last: bytes = b"", deadline: int | None = None, **received: int) -> str:
+        """Suspend a run until a deadline, or until a signal of one of the topics arrives."""
+        condition = attempt_plans.Condition(deadline, received)
+        return self.do(
+            attempt_plans.suspend(self.keys, run.id, run.token, condition=condition, delta=last, now=self.at)
+        )
+
+    def receive(
+        self, run: Claimed, deadline: int | None = None, timeout_ms: int | None = None, **received: int
+    ) -> attempt_plans.Received:
+        condition = attempt_plans.Condition(deadline, received)
+        return self.do(
+            attempt_plans.receive(self.keys, run.id, run.token, condition, timeout_ms=timeout_ms, now=self.at)
         )
 
     def reject(self, run: Claimed, proven: bool = True, jitter: float = 0.5) -> str:

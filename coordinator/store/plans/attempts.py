@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.encoding.seal import sealed
 from coordinator.model.story import brief
 from coordinator.store.keys import Keys
-from coordinator.store.replies import word
+from coordinator.store.replies import text, word
 from coordinator.store.script import Request
-from coordinator.store.scripts import CHECKPOINT, COMPLETE, EXTEND, FAIL, KILL, NOTE, REJECT, RELEASE, RETRY
+from coordinator.store.scripts import (
+    CHECKPOINT,
+    COMPLETE,
+    EXTEND,
+    FAIL,
+    KILL,
+    NOTE,
+    RECEIVE,
+    REJECT,
+    RELEASE,
+    RETRY,
+    SUSPEND,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +43,7 @@ class Delta:
     drop: tuple[str, ...] = ()
     note: bytes = b""
     unfinished: bytes = b""
+    more: bytes | None = None  # None: as it was
 
     def wire(self) -> bytes:
         """Return the delta as the scripts read it."""
@@ -41,6 +54,7 @@ class Delta:
                 *(b"%d" % number for number in numbers), sealed(self.chunk), b"%d" % self.iteration, b"%d" % self.schema,
                 b"same" if self.state is None else b"set", sealed(self.state or b""), phases,
                 netstrings(name.encode() for name in self.drop), sealed(self.note), sealed(self.unfinished),
+                *(() if self.more is None else (self.more,)),
             ]
         )  # fmt: skip
 
@@ -124,6 +138,87 @@ def release(
     """
     reply = yield RELEASE.call(keys.at, now=now, id=id, token=token, mode=mode, jitter=jitter, delta=delta)
     return word(reply)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What a run waits for (see lua/shared/waiting.lua).
+
+    Attributes:
+        deadline: The server time in ms at which the wait ends; None to wait without a limit.
+        received: For each topic that the run waits for, the number of the last signal that it has received.
+    """
+
+    deadline: int | None = None
+    received: Mapping[str, int] = field(default_factory=dict)
+
+    def wire(self) -> str:
+        """Return the condition as the scripts read it."""
+        parts = [f"s:{topic}:{number}" for topic, number in self.received.items()]
+        return " ".join(["-" if self.deadline is None else str(self.deadline), *parts])
+
+
+def suspend(
+    keys: Keys, id: str, token: str, *, condition: Condition, jitter: float = 0.5, delta: bytes = b"", now: str = ""
+) -> Generator[Request, Any, str]:
+    """Let the run wait until a condition holds, with a last checkpoint if `delta` is given. Return the answer word."""
+    reply = yield SUSPEND.call(
+        keys.at, now=now, id=id, token=token, condition=condition.wire(), jitter=jitter, delta=delta
+    )
+    return word(reply)
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """The answer to a look for signals.
+
+    Attributes:
+        word: `signal`, `timeout` (the deadline has passed), `none`, or the word that says why there is no answer.
+        now: The server's time in ms.
+        deadline: The server time in ms at which the wait ends; None without a limit.
+        topic: The topic of the signal.
+        number: The number of the signal in its topic.
+        payload: The encoded payload of the signal.
+    """
+
+    word: str
+    now: int = 0
+    deadline: int | None = None
+    topic: str = ""
+    number: int = 0
+    payload: bytes = b""
+
+
+def receive(
+    keys: Keys, id: str, token: str, condition: Condition, *, timeout_ms: int | None = None, now: str = ""
+) -> Generator[Request, Any, Received]:
+    """Return the signal that the run receives next.
+
+    Args:
+        keys: The keys of the run's partition.
+        id: The run.
+        token: The token of its owner.
+        condition: The topics, and the deadline if it is known already.
+        timeout_ms: The time from now to the deadline, if the deadline is not known yet.
+        now: The time in ms, for namespaces with the test clock.
+    """
+    reply = yield RECEIVE.call(
+        keys.at,
+        list(condition.received.items()),
+        now=now,
+        id=id,
+        token=token,
+        deadline="" if condition.deadline is None else condition.deadline,
+        timeout="" if timeout_ms is None else timeout_ms,
+    )
+    answer = word(reply)
+    if answer not in ("signal", "timeout", "none"):
+        return Received(answer)
+    clock, deadline = int(reply[1]), int(reply[2]) if reply[2] else None
+    if answer != "signal":
+        return Received(answer, clock, deadline)
+    topic, number, payload = reply[3:]
+    return Received(answer, clock, deadline, text(topic), int(number), payload)
 
 
 def reject(

@@ -6,12 +6,13 @@ from collections.abc import Generator, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from coordinator.encoding.seal import sealed
 from coordinator.model.run import Status
 from coordinator.model.run_id import partition_of
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.replies import text, word
 from coordinator.store.script import Call, Request, read
-from coordinator.store.scripts import CANCEL, DISCARD, ENQUEUE, PAUSE, REVIVE, UNPAUSE, VIEW, WAIT
+from coordinator.store.scripts import CANCEL, DISCARD, ENQUEUE, PAUSE, REVIVE, SEND, UNPAUSE, VIEW, WAIT
 
 WAITER_TTL = 20_000  # ms that a client's registration outlives its last call; clients ask again every 5 s
 
@@ -184,6 +185,24 @@ def revive(
         digest=digest,
     )
     return word(reply)
+
+
+def send(
+    keys: Keys, id: str, *, topic: str, payload: bytes, operation: str, key: str = "", now: str = ""
+) -> Generator[Request, Any, list[str]]:
+    """Send a signal to a run, and return the answer words of send.lua.
+
+    Args:
+        keys: The keys of the run's partition.
+        id: The run.
+        topic: The topic of the signal.
+        payload: The encoded payload.
+        operation: A random mark of this call, so that the script may be sent twice.
+        key: The idempotency key of the signal; empty for none.
+        now: The time in ms, for namespaces with the test clock.
+    """
+    reply = yield SEND.call(keys.at, now=now, id=id, topic=topic, payload=sealed(payload), key=key, operation=operation)
+    return [text(part) for part in reply]
 
 
 def discard(keys: Keys, id: str, life: int | None = None) -> Generator[Request, Any, list[str]]:

@@ -2,7 +2,8 @@
 -- Protects: only the owner ends a run, once; a repeated call gets the same answer; a run whose cancel was requested does not
 -- complete.
 -- Role: worker
--- Keys: ckpt, deadlines, ended, live, messages, namespace, once, owned, run, waiters, wake, worker
+-- Keys: ckpt, deadlines, ended, live, messages, namespace, once, owned, run, signal_keys, signal_operations, signals, waiters
+-- Keys: wake, worker
 -- ARGV: now
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 -- EACH: id, token, result
@@ -20,7 +21,7 @@ begin_batch()
 for i = 1, items do
   local id, token, result = item(i)
   -- Like read_run, without the fields that no completion needs: this is the busiest script.
-  local run = read_named(run_key(id), 'status', 'token', 'last', 'route', 'retention', 'once', 'cancel', 'waited')
+  local run = read_named(run_key(id), 'status', 'token', 'last', 'route', 'retention', 'once', 'cancel', 'waited', 'beside')
   local readable = run and run.status and run.route and (run.token or run.status ~= RUNNING)
   local caller = readable and check_caller(token, run, 'complete') or 'fenced'
   if caller == 'owner' and run.cancel then

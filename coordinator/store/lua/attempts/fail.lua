@@ -1,7 +1,8 @@
 -- fail: end a run whose handler raised. Its checkpoint is kept for the retention.
 -- Protects: only the owner ends a run, once; a repeated call gets the same answer; a requested cancel wins.
 -- Role: worker
--- Keys: ckpt, deadlines, ended, live, messages, namespace, once, owned, run, waiters, wake, worker
+-- Keys: ckpt, deadlines, ended, live, messages, namespace, once, owned, run, signal_keys, signal_operations, signals, waiters
+-- Keys: wake, worker
 -- ARGV: now, id, token, error, brief, delta
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run

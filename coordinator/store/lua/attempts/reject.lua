@@ -2,7 +2,7 @@
 -- Protects: only the owner requeues a run, once. The attempt counts as a strike only if the kind is known to start elsewhere.
 -- Role: worker
 -- Keys: bell, ckpt, coordinator_bell, deadlines, delayed, ended, live, messages, namespace, once, owned, ready, routes, run
--- Keys: suspect, suspect_bell, waiters, wake, worker
+-- Keys: signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, wake, worker
 -- ARGV: now, id, token, proven, jitter, error, brief
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run

@@ -3,7 +3,7 @@
 -- delayed by a back-off, and is a strike if the run made no progress; a requested cancel or kill wins.
 -- Role: worker
 -- Keys: bell, ckpt, coordinator_bell, deadlines, delayed, ended, live, messages, namespace, once, owned, ready, routes, run
--- Keys: suspect, suspect_bell, waiters, wake, worker
+-- Keys: signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, wake, worker
 -- ARGV: now, id, token, mode, jitter, delta
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run

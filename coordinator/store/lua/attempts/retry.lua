@@ -3,7 +3,7 @@
 -- Then progress does not reset the count of failures, because every attempt makes the same progress again.
 -- Role: worker
 -- Keys: bell, ckpt, coordinator_bell, deadlines, delayed, ended, live, messages, namespace, once, owned, ready, routes, run
--- Keys: suspect, suspect_bell, waiters, wake, worker
+-- Keys: signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, wake, worker
 -- ARGV: now, id, token, delay, error, brief, from_start, asked, delta
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run

@@ -1,7 +1,7 @@
 -- cap: remove ended runs of a status that exceed the number to keep. Those whose retention ends first are removed first.
 -- Protects: a run that was revived after it ended is not deleted; only its entry in the list of ended runs is removed.
 -- Role: coordinator
--- Keys: ckpt, ended, messages, once, run
+-- Keys: ckpt, ended, messages, once, run, signal_keys, signal_operations, signals
 -- ARGV: status, keep, batch
 --   status: completed, failed, cancelled or dead
 --   keep: number of ended runs to keep

@@ -3,7 +3,7 @@
 -- can't write it any more.
 -- Role: coordinator
 -- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, ended, inbox, live, lock, messages, namespace, once, owned
--- Keys: ready, routes, run, waiters, wake, watch, worker, workers
+-- Keys: ready, routes, run, signal_keys, signal_operations, signals, waiters, wake, watch, worker, workers
 -- ARGV: now, lock, token, worker, tick, batch, jitter
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   lock: name of the lock

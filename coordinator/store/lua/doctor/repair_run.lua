@@ -3,7 +3,7 @@
 -- be read ends as dead, with a reason, and can be revived; if nothing of it can be used, it is kept aside for a week.
 -- Role: coordinator
 -- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, ended, live, messages, namespace, once, owned, ready, routes
--- Keys: run, set_aside, suspect, suspect_bell, waiters, wake, worker, workers
+-- Keys: run, set_aside, signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, wake, worker, workers
 -- ARGV: now, id, fault, jitter
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run

@@ -1,8 +1,8 @@
 -- cancel: end a waiting run immediately, or ask the owner of a running one to stop it.
 -- Protects: a cancel that is sent twice or late does nothing to another life of the run.
 -- Role: producer
--- Keys: ckpt, coordinator_bell, deadlines, delayed, ended, inbox, live, messages, namespace, once, ready, run, suspect, waiters
--- Keys: wake, worker
+-- Keys: ckpt, coordinator_bell, deadlines, delayed, ended, inbox, live, messages, namespace, once, ready, run, signal_keys
+-- Keys: signal_operations, signals, suspect, waiters, waiting, wake, worker
 -- ARGV: now, id, operation, life, grace
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
@@ -40,6 +40,7 @@ if run.status == RUNNING then
   return { 'cancelling' }
 end
 leave_queues(id, run.route)
+if run.wait then redis.call('HDEL', run_key(id), 'wait') end
 redis.call('ZREM', deadlines_key(), 'expire:' .. id)
 end_cancelled(id, run, counters, clock, 'cancelled')
 return { 'cancelled' }

@@ -2,7 +2,7 @@
 -- Protects: a run that has not ended, or that was revived since, is never removed; a bare tombstone stays for as long as a
 -- client may repeat its enqueue.
 -- Role: producer
--- Keys: ckpt, ended, messages, once, run
+-- Keys: ckpt, ended, messages, once, run, signal_keys, signal_operations, signals
 -- ARGV: id, life
 --   id: id of the run
 --   life: the life that ended; empty: the current one

@@ -2,7 +2,8 @@
 -- Protects: a revive that is sent twice or late revives once; if the run's idempotency key belongs to another run by now, the
 -- other run keeps it.
 -- Role: producer
--- Keys: bell, ckpt, coordinator_bell, delayed, ended, messages, namespace, once, ready, routes, run, suspect, suspect_bell
+-- Keys: bell, ckpt, coordinator_bell, delayed, ended, messages, namespace, once, ready, routes, run, signal_keys
+-- Keys: signal_operations, signals, suspect, suspect_bell
 -- ARGV: now, id, operation, life, from_start, digest
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
@@ -53,11 +54,16 @@ else
   redis.call('PERSIST', messages_key(id, int(head.generation)))
   counters.struck, counters.failed = head.progress, head.progress
 end
+if run.beside then
+  redis.call('PERSIST', signals_key(id))
+  redis.call('PERSIST', signal_keys_key(id))
+  redis.call('PERSIST', signal_operations_key(id))
+end
 advance_epoch(counters, clock)
 counters.life = counters.life + 1
 counters.strikes, counters.failures, counters.recoveries, counters.backoffs = 0, 0, 0, 0
 rescore(counters, clock)
-redis.call('HDEL', run_key(id), 'cancel', 'ended', 'result', 'reason', 'expires', 'kill', 'killed', 'spent', 'losses')
+redis.call('HDEL', run_key(id), 'cancel', 'ended', 'result', 'reason', 'expires', 'kill', 'killed', 'spent', 'losses', 'rewoken')
 -- The next life can see the error with which the last one was killed.
 if run.kill then redis.call('HSET', run_key(id), 'killed', run.kill) end
 redis.call('HSET', run_key(id), 'revival', operation)

@@ -3,7 +3,7 @@
 -- run follows from the fire time. A schedule that was replaced, paused or removed since has another generation and does not fire.
 -- Role: coordinator
 -- Keys: bell, ckpt, coordinator_bell, deadlines, delayed, ended, inbox, live, messages, namespace, once, ready, routes, run
--- Keys: schedule, schedules, suspect, waiters, wake, worker
+-- Keys: schedule, schedules, signal_keys, signal_operations, signals, suspect, waiters, waiting, wake, worker
 -- ARGV: now, grace
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   grace: ms that the handler of a cancelled run has before the cancel is forced

@@ -11,6 +11,7 @@ local function cancel_run(id, run, counters, clock, grace, reason)
     return
   end
   leave_queues(id, run.route)
+  if run.wait then redis.call('HDEL', run_key(id), 'wait') end
   redis.call('ZREM', deadlines_key(), 'expire:' .. id)
   end_cancelled(id, run, counters, clock, reason)
 end

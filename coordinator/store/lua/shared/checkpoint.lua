@@ -31,8 +31,9 @@ end
 -- reads, so that a script can refuse before it writes anything.
 local function plan_delta(id, delta)
   local parts = netstrings(delta)
-  if not parts or #parts ~= DELTA_PARTS then return nil, 'bad' end
+  if not parts or (#parts ~= DELTA_PARTS and #parts ~= DELTA_PARTS + 1) then return nil, 'bad' end
   local DELTA_NAMES = unpack(parts)
+  local more = parts[DELTA_PARTS + 1] -- nil: it stays as it is
   local head, unreadable = read_head(id)
   if unreadable then return nil, 'unreadable' end
   seq, acked, generation, base, count = natural(seq), natural(acked), natural(generation), natural(base), natural(count)
@@ -51,7 +52,7 @@ local function plan_delta(id, delta)
     -- whole: no save of this owner was acknowledged yet, so it sent its whole checkpoint. That replaces the stored one.
     id = id, head = head, fresh = fresh, whole = head ~= nil and acked == 0, seq = seq, generation = generation,
     base = base, count = count, chunk = chunk, iteration = iteration, schema = schema, set_state = state_mode == 'set',
-    state = state, phases = phases, drop = drop, note = note, unfinished = unfinished,
+    state = state, phases = phases, drop = drop, note = note, unfinished = unfinished, more = more,
   }, 'ok'
 end
 
@@ -95,6 +96,11 @@ local function apply_delta(plan, now)
     redis.call('HSET', ckpt, 'unfinished', plan.unfinished)
   else
     redis.call('HDEL', ckpt, 'unfinished')
+  end
+  if plan.more == '' then
+    redis.call('HDEL', ckpt, 'more')
+  elseif plan.more then
+    redis.call('HSET', ckpt, 'more', plan.more)
   end
   redis.call('HSET', ckpt, 'head', write_head({
     seq = plan.seq, generation = plan.generation, length = plan.base + plan.count, iteration = plan.iteration,

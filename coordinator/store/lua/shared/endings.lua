@@ -4,7 +4,7 @@
 -- Return what the scripts of an owner need of a run; nil if it can't be read.
 local function read_run(id)
   local run = read_named(run_key(id), 'status', 'token', 'last', 'route', 'counters', 'retention', 'once', 'cancel', 'kill',
-    'spent', 'started', 'waited')
+    'spent', 'started', 'waited', 'beside', 'wait')
   if not run or not run.status or not run.route or (run.status == RUNNING and not run.token) then return nil end
   return run
 end
@@ -58,7 +58,7 @@ local function netstring(text) return #text .. ':' .. text end
 -- Return the number of phases in a checkpoint: its fields without those of another meaning.
 local function count_phases(id)
   local others = 1 -- the head
-  for _, field in ipairs({ 'state', 'unfinished', 'inputs' }) do others = others + redis.call('HEXISTS', ckpt_key(id), field) end
+  for _, field in ipairs({ 'state', 'unfinished', 'inputs', 'more' }) do others = others + redis.call('HEXISTS', ckpt_key(id), field) end
   return redis.call('HLEN', ckpt_key(id)) - others
 end
 
@@ -120,6 +120,17 @@ local function expire_checkpoint(id, status, kept)
   redis.call('PEXPIRE', ckpt_key(id), int(kept))
 end
 
+-- Let the keys beside an ended run end. Signals of a completed run are deleted, because no later attempt can receive them. Those of
+-- any other ended run expire with the run, because a revived run may receive them. Operations stay for as long as a client may
+-- repeat its send.
+local function expire_beside(id, status, kept)
+  local keeps = status ~= COMPLETED and kept > 0
+  if keeps then redis.call('PEXPIRE', signals_key(id), int(kept)) else redis.call('UNLINK', signals_key(id)) end
+  local ttl = int(keeps and kept or TOMBSTONE_MS)
+  redis.call('PEXPIRE', signal_keys_key(id), ttl)
+  redis.call('PEXPIRE', signal_operations_key(id), ttl)
+end
+
 -- End a run as completed, failed, cancelled or dead. The caller has removed its owner. Further fields and values of its hash are
 -- written in the same command as the status.
 local function end_run(id, run, status, now, ...)
@@ -130,6 +141,7 @@ local function end_run(id, run, status, now, ...)
   write('SREM', live_key(), id)
   if has_schema(run.route) then expire_checkpoint(id, status, kept) end
   if run.once then expire_once_key(id, run, kept) end
+  if run.beside then expire_beside(id, status, kept) end
   if kept <= 0 then
     -- Nothing is to be kept: a bare tombstone stays for longer than any client repeats its call.
     redis.call('HDEL', key, 'result', 'error', 'note', 'prev', 'story', 'kill', 'killed', 'waited', SPEC_FIELDS)
@@ -219,7 +231,8 @@ local function read_owned_run(id, token, call, delta)
 end
 
 -- End an attempt: save its delta, remove its owner, and append the attempt to the story. Return the run's progress.
--- how: released, stopped, retried, rejected or failed; error: what the handler raised, in short; why: more to say, in words
+-- how: released, stopped, retried, rejected, failed; or suspended, which is no entry of the story; error: what the handler raised,
+-- in short; why: more to say, in words
 local function end_attempt(id, run, token, now, how, error, why)
   if run.plan then
     apply_delta(run.plan, now)
@@ -228,7 +241,7 @@ local function end_attempt(id, run, token, now, how, error, why)
   remember_owner(id, token)
   remove_owner(id, run)
   local requested = run.cancel and 'a cancel was asked for' or run.kill and 'it was killed by its critic' or nil
-  append_story(id, run.counters, now, how, requested or why, error)
+  if how ~= 'suspended' or requested then append_story(id, run.counters, now, how, requested or why, error) end
   redis.call('HSET', run_key(id), 'spent', add_spent_time(id, run, now, how == 'released'))
   local progress = read_progress(id)
   reset_after_progress(run.counters, progress)

@@ -31,6 +31,7 @@ local function leave_queues(id, route)
   redis.call('ZREM', ready_key(route), id)
   redis.call('ZREM', suspect_key(route), id)
   redis.call('ZREM', delayed_key(), id)
+  redis.call('ZREM', waiting_key(), id)
 end
 
 -- Leave a hint in the inbox of a worker or supervisor, which then looks at the stored facts without waiting for its next

@@ -2,7 +2,7 @@
 -- Protects: an abandoned worker never joins, claims or renews again, even if it had not joined yet.
 -- Role: worker
 -- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, ended, inbox, live, messages, namespace, once, owned, ready
--- Keys: routes, run, waiters, wake, worker, workers
+-- Keys: routes, run, signal_keys, signal_operations, signals, waiters, wake, worker, workers
 -- ARGV: now, worker, batch, blame, jitter
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   worker: id of the worker

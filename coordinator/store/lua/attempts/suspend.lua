@@ -1,0 +1,51 @@
+-- suspend: end an attempt whose handler waits for a signal, for a time or for children. The run waits without an owner until its
+-- condition holds.
+-- Protects: only the owner suspends a run, once; the condition is checked again, so that no signal between the handler's last look
+-- and this call is missed; a requested cancel or kill wins; a run whose condition holds without new progress is delayed, so that
+-- it does not spin.
+-- Role: worker
+-- Keys: bell, ckpt, coordinator_bell, deadlines, delayed, ended, live, messages, namespace, once, owned, ready, routes, run
+-- Keys: signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake, worker
+-- ARGV: now, id, token, condition, jitter, delta
+--   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
+--   id: id of the run
+--   token: of the run's owner
+--   condition: what the run waits for, see shared/waiting.lua
+--   jitter: a number from 0 to 1, which spreads delays
+--   delta: the changes to the checkpoint; empty: no changes (see shared/checkpoint.lua)
+-- Flags: allow-oom
+-- Uses: time, run, queue, checkpoint, endings, waiting
+-- Moves: running -> waiting, running -> queued, running -> delayed, running -> cancelled, running -> failed
+-- Answers: waiting, ok, delayed, cancelled, failed, fenced, gap, bad
+--   ok: the condition holds already, and the run is queued
+--   bad: the condition can't be read
+local clock = server_ms(now)
+local parsed = read_condition(condition)
+if not parsed then return { 'bad' } end
+local run, answer = read_owned_run(id, token, 'suspend', delta)
+if not run then return answer end
+
+local progress, counters = end_attempt(id, run, token, clock, 'suspended'), run.counters
+advance_epoch(counters, clock)
+local ended = end_if_requested(id, run, counters, clock, 'cancelled')
+if ended then
+  remember_call(id, token, 'suspend', ended)
+  return { ended }
+end
+local reason = find_reason(id, parsed, clock)
+if reason then
+  local rewoken = tonumber(redis.call('HGET', run_key(id), 'rewoken') or -1)
+  redis.call('HSET', run_key(id), 'rewoken', int(progress))
+  if progress > rewoken then
+    remember_call(id, token, 'suspend', 'ok')
+    requeue(id, counters, 'wake ' .. reason, nil)
+    return { 'ok' }
+  end
+  remember_call(id, token, 'suspend', 'delayed')
+  requeue(id, counters, 'wake ' .. reason, clock + next_backoff(counters, jitter))
+  return { 'delayed' }
+end
+remember_call(id, token, 'suspend', 'waiting')
+redis.call('HSET', run_key(id), 'status', WAITING, 'counters', write_counters(counters), 'wait', int(clock) .. ' ' .. condition)
+add_to_waiting(id, parsed.deadline)
+return { 'waiting' }

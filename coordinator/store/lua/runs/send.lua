@@ -1,0 +1,97 @@
+-- send: store a signal for a run, and wake the run if it waits for the signal.
+-- Protects: a signal is stored before its run is woken, so that none is lost; a send that is repeated, or has a key that was used
+-- before, stores nothing, even if the signal was received and removed meanwhile; signals that the run has received are removed only
+-- here, when a limit is reached.
+-- Role: producer
+-- Keys: bell, ckpt, coordinator_bell, delayed, inbox, namespace, ready, routes, run, signal_keys, signal_operations, signals
+-- Keys: suspect, suspect_bell, waiting
+-- ARGV: now, id, topic, payload, key, operation
+--   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
+--   id: id of the run
+--   topic: name of the topic
+--   payload: encoded
+--   key: idempotency key of the signal; empty: none
+--   operation: id of this send; a repetition has the same
+-- Uses: time, run, queue, checkpoint, endings, waiting
+-- Moves: waiting -> queued
+-- Answers: sent, found, ended, full, missing, bad, unreadable
+--   sent: the signal is stored; this call or an earlier one stored it
+--   found: a signal with this key was sent before
+--   ended: with the status of the run
+--   full: too many signals of the run were not received, or they are too large together
+--   bad: the topic is not a valid name
+--   unreadable: a key has another type
+local clock = server_ms(now)
+local run = read_run(id)
+local counters = run and read_counters(run.counters)
+if not counters then return { 'missing' } end
+if not string.find(topic, '^[%w_.-]+$') then return { 'bad' } end
+local signals = signals_key(id)
+local operations, keys = redis.pcall('ZCARD', signal_operations_key(id)), redis.pcall('ZCARD', signal_keys_key(id))
+if type(redis.pcall('HLEN', signals)) ~= 'number' or type(operations) ~= 'number' or type(keys) ~= 'number' then
+  return { 'unreadable' }
+end
+local before = redis.call('ZSCORE', signal_operations_key(id), operation)
+if before then
+  redis.call('ZADD', signal_operations_key(id), before, operation)
+  return { 'sent' }
+end
+if key ~= '' and redis.call('ZSCORE', signal_keys_key(id), key) then return { 'found' } end
+if is_ended(run.status) then return { 'ended', run.status } end
+
+-- Return how many signals of each topic the run has received, as its checkpoint says.
+local function read_received()
+  local received, more = {}, redis.pcall('HGET', ckpt_key(id), 'more')
+  local parts = netstrings(type(more) == 'string' and more or '') or {}
+  for i = 1, #parts - 1, 2 do
+    local name = string.match(parts[i], '^received:(.+)$')
+    if name then received[name] = tonumber(parts[i + 1]) or 0 end
+  end
+  return received
+end
+
+-- Remove the signals that the run has received. Return the number and the bytes of those that are left.
+local function remove_received(count, bytes)
+  for name, received in pairs(read_received()) do
+    local first = tonumber(redis.call('HGET', signals, 'first:' .. name) or received + 1)
+    for number = first, received do
+      local field = name .. ':' .. int(number)
+      local _, _, payload = string.find(redis.call('HGET', signals, field) or '', '^%d+ %d+ (.*)$')
+      count, bytes = count - 1, bytes - #(payload or '')
+      redis.call('HDEL', signals, field)
+    end
+    if first <= received then redis.call('HSET', signals, 'first:' .. name, int(received + 1)) end
+  end
+  return math.max(0, count), math.max(0, bytes)
+end
+
+local order, count, bytes = read_fields(signals_key(id), 'order', 'count', 'bytes')
+order, count, bytes = tonumber(order or 0) or 0, tonumber(count or 0) or 0, tonumber(bytes or 0) or 0
+local function is_full() return count + 1 > SIGNAL_COUNT or bytes + #payload > SIGNAL_BYTES end
+if is_full() then
+  count, bytes = remove_received(count, bytes)
+  redis.call('HSET', signals, 'count', int(count), 'bytes', int(bytes))
+end
+if is_full() then return { 'full' } end
+
+local number = tonumber(redis.call('HGET', signals, 'last:' .. topic) or 0) + 1
+redis.call('HSETNX', signals, 'first:' .. topic, int(number))
+redis.call('HSET', signals, 'order', int(order + 1), 'count', int(count + 1), 'bytes', int(bytes + #payload), 'last:' .. topic,
+  int(number), topic .. ':' .. int(number), int(clock) .. ' ' .. int(order + 1) .. ' ' .. payload)
+redis.call('ZADD', signal_operations_key(id), int(clock), operation)
+local old = math.min(redis.call('ZCOUNT', signal_operations_key(id), '-inf', int(clock - OPERATIONS_MS)), operations + 1 - OPERATIONS_KEPT)
+if old > 0 then redis.call('ZREMRANGEBYRANK', signal_operations_key(id), 0, old - 1) end
+if key ~= '' then
+  redis.call('ZADD', signal_keys_key(id), int(clock), key)
+  redis.call('ZREMRANGEBYRANK', signal_keys_key(id), 0, -1 - SIGNAL_KEYS)
+end
+if not run.beside then redis.call('HSET', run_key(id), 'beside', 's') end
+
+if run.status == RUNNING then
+  notify(worker_of(run.token), 'signal ' .. id)
+elseif run.status == WAITING then
+  local condition = read_wait(run)
+  local reason = not condition and 'unknown' or find_reason(id, condition, clock)
+  if reason then wake_run(id, counters, reason) end
+end
+return { 'sent' }

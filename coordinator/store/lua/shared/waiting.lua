@@ -1,0 +1,46 @@
+-- Runs that wait. The field `wait` of a waiting run is "<since> <condition>", and a condition is "<deadline> <part> <part> …". The
+-- deadline is in ms, or - for none. A part is s:<topic>:<received>: the run waits for a signal of the topic after those that it has
+-- received. A condition holds if its deadline has passed or if one of its parts holds.
+
+-- Return the deadline of a condition (false: none) and its topics with the number of received signals; nil if it can't be read.
+local function read_condition(text)
+  local deadline, parts = string.match(text, '^(%S+)(.*)$')
+  if not deadline or (deadline ~= '-' and not natural(deadline)) then return nil end
+  local condition = { deadline = deadline ~= '-' and tonumber(deadline), topics = {} }
+  for part in string.gmatch(parts, '%S+') do
+    local topic, received = string.match(part, '^s:([%w_.-]+):(%d+)$')
+    if not topic then return nil end
+    condition.topics[topic] = tonumber(received)
+  end
+  return condition
+end
+
+-- Return the condition of a waiting run; nil if it can't be read.
+local function read_wait(run)
+  local condition = string.match(run.wait or '', '^%d+ (.+)$')
+  return condition and read_condition(condition)
+end
+
+-- Return why a condition holds: 'signal <topic>' or 'time'; nil if it does not hold.
+local function find_reason(id, condition, clock)
+  for topic, received in pairs(condition.topics) do
+    local last, first = unpack(redis.pcall('HMGET', signals_key(id), 'last:' .. topic, 'first:' .. topic))
+    -- A run that starts again from the beginning has received nothing. What was removed does not come again.
+    if last and tonumber(last) >= math.max(received + 1, tonumber(first or 1)) then return 'signal ' .. topic end
+  end
+  if condition.deadline and clock >= condition.deadline then return 'time' end
+end
+
+-- A coordinator sleeps until the first waiting run is due, so an earlier deadline must wake it.
+local function add_to_waiting(id, deadline)
+  local first, first_due = unpack(redis.call('ZRANGE', waiting_key(), 0, 0, 'WITHSCORES'))
+  redis.call('ZADD', waiting_key(), int(deadline or FAR_FUTURE), id)
+  if deadline and (not first or tonumber(first_due) > deadline) then ring(coordinator_bell_key()) end
+end
+
+-- Queue a waiting run. It keeps its score: it has waited long enough, and continues before runs that were enqueued later.
+local function wake_run(id, counters, reason)
+  redis.call('ZREM', waiting_key(), id)
+  redis.call('HDEL', run_key(id), 'wait')
+  requeue(id, counters, 'wake ' .. reason, nil)
+end

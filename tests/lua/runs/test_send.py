@@ -1,0 +1,137 @@
+"""send: a signal is stored once, before its run is woken; limits hold; signals end with their run."""
+
+from __future__ import annotations
+
+from coordinator.model import limits
+from coordinator.store.plans import clients as client_plans
+from coordinator.store.plans.attempts import netstrings
+from coordinator.store.plans.workers import Claimed
+from tests.lua.store import NOW, Store, delta
+
+
+def numbers(store: Store, id: str) -> int:
+    return int(store.client.hget(store.keys.signals(id), "count") or 0)
+
+
+def save_received(store: Store, run: Claimed, seq: int, **received: int) -> None:
+    parts = [part for topic, count in received.items() for part in (f"received:{topic}".encode(), b"%d" % count)]
+    assert store.save(run, delta(seq, more=netstrings(parts))) == "ok"
+
+
+def test_repeated_send_stores_one_signal(store: Store) -> None:
+    id = store.enqueue()
+    for _ in range(3):
+        assert store.send(id, operation="one") == ["sent"]
+        store.later(1000)
+    assert numbers(store, id) == 1
+
+
+def test_repeated_send_is_recognised_after_its_signal_was_received_and_removed(store: Store) -> None:
+    run = store.running()
+    store.send(run.id, operation="one", key="k")
+    save_received(store, run, 1, t=1)
+    for number in range(limits.SIGNAL_COUNT):
+        assert store.send(run.id, operation=f"n{number}") == ["sent"]
+    assert store.send(run.id, operation="n-full") == ["full"]
+    with store.unchanged():
+        assert store.send(run.id, operation="one") == ["sent"]
+        assert store.send(run.id, operation="other", key="k") == ["found"]
+
+
+def test_repeated_send_after_the_end_of_the_run_gets_the_first_answer(store: Store) -> None:
+    run = store.running()
+    store.send(run.id, operation="one")
+    store.complete(run)
+    with store.unchanged():
+        assert store.send(run.id, operation="one") == ["sent"]
+    assert store.send(run.id, operation="two") == ["ended", "completed"]
+    assert store.client.exists(store.keys.signals(run.id)) == 0
+    assert 0 < store.client.pttl(store.keys.signal_operations(run.id)) <= limits.TOMBSTONE_MS
+
+
+def test_key_names_one_signal(store: Store) -> None:
+    id = store.enqueue()
+    assert store.send(id, operation="one", key="k") == ["sent"]
+    assert store.send(id, operation="two", key="k") == ["found"]
+    assert store.send(id, operation="three", key="l") == ["sent"]
+    assert numbers(store, id) == 2
+
+
+def test_full_box_is_refused_until_the_run_has_received_signals(store: Store) -> None:
+    run = store.running()
+    for number in range(limits.SIGNAL_COUNT):
+        store.send(run.id, operation=f"n{number}")
+    assert store.send(run.id, operation="more") == ["full"]
+    save_received(store, run, 1, t=10)
+    assert store.send(run.id, operation="more") == ["sent"]
+    assert numbers(store, run.id) == limits.SIGNAL_COUNT - 10 + 1
+    assert store.receive(run, t=10).number == 11
+
+
+def test_bytes_of_a_box_are_limited(store: Store) -> None:
+    id = store.enqueue()
+    large = b"x" * (limits.SIGNAL_BYTES // 4)
+    for number in range(4):
+        assert store.send(id, payload=large, operation=f"n{number}") == ["sent"]
+    assert store.send(id, payload=b"y", operation="more") == ["full"]
+
+
+def test_run_from_the_start_begins_with_the_oldest_stored_signal(store: Store) -> None:
+    run = store.running()
+    for number in range(3):
+        store.send(run.id, payload=b"%d" % number, operation=f"n{number}")
+    save_received(store, run, 1, t=3)
+    store.retry(run, from_start=True)
+    store.later(1000)
+    store.due()
+    run = store.take()
+    assert store.receive(run, t=0).payload == b"0"
+
+
+def test_signals_of_a_failed_run_are_kept_for_a_revive(store: Store) -> None:
+    run = store.running()
+    store.send(run.id)
+    store.fail(run)
+    assert store.client.pttl(store.keys.signals(run.id)) > 0
+    assert store.revive(run.id) == "queued"
+    assert store.client.pttl(store.keys.signals(run.id)) == -1
+    assert store.receive(store.take(), t=0).word == "signal"
+
+
+def test_discarded_run_leaves_no_signals(store: Store) -> None:
+    run = store.running()
+    store.send(run.id, key="k")
+    store.fail(run)
+    store.do(client_plans.discard(store.keys, run.id))
+    assert store.client.exists(store.keys.signals(run.id)) == 0
+    assert store.client.pttl(store.keys.signal_keys(run.id)) > 0
+
+
+def test_running_run_is_told_through_the_inbox_of_its_worker(store: Store) -> None:
+    run = store.running()
+    store.send(run.id)
+    assert store.client.lrange(store.keys.inbox("w1"), 0, -1) == [f"signal {run.id}".encode()]
+
+
+def test_unknown_run_bad_topic_and_damaged_key(store: Store) -> None:
+    with store.unchanged():
+        assert store.send(store.id()) == ["missing"]
+    id = store.enqueue()
+    with store.unchanged():
+        assert store.send(id, topic="a:b") == ["bad"]
+    store.spoil(store.keys.signals(id))
+    with store.unchanged():
+        assert store.send(id) == ["unreadable"]
+
+
+def test_old_operations_are_forgotten_but_never_the_last_thousand(store: Store) -> None:
+    run = store.running()
+    for number in range(limits.OPERATIONS_KEPT + 5):
+        save_received(store, run, number + 1, t=number)
+        store.send(run.id, operation=f"n{number}")
+    assert store.client.zcard(store.keys.signal_operations(run.id)) == limits.OPERATIONS_KEPT + 5
+    store.later(limits.OPERATIONS_MS + 1)
+    assert store.now > NOW
+    save_received(store, run, limits.OPERATIONS_KEPT + 6, t=limits.OPERATIONS_KEPT + 5)
+    store.send(run.id, operation="last")
+    assert store.client.zcard(store.keys.signal_operations(run.id)) == limits.OPERATIONS_KEPT
