@@ -184,3 +184,17 @@ def start_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
             return group
 
         yield start
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Iterator[None]:
+    """Write half characters in reports as escapes. A report with one would end the whole run instead of one test."""
+    report: Any = yield
+    report.sections = [(title, _escaped(text)) for title, text in report.sections]
+    if report.longrepr is not None and _escaped(str(report.longrepr)) != str(report.longrepr):
+        report.longrepr = _escaped(str(report.longrepr))
+    return report  # type: ignore[no-any-return]
+
+
+def _escaped(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()

@@ -13,6 +13,7 @@ from workers.handlers.messages import ToolCall
 from workers.handlers.migration import Left
 from workers.handlers.registry import Registry
 from workers.handlers.run import Run
+from workers.handlers.waits import Signal, WaitTimeout
 
 __all__ = [
     "AsyncRun",
@@ -26,7 +27,9 @@ __all__ = [
     "Retry",
     "RetryLater",
     "Run",
+    "Signal",
     "Stopped",
     "ToolCall",
+    "WaitTimeout",
     "Watched",
 ]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from coordinator.client.listing import MOST, waiting_routes
+from coordinator.model.features import split_announced
 from coordinator.model.names import parse_route
 from coordinator.model.run import ENDED, Status
 from coordinator.store.keys import Keys, Namespace
@@ -118,7 +119,7 @@ def _coordinators(rows: Sequence[Sequence[Any]], clock: float) -> tuple[Coordina
     seen: dict[str, float] = {}
     for flat in rows:
         for i in range(0, len(flat), 2):
-            id = text(flat[i])
+            id, _ = split_announced(text(flat[i]))
             seen[id] = max(seen.get(id, 0.0), float(flat[i + 1]))
     return tuple(CoordinatorView(id, max(0.0, (clock - at) / 1000)) for id, at in sorted(seen.items()))
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from coordinator.model.retry import Retry, RetryLater
 
-Why = Literal["drain", "cancel", "deadline", "lost"]
+Why = Literal["drain", "cancel", "deadline", "wait", "lost"]
 
 # ---- how an attempt ended
 
@@ -90,6 +90,17 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspend:
+    """The run waits on the server until what its handler waits for has come.
+
+    Attributes:
+        warning: For the log; may be empty.
+    """
+
+    warning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Reject:
     """The handler could not be started."""
 
@@ -101,7 +112,7 @@ class Nothing:
     """Nothing is written: the worker has lost the run, and another worker may have it."""
 
 
-Outcome = Complete | Fail | TryAgain | Release | Reject | Nothing
+Outcome = Complete | Fail | TryAgain | Release | Suspend | Reject | Nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +120,8 @@ class Stop:
     """A stop that was requested.
 
     Attributes:
-        why: The reason: drain, cancel, deadline, or lost (the worker does not own the run any more).
+        why: The reason: drain, cancel, deadline, wait (the handler waits, and the run is suspended), or lost (the worker does not
+            own the run any more).
         delivered: Whether the stop exception was raised in the handler.
         error: The error with which a run fails that its deadline killed.
     """
@@ -157,10 +169,9 @@ def _stopped(ending: Ending, stop: Stop) -> Outcome:
         if not isinstance(ending, Returned):
             late.__cause__ = ending.error  # its traceback shows where the handler was
         return Fail(late)
+    warning = ""
     if isinstance(ending, Returned):
-        return Release(
-            stopping=True, warning="the handler caught the stop exception and returned: its result is discarded"
-        )
-    if isinstance(ending, Raised) and not ending.stop and not isinstance(ending.error, RetryLater):
-        return Release(stopping=True, warning=f"after the stop, the handler raised {type(ending.error).__name__}")
-    return Release(stopping=True)
+        warning = "the handler caught the stop exception and returned: its result is discarded"
+    elif isinstance(ending, Raised) and not ending.stop and not isinstance(ending.error, RetryLater):
+        warning = f"after the stop, the handler raised {type(ending.error).__name__}"
+    return Suspend(warning) if stop.why == "wait" else Release(stopping=True, warning=warning)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator.clock import Clock
+from coordinator.model.features import announce
 from coordinator.services.service_loop import Partition
 from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.plans.coordinators import Recovered
@@ -60,7 +61,7 @@ class Recovery:
         """Judge the leases, and recover the runs of lost workers."""
         keys, now = self._partition.keys, self._partition.now()
         lost, held_ms = await self._partition.ask(
-            coordinator_plans.judge(keys, self._coordinator, tick=TICK, most=MAX_WORKERS, now=now)
+            coordinator_plans.judge(keys, announce(self._coordinator), tick=TICK, most=MAX_WORKERS, now=now)
         )
         self._log_pause(held_ms / 1000)
         if not lost or not await self._lock(LOCK_SECONDS):

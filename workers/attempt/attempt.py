@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from coordinator.errors import Refused, Unreadable
 from coordinator.model.deadline import DeadlineExceeded
 from coordinator.model.outcome import Why
 from coordinator.model.run import Counters, Note
+from coordinator.store.plans.attempts import Condition, Received
 from coordinator.store.plans.workers import Claimed
 from workers.attempt.lifecycle import Lifecycle
 from workers.attempt.saver import Saver, SaverClosed
@@ -19,6 +23,10 @@ from workers.handlers.context import Facts, Stopped
 from workers.handlers.draft import Cut, Draft
 from workers.handlers.handler import Handler
 from workers.liveness.lease import Lease
+
+T = TypeVar("T")
+
+LOOK_SECONDS = 1.0  # a lingering wait looks this often, because a hint may be lost
 
 
 class AttemptObserver(Protocol):
@@ -30,8 +38,24 @@ class AttemptObserver(Protocol):
     def on_progress(self, attempt: Attempt) -> None:
         """Handle progress of an attempt, as the server counts it."""
 
+    def may_linger(self, attempt: Attempt) -> bool:
+        """Return False if a waiting handler has to make room: another run could use its slot."""
+        ...
+
     def on_deadline(self, attempt: Attempt, error: DeadlineExceeded) -> None:
         """Kill an attempt whose deadline has passed. Its run fails with this error."""
+
+
+class Waiter(Protocol):
+    """How the waits of an attempt reach the server."""
+
+    async def look(self, attempt: Attempt, condition: Condition, timeout_ms: int | None) -> Received:
+        """Ask for the next signal of a run. Wait while the server cannot be reached."""
+        ...
+
+    async def may_suspend(self, attempt: Attempt) -> bool:
+        """Return False if a live process is too old to know waiting runs. Log which process."""
+        ...
 
 
 class Attempt(Lifecycle):
@@ -44,6 +68,7 @@ class Attempt(Lifecycle):
         lease: The lease under which the run was claimed.
         handler: The handler of the run's kind.
         threads: The threads in which plain functions run.
+        clock: Returns a time in seconds that never goes back.
         observer: Is called when the attempt is lost, makes progress or is out of time.
         gate: The attempt starts when this future is done. None to start immediately.
     """
@@ -55,11 +80,13 @@ class Attempt(Lifecycle):
         handler: Handler[..., Any],
         threads: Executor,
         observer: AttemptObserver,
+        clock: Callable[[], float],
         gate: asyncio.Future[None] | None = None,
     ) -> None:
         super().__init__()
         self.claimed, self.lease, self.handler = claimed, lease, handler
-        self.threads, self.observer, self.gate = threads, observer, gate
+        self.threads, self.observer, self.gate, self.clock = threads, observer, gate, clock
+        self.handler_thread: int | None = None  # of a plain handler
         self.loop = asyncio.get_running_loop()
         self.id, self.token = claimed.id, claimed.token
         self.key = (claimed.id, claimed.token)
@@ -70,6 +97,9 @@ class Attempt(Lifecycle):
         self.note: Note | None = None
         self.note_sent: Note | None = None
         self.note_stored: Note | None = None  # the newest note that the server has confirmed after a heartbeat
+        self.condition: Condition | None = None  # what the run waits for, once it is to be suspended
+        self.waiter: Waiter | None = None
+        self._hint, self._lingering_since = asyncio.Event(), 0.0
         self._stop_requested, self._stop_changed = asyncio.Event(), asyncio.Event()
         self._thread = threading.get_ident()
 
@@ -127,7 +157,78 @@ class Attempt(Lifecycle):
         if self.lease.in_doubt and (self.stopping is None or self.defers_drain(may_drain)):
             await self._unless_stopped(self.lease.wait_until_confirmed(), may_drain)
 
-    async def _unless_stopped(self, waiting: Coroutine[Any, Any, None], may_drain: Callable[[], bool]) -> None:
+    # -- waits
+
+    def check_wait(self) -> None:
+        """Check that a wait may begin here.
+
+        Raises:
+            Refused: If it is called outside of the handler's own task or thread: the run would be suspended, and the task would
+                run on beside the next attempt.
+            Stopped: If a stop was requested.
+        """
+        if self.handler.is_async:
+            inside = threading.get_ident() == self._thread and asyncio.current_task() is self.task
+        else:
+            inside = self.handler_thread in (None, threading.get_ident())
+        if not inside:
+            raise Refused(
+                "a run can wait only in its handler's own task or thread, not in one that the handler started"
+            )
+        self._lingering_since = self.clock()
+        self._raise_any_stop()
+
+    def _raise_any_stop(self) -> None:
+        """Raise the stop that was requested, even if it was raised before: a handler that is told to stop must not wait."""
+        if self.stopping is not None:
+            self.deliver_stop()
+            raise self.stopping
+
+    async def look(self, condition: Condition, timeout_ms: int | None) -> Received:
+        """Ask the server for the next signal.
+
+        Raises:
+            Stopped: If a stop was requested, or the run belongs to another owner.
+            Unreadable: If the signals of the run are damaged.
+        """
+        assert self.waiter is not None
+        self._hint.clear()
+        found = await self._unless_stopped(self.waiter.look(self, condition, timeout_ms), lambda: True)
+        if found.word == "fenced":
+            self.request_stop("lost")
+            self._raise_any_stop()
+        if found.word not in ("signal", "timeout", "none"):
+            raise Unreadable(f"the signals of run {self.id} can't be read: {found.word}")
+        return found
+
+    async def linger(self, condition: Condition, now: int) -> None:
+        """Wait until there is a reason to look again.
+
+        Raises:
+            Stopped: If a stop was requested, or the attempt has lingered long enough and its run is to be suspended.
+        """
+        assert self.waiter is not None
+        left = self.handler.linger - (self.clock() - self._lingering_since)
+        to_deadline = math.inf if condition.deadline is None else max(0.0, (condition.deadline - now) / 1000)
+        # Without a topic only the deadline can end the wait, so an attempt stays only if it is near.
+        stays = left > 0 and (condition.received or to_deadline <= left) and self.observer.may_linger(self)
+        if not stays and await self._unless_stopped(self.waiter.may_suspend(self), lambda: True):
+            self.condition = condition
+            self.request_stop("wait")
+            self._raise_any_stop()
+        seconds = min(LOOK_SECONDS, to_deadline, left if left > 0 else LOOK_SECONDS)
+        await self._unless_stopped(self._wait_for_hint(seconds), lambda: True)
+
+    async def _wait_for_hint(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._hint.wait()
+
+    def hint(self) -> None:
+        """Let a wait look for a signal now, because one was sent."""
+        self._hint.set()
+
+    async def _unless_stopped(self, waiting: Coroutine[Any, Any, T], may_drain: Callable[[], bool]) -> T:
         """Await a coroutine, but end the wait if a stop is requested meanwhile.
 
         Raises:

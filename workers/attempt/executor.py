@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -80,7 +80,7 @@ class Executor:
             if attempt.handler.is_async:
                 return Returned(await attempt.handler.function(run, **inputs))
             context = contextvars.copy_context()
-            call = lambda: context.run(_call_plain, attempt.handler.function, run, inputs)  # noqa: E731  # a thread needs one callable
+            call = lambda: context.run(_call_plain, attempt, run, inputs)  # noqa: E731  # a thread needs one callable
             ending: Ending = await attempt.loop.run_in_executor(self.threads, call)
             return mark_stop(ending)
         except BaseException as error:  # noqa: BLE001  # every way out of a handler is an ending
@@ -115,13 +115,14 @@ def _consecutive_failures(attempt: Attempt) -> int:
     return 0 if progressed else attempt.counters.failures
 
 
-def _call_plain(function: Callable[..., Any], run: Any, inputs: dict[str, Any]) -> Ending:
+def _call_plain(attempt: Attempt, run: Any, inputs: dict[str, Any]) -> Ending:
     """Call a plain handler in its thread, and return its result or any exception as an Ending.
 
     Every exception is caught, because a StopIteration or a SystemExit that left the thread would break the event loop.
     """
+    attempt.handler_thread = threading.get_ident()
     try:
-        return Returned(function(run, **inputs))
+        return Returned(attempt.handler.function(run, **inputs))
     except BaseException as error:  # noqa: BLE001  # every way out of a handler is an ending
         return Raised(error)
 

@@ -125,7 +125,7 @@ class Lifecycle:
         The value is False while the attempt is being cancelled or after it was lost, because it ends anyway. It is True while
         the attempt drains: draining may take long, and the run would continue afterwards.
         """
-        return self._killed is None and (self._stopping is None or self._stopping.why == "drain")
+        return self._killed is None and (self._stopping is None or self._stopping.why in ("drain", "wait"))
 
     @property
     def stop_request(self) -> Stop | None:

@@ -17,7 +17,7 @@ from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from coordinator.views.ending import read_failure
-from workers.attempt.attempt import Attempt
+from workers.attempt.attempt import Attempt, Waiter
 from workers.attempt.saver import Saver
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.context import Facts, Resumed, Stopped
@@ -41,11 +41,13 @@ class Loader:
         wire: The connection to the server.
         clock: The time source.
         resources: The resources that the registries opened, by kind.
+        waiter: How the waits of the attempts reach the server.
     """
 
     wire: AsyncWire
     clock: Clock
     resources: Mapping[str, Any]
+    waiter: Waiter
 
     async def load(self, attempt: Attempt) -> tuple[Run[Any] | AsyncRun[Any], dict[str, Any]]:
         """Return the run and the inputs that the handler is called with.
@@ -76,8 +78,9 @@ class Loader:
         resumed = self._resumed(attempt, head, unfinished)
         facts = Facts(claimed.id, handler.kind, inputs, meta, attempt.number, claimed.token, resumed)
         attempt.facts = facts
+        attempt.waiter = self.waiter
         make = AsyncRun if handler.is_async else Run
-        return make(facts, self.resources.get(handler.kind), draft, attempt), arguments
+        return make(facts, self.resources.get(handler.kind), draft, attempt, handler.read_signal), arguments
 
     async def _load_checkpoint(self, attempt: Attempt) -> tuple[Draft, CheckpointHead, list[Any]]:
         """Return the draft, the head and the unfinished messages of the run's checkpoint.
@@ -115,9 +118,10 @@ class Loader:
         cause = attempt.claimed.cause
         if not cause:
             return None
+        cause, _, reason = cause.partition(" ")
         worker, _, code = attempt.claimed.prev.partition(" ")
         age = self.clock.now() - head.updated / 1000 if head.updated else None
-        return Resumed(cause, age, worker, code, tuple(unfinished), read_failure(attempt.claimed.killed))
+        return Resumed(cause, age, worker, code, tuple(unfinished), read_failure(attempt.claimed.killed), reason)
 
 
 class _RepeatedLoad:

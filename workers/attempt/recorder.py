@@ -10,7 +10,7 @@ from typing import Any, assert_never
 
 from coordinator.clock import Clock
 from coordinator.errors import CoordinatorError, NotConfigured, NotPlain, TooLarge, Unconfirmed, Unreachable
-from coordinator.model.outcome import Complete, Fail, Nothing, Outcome, Reject, Release, TryAgain
+from coordinator.model.outcome import Complete, Fail, Nothing, Outcome, Reject, Release, Suspend, TryAgain
 from coordinator.model.retry import asked_delay
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
@@ -20,6 +20,7 @@ from workers.attempt.kind_health import KindHealth
 from workers.attempt.saver import packed_note
 from workers.handlers.draft import RESULT_LIMIT
 from workers.handlers.messages import kept
+from workers.handlers.waits import WaitTimeout
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,13 @@ RELEASED = {  # the server's answers to a release, for the log
     "ok": "is released",
     "delayed": "is released and continues after a delay",
     "dead": "is dead: it was lost three times without progress",
+}
+
+
+SUSPENDED = {  # the server's answers to a suspend, for the log
+    "waiting": "waits without a slot",
+    "ok": "is queued: what it waits for has come",
+    "delayed": "is queued after a delay: what it waits for has come, but it made no progress with it the last time",
 }
 
 
@@ -60,6 +68,8 @@ class Recorder:
         """
         if attempt.saver is not None:
             attempt.saver.close()
+            if isinstance(outcome, Fail) and isinstance(outcome.error, WaitTimeout):
+                attempt.saver.forget_deadline(outcome.error.field)
         outcome, result = _with_result(attempt, outcome)
         try:
             await self._send_last_note(attempt, outcome)
@@ -126,6 +136,15 @@ class Recorder:
                 if warning:
                     logger.warning("%s: %s", attempt.handler, warning)
                 return await self._with_delta(attempt, lambda delta: _release(attempt, stopping=stopping, delta=delta))
+            case Suspend(warning):
+                if warning:
+                    logger.warning("%s: %s", attempt.handler, warning)
+                condition, jitter = attempt.condition, random.random()
+                assert condition is not None
+                return await self._with_delta(
+                    attempt,
+                    lambda delta: attempt_plans.suspend(*owner, condition=condition, jitter=jitter, delta=delta),
+                )
             case Reject(error):
                 proven, text, jitter = self.health.has_started(attempt.handler.kind), failure(error), random.random()
                 return await self._drive(
@@ -213,6 +232,8 @@ class Recorder:
                 draining = attempt.stopping is not None and attempt.stopping.why == "drain"
                 reason = ": the worker is shutting down" if draining else ""
                 logger.info("run %s %s%s", attempt.id, RELEASED.get(answer, answer), reason)
+            case Suspend():
+                logger.info("run %s %s", attempt.id, SUSPENDED.get(answer, answer))
             case _:
                 logger.debug("run %s %s", attempt.id, answer)
 

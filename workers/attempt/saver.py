@@ -19,6 +19,7 @@ from coordinator.model.run import Note
 from coordinator.store.plans.attempts import Delta
 from workers.handlers.draft import Cut
 from workers.handlers.messages import Messages, chunk
+from workers.handlers.more import More
 from workers.throttle import Throttle
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class Deltas:
         self._schema = schema
         self._seq = self._acked = head.seq
         self._base, self._generation, self._shift = head.length, head.generation, 0
-        self._state, self._unsure = start.state, False
+        self._state, self._more, self._unsure = start.state, start.more, False
         self._phases, self._sent_phases = set(start.phases), set(start.phases)
         self._peak = head.peak
 
@@ -67,6 +68,7 @@ class Deltas:
         base = 0 if whole or generation != self._generation else self._base
         packed = cut.packed[base : cut.length]
         state = cut.state if whole or self._unsure or cut.state != self._state else None
+        more = cut.more if (whole and cut.more) or self._unsure or cut.more != self._more else None
         phases = tuple((name, data) for name, data in cut.phases.items() if whole or name not in self._phases)
         drop = tuple(name for name in self._sent_phases if name not in cut.phases)
         self._sent_phases |= set(cut.phases)
@@ -74,13 +76,13 @@ class Deltas:
         self._unsure = True
         return Delta(
             self._seq, self._acked, generation, base, len(packed), chunk(packed) if packed else b"", cut.iteration, self._schema,
-            state, phases, drop, note, unfinished,
+            state, phases, drop, note, unfinished, more,
         )  # fmt: skip
 
     def acknowledged(self, cut: Cut, delta: Delta) -> None:
         """Record that the server has stored the changes of a cut."""
         self._acked, self._base, self._generation = delta.seq, cut.length, delta.generation
-        self._state, self._unsure = cut.state, False
+        self._state, self._more, self._unsure = cut.state, cut.more, False
         self._phases, self._sent_phases = set(cut.phases), set(cut.phases)
         self._peak = max(self._peak, cut.iteration)
 
@@ -253,6 +255,13 @@ class Saver:
                 future.set_exception(SaverClosed())
                 future.exception()  # marks the exception as retrieved, because the task that waited for it may be gone
         self._waiters = []
+
+    def forget_deadline(self, field: str) -> None:
+        """Drop the deadline of a wait from the newest cut, so that a revived run waits again for as long as the handler says."""
+        more = More.parse(self._newest.more)
+        if more.deadlines.pop(field, None) is not None:
+            self._newest = self._newest._replace(more=more.pack())
+            self._offered += 1
 
     def progress_since(self, mark: int) -> bool:
         """Return True if the progress counter has passed `mark`, or will pass it when the pending cut is saved."""

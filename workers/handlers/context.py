@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
 
 from coordinator.errors import Refused
@@ -18,6 +19,7 @@ from coordinator.model.outcome import Why
 from coordinator.model.run import Failure, Note
 from workers.handlers.draft import Cut, Draft
 from workers.handlers.messages import Messages
+from workers.handlers.waits import WaitBacking, Waits
 
 if TYPE_CHECKING:  # type variables have defaults only since Python 3.13, and only type checkers need this one
     from typing_extensions import TypeVar
@@ -39,8 +41,8 @@ class Stopped(BaseException):
 
     Attributes:
         why: "drain" (the worker is shutting down, and the run continues on another worker), "cancel" (the run was cancelled),
-            "deadline" (the run's time is over) or "lost" (the run belongs to another worker now, so nothing that this attempt
-            still does can be saved).
+            "deadline" (the run's time is over), "wait" (the run is suspended until what it waits for has come) or "lost" (the
+            run belongs to another worker now, so nothing that this attempt still does can be saved).
     """
 
     def __init__(self, why: Why) -> None:
@@ -53,12 +55,13 @@ class Resumed:
     """Why a run was started again, and where the attempt before it ended.
 
     Attributes:
-        cause: "release" (a worker that was shutting down released it), "recover" (its worker was lost), "retry" (it failed) or
-            "revive" (an operator revived it).
+        cause: "release" (a worker that was shutting down released it), "recover" (its worker was lost), "retry" (it failed),
+            "revive" (an operator revived it) or "wake" (what it waited for has come).
         age: Seconds since the checkpoint was saved. None if there is no checkpoint.
         worker: The id of the worker that had the run before.
         code: The code version of that worker.
         unfinished: The messages that were appended after the last cut. They are not part of `run.messages`.
+        reason: After a wake, what has come: "signal" and the topic, or "time".
         killed: The error with which the run's previous life was killed at a deadline, if an operator revived it after that.
     """
 
@@ -68,6 +71,7 @@ class Resumed:
     code: str
     unfinished: tuple[Any, ...]
     killed: Failure | None = None
+    reason: str = ""
 
 
 class Facts(NamedTuple):
@@ -82,7 +86,7 @@ class Facts(NamedTuple):
     resumed: Resumed | None
 
 
-class Backing(Protocol):
+class Backing(WaitBacking, Protocol):
     """The object behind a run that saves its cuts and requests its stop: the attempt in a worker, or a stand-in in a test."""
 
     @property
@@ -143,9 +147,20 @@ class Backing(Protocol):
 class BaseRun(Generic[R_co]):
     """The part of a run that is the same in plain and async handlers."""
 
-    def __init__(self, facts: Facts, resources: R_co, draft: Draft, backing: Backing) -> None:
+    def __init__(
+        self,
+        facts: Facts,
+        resources: R_co,
+        draft: Draft,
+        backing: Backing,
+        read_signal: Callable[[str, Any], Any] = lambda topic, payload: payload,
+    ) -> None:
         self._facts, self._resources, self._draft, self._backing = facts, resources, draft, backing
-        self._looping = False
+        self._read_signal, self._looping = read_signal, False
+
+    @cached_property
+    def _waits(self) -> Waits:
+        return Waits(self._draft, self._backing, self._read_signal)
 
     @property
     def id(self) -> str:

@@ -8,6 +8,7 @@ that, for example with `open_calls`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,10 +16,16 @@ from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.encoding.codec import decode
 from coordinator.errors import NotPlain, Refused, TooLarge, Unreadable
 from workers.handlers.messages import Messages, kept, unchunk
+from workers.handlers.more import More
 
 CHECKPOINT_LIMIT = 64 * 1024 * 1024
 RESULT_LIMIT = 8 * 1024 * 1024
+MOST_WAITS = 1000  # waits outside of a loop; each of them stays in the checkpoint
 INPUTS = "inputs"  # stored beside the phases if a migration has changed the inputs of the handler
+
+
+# The field of the phase whose function is running. Empty outside of phases.
+current_phase: ContextVar[str] = ContextVar("current_phase", default="")
 
 
 class Cut(NamedTuple):
@@ -30,7 +37,8 @@ class Cut(NamedTuple):
         generation: The number of the transcript. It grows when the transcript is replaced.
         state: The encoded state.
         iteration: The number of completed turns.
-        phases: The encoded outputs of the phases, by field.
+        phases: The encoded outputs of the phases and of the waits that are over, by field.
+        more: The encoded counts and deadlines of waits; empty if there are none.
     """
 
     packed: list[bytes]
@@ -39,6 +47,7 @@ class Cut(NamedTuple):
     state: bytes
     iteration: int
     phases: Mapping[str, bytes]
+    more: bytes = b""
 
 
 @dataclass(slots=True)
@@ -50,6 +59,9 @@ class Draft:
     iteration: int = 0
     phases: dict[str, bytes] = field(default_factory=dict)
     turn: int | None = None
+    more: More = field(default_factory=More)
+    last_wait: str = ""  # the field of the last wait that began
+    _waiting: bool = False
     _turn_start: tuple[int, int, bytes | None] = (0, 0, None)
     _cut_state: bytes | None = None  # the encoded state at the last cut; None if it is unknown or cannot be stored
     _seen: dict[str, int] = field(default_factory=dict)
@@ -71,7 +83,15 @@ class Draft:
                 "shorten the transcript with run.messages.replace(…)"
             )
         messages = self.messages
-        return Cut(messages.packed, len(messages.packed), messages.generation, state, self.iteration, dict(self.phases))
+        return Cut(
+            messages.packed,
+            len(messages.packed),
+            messages.generation,
+            state,
+            self.iteration,
+            dict(self.phases),
+            self.more.pack(),
+        )
 
     def _packed_state(self) -> bytes:
         return kept(self.state, "state", CHECKPOINT_LIMIT) if self.state else b""
@@ -106,8 +126,9 @@ class Draft:
         self.iteration = turn + 1
         self.turn = None
         for by_field in (self.phases, self._seen, self._state_at):
-            for name in [name for name in by_field if name != INPUTS and not name.startswith("phase:-:")]:
+            for name in [name for name in by_field if name != INPUTS and not name.startswith(("phase:-:", "wait:-:"))]:
                 del by_field[name]
+        self.more.end_turn()
 
     @property
     def in_phase(self) -> bool:
@@ -152,6 +173,50 @@ class Draft:
         elif scope in self._seen:  # the end of the turn may have removed the phase
             self._seen[scope] -= 1
 
+    # -- waits
+
+    def begin_wait(self, name: str) -> str:
+        """Begin a wait, and return the field under which its value is stored.
+
+        Raises:
+            Refused: If a phase or another wait is under way, or if the run has too many waits outside of `loop`.
+        """
+        if self._running:
+            raise Refused(
+                f"run.{name.split()[0]} can't be called inside a phase: a phase that waits would hold its slot"
+            )
+        if self._waiting:
+            raise Refused("a run can wait for one thing at a time: name several topics in one run.receive instead")
+        field = self._next_wait(self._wait_scope(name))
+        self._seen[field.rpartition("#")[0]] += 1
+        self._waiting, self.last_wait = True, field
+        return field
+
+    def end_wait(self) -> None:
+        """End the wait that is under way."""
+        self._waiting = False
+
+    def next_poll(self, name: str) -> str:
+        """Return the field of a look that does not wait. The look becomes a step with `keep_poll` if it finds a signal."""
+        return self._next_wait(self._wait_scope(name, current_phase.get()))
+
+    def keep_poll(self, field: str) -> None:
+        """Count a look as a step."""
+        self._seen[field.rpartition("#")[0]] += 1
+
+    def _wait_scope(self, name: str, phase: str = "") -> str:
+        # A look inside a phase belongs to the phase: where the phase is not called again, its looks are not either.
+        return f"wait:{'-' if self.turn is None else self.turn}:{phase + '/' if phase else ''}{name}"
+
+    def _next_wait(self, scope: str) -> str:
+        count = self._seen.setdefault(scope, 0)
+        if self.turn is None and sum(name.startswith("wait:-:") for name in self.phases) >= MOST_WAITS:
+            raise Refused(
+                f"a run can wait {MOST_WAITS:,} times outside of run.loop, because each wait stays in its checkpoint: "
+                "use run.loop, which drops the waits of a turn when the turn ends"
+            )
+        return f"{scope}#{count}"
+
 
 def loaded(parts: Any) -> tuple[Draft, CheckpointHead, list[Any]]:
     """Build a draft from a stored checkpoint.
@@ -190,7 +255,10 @@ def _loaded(parts: Any) -> tuple[Draft, CheckpointHead, list[Any]]:
     if not isinstance(state, dict):
         raise Unreadable("the state in the checkpoint is not a dict")
     draft = Draft(Messages(items, head.generation), state, head.iteration)
-    draft.phases = {name: value for name, value in fields.items() if name.startswith("phase:") or name == INPUTS}
+    draft.phases = {
+        name: value for name, value in fields.items() if name.startswith(("phase:", "wait:")) or name == INPUTS
+    }
+    draft.more = More.parse(fields.get("more", b""))
     unfinished = decode(fields["unfinished"], "unfinished") if fields.get("unfinished") else []
     return draft, head, list(unfinished)
 

@@ -9,7 +9,7 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -23,6 +23,7 @@ from coordinator.model.enqueue import Inputs
 from coordinator.model.names import name
 from coordinator.model.retry import Retry
 from workers.handlers.async_run import AsyncRun
+from workers.handlers.conversion import Conversion
 from workers.handlers.run import Run
 from workers.handlers.signature import Signature
 
@@ -64,8 +65,12 @@ class Policy:
             immediately.
         on_lost_lease: What happens while the worker cannot renew its lease: "wait" lets the handler continue until it has to
             save, "stop" stops it.
+        linger: How long a handler that waits stays in the process before its run is suspended. A signal that comes meanwhile
+            reaches it within milliseconds.
+        topics: The types of the payloads of signals, by topic. Topics that are not named here carry plain data.
 
     Raises:
+        BadName: If a topic is not a valid name.
         BadOption: If a value is not valid.
     """
 
@@ -75,6 +80,8 @@ class Policy:
     grace: float | None = None
     throttle: float = 1.0
     on_lost_lease: OnLostLease = "wait"
+    linger: float = 2.0
+    topics: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.retry, Retry):
@@ -89,6 +96,12 @@ class Policy:
             raise BadOption(f"throttle={self.throttle!r} is not a time of 0 seconds or more")
         if self.on_lost_lease not in get_args(OnLostLease):
             raise BadOption(f"on_lost_lease={self.on_lost_lease!r} is neither 'wait' nor 'stop'")
+        if not 0 <= self.linger < 1e11:
+            raise BadOption(f"linger={self.linger!r} is not a time of 0 seconds or more")
+        if not isinstance(self.topics, Mapping):
+            raise BadOption(f"topics={self.topics!r} is not a dict of topics and types")
+        for topic in self.topics:
+            name(topic, "topic")
 
 
 class Handler(Generic[P, T_co]):
@@ -107,6 +120,7 @@ class Handler(Generic[P, T_co]):
         grace: See Policy.
         throttle: See Policy.
         on_lost_lease: See Policy.
+        linger: See Policy.
         migrations: The migrations, by the schema from which they start.
     """
 
@@ -118,6 +132,11 @@ class Handler(Generic[P, T_co]):
         self.kind = name(kind, "kind")
         self.retry, self.deadline, self.schema = policy.retry, policy.deadline, policy.schema
         self.grace, self.throttle, self.on_lost_lease = policy.grace, policy.throttle, policy.on_lost_lease
+        self.linger = policy.linger
+        self._topics = {
+            topic: Conversion(annotation, f"a signal of topic {topic!r} of kind {kind!r}")
+            for topic, annotation in policy.topics.items()
+        }
         self.migrations: dict[int, Callable[..., Any]] = {}
         self._signature = Signature.of(function, kind)
 
@@ -182,6 +201,24 @@ class Handler(Generic[P, T_co]):
     def read_result(self) -> Callable[[Any], Any] | None:
         """The function that converts a stored result to the annotated object; None if the result is plain data."""
         return None if self._signature.result is None else self._signature.result.from_plain
+
+    def write_signal(self, topic: str, payload: Any) -> Any:
+        """Return the payload of a signal as plain data, by the type that the handler declares for the topic.
+
+        Raises:
+            Refused: If the payload does not fit the type.
+            NotPlain: If pydantic is needed and not installed, or can't convert the payload.
+        """
+        return self._topics[topic].to_plain(payload) if topic in self._topics else payload
+
+    def read_signal(self, topic: str, payload: Any) -> Any:
+        """Return the payload of a stored signal as the type that the handler declares for the topic.
+
+        Raises:
+            Unreadable: If the payload does not fit the type.
+            NotPlain: If pydantic is needed and not installed.
+        """
+        return self._topics[topic].from_plain(payload) if topic in self._topics else payload
 
     def fits(self, inputs: Mapping[str, Any]) -> str | None:
         """Check whether the function can be called with these inputs.

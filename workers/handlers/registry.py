@@ -36,6 +36,8 @@ class HandlerOptions(TypedDict, total=False):
     grace: float | None
     throttle: float
     on_lost_lease: OnLostLease
+    linger: float
+    topics: Mapping[str, Any]
 
 
 class Registry(Generic[R]):
@@ -79,7 +81,8 @@ class Registry(Generic[R]):
         Args:
             function: The function.
             kind: The kind. By default it is the name of the function.
-            **options: How the runs of the kind are treated: retry, deadline, schema, grace, throttle, on_lost_lease. See Policy.
+            **options: How the runs of the kind are treated: retry, deadline, schema, grace, throttle, on_lost_lease,
+                linger, topics. See Policy.
 
         Returns:
             The handler.

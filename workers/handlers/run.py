@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, ParamSpec, TypeVar
+from datetime import datetime, timedelta
+from typing import Any, ParamSpec, TypeVar, overload
 
 from coordinator.encoding.codec import decode
 from workers.handlers.context import BaseRun, R_co
-from workers.handlers.draft import RESULT_LIMIT
+from workers.handlers.draft import RESULT_LIMIT, current_phase
 from workers.handlers.messages import kept
+from workers.handlers.waits import MISSING, Signal
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,8 +42,8 @@ class Run(BaseRun[R_co]):
         self._await(self._backing.flush(self._draft.cut(), self._draft.resumes_without_repeating))
         self._await(self._backing.wait_until_confirmed(self._draft.resumes_without_repeating))
 
-    def _await(self, awaitable: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(awaitable, self._backing.loop).result()
+    def _await(self, awaitable: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(awaitable, self._backing.loop).result()
 
     def loop(self, limit: int) -> Iterator[int]:
         """Iterate over the turns of the run, with a cut after each turn.
@@ -94,9 +96,61 @@ class Run(BaseRun[R_co]):
         try:
             self._await(self._backing.wait_until_confirmed(self._draft.resumes_without_repeating))
             self._raise_stop()
-            output = kept(fn(*args, **kwargs), f"the output of phase {name!r}", RESULT_LIMIT)
+            inside = current_phase.set(field)
+            try:
+                output = kept(fn(*args, **kwargs), f"the output of phase {name!r}", RESULT_LIMIT)
+            finally:
+                current_phase.reset(inside)
         finally:
             self._draft.end_phase(field, output)
         self._save_now()
         self._raise_stop()
         return decode(output, name)  # type: ignore[no-any-return]
+
+    @overload
+    def receive(self, *topics: str, timeout: float | timedelta | None = None) -> Signal: ...
+    @overload
+    def receive(self, *topics: str, timeout: float | timedelta | None = None, default: T) -> Signal | T: ...
+    def receive(self, *topics: str, timeout: float | timedelta | None = None, default: Any = MISSING) -> Any:
+        """Wait for a signal, and return it. Signals of a topic are received once and in the order in which they were sent.
+
+        While the run waits for longer than the handler's `linger`, it is suspended: the handler is stopped with `Stopped`, and is
+        called again from its first line when a signal has come. A signal that was sent before the run waits, or before it
+        started, is kept. A receive is a step like a phase: a later attempt gets the same signal at once. Every receive that has to
+        wait begins with a cut.
+
+        Args:
+            *topics: The topics to wait for. With several topics, the signal that was sent first is returned.
+            timeout: How long to wait, in seconds or as a timedelta. The time counts from the first look and goes on while the
+                run is suspended. None waits without a limit. 0 looks once, and is allowed inside phases and other threads too.
+            default: What to return after the timeout instead of raising WaitTimeout.
+
+        Returns:
+            The signal, or the default.
+
+        Raises:
+            WaitTimeout: If no signal was sent in time, and there is no default.
+            Stopped: If a stop was requested, or the run is suspended. Let it pass.
+            Refused: If it is called inside a phase, outside of the handler's own thread, or while another wait is under way.
+            BadName: If a topic is not a valid name.
+            BadOption: If the timeout is negative or longer than 100 years.
+            Unreadable: If the payload does not fit the type that the handler declares for the topic.
+        """
+        return self._await(self._waits.receive(topics, timeout, default))
+
+    def sleep(self, seconds: float | timedelta | None = None, *, until: datetime | None = None) -> None:
+        """Wait until a time has come. Days and months are normal: while the run sleeps, it holds no slot.
+
+        The end of the sleep is a time of the server, and is saved before the run sleeps. A run that is interrupted continues its
+        sleep and does not start it again. A sleep that is longer than the handler's `linger` suspends the run, as in `receive`.
+
+        Args:
+            seconds: How long to sleep, in seconds or as a timedelta, from 0 seconds to 100 years.
+            until: The end of the sleep, a datetime with a time zone. A time in the past ends the sleep at once.
+
+        Raises:
+            Stopped: If a stop was requested, or the run is suspended. Let it pass.
+            Refused: If it is called inside a phase, outside of the handler's own thread, or while another wait is under way.
+            BadOption: If the time is not valid, or both arguments are given.
+        """
+        self._await(self._waits.sleep(seconds, until))

@@ -70,6 +70,9 @@ class BeatResults:
         what, _, id = message.partition(" ")
         if what == "cancel":
             self._stops.cancel(id)
+        elif what == "signal":
+            if (attempt := self._table.by_id(id)) is not None:
+                attempt.hint()
         elif what == "drain":
             self._drain()
 

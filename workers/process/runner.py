@@ -67,7 +67,9 @@ class Runner:
         loop = asyncio.get_running_loop()
         gate = open_later(loop) if len(claims) >= LARGE_CLAIM else None
         for claimed, handler in claims:
-            attempt = Attempt(claimed, lease, handler, self._executor.threads, self, gate)
+            attempt = Attempt(
+                claimed, lease, handler, self._executor.threads, self, self._executor.clock.monotonic, gate
+            )
             self._table.add(attempt)
             self._slots.take(suspect=claimed.suspect)
             if self._shutdown.is_requested():
@@ -106,6 +108,10 @@ class Runner:
         if attempt.claimed.suspect:
             self._slots.cleared()
         self._critic.progressed(attempt)
+
+    def may_linger(self, attempt: Attempt) -> bool:
+        """Return whether a slot is free, so that a waiting handler takes none from another run."""
+        return self._slots.free > 0 or self._slots.claiming
 
     def on_deadline(self, attempt: Attempt, error: DeadlineExceeded) -> None:
         """Kill an attempt whose time is over."""

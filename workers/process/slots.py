@@ -47,6 +47,11 @@ class SlotTable:
         running = self.held - self._recording
         return max(0, min(self.size - running, 2 * self.size - self.held) - self._reserved)
 
+    @property
+    def claiming(self) -> bool:
+        """Whether a claim has reserved slots: then a free slot waits for a run, and no run waits for a slot."""
+        return self._reserved > 0
+
     async def reserve(self, most: int) -> tuple[int, bool]:
         """Reserve slots for a claim, and wait until there are any.
 

@@ -21,6 +21,7 @@ from workers.attempt.executor import Executor
 from workers.attempt.kind_health import KindHealth
 from workers.attempt.loader import Loader
 from workers.attempt.recorder import Recorder
+from workers.attempt.waiter import ServerWaiter
 from workers.handlers.registry import Registry
 from workers.liveness.heartbeat import Heartbeat
 from workers.liveness.loop_watchdog import LoopWatchdog
@@ -191,7 +192,7 @@ class Worker:
         health, replace = KindHealth(), self._ask_to_be_replaced
         self._wire, critic = wire, Critic(wire, clock)
         recorder = Recorder(wire, clock, health, shutdown.out_of_time, self.on_refused)
-        executor = Executor(clock, threads, Loader(wire, clock, resources), health)
+        executor = Executor(clock, threads, Loader(wire, clock, resources, ServerWaiter(wire, clock)), health)
         watchdog = LoopWatchdog(clock, options.lease, replace)
         self._heartbeat = heartbeat = Heartbeat(options.settings.address, clock, table.held, watchdog)
         endings = Endings(table, critic, recorder, shutdown, tasks, options.runs)

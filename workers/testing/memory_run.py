@@ -6,15 +6,20 @@ import asyncio
 import warnings
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from coordinator.encoding.codec import decode
 from coordinator.model.outcome import Why
 from coordinator.model.run import Note
+from coordinator.store.plans.attempts import Condition, Received
 from workers.handlers import async_run, run
 from workers.handlers.context import BaseRun, Facts, Resumed, Stopped
 from workers.handlers.draft import Cut, Draft
 from workers.handlers.messages import Messages
+from workers.handlers.more import More
+from workers.testing.mailbox import Mailbox
+
+T = TypeVar("T")
 
 
 class Crash(BaseException):
@@ -39,6 +44,8 @@ class MemoryBacking:
         at_cut: called with the number of each saved cut.
         dead: whether the run has crashed.
         threads: not used; phases with plain functions run in the default executor.
+        mailbox: the signals and the clock of the run.
+        condition: what the run waits for, once its handler was stopped at a wait.
     """
 
     crash_at: int | None = None
@@ -49,6 +56,8 @@ class MemoryBacking:
     at_cut: Callable[[int], None] = lambda number: None
     dead: bool = False
     threads: None = None
+    mailbox: Mailbox = field(default_factory=Mailbox)
+    condition: Condition | None = None
 
     def offer(self, cut: Cut) -> None:
         """Save a cut, unless the run has crashed or was lost to another worker."""
@@ -70,6 +79,29 @@ class MemoryBacking:
         """Return immediately: without a server no lease can be in doubt."""
         if self.dead:
             raise Crash
+
+    def check_wait(self) -> None:
+        """Raise a stop that was requested, even if the handler has got it before."""
+        if self.dead:
+            raise Crash
+        if self.stopping is not None:
+            self.delivered = True
+            raise self.stopping
+
+    async def look(self, condition: Condition, timeout_ms: int | None) -> Received:
+        """Return the next signal of the mailbox."""
+        if self.dead:
+            raise Crash
+        return self.mailbox.look(condition, timeout_ms)
+
+    async def linger(self, condition: Condition, now: int) -> None:
+        """Let the time jump to the deadline of a wait. Stop the handler at a wait that only a signal can end."""
+        self.check_wait()
+        if condition.deadline is not None:
+            self.mailbox.now_ms = max(self.mailbox.now_ms, condition.deadline)
+            return
+        self.condition, self.stopping = condition, Stopped("wait")
+        self.check_wait()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -102,6 +134,15 @@ class _MemoryRun(BaseRun[Any]):
         """
         self._memory.stopping = Stopped(why)
 
+    def send(self, topic: str, payload: Any = None) -> None:
+        """Send a signal to the run, as `handle.send` does. It may be sent before the handler is called."""
+        self._memory.mailbox.send(topic, payload)
+
+    @property
+    def waits_for(self) -> tuple[str, ...]:
+        """The topics that the run waits for, after its handler was stopped at a wait. Empty if it was not."""
+        return () if self._memory.condition is None else tuple(self._memory.condition.received)
+
     @property
     def saved(self) -> int:
         """The number of cuts that were saved in this attempt."""
@@ -128,6 +169,11 @@ class _MemoryRun(BaseRun[Any]):
         following = Facts(facts.id, facts.kind, facts.inputs, facts.meta, facts.attempt + 1, token, resumed)
         return following, restore_draft(self._last_cut)
 
+    def _share_mailbox(self, backing: MemoryBacking | None) -> MemoryBacking:
+        backing = backing or MemoryBacking()
+        backing.mailbox = self._memory.mailbox
+        return backing
+
     def _unsaved_messages(self) -> tuple[Any, ...]:
         return tuple(self.messages[self._last_cut.length :])
 
@@ -136,7 +182,7 @@ def restore_draft(cut: Cut) -> Draft:
     """Return what the next attempt finds after a cut was saved."""
     items = [(data, decode(data, "message")) for data in cut.packed[: cut.length]]
     draft = Draft(Messages(items, cut.generation), decode(cut.state, "state") if cut.state else {}, cut.iteration)
-    draft.phases = dict(cut.phases)
+    draft.phases, draft.more = dict(cut.phases), More.parse(cut.more)
     return draft
 
 
@@ -182,12 +228,17 @@ class AsyncRun(async_run.AsyncRun[Any], _MemoryRun):
     def after_crash(self, backing: MemoryBacking | None = None) -> AsyncRun:
         """Return the next attempt after the process of this one died: it starts from the last saved cut."""
         facts, draft = self._next_attempt("recover", ())
-        return AsyncRun(self.resources, facts=facts, draft=draft, backing=backing)
+        return AsyncRun(self.resources, facts=facts, draft=draft, backing=self._share_mailbox(backing))
+
+    def after_wake(self) -> AsyncRun:
+        """Return the next attempt after the run was suspended at a wait and woken. Send the signal before or after this call."""
+        facts, draft = self._next_attempt("wake", ())
+        return AsyncRun(self.resources, facts=facts, draft=draft, backing=self._share_mailbox(None))
 
     def after_release(self) -> AsyncRun:
         """Return the next attempt after this one was released: messages since the last cut are in `run.resumed.unfinished`."""
         facts, draft = self._next_attempt("release", self._unsaved_messages())
-        return AsyncRun(self.resources, facts=facts, draft=draft)
+        return AsyncRun(self.resources, facts=facts, draft=draft, backing=self._share_mailbox(None))
 
 
 class Run(run.Run[Any], _MemoryRun):
@@ -219,19 +270,25 @@ class Run(run.Run[Any], _MemoryRun):
         )
         self._first_cut = self._draft.cut()
 
-    def _await(self, awaitable: Coroutine[Any, Any, None]) -> None:
+    def _await(self, awaitable: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine of the backing without an event loop: it never waits."""
         try:
             awaitable.send(None)
-        except StopIteration:
-            return
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        raise AssertionError("a run in memory has to wait for something")
 
     def after_crash(self, backing: MemoryBacking | None = None) -> Run:
         """Return the next attempt after the process of this one died: it starts from the last saved cut."""
         facts, draft = self._next_attempt("recover", ())
-        return Run(self.resources, facts=facts, draft=draft, backing=backing)
+        return Run(self.resources, facts=facts, draft=draft, backing=self._share_mailbox(backing))
+
+    def after_wake(self) -> Run:
+        """Return the next attempt after the run was suspended at a wait and woken. Send the signal before or after this call."""
+        facts, draft = self._next_attempt("wake", ())
+        return Run(self.resources, facts=facts, draft=draft, backing=self._share_mailbox(None))
 
     def after_release(self) -> Run:
         """Return the next attempt after this one was released: messages since the last cut are in `run.resumed.unfinished`."""
         facts, draft = self._next_attempt("release", self._unsaved_messages())
-        return Run(self.resources, facts=facts, draft=draft)
+        return Run(self.resources, facts=facts, draft=draft, backing=self._share_mailbox(None))

@@ -6,11 +6,13 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from coordinator.model import features
 from coordinator.store.keys import Keys
-from coordinator.store.replies import text, word
-from coordinator.store.script import Request, fail_fast
+from coordinator.store.replies import require_all, text, word
+from coordinator.store.script import Request, fail_fast, read
 from coordinator.store.scripts import CLAIM, HEARTBEAT, JOIN, LEAVE, LOAD
 
+MOST_PROCESSES = 10_000  # workers and coordinators of a partition that are asked for what they know
 MOST_CHUNKS = 500  # chunks of messages that one page of a checkpoint asks for
 
 
@@ -28,6 +30,7 @@ class WorkerRecord:
     slots: int
     routes: tuple[str, ...]
     mark: str = ""  # tells its process from every other process that ever ran on the machine
+    knows: tuple[str, ...] = features.KNOWN
 
 
 def join(keys: Keys, birth: str, member: WorkerRecord, now: str = "") -> Generator[Request, Any, str]:
@@ -35,7 +38,7 @@ def join(keys: Keys, birth: str, member: WorkerRecord, now: str = "") -> Generat
     reply = yield JOIN.call(
         keys.at, now=now, birth=birth, worker=member.worker, lease=member.lease_ms, host=member.host, pid=member.pid,
         started=member.started, fleet=member.fleet, code=member.code, slots=member.slots, routes=" ".join(member.routes),
-        mark=member.mark,
+        mark=member.mark, knows=" ".join(member.knows),
     )  # fmt: skip
     return word(reply)
 
@@ -198,3 +201,26 @@ def load(keys: Keys, id: str, token: str, page_bytes: int = 1024 * 1024) -> Gene
             chunks += [str(field).encode(), chunk]
         fields = fields[len(part[1]) :]
     return [reply[1], chunks]
+
+
+def find_process_without(keys: Keys, feature: str) -> Generator[Request | list[Request], Any, str | None]:
+    """Return a description of a live worker or coordinator of the partition that does not know a feature; None if all know it."""
+    workers, coordinators = require_all(
+        (
+            yield [
+                read(keys.at, "ZRANGE", keys.workers(), 0, MOST_PROCESSES - 1),
+                read(keys.at, "ZRANGE", keys.coordinators(), 0, MOST_PROCESSES - 1),
+            ]
+        )
+    )
+    for name in map(text, coordinators):
+        id, known = features.split_announced(name)
+        if feature not in known:
+            return f"coordinator {id}"
+    fields = ("knows", "host", "pid", "condemned", "joined")
+    rows = require_all((yield [read(keys.at, "HMGET", keys.worker(text(worker)), *fields) for worker in workers]))
+    for worker, (knows, host, pid, condemned, joined) in zip(workers, rows, strict=True):
+        # A condemned worker takes no more runs, and an entry without `joined` has just ended.
+        if joined and not condemned and feature not in text(knows or b"").split():
+            return f"worker {text(worker)} (process {text(pid or b'')} on {text(host or b'')})"
+    return None

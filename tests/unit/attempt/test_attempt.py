@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -47,6 +48,9 @@ class Observer:
     def on_progress(self, attempt: Attempt) -> None:
         self.seen.append("progress")
 
+    def may_linger(self, attempt: Attempt) -> bool:
+        return True
+
     def on_deadline(self, attempt: Attempt, error: DeadlineExceeded) -> None:
         self.seen.append("deadline")
 
@@ -56,7 +60,7 @@ class Bench:
         self.lease = Lease(Keys("n", 0), 15.0, SystemClock())
         claimed = Claimed("id", "1-1-w", "default:kind@0", b"", "", COUNTERS, "", None, False)
         self.observer = Observer()
-        self.attempt = Attempt(claimed, self.lease, kind, ThreadPoolExecutor(1), self.observer)
+        self.attempt = Attempt(claimed, self.lease, kind, ThreadPoolExecutor(1), self.observer, time.monotonic)
         self.draft, self.words, self.open, self.sent = Draft(), ["ok"], asyncio.Event(), 0
         self.saver = Saver(CheckpointHead(), 1, self.draft.cut(), Throttle(0.0), SystemClock(), self.send)
         self.attempt.saver = self.saver

@@ -14,6 +14,7 @@ import pytest
 
 from coordinator.errors import NotPlain, Refused
 from coordinator.model.run import Note
+from coordinator.store.plans.attempts import Condition, Received
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.context import Facts, Stopped
 from workers.handlers.draft import Cut, Draft
@@ -42,6 +43,15 @@ class Backing:
 
     async def wait_until_confirmed(self, may_drain: Callable[[], bool]) -> None:
         self.waits += 1
+
+    def check_wait(self) -> None:
+        return
+
+    async def look(self, condition: Condition, timeout_ms: int | None) -> Received:
+        raise NotImplementedError
+
+    async def linger(self, condition: Condition, now: int) -> None:
+        raise NotImplementedError
 
     def set_note(self, note: Note) -> None:
         self.notes.append(note)

@@ -122,8 +122,9 @@ def test_every_option_of_a_handler_is_documented_with_its_default() -> None:
     assert set(own) == {"kind", *get_type_hints(HandlerOptions)}
     for field in dataclasses.fields(Policy):
         shown = re.findall(r"`([^`]*)`", own[field.name][0])[0]
+        default = field.default_factory() if callable(field.default_factory) else field.default
         if field.name not in ("retry", "deadline"):
-            assert shown == repr(field.default).replace("'", '"'), field.name
+            assert shown == repr(default).replace("'", '"'), field.name
     parts = {name for name in documented if "." in name}
     policies = {"Retry": Retry, "Deadline": Deadline}
     assert parts == {

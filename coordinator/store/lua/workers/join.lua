@@ -2,7 +2,7 @@
 -- Protects: only join creates the entry of a worker, and never that of a worker that has left or was condemned.
 -- Role: worker
 -- Keys: namespace, worker, workers
--- ARGV: now, birth, worker, lease, host, pid, started, fleet, code, slots, routes, mark
+-- ARGV: now, birth, worker, lease, host, pid, started, fleet, code, slots, routes, mark, knows
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   birth: the birth mark of the namespace that the caller knows; empty: it is not checked
 --   worker: id of the worker
@@ -15,6 +15,7 @@
 --   slots: number of runs that it may hold
 --   routes: the routes that it listens to, separated by spaces
 --   mark: of its process: boot id, pid namespace, pid and start time
+--   knows: names of features that its version knows, separated by spaces
 -- Flags: allow-oom
 -- Uses: time
 -- Unconfirmed: the worker's first claim waits for replicas
@@ -28,7 +29,7 @@ if condemned or (known_lease and not listed) then return { 'gone' } end
 
 if not known_lease then
   redis.call('HSET', worker_key(worker), 'lease', lease, 'host', host, 'pid', pid, 'started', started, 'fleet', fleet, 'code',
-    code, 'slots', slots, 'routes', routes, 'joined', int(clock), 'claim', '0', 'floor', '0', 'mark', mark)
+    code, 'slots', slots, 'routes', routes, 'joined', int(clock), 'claim', '0', 'floor', '0', 'mark', mark, 'knows', knows)
 end
 redis.call('ZADD', workers_key(), int(clock + tonumber(lease)), worker)
 return { 'ok' }

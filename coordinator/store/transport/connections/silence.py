@@ -76,8 +76,9 @@ def wait_for_reply(sock: Any, seconds: float | None) -> None:
 
 def count_moved_bytes(connection: Any) -> tuple[int, int] | None:
     """Return how many bytes the other side has confirmed and how many have arrived, or None if the system does not count them."""
-    writer = getattr(connection, "_writer", None)
-    return None if writer is None else _count_bytes(writer.get_extra_info("socket"))
+    # The writer of a store in memory has no socket.
+    ask = getattr(getattr(connection, "_writer", None), "get_extra_info", None)
+    return None if ask is None else _count_bytes(ask("socket"))
 
 
 def _count_bytes(sock: Any) -> tuple[int, int] | None:

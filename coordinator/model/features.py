@@ -1,0 +1,23 @@
+"""The features that processes announce.
+
+Scripts travel with processes: a process of an older version ends a run with its older scripts. If an older process would damage
+the runs of a feature, the feature is used only when every live worker and coordinator of the partition has announced it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+WAITS: Final = "waits"  # runs that wait: the status waiting, signals, and the part `more` of a checkpoint
+KNOWN: Final = (WAITS,)
+
+
+def announce(coordinator: str) -> str:
+    """Return the name under which a coordinator announces itself: its id and the features that it knows."""
+    return "+".join((coordinator, *KNOWN))
+
+
+def split_announced(name: str) -> tuple[str, frozenset[str]]:
+    """Return the id and the features of a coordinator from the name that it announced."""
+    id, *features = name.split("+")
+    return id, frozenset(features)

@@ -1,0 +1,78 @@
+"""What a checkpoint keeps about waits, beside messages, state and phases.
+
+The server stores it as one field, `more`: netstrings, name and value in turn, which Lua scripts can read. A save sends it only when
+it has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from coordinator.errors import Unreadable
+from coordinator.store.plans.attempts import netstrings
+
+OVER = 0  # the deadline of a wait that has timed out: no server has to be asked again
+
+_RECEIVED, _DEADLINE = "received:", "deadline:"
+
+
+@dataclass(slots=True)
+class More:
+    """What a run has received, and when its waits end.
+
+    Attributes:
+        received: The number of the last signal that the run has received, by topic.
+        deadlines: The server time in ms at which a wait ends, by the field of the wait. OVER if the wait has timed out.
+    """
+
+    received: dict[str, int] = field(default_factory=dict)
+    deadlines: dict[str, int] = field(default_factory=dict)
+
+    def pack(self) -> bytes:
+        """Return the stored form. It is empty if there is nothing to store."""
+        if not self.received and not self.deadlines:
+            return b""
+        numbers: Mapping[str, int] = {
+            **{_RECEIVED + topic: number for topic, number in self.received.items()},
+            **{_DEADLINE + name: ms for name, ms in self.deadlines.items()},
+        }
+        return netstrings(part for name, number in numbers.items() for part in (name.encode(), b"%d" % number))
+
+    @classmethod
+    def parse(cls, data: bytes) -> More:
+        """Read the stored form. Names that this version does not know are dropped.
+
+        Raises:
+            Unreadable: If the bytes are not netstrings, or a value is not a number.
+        """
+        more, parts = cls(), split_netstrings(data)
+        for name, value in zip(parts[::2], parts[1::2], strict=True):
+            text = name.decode()
+            if text.startswith(_RECEIVED):
+                more.received[text.removeprefix(_RECEIVED)] = int(value)
+            elif text.startswith(_DEADLINE):
+                more.deadlines[text.removeprefix(_DEADLINE)] = int(value)
+        return more
+
+    def end_turn(self) -> None:
+        """Drop the deadlines of waits inside a turn of `loop`."""
+        for name in [name for name in self.deadlines if not name.startswith("wait:-:")]:
+            del self.deadlines[name]
+
+
+def split_netstrings(data: bytes) -> list[bytes]:
+    """Return the parts of a row of netstrings.
+
+    Raises:
+        Unreadable: If the bytes are not a row of netstrings.
+    """
+    parts, start = list[bytes](), 0
+    while start < len(data):
+        colon = data.find(b":", start)
+        digits = data[start:colon] if colon > start else b""
+        if not digits.isdigit() or colon + 1 + int(digits) > len(data):
+            raise Unreadable("the part of the checkpoint about waits can't be read")
+        parts.append(data[colon + 1 : colon + 1 + int(digits)])
+        start = colon + 1 + int(digits)
+    return parts
