@@ -6,15 +6,15 @@
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 -- EACH: id, token, delta
 --   id: id of the run
---   token: of the run's owner
+--   token: the token of the run's owner
 --   delta: the changes to the checkpoint; empty: no changes (see shared/checkpoint.lua)
 -- Uses: time, checkpoint
 -- Answers: ok, gap, old, fenced, bad, unreadable
 --   ok: with the progress counter
---   gap: the delta does not fit what is stored; the worker saves everything again
+--   gap: the delta does not fit the stored checkpoint; the worker then saves its whole checkpoint
 --   old: a later save is stored
 --   bad: the delta can't be read
---   unreadable: what is stored can't be read
+--   unreadable: the stored checkpoint can't be read
 local clock = server_ms(now)
 local answers = {}
 for i = 1, items do

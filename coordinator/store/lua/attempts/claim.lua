@@ -1,7 +1,7 @@
 -- claim: give a worker the runs with the lowest scores from the ready queues of the routes that it names.
--- Protects: a repeated claim gets the same runs; a claim that arrives late takes nothing; a worker that is gone or whose lease
--- expired takes nothing; a suspect is given only to a worker that holds nothing. For a second after a stopping worker released a
--- run, a worker with outdated code does not take it, so that a roll moves each run once.
+-- Protects: a repeated claim gets the same runs; a claim that arrives late takes no run; a worker that is gone or whose lease
+-- expired takes no run; a suspect is given only to a worker that holds no other run. For a second after a stopping worker released
+-- a run, a worker with outdated code does not take the run, so that a roll moves each run once.
 -- Role: worker
 -- Keys: aside, bell, ckpt, deadlines, live, messages, namespace, owned, paused, ready, run, suspect, suspect_bell, worker
 -- Keys: workers
@@ -21,8 +21,8 @@
 -- Moves: queued -> running
 -- Answers: ok, suspect, left, old, expired, gone
 --   ok, suspect: with the runs, see answer_run
---   left: the only runs are left to workers with newer code
---   old: a later claim was made, or the worker gave this one up
+--   left: all runs that wait are reserved for workers with newer code
+--   old: the worker has made a later claim, or does not wait for this one any more
 local clock = server_ms(now)
 local condemned, last_claim, floor = unpack(redis.call('HMGET', worker_key(worker), 'condemned', 'claim', 'floor'))
 local deadline = redis.call('ZSCORE', workers_key(), worker)
@@ -42,14 +42,14 @@ local function read_checkpoint(id, route)
     size = size + #field + redis.call('HSTRLEN', ckpt_key(id), field)
     if size > room then return 'paged' end
   end
-  -- The run is being taken: from here on nothing may fail.
+  -- From here on the run is being written, so no command may fail.
   local messages = redis.pcall('HGETALL', messages_key(id, int(head.generation)))
   if messages.err then return 'paged' end
   budget_used = budget_used + size
   return { redis.call('HGETALL', ckpt_key(id)), messages }
 end
 
--- Return a run as the answer tells it.
+-- Return a run in the form in which the answer carries it.
 local function answer_run(id, token, route, counters, cause, prev, spent, killed, spec, spec1, spec2)
   spec = join_spec(id, spec, spec1, spec2)
   budget_used = budget_used + #spec
@@ -96,8 +96,8 @@ local function first_entries(key_of, most)
   return found
 end
 
--- Return true if a run is left to newer code. The epoch of a released run is the time of its release. An epoch far ahead comes
--- from a clock that was put back.
+-- Return true if a run is reserved for a worker with newer code. The epoch of a released run is the time of its release. An epoch
+-- far in the future means that the server's clock was put back.
 local LEFT_MS, LOOK_PAST = 1000, 64
 local left, bells_of_left = 0, {}
 local function is_left(entry, bell)
@@ -120,9 +120,9 @@ end
 
 local taken, aside, ids = {}, 0, {}
 
--- Take a run, or set it aside. Return false if its spec does not fit into the answer any more: then it stays where it waits. The
--- size of a spec is asked for before the spec is read only after a large one: so small runs cost nothing more, and one large spec
--- in a claim may be read in vain.
+-- Take a run, or set it aside if it can't be read. Return false if its spec does not fit into the answer: then the run stays in its
+-- queue. The size of a spec is checked before the spec is read only after a large spec was seen. So claims of small runs need no
+-- additional command, and a claim reads at most one large spec in vain.
 local LARGE_SPEC = 4096
 local sizes_matter = false
 local function take(entry)
@@ -185,7 +185,7 @@ if #ids > 0 then
   redis.call('SADD', owned_key(worker), unpack(ids))
   redis.call('SADD', live_key(), unpack(ids))
 end
--- This claim took the token of a bell. If runs are left, the next worker must hear of them.
+-- The worker has taken the token of a bell for this claim. If runs are left, the bell must wake the next worker.
 if #ids + aside > 0 then
   for r = 1, #routes do
     if redis.call('EXISTS', ready_key(routes[r])) == 1 then ring(bell_key(routes[r])) end

@@ -8,13 +8,13 @@
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 -- EACH: id, token, result
 --   id: id of the run
---   token: of the run's owner
+--   token: the token of the run's owner
 --   result: encoded; empty for None
 -- Flags: allow-oom
 -- Uses: time, run, queue, checkpoint, endings
 -- Moves: running -> completed
 -- Answers: ok, fenced, requested
---   requested: a cancel was requested, so nothing is done; the owner releases the run, which ends it as cancelled
+--   requested: a cancel was requested, so the run does not complete; its owner then releases it, which ends it as cancelled
 local clock = server_ms(now)
 local answers = {}
 begin_batch()

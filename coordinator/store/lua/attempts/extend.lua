@@ -1,10 +1,10 @@
 -- extend: give a run more time before its soft deadline. The extension counts until the run ends.
--- Protects: only the owner extends; an extension that is sent twice or late counts once.
+-- Protects: only the owner of the run extends it; an extension that is sent twice or late counts once.
 -- Role: worker
 -- Keys: run
 -- ARGV: id, token, number, ms
 --   id: id of the run
---   token: of the run's owner
+--   token: the token of the run's owner
 --   number: number of the run's extensions, including this one
 --   ms: the additional time
 -- Flags: allow-oom

@@ -6,10 +6,10 @@
 -- ARGV: now, id, token, error, brief, delta
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
---   token: of the run's owner
---   error: what the handler raised, encoded
---   brief: the same without its traceback, for the story
---   delta: what is new of the checkpoint; empty: nothing (see shared/checkpoint.lua)
+--   token: the token of the run's owner
+--   error: the error that the handler raised, encoded
+--   brief: the same error without its traceback, for the story
+--   delta: the changes to the checkpoint; empty: no changes (see shared/checkpoint.lua)
 -- Flags: allow-oom
 -- Uses: time, run, queue, checkpoint, endings
 -- Moves: running -> failed, running -> cancelled

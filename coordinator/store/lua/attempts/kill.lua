@@ -1,11 +1,11 @@
--- kill: store the error with which a run fails because of its deadline. Its owner then fails the run. So does every script that
--- takes the run from its owner.
--- Protects: only the owner kills; from now on the run may still complete, but it is never requeued.
+-- kill: store the error with which a run fails because of its deadline. The owner then fails the run. Every script that takes the
+-- run from its owner fails it too.
+-- Protects: only the owner kills the run; after the kill the run may still complete, but it is never requeued.
 -- Role: worker
 -- Keys: run
 -- ARGV: id, token, error
 --   id: id of the run
---   token: of the run's owner
+--   token: the token of the run's owner
 --   error: the error with which the run fails, encoded
 -- Flags: allow-oom
 -- Answers: ok, fenced

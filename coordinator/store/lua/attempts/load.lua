@@ -1,17 +1,17 @@
 -- load: answer a page of a checkpoint that was too large for the answer of its claim.
--- Protects: only the owner reads, so that no page comes from the transcript of another owner.
+-- Protects: only the owner of the run loads pages, so that no page comes from the transcript of another owner.
 -- Role: worker
 -- Keys: ckpt, messages, run
 -- ARGV: id, token, page, room
 --   id: id of the run
---   token: of the run's owner
+--   token: the token of the run's owner
 --   page: head (everything except the messages, and the names of the chunks) or chunks (the named ones)
 --   room: bytes of chunks in one page
 -- ITEM: field
 --   field: name of a chunk of messages
 -- Flags: allow-oom
 -- Uses: time, checkpoint
--- Unconfirmed: it only reads
+-- Unconfirmed: the script only reads
 -- Answers: ok, fenced, unreadable
 local owner_token = read_fields(run_key(id), 'token')
 if owner_token ~= token then return { 'fenced' } end
@@ -24,7 +24,7 @@ if type(redis.pcall('HLEN', messages)) ~= 'number' then return { 'unreadable' } 
 if page == 'head' then
   return { 'ok', redis.call('HGETALL', ckpt_key(id)), redis.call('HKEYS', messages) }
 end
--- As many of the named chunks as fit into a page, in order, and at least one.
+-- Answer as many of the named chunks as fit into a page, in order, and at least one.
 local found, size = {}, 0
 for i = 1, items do
   found[i] = redis.call('HGET', messages, item(i))

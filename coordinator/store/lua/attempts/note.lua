@@ -1,10 +1,10 @@
 -- note: store the notes of handlers about their progress, for runs that seldom save.
--- Protects: only the owner's note is shown.
+-- Protects: only a note of the run's owner is stored.
 -- Role: worker
 -- Keys: run
 -- EACH: id, token, note
 --   id: id of the run
---   token: of the run's owner
+--   token: the token of the run's owner
 --   note: the text to show, encoded
 -- Unconfirmed: a note is for people, and the next one replaces it
 -- Answers: ok, fenced

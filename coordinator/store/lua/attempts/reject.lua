@@ -1,16 +1,17 @@
 -- reject: end an attempt that failed before the handler's first line. The run is delayed and gets a new score.
--- Protects: only the owner requeues a run, once. The attempt counts as a strike only if the kind is known to start elsewhere.
+-- Protects: only the owner requeues a run, once. The attempt counts as a strike only if a handler of this kind has started in the
+-- worker's process before.
 -- Role: worker
 -- Keys: bell, ckpt, coordinator_bell, deadlines, delayed, ended, live, messages, namespace, once, owned, ready, routes, run
 -- Keys: signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, wake, worker
 -- ARGV: now, id, token, proven, jitter, error, brief
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
---   token: of the run's owner
---   proven: 1 if a handler of this kind has started before
+--   token: the token of the run's owner
+--   proven: 1 if a handler of this kind has started in the worker's process before
 --   jitter: a number from 0 to 1, which spreads delays
---   error: what the handler raised, encoded
---   brief: the same without its traceback, for the story
+--   error: the error that the handler raised, encoded
+--   brief: the same error without its traceback, for the story
 -- Flags: allow-oom
 -- Uses: time, run, queue, checkpoint, endings
 -- Moves: running -> delayed, running -> dead, running -> cancelled, running -> failed
@@ -39,6 +40,6 @@ end
 remember_call(id, token, 'reject', 'delayed')
 local due = clock + next_backoff(counters, jitter)
 rescore(counters, due)
--- The handler has not run, so the cause of its resumption stays what it was.
+-- The handler has not run, so the run keeps the cause of its resumption.
 requeue(id, counters, redis.call('HGET', run_key(id), 'cause') or '', due)
 return { 'delayed' }

@@ -1,16 +1,16 @@
--- release: requeue a run that its worker gives back, with its newest state. It keeps its score.
--- Protects: only the owner requeues a run, once; the release of a stopping worker costs the run nothing; any other release is
--- delayed by a back-off, and is a strike if the run made no progress; a requested cancel or kill wins.
+-- release: save the newest changes of a run that its worker releases, and requeue the run. The run keeps its score.
+-- Protects: only the owner requeues a run, once; a release by a stopping worker neither delays the run nor counts as a strike; any
+-- other release delays the run by a back-off, and is a strike if the run made no progress; a requested cancel or kill wins.
 -- Role: worker
 -- Keys: bell, ckpt, coordinator_bell, deadlines, delayed, ended, live, messages, namespace, once, owned, ready, routes, run
 -- Keys: signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, wake, worker
 -- ARGV: now, id, token, mode, jitter, delta
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
---   token: of the run's owner
---   mode: stopping (the worker shuts down, or does not hold the run that it owns) or unasked
+--   token: the token of the run's owner
+--   mode: stopping (the worker shuts down, or does not hold the run that it owns) or unasked (any other reason)
 --   jitter: a number from 0 to 1, which spreads delays
---   delta: what is new of the checkpoint; empty: nothing (see shared/checkpoint.lua)
+--   delta: the changes to the checkpoint; empty: no changes (see shared/checkpoint.lua)
 -- Flags: allow-oom
 -- Uses: time, run, queue, checkpoint, endings
 -- Moves: running -> queued, running -> delayed, running -> dead, running -> cancelled, running -> failed

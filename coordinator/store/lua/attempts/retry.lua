@@ -1,19 +1,19 @@
--- retry: delay a run whose handler raised and whose policy retries it. It gets a new score.
--- Protects: only the owner requeues a run, once; a requested cancel or kill wins. A retry from the start drops what was saved.
--- Then progress does not reset the count of failures, because every attempt makes the same progress again.
+-- retry: delay a run whose handler raised and whose policy retries it. The run gets a new score.
+-- Protects: only the owner requeues a run, once; a requested cancel or kill wins. A retry from the start drops the checkpoint. In
+-- that mode progress does not reset the count of failures, because every attempt makes the same progress again.
 -- Role: worker
 -- Keys: bell, ckpt, coordinator_bell, deadlines, delayed, ended, live, messages, namespace, once, owned, ready, routes, run
 -- Keys: signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, wake, worker
 -- ARGV: now, id, token, delay, error, brief, from_start, asked, delta
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
---   token: of the run's owner
+--   token: the token of the run's owner
 --   delay: ms until the next attempt
---   error: what the handler raised, encoded
---   brief: the same without its traceback, for the story
+--   error: the error that the handler raised, encoded
+--   brief: the same error without its traceback, for the story
 --   from_start: 1 if the next attempt starts without the checkpoint
---   asked: 1 if the handler asked for the delay (RetryLater): that is not a failure and does not count as one
---   delta: what is new of the checkpoint; empty: nothing (see shared/checkpoint.lua)
+--   asked: 1 if the handler asked for the delay (RetryLater), which does not count as a failure
+--   delta: the changes to the checkpoint; empty: no changes (see shared/checkpoint.lua)
 -- Flags: allow-oom
 -- Uses: time, run, queue, checkpoint, endings
 -- Moves: running -> delayed, running -> cancelled, running -> failed

@@ -1,4 +1,4 @@
--- cap: remove ended runs of a status that exceed the number to keep. Those whose retention ends first are removed first.
+-- cap: remove the ended runs of a status that exceed the number to keep. Runs whose retention ends first are removed first.
 -- Protects: a run that was revived after it ended is not deleted; only its entry in the list of ended runs is removed.
 -- Role: coordinator
 -- Keys: ckpt, ended, messages, once, run, signal_keys, signal_operations, signals
@@ -8,9 +8,9 @@
 --   batch: the largest number of runs to remove in this call
 -- Flags: allow-oom
 -- Uses: time, run, queue, checkpoint, endings, forget
--- Unconfirmed: what is left is removed at the next tick
+-- Unconfirmed: the runs that are left are removed at the next tick
 -- Answers: ok
---   ok: with the number of runs
+--   ok: with the number of runs that were removed
 local listed = redis.pcall('ZCARD', ended_key(status))
 if type(listed) ~= 'number' then return { 'ok', 0 } end
 local beyond = math.min(listed - tonumber(keep), tonumber(batch))

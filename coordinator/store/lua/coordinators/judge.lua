@@ -1,6 +1,6 @@
--- judge: record that a coordinator is there, judge the leases, and answer which workers are to be recovered now.
--- Protects: an outage, a failover, a paused server or a clock step is not mistaken for the death of workers; a worker that is lost
--- is recovered although pauses follow each other.
+-- judge: record that a coordinator runs, judge the leases, and answer the workers whose runs have to be recovered now.
+-- Protects: an outage, a failover, a paused server or a clock step is not mistaken for the death of workers; the runs of a lost
+-- worker are recovered even if one pause follows the other.
 -- Role: coordinator
 -- Keys: coordinators, namespace, watch, worker, workers
 -- ARGV: now, coordinator, tick, most

@@ -4,7 +4,7 @@
 -- Keys: lock
 -- ARGV: lock, token, ttl
 --   lock: name of the lock
---   token: of the holder
+--   token: the token of the holder
 --   ttl: ms after which the lock expires
 -- Flags: allow-oom
 -- Unconfirmed: a lock saves work; the scripts called under it are safe without it

@@ -1,13 +1,13 @@
--- recover: take back a batch of the runs of a worker whose lease expired.
--- Protects: nothing is taken from a worker whose lease holds, or while recovery is paused; the old owner of a recovered run
--- can't write it any more.
+-- recover: take a batch of runs from a worker whose lease has expired.
+-- Protects: no run is taken from a worker whose lease holds, or while recovery is paused; the old owner of a recovered run can't
+-- write the run any more.
 -- Role: coordinator
 -- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, ended, inbox, live, lock, messages, namespace, once, owned
 -- Keys: ready, routes, run, signal_keys, signal_operations, signals, waiters, wake, watch, worker, workers
 -- ARGV: now, lock, token, worker, tick, batch, jitter
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   lock: name of the lock
---   token: of the lock; without the lock nothing is taken
+--   token: the token of the lock; a caller that does not hold the lock takes no run
 --   worker: id of the worker
 --   tick: ms between two judgements
 --   batch: the largest number of runs to take in this call
@@ -29,8 +29,8 @@ local condemned, blame = read_fields(worker_key(worker), 'condemned', 'blame')
 if not condemned then
   if tonumber(deadline) > clock then return { 'alive' } end
   if is_spared(worker, deadline, clock, hold_until) then return { 'held' } end
-  -- Excused: the lease expired in the outage, so its runs get no strike. A heartbeat that was on its way when the server
-  -- stopped is carried out just after the pause began, hence one tick more.
+  -- The worker is excused: its lease expired in the outage, so its runs get no strike. One tick is added, because a heartbeat that
+  -- was on its way when the server stopped is carried out just after the pause began.
   condemned = tonumber(deadline) < hold_until + tonumber(tick) and 'excused' or 'struck'
 end
 

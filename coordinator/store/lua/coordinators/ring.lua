@@ -3,7 +3,7 @@
 -- Role: worker, coordinator
 -- Keys: bell, ready, routes, suspect, suspect_bell
 -- ARGV: most
---   most: the largest number of routes to look at
+--   most: the largest number of routes to check in this call
 -- Flags: allow-oom
 -- Uses: queue
 -- Unconfirmed: bells are rung again each second

@@ -6,9 +6,9 @@
 --   cap: entries of aside that are kept
 -- Flags: allow-oom
 -- Uses: time
--- Unconfirmed: what is left is trimmed at the next tick
+-- Unconfirmed: entries that are left are removed at the next tick
 -- Answers: ok
---   ok: with the number of ended runs
+--   ok: with the number of ended runs that were removed
 local clock = server_ms(now)
 local gone = 0
 for _, status in ipairs(ENDED_STATUSES) do

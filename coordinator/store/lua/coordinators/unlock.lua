@@ -1,10 +1,10 @@
--- unlock: give a lock back before it expires.
--- Protects: only the holder gives a lock back.
+-- unlock: release a lock before it expires.
+-- Protects: only the holder releases a lock.
 -- Role: worker
 -- Keys: lock
 -- ARGV: lock, token
 --   lock: name of the lock
---   token: of the holder
+--   token: the token of the holder
 -- Flags: allow-oom
 -- Unconfirmed: a lock that comes back after a failover expires by itself
 -- Answers: ok, held

@@ -1,5 +1,5 @@
--- examine: answer what is wrong with runs. A run that does not exist has no faults.
--- Protects: all places are read in one step, so that a run that moves between two places is never seen in none or in both.
+-- examine: answer the faults of runs. A run that does not exist has no faults.
+-- Protects: all keys that list runs are read in one step, so that a run that moves from one to another is seen in exactly one.
 -- Role: coordinator
 -- Keys: ckpt, deadlines, delayed, ended, live, owned, ready, routes, run, suspect, workers
 -- ITEM: id
@@ -8,7 +8,7 @@
 -- Uses: run, examine
 -- Answers: unreadable, lineless, twice, unrouted, tokenless, ownerless, unowned, unlive, held, timeless, mortal, live, endless
 -- Answers: unlisted, mistaken
--- For each run a list of faults, each followed by a detail. coordinator/doctor/findings.py explains the faults.
+-- The reply has a list of faults for each run, each fault followed by a detail. coordinator/doctor/findings.py explains the faults.
 local found = {}
 for i = 1, items do found[i] = find_faults((item(i))) or {} end
 return found

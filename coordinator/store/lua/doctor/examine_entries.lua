@@ -1,5 +1,5 @@
--- examine_entries: answer what is wrong with members of one set or sorted set: entries without a run, or of a run that is
--- elsewhere.
+-- examine_entries: answer the faults of members of one set or sorted set: entries without a run, or entries of a run that belongs
+-- in another set.
 -- Role: coordinator
 -- Keys: aside, deadlines, delayed, ended, live, namespace, owned, ready, run, schedule, schedules, suspect, worker, workers
 -- ARGV: now, place, name
@@ -7,11 +7,11 @@
 --   place: family of the key
 --   name: rest of the key's name: a route, a worker or a status; empty: none
 -- ITEM: member
---   member: of the set
+--   member: a member of the set
 -- Flags: no-writes
 -- Uses: time, run, checkpoint, examine, stray
 -- Answers: runless, elsewhere, stranger, aside, absent
--- For each member a fault and a detail, or an empty list.
+-- The reply has a fault and a detail for each member, or an empty list if the member has no fault.
 local clock, found = server_ms(now), {}
 for i = 1, items do
   local member = item(i)

@@ -1,16 +1,16 @@
--- examine_keys: answer what is wrong with keys of one family (of runs, workers or schedules): leaked, of another type, without
--- an end, or watched by no coordinator.
+-- examine_keys: answer the faults of keys of one family (of runs, workers or schedules): a key that was left over, that has another
+-- type, that lacks a TTL, that has a TTL although its run has not ended, or that no coordinator watches.
 -- Role: coordinator
 -- Keys: ckpt, messages, once, run, schedule, schedules, worker, workers
 -- ARGV: family, expected
 --   family: ckpt, messages, once, worker or schedule
---   expected: the type that its keys should have
+--   expected: the type that the keys of the family should have
 -- ITEM: name
 --   name: rest of the key's name
 -- Flags: no-writes
 -- Uses: time, run, checkpoint, examine, stray
 -- Answers: leaked, mistaken, endless, mortal, unwatched
--- For each key a fault and an empty detail, or an empty list.
+-- The reply has a fault and an empty detail for each key, or an empty list if the key has no fault.
 local found = {}
 for i = 1, items do
   local fault = find_leak(family, (item(i)), expected)

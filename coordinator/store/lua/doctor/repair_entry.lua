@@ -1,6 +1,6 @@
--- repair_entry: remove an entry without a run, or of a run that is elsewhere, if the fault still exists.
--- Protects: an entry of aside is removed only if nothing is wrong with its run; a worker of which nothing is known is
--- condemned, so that a coordinator recovers its runs.
+-- repair_entry: remove an entry without a run, or an entry of a run that belongs in another set, if the fault still exists.
+-- Protects: an entry of aside is removed only if its run has no fault; a worker without an entry of its own is condemned, so that a
+-- coordinator recovers its runs.
 -- Role: coordinator
 -- Keys: aside, ckpt, deadlines, delayed, ended, live, namespace, owned, ready, routes, run, schedule, schedules, suspect, worker
 -- Keys: workers
@@ -8,8 +8,8 @@
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   place: family of the key
 --   name: rest of the key's name: a route, a worker or a status; empty: none
---   member: of the set
---   fault: that examine_entries found
+--   member: a member of the set
+--   fault: the fault that examine_entries found
 -- Flags: allow-oom
 -- Uses: time, run, checkpoint, examine, stray
 -- Answers: repaired, changed, blocked

@@ -6,7 +6,7 @@
 --   family: ckpt, messages, once, worker or schedule
 --   name: rest of the key's name
 --   expected: the type that the key should have
---   fault: that examine_keys found
+--   fault: the fault that examine_keys found
 -- Flags: allow-oom
 -- Uses: time, run, checkpoint, examine, stray
 -- Answers: repaired, changed, blocked

@@ -1,21 +1,21 @@
 -- repair_run: put a run into the one place that its status names, if the fault still exists.
--- Protects: the former owner of a run that is taken away can't write it any more; a waiting run is never lost: a run that can't
--- be read ends as dead, with a reason, and can be revived; if nothing of it can be used, it is kept aside for a week.
+-- Protects: after a repair that takes the run from its owner, the former owner can't write it any more. No waiting run is lost: a
+-- run that can't be read ends as dead, with a reason, and can be revived; if no part of it can be used, it is kept aside for a week.
 -- Role: coordinator
 -- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, ended, live, messages, namespace, once, owned, ready, routes
 -- Keys: run, set_aside, signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, wake, worker, workers
 -- ARGV: now, id, fault, jitter
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
---   fault: that examine found
+--   fault: the fault that examine found
 --   jitter: a number from 0 to 1, which spreads delays
 -- Flags: allow-oom
 -- Uses: time, run, queue, checkpoint, endings, recover, examine, stray
 -- Answers: repaired, kept, changed, blocked
---   kept: it was moved aside
+--   kept: the run was moved aside
 --   changed: the fault does not exist any more
 --   blocked: a key that would be written has another type and has to be repaired first
--- A repair is not a move between statuses: it makes true what the status says, or does what recover would have done.
+-- A repair is not a move between statuses: it changes the keys to agree with the run's status, or does what recover would do.
 local clock = server_ms(now)
 local faults, run = find_faults(id)
 local seen = false
@@ -57,7 +57,7 @@ local function fence(counters)
   redis.call('HSET', run_key(id), 'counters', write_counters(counters))
 end
 
--- End a run that can't be read as dead, with what is known of it; or keep it aside if too little is known.
+-- End a run that can't be read as dead, with the fields that can be read. If too few of them can be read, keep the run aside.
 local function set_aside()
   leave_other_queues('')
   take_away()
@@ -65,7 +65,7 @@ local function set_aside()
   local usable = run.routed and (run.spec or run.over)
   if not usable then
     redis.call('SREM', live_key(), id)
-    -- RENAME would free what it overwrites before it returns, however large that is. UNLINK frees it in the background.
+    -- RENAME would free an overwritten key before it returns, however large the key is. UNLINK frees the key in the background.
     redis.call('UNLINK', set_aside_key('run:' .. id))
     redis.call('RENAME', run_key(id), set_aside_key('run:' .. id))
     redis.call('PEXPIRE', set_aside_key('run:' .. id), WEEK_MS)

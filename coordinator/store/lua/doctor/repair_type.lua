@@ -8,13 +8,13 @@
 --   expected: the type that the key should have
 -- Flags: allow-oom
 -- Answers: kept, changed
---   kept: it was moved
+--   kept: the key was moved aside
 --   changed: the fault does not exist any more
 local is = redis.call('TYPE', key)
 is = type(is) == 'table' and is.ok or is
 if is == 'none' or is == expected then return { 'changed' } end
 
--- RENAME would free what it overwrites before it returns, however large that is. UNLINK frees it in the background.
+-- RENAME would free an overwritten key before it returns, however large the key is. UNLINK frees the key in the background.
 redis.call('UNLINK', set_aside_key(name))
 redis.call('RENAME', key, set_aside_key(name))
 redis.call('PEXPIRE', set_aside_key(name), WEEK_MS)

@@ -1,5 +1,5 @@
 -- confirm: write a mark at the end of a trip that waits for replicas.
--- Protects: the WAIT that follows covers everything that was written before it, even if the calls of this trip wrote nothing.
+-- Protects: the WAIT that follows covers all earlier writes, even if the calls of this trip themselves wrote nothing.
 -- Role: producer, worker, coordinator
 -- Keys: mark
 -- Flags: allow-oom

@@ -1,4 +1,4 @@
--- create_namespace: store the facts of a namespace in one partition. The first caller decides them.
+-- create_namespace: store the facts of a namespace in one partition, unless an earlier call has stored them.
 -- Protects: the partitions, durability and birth mark of a namespace never change.
 -- Role: producer, worker, coordinator
 -- Keys: namespace
@@ -6,7 +6,7 @@
 --   format: version of the stored format
 --   partitions: number of partitions
 --   durability: none, local, synced or replicated(n)
---   birth: a new mark, for the case that the namespace is created by this call
+--   birth: a new mark, which is stored if this call creates the namespace
 --   clock: server, or test if calls may give the time
 -- Flags: allow-oom
 -- Answers: ok

@@ -1,5 +1,5 @@
 -- record_claim: take over an interrupted run, if its record is still as the caller has seen it.
--- Protects: of two processes that start together, one gets the run; a repeated claim gets the same answer.
+-- Protects: if two processes claim the run at the same time, one of them gets it; a repeated claim gets the same answer.
 -- Role: worker
 -- Keys: namespace, record, record_owners
 -- ARGV: now, owner, id, seen, nonce
@@ -7,7 +7,7 @@
 --   owner: the process that executes the run, as "<nonce>-<lease in ms>"
 --   id: id of the run
 --   seen: the owner that the record had
---   nonce: of this claim; a repetition has the same
+--   nonce: the nonce of this claim; a repeated call has the same
 -- Flags: allow-oom
 -- Uses: time, owner
 -- Answers: ok, held, missing

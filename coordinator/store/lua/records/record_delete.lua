@@ -1,5 +1,6 @@
 -- record_delete: delete a record, because its run has ended. A tombstone stays for a while.
--- Protects: a process that lost the run does not delete what its new owner saved; a late save finds the tombstone.
+-- Protects: a process that lost the run does not delete the record that its new owner saved; a late save finds the tombstone and
+-- changes nothing.
 -- Role: worker
 -- Keys: namespace, record, record_messages, record_owners, records
 -- ARGV: now, owner, id, seq

@@ -1,4 +1,4 @@
--- record_keep: renew the lease of an owner, or end it. After that, other processes can take its runs immediately.
+-- record_keep: renew the lease of an owner, or end the lease, so that other processes can take the owner's runs immediately.
 -- Role: worker
 -- Keys: namespace, record_owners
 -- ARGV: now, owner, mode
@@ -7,7 +7,7 @@
 --   mode: renew or leave
 -- Flags: allow-oom
 -- Uses: time, owner
--- Unconfirmed: a lost renewal costs at most one lease
+-- Unconfirmed: if a failover loses a renewal, the owner's next call renews the lease again
 -- Answers: ok
 local clock = server_ms(now)
 redis.call('ZREMRANGEBYSCORE', record_owners_key(), '-inf', int(clock - SEEN_MS))

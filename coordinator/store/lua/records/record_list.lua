@@ -1,4 +1,4 @@
--- record_list: answer which of some runs no other process executes now, each with the owner that it had.
+-- record_list: answer those of the given runs that no other process executes now, each with the last owner in its record.
 -- Protects: a run that another live process executes is not mistaken for interrupted.
 -- Role: worker
 -- Keys: namespace, record, record_owners, records
@@ -9,7 +9,7 @@
 --   id: id of the run
 -- Flags: allow-oom
 -- Uses: time, owner
--- Unconfirmed: it only reads
+-- Unconfirmed: the script only reads
 -- Answers: ok
 --   ok: with ids and owners
 local clock = server_ms(now)

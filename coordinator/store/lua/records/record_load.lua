@@ -4,14 +4,14 @@
 -- Keys: record, record_messages
 -- ARGV: id, page, seq, room
 --   id: id of the run
---   page: head (everything except the messages; these too if they fit, otherwise the names and sizes of the chunks) or chunks
---   seq: of the head that was loaded before
+--   page: head (all fields, and the messages if they fit, otherwise the names and sizes of their chunks) or chunks
+--   seq: number of the save whose head was loaded before
 --   room: bytes of messages that fit
 -- ITEM: field
 --   field: name of a chunk of messages
 -- Flags: allow-oom
 -- Uses: time, record, checkpoint
--- Unconfirmed: it only reads
+-- Unconfirmed: the script only reads
 -- Answers: ok, changed, missing, unreadable
 --   changed: the record was saved again since its head was loaded
 if redis.call('EXISTS', record_key(id)) == 0 then return { 'missing' } end

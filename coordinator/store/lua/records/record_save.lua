@@ -1,6 +1,6 @@
--- record_save: save what is new of a run that its own program executes.
--- Protects: a delta is applied only to the checkpoint for which it was made; a late save changes nothing and brings no deleted
--- record back; a run has one owner at a time.
+-- record_save: save the changes to the stand-alone checkpoint (the record) of a run that its own program executes.
+-- Protects: a delta is applied only to the checkpoint for which it was made; a late save changes nothing and does not restore a
+-- deleted record; a run has one owner at a time.
 -- Role: worker
 -- Keys: namespace, record, record_messages, record_owners, records
 -- ARGV: now, owner, id, seq, acked, delta, meta, ttl
@@ -8,9 +8,9 @@
 --   owner: the process that executes the run, as "<nonce>-<lease in ms>"
 --   id: id of the run
 --   seq: number of this save
---   acked: number of the last save that the owner knows to be stored; 0: everything is in this delta
---   delta: what is new of the checkpoint; empty: nothing (see shared/checkpoint.lua)
---   meta: what the program says about the run, encoded
+--   acked: number of the last save that the owner knows to be stored; 0: the delta is the whole checkpoint
+--   delta: the changes to the checkpoint; empty: no changes (see shared/checkpoint.lua)
+--   meta: the program's description of the run, encoded
 --   ttl: ms that the record is kept
 -- Uses: time, owner, record, checkpoint
 -- Answers: ok, gap, old, fenced, bad, unreadable

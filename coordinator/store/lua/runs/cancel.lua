@@ -6,7 +6,7 @@
 -- ARGV: now, id, operation, life, grace
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
---   operation: id of this cancel; a repetition has the same
+--   operation: id of this cancel; a repeated call has the same
 --   life: the life to cancel; empty: the current one
 --   grace: ms that the handler has before the cancel is forced
 -- Flags: allow-oom

@@ -1,6 +1,6 @@
--- discard: remove an ended run immediately, with everything that was kept of it.
--- Protects: a run that has not ended, or that was revived since, is never removed; a bare tombstone stays for as long as a
--- client may repeat its enqueue.
+-- discard: remove an ended run and its checkpoint immediately.
+-- Protects: a run that has not ended, or that was revived since, is never removed. A tombstone without inputs and result stays for
+-- as long as a client may repeat its enqueue.
 -- Role: producer
 -- Keys: ckpt, ended, messages, once, run, signal_keys, signal_operations, signals
 -- ARGV: id, life

@@ -14,7 +14,7 @@
 --   due: when the run may be claimed, in ms; '+1500' counts from now; empty: immediately
 --   expires: ms after which the run is cancelled if no worker has claimed it; empty: never
 --   once: the idempotency key; empty: none
---   digest: of the inputs; the same key with another digest is a conflict
+--   digest: the digest of the inputs; the same key with another digest is a conflict
 --   key_ttl: ms that the idempotency key is kept after the end; '-': as long as the run
 --   retention: ms that the run is kept after its end; empty: the default of its status
 --   parent: id of the run that enqueues this one; empty: none
@@ -23,7 +23,7 @@
 -- Answers: created, found, conflict, mismatch, bad, unreadable, blocked
 --   created: the run exists; this call or an earlier one created it
 --   found: the idempotency key names another run, with the same inputs
---   mismatch: the namespace has another birth mark here
+--   mismatch: the stored birth mark of the namespace is another one
 --   bad: an argument can't be read
 --   unreadable: a key has another type
 --   blocked: the tree of the parent was cancelled
@@ -34,11 +34,11 @@ if birth ~= '' and redis.call('HGET', namespace_key(), 'birth') ~= birth then
 end
 local clock = server_ms(now)
 
--- Most runs have none of these options. Their functions are created for the first run that has some, because a server creates
+-- Most runs have none of these options. The functions for options are created only when a run has some, because the server creates
 -- each function again for every call of the script.
 local function with_options()
-  -- A value that can't be read, or that is too large for a TTL or a score, would stop a script in the middle: this one while
-  -- other runs of the call are written and in no queue yet, or the one that ends the run.
+  -- A value that can't be read, or that is too large for a TTL or a score, would stop a script in the middle: either this script,
+  -- while other runs of the call are written but in no queue yet, or later the script that ends the run.
   local function is_whole(text) return string.find(text, '^%d+$') and #text <= 15 end
 
   local function are_readable(due, expires, key_ttl, retention)
@@ -51,7 +51,7 @@ local function with_options()
     return once_key(kind, key)
   end
 
-  -- Return the answer if the idempotency key exists. The key may name a run that has ended and expired.
+  -- Return found or conflict if the idempotency key exists, otherwise nil. The key may name a run that has ended and expired.
   local function find_by_key(id, once, digest)
     local named = redis.pcall('GET', once)
     if not named then return nil end
@@ -62,7 +62,7 @@ local function with_options()
     return { its_digest == digest and 'found' or 'conflict', other }
   end
 
-  -- block_children.lua writes this mark. A '-' in front says that the parent was revived since.
+  -- block_children.lua writes this mark. A '-' in front means that the parent was revived since.
   local function is_blocked(parent)
     local mark = redis.pcall('GET', felled_key(parent))
     return type(mark) == 'string' and string.sub(mark, 1, 1) ~= '-'

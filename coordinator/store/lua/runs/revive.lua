@@ -1,4 +1,4 @@
--- revive: requeue an ended run. A new life begins.
+-- revive: requeue an ended run, which begins a new life.
 -- Protects: a revive that is sent twice or late revives once; if the run's idempotency key belongs to another run by now, the
 -- other run keeps it.
 -- Role: producer
@@ -7,17 +7,17 @@
 -- ARGV: now, id, operation, life, from_start, digest
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
---   operation: id of this revive; a repetition has the same
+--   operation: id of this revive; a repeated call has the same
 --   life: the life that ended; empty: the current one
 --   from_start: 1 if the next attempt starts without the checkpoint
---   digest: of the inputs, for the idempotency key; empty: the stored one
+--   digest: the digest of the inputs, for the idempotency key; empty: the stored one
 -- Flags: allow-oom
 -- Uses: time, run, queue, checkpoint, endings
 -- Moves: failed -> queued, dead -> queued, cancelled -> queued
 -- Answers: queued, changed, running, completed, conflict, unreadable, missing
 --   running: the run has not ended
 --   conflict: its idempotency key names another run
---   unreadable: its checkpoint can't be read; it can be revived from the start
+--   unreadable: the checkpoint can't be read; the run can still be revived from the start
 local clock = server_ms(now)
 local run = read_run(id)
 local counters = run and read_counters(run.counters)

@@ -1,15 +1,15 @@
--- unpause: allow the claims of a queue or a kind again, and ring the bells of its routes.
--- Protects: a worker may have taken the token of a bell while nothing could be claimed, so the bell is rung without waiting for
--- the next ring of a coordinator.
+-- unpause: let workers claim the runs of a queue or a kind again, and ring the bells of its routes.
+-- Protects: a worker may have taken the token of a bell while the runs could not be claimed, so this script rings the bell instead
+-- of waiting until a coordinator rings it.
 -- Role: producer
 -- Keys: bell, paused, ready, routes, suspect, suspect_bell
 -- ARGV: name, most
 --   name: queue:<name> or kind:<name>
---   most: the largest number of routes to look at
+--   most: the largest number of routes to check in this call
 -- Flags: allow-oom
 -- Uses: queue
 -- Answers: ok, again
---   again: it was not paused
+--   again: the queue or kind was not paused
 local removed = redis.call('SREM', paused_key(), name)
 for _, route in ipairs(redis.call('SRANDMEMBER', routes_key(), most)) do
   local queue, kind = string.match(route, ROUTE_PARTS)

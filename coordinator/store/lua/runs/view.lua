@@ -1,4 +1,4 @@
--- view: answer everything that is shown of a run.
+-- view: answer the fields of a run from which `coordinator show` and other views are made.
 -- Role: producer, read-only
 -- Keys: ckpt, delayed, paused, ready, run, worker, workers
 -- ARGV: id
@@ -13,7 +13,7 @@ if fields.err or #fields == 0 then return { 'missing' } end
 local run = {}
 for i = 1, #fields, 2 do run[fields[i]] = fields[i + 1] end
 
--- The version of the code of its owner, or of the worker that completed it.
+-- The code version of the run's owner, or of the worker that completed the run.
 local owner = string.match(run.token or run.status == COMPLETED and run.last or '', '^%d+%-%d+%-(%S+)')
 local code = owner and redis.pcall('HGET', worker_key(owner), 'code')
 if type(code) == 'string' then

@@ -1,4 +1,4 @@
--- wait: answer how a run ended, or register a client that is woken when it ends.
+-- wait: answer how a run ended. If it has not ended, register a client, which is woken when the run ends.
 -- Protects: the check and the registration are one step, so that no ending between them is missed.
 -- Role: producer
 -- Keys: run, waiters
@@ -9,7 +9,7 @@
 -- Flags: allow-oom
 -- Unconfirmed: a client that waits asks again every 5 s
 -- Answers: ended, open, missing
---   ended: with status, result, error, reason and time; and 'bare' if no result was kept, because the retention was 0
+--   ended: with status, result, error, reason and time of the end; and 'bare' if no result is kept, because the retention is 0
 --   open: with the status
 local status, result, error, reason, ended = read_fields(run_key(id), 'status', 'result', 'error', 'reason', 'ended')
 if not status then return { 'missing' } end
@@ -20,6 +20,6 @@ end
 
 if redis.call('SCARD', waiters_key(id)) < MOST_WAITERS then redis.call('SADD', waiters_key(id), client) end
 redis.call('PEXPIRE', waiters_key(id), ttl)
--- Most runs have no client that waits. An ending looks for one only if this field is set.
+-- Most runs have no client that waits. The script that ends a run looks for such clients only if this field is set.
 redis.call('HSET', run_key(id), 'waited', '1')
 return { 'open', status }

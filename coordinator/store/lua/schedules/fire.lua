@@ -1,6 +1,7 @@
--- fire: move schedules from their expected fire time to the next one, and create the runs.
--- Protects: each fire time creates one run, however many coordinators fire it: the expected time is compared, and the id of the
--- run follows from the fire time. A schedule that was replaced, paused or removed since has another generation and does not fire.
+-- fire: move schedules from their expected fire time to the next one, and create their runs.
+-- Protects: each fire time creates one run, however many coordinators fire it: the script compares the expected time with the
+-- stored one, and the run's id is computed from the fire time. A schedule that was replaced, paused or removed since has another
+-- generation and does not fire.
 -- Role: coordinator
 -- Keys: bell, ckpt, coordinator_bell, deadlines, delayed, ended, inbox, live, messages, namespace, once, ready, routes, run
 -- Keys: schedule, schedules, signal_keys, signal_operations, signals, suspect, waiters, waiting, wake, worker
@@ -9,19 +10,19 @@
 --   grace: ms that the handler of a cancelled run has before the cancel is forced
 -- EACH: name, generation, expected, at, next, due, offset, id
 --   name: name of the schedule
---   generation: of the schedule that the coordinator read
+--   generation: the generation of the schedule that the coordinator read
 --   expected: the fire time that the schedule waits for; empty: none was computed yet
 --   at: the fire time of the run; empty: no run is created
---   next: the fire time after that
---   due: when `next` is acted on: later by its jitter
---   offset: of the time zone at `next`, in seconds
---   id: of the run
+--   next: the fire time after `at`
+--   due: when a coordinator fires `next`: the time `next` plus its jitter
+--   offset: the offset of the time zone at `next`, in seconds
+--   id: id of the run
 -- Uses: time, run, queue, checkpoint, endings, cancel, schedule
 -- Moves: none -> queued, queued -> cancelled, delayed -> cancelled, waiting -> cancelled
 -- Unconfirmed: a fire time that is lost in a failover is fired again, with the same run
 -- Answers: fired, skipped, moved, early, changed, bad, unreadable
---   skipped: the run of the fire time before has not ended
---   moved: without a run
+--   skipped: no run was created, because the run of the previous fire time has not ended
+--   moved: the schedule moved to its next fire time without creating a run
 --   early: the fire time has not come yet
 local clock = server_ms(now)
 
@@ -35,7 +36,7 @@ local function is_readable(schedule)
     and type(redis.pcall('ZCARD', ready_key(schedule.route))) == 'number'
 end
 
--- Return the run of the fire time before if it has not ended.
+-- Return the run of the previous fire time if it has not ended.
 local function read_open_run(id)
   local run = id and read_run(id)
   local counters = run and read_counters(run.counters)

@@ -1,4 +1,4 @@
--- pause_schedule: pause or resume a schedule. Fire times that pass while it is paused are not caught up with.
+-- pause_schedule: pause or resume a schedule. Fire times that pass while the schedule is paused create no runs later.
 -- Protects: a call that is sent twice or late does not undo a later one.
 -- Role: producer
 -- Keys: namespace, schedule, schedules
@@ -6,7 +6,7 @@
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   name: name of the schedule
 --   seen: the generation that the caller has seen; empty: there was no schedule
---   generation: of this change; a repetition has the same
+--   generation: the generation of this change; a repeated call has the same
 --   paused: 1 to pause, 0 to resume
 -- Flags: allow-oom
 -- Uses: time, schedule

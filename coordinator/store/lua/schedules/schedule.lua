@@ -8,17 +8,17 @@
 --   birth: the birth mark of the namespace that the caller knows; empty: it is not checked
 --   name: name of the schedule
 --   seen: the generation that the caller has seen; empty: there was no schedule
---   generation: of this change; a repetition has the same
---   rules: when it fires, encoded
---   overlap: skip, allow or cancel: what happens while the run before has not ended
---   route: of its runs
---   spec: of its runs
---   priority: of its runs
+--   generation: the generation of this change; a repeated call has the same
+--   rules: when the schedule fires, encoded
+--   overlap: skip, allow or cancel: what happens at a fire time if the previous run has not ended
+--   route: the route of its runs
+--   spec: the spec of its runs
+--   priority: the priority of its runs
 --   expires: ms after which a run is cancelled if no worker has claimed it; empty: never
 --   retention: ms that a run is kept after its end; empty: the default of its status
 -- Uses: time, schedule
 -- Answers: ok, changed, mismatch, unreadable
---   mismatch: the namespace has another birth mark here
+--   mismatch: the stored birth mark of the namespace is another one
 --   unreadable: the list of schedules has another type
 if birth ~= '' and redis.call('HGET', namespace_key(), 'birth') ~= birth then return { 'mismatch' } end
 local clock = server_ms(now)

@@ -1,12 +1,12 @@
--- unschedule: remove a schedule. It stays known for ten minutes, after which `upcoming` forgets it.
--- Protects: a call that is sent twice or late does not undo a later one, and no late call brings the schedule back.
+-- unschedule: remove a schedule. A tombstone of the schedule stays for ten minutes, after which `upcoming` removes its entry.
+-- Protects: a call that is sent twice or late does not undo a later one, and a late call does not restore the schedule.
 -- Role: producer
 -- Keys: namespace, schedule, schedules
 -- ARGV: now, name, seen, generation
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   name: name of the schedule
 --   seen: the generation that the caller has seen; empty: there was no schedule
---   generation: of this change; a repetition has the same
+--   generation: the generation of this change; a repeated call has the same
 -- Flags: allow-oom
 -- Uses: time, schedule
 -- Answers: ok, changed, missing

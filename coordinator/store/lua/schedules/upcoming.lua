@@ -1,5 +1,5 @@
--- upcoming: answer the schedules that a coordinator has to look at now, and when the next one follows. It also takes entries
--- without a schedule from the list.
+-- upcoming: answer the schedules that a coordinator has to fire now, and when the next one is due. Entries of the list that have
+-- no schedule any more are removed.
 -- Role: coordinator
 -- Keys: namespace, schedule, schedules
 -- ARGV: now, batch
@@ -7,9 +7,9 @@
 --   batch: the largest number of schedules to answer
 -- Flags: allow-oom
 -- Uses: time, schedule
--- Unconfirmed: it only reads
+-- Unconfirmed: the script only reads
 -- Answers: ok
---   ok: with the schedules, the time of the next look, and the server's time
+--   ok: with the schedules, the time at which the next one is due, and the server's time
 local clock = server_ms(now)
 local found = {}
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', schedules_key(), '-inf', int(clock), 'LIMIT', 0, batch)) do

@@ -1,4 +1,4 @@
--- Cancelling a run that has not ended. A waiting run ends immediately. The owner of a running one is asked to stop it.
+-- Cancel a run that has not ended. A waiting run ends immediately. For a running run, ask its owner to stop it.
 local function cancel_run(id, run, counters, clock, grace, reason)
   if run.status == RUNNING then
     local worker = worker_of(run.token)

@@ -1,4 +1,4 @@
--- Saving a checkpoint. A save is a delta: only what is new since the last acknowledged save.
+-- Saving a checkpoint. A save is a delta: it has only the changes since the last acknowledged save.
 -- A delta is a row of netstrings ("<length>:<bytes>"), which every server can read, with or without cmsgpack. Its parts and their
 -- order are declared in store/formats.py, and DELTA_NAMES is the list of their names.
 
@@ -18,7 +18,7 @@ local function netstrings(text)
   return parts
 end
 
--- Return the head of a checkpoint; nil if there is none. The second value is true if there is one that can't be read.
+-- Return the head of a checkpoint; nil if there is none or it can't be read. The second value is true if it can't be read.
 local function read_head(id)
   local text = redis.pcall('HGET', ckpt_key(id), 'head')
   if text == false then return nil, false end
@@ -27,8 +27,8 @@ local function read_head(id)
   return head, head == nil
 end
 
--- Check a delta against what is stored. Return a plan of writes and 'ok', or nil and the answer that refuses the delta. It only
--- reads, so that a script can refuse before it writes anything.
+-- Check a delta against the stored checkpoint. Return a plan of writes and 'ok', or nil and the answer that refuses the delta. This
+-- function only reads, so that a script can refuse the delta before it writes anything.
 local function plan_delta(id, delta)
   local parts = netstrings(delta)
   if not parts or (#parts ~= DELTA_PARTS and #parts ~= DELTA_PARTS + 1) then return nil, 'bad' end
@@ -49,7 +49,7 @@ local function plan_delta(id, delta)
   if fresh and base > 0 then return nil, 'gap' end
   if not fresh and (base > head.length or (acked == 0 and base > 0)) then return nil, 'gap' end
   return {
-    -- whole: no save of this owner was acknowledged yet, so it sent its whole checkpoint. That replaces the stored one.
+    -- whole: no save of this owner was acknowledged yet, so it sent its whole checkpoint, which replaces the stored one.
     id = id, head = head, fresh = fresh, whole = head ~= nil and acked == 0, seq = seq, generation = generation,
     base = base, count = count, chunk = chunk, iteration = iteration, schema = schema, set_state = state_mode == 'set',
     state = state, phases = phases, drop = drop, note = note, unfinished = unfinished, more = more,
@@ -77,7 +77,7 @@ local function follow_schema(id, schema)
   if route then redis.call('HSET', run_key(id), 'route', (string.gsub(route, '@%d+$', '@' .. int(schema)))) end
 end
 
--- Carry out a plan and return the progress counter. Nothing here can fail once the plan was made.
+-- Carry out a plan and return the progress counter. These writes can't fail, because plan_delta has checked the plan.
 local function apply_delta(plan, now)
   local id, ckpt, head = plan.id, ckpt_key(plan.id), plan.head or EMPTY_HEAD
   if plan.again then

@@ -1,7 +1,7 @@
 -- Ending an attempt or a run, and requeueing a run. A script calls these functions after all its guards, and none of them can
 -- fail.
 
--- Return what the scripts of an owner need of a run; nil if it can't be read.
+-- Return the fields of a run that the scripts of its owner need; nil if the run can't be read.
 local function read_run(id)
   local run = read_named(run_key(id), 'status', 'token', 'last', 'route', 'counters', 'retention', 'once', 'cancel', 'kill',
     'spent', 'started', 'waited', 'beside', 'wait')
@@ -9,8 +9,8 @@ local function read_run(id)
   return run
 end
 
--- A script that ends many runs calls begin_batch first and flush_batch at its end. What the endings write to the same key is then
--- one command. If a key is damaged, the other keys are still written, and the script answers with the error.
+-- A script that ends many runs calls begin_batch first and flush_batch at its end. All writes to the same key are then sent as one
+-- command. If a key is damaged, the other keys are still written, and the script answers with the error.
 local pending_writes
 local function begin_batch() pending_writes = {} end
 
@@ -35,7 +35,7 @@ local function flush_batch()
   return broken
 end
 
--- Take the run away from the owner of its token.
+-- Remove the run from the set of its owner, and remove the token of the run.
 local function remove_owner(id, run)
   local worker = worker_of(run.token)
   write('SREM', owned_key(worker), id)
@@ -46,7 +46,7 @@ local function remove_owner(id, run)
   end
 end
 
--- Return "<worker> <version of its code>", which is kept to show who held a run.
+-- Return "<worker> <version of its code>", which is stored with a run to show which worker had it.
 local function describe_owner(worker)
   local code = redis.pcall('HGET', worker_key(worker), 'code')
   return worker .. ' ' .. (type(code) == 'string' and code or '')
@@ -55,7 +55,7 @@ local function remember_owner(id, token) redis.call('HSET', run_key(id), 'prev',
 
 local function netstring(text) return #text .. ':' .. text end
 
--- Return the number of phases in a checkpoint: its fields without those of another meaning.
+-- Return the number of phases in a checkpoint: the number of its fields, without the fields that are not phases.
 local function count_phases(id)
   local others = 1 -- the head
   for _, field in ipairs({ 'state', 'unfinished', 'inputs', 'more' }) do others = others + redis.call('HEXISTS', ckpt_key(id), field) end
@@ -87,8 +87,8 @@ local function append_story(id, counters, now, how, why, error)
   redis.call('HSET', run_key(id), 'story', table.concat(entries, '', from + 1))
 end
 
--- Wake the clients that wait for a run. These are hints: a client also asks again by itself. A damaged key must not stop the
--- script while the endings of other runs are half written.
+-- Wake the clients that wait for a run. This only saves time: each client also asks again by itself. So a damaged key is ignored,
+-- because an error would stop the script while the endings of other runs are half written.
 local function wake_waiters(id)
   local clients = redis.pcall('SMEMBERS', waiters_key(id))
   for i = 1, #clients do
@@ -112,7 +112,7 @@ local function expire_once_key(id, run, kept)
   if ttl <= 0 then redis.call('DEL', once) else redis.call('PEXPIRE', once, int(ttl)) end
 end
 
--- Drop the checkpoint of a completed run. That of any other ended run expires with the run, because a revive may need it.
+-- Drop the checkpoint of a completed run. The checkpoint of any other ended run expires with the run: a revive may need it.
 local function expire_checkpoint(id, status, kept)
   if status == COMPLETED or kept <= 0 then return drop_checkpoint(id) end
   local head = read_head(id)
@@ -143,7 +143,7 @@ local function end_run(id, run, status, now, ...)
   if run.once then expire_once_key(id, run, kept) end
   if run.beside then expire_beside(id, status, kept) end
   if kept <= 0 then
-    -- Nothing is to be kept: a bare tombstone stays for longer than any client repeats its call.
+    -- The retention is 0: only a tombstone stays, for longer than any client repeats its call.
     redis.call('HDEL', key, 'result', 'error', 'note', 'prev', 'story', 'kill', 'killed', 'waited', SPEC_FIELDS)
     redis.call('PEXPIRE', key, TOMBSTONE_MS)
   else
@@ -173,9 +173,9 @@ local function read_progress(id)
   return head and head.progress or 0
 end
 
--- Return the run's `spent` field with the time of its last attempt, until `till`, added. The script does not know when in the
--- attempt the run made progress: it takes the time of the last save. A released run repeats what it had not saved, and its
--- time without progress starts again for that: a deploy must not kill it.
+-- Add the time of the run's last attempt, until `till`, to its `spent` field, and return the new value. The script does not know
+-- when in the attempt the run made progress, so it takes the time of the last save. A released run has to repeat its unsaved work,
+-- so its time without progress starts again: a deploy must not make a deadline kill the run.
 local function add_spent_time(id, run, till, released)
   local spent, head = read_spent(run.spent), has_schema(run.route) and read_head(id)
   local took = math.max(0, till - (tonumber(run.started) or till))
@@ -200,7 +200,7 @@ local function advance_epoch(counters, now) counters.epoch = math.max(counters.e
 -- Give the run the score of its priority at another time.
 local function rescore(counters, ms) counters.score = math.floor(counters.score / PRIORITY_STEP) * PRIORITY_STEP + ms end
 
--- Let the run wait for its next attempt: until `due`, or immediately without one. It keeps its score.
+-- Make the run wait for its next attempt: as delayed until `due`, or in its ready queue if `due` is nil. The run keeps its score.
 local function requeue(id, counters, cause, due)
   local key = run_key(id)
   local route = redis.call('HGET', key, 'route')
@@ -214,8 +214,8 @@ local function requeue(id, counters, cause, due)
   end
 end
 
--- Check a call of an owner that ends its attempt. Return the run, with its counters read and the plan of its delta; or nil and
--- the answer: fenced, gap, or the first answer to the same call.
+-- Check the call of an owner that ends its attempt. Return the run with its parsed counters and the plan of its delta; or nil and
+-- the answer to give: fenced, gap, or the first answer to the same call.
 local function read_owned_run(id, token, call, delta)
   local run = read_run(id)
   local counters = run and read_counters(run.counters)
@@ -276,8 +276,8 @@ local function end_cancelled(id, run, counters, now, reason)
   end_run(id, run, CANCELLED, now)
 end
 
--- End the run if that was requested during the attempt: by a user's cancel, or by a kill at its deadline. Return the status, or
--- nil if nothing was requested. A run with such a request is never requeued.
+-- End the run if a user's cancel or a kill at its deadline was requested during the attempt. Return its new status, or nil if
+-- neither was requested. A run with such a request is never requeued.
 local function end_if_requested(id, run, counters, now, reason)
   if run.cancel then
     end_cancelled(id, run, counters, now, reason)

@@ -1,8 +1,8 @@
--- Finding what is wrong with a run. A run must be in exactly one place: the one that its status names. These functions only
--- read, and cope with keys of any type.
+-- Finding the faults of a run. A run must be in exactly one set: the one that belongs to its status. These functions only read,
+-- and accept keys of any type.
 local SOON = 60000 -- ms; what ends by itself within this time is left alone
 
--- Return a reply; nil if the key has another type, which is a finding about the key itself.
+-- Return the reply to a command; nil if the key has another type. The doctor reports the wrong type as a fault of the key.
 local function try(...)
   local reply = redis.pcall(...)
   if type(reply) == 'table' and reply.err then return nil end
@@ -12,8 +12,8 @@ end
 local function is_scored(key, member) return try('ZSCORE', key, member) and true or false end
 local function is_member(key, member) return try('SISMEMBER', key, member) == 1 end
 
--- Return what is needed to judge a run; nil if its key has another type. Of the spec it only tells whether there is one: dozens
--- of specs of a megabyte in one script would delay every other caller.
+-- Return the fields from which the faults of a run are found; nil if its key has another type. The spec itself is not read, only
+-- whether it exists: dozens of specs of a megabyte in one script would delay every other caller.
 local function inspect_run(id)
   local run = read_named(run_key(id), 'status', 'token', 'route', 'counters', 'retention', 'once', 'cancel', 'expires',
     'ended', 'kill')
@@ -27,7 +27,7 @@ local function inspect_run(id)
   return run
 end
 
--- Return the first part of a run that can't be read, with what is stored instead; nil if all of it can be read.
+-- Return the name of the first part of a run that can't be read, and its stored value; nil if every part can be read.
 local function find_unreadable(run)
   if not run.open and not run.over then return 'status ' .. (run.status or '') end
   if not run.routed then return 'route ' .. (run.route or '') end
@@ -36,7 +36,7 @@ local function find_unreadable(run)
   return nil
 end
 
--- Return everything that is wrong with a run as { fault, detail, fault, detail, … }, and the run; nil if there is no such run.
+-- Return all faults of a run as { fault, detail, fault, detail, … }, and the run; nil if there is no such run.
 local function find_faults(id)
   local key, found = run_key(id), {}
   if redis.call('EXISTS', key) == 0 then return nil end

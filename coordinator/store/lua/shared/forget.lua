@@ -1,4 +1,4 @@
--- Removing an ended run with everything that was kept of it. A bare tombstone stays for as long as a client may repeat its
+-- Remove an ended run and its checkpoint. A tombstone without inputs and result stays for as long as a client may repeat its
 -- enqueue.
 local function forget(id, run)
   drop_checkpoint(id)

@@ -1,8 +1,8 @@
--- Judging leases. The server's time of each judgement is stored. Recovery pauses for one lease if that time shows a gap or a step
--- back, or if most of the fleet expired together: then the fault is not with the workers. The pause ends by itself.
--- A coordinator that is slowed down or restarted again and again makes one pause follow the other. So each expiry of a lease is
--- protected by one pause only: the first one that finds the lease expired. A further gap then adds a third of the worker's lease,
--- once, because the gap may have been a second outage of the server, in which the worker could not renew its lease.
+-- Judging leases. The server's time of each judgement is stored. Recovery pauses for one lease if the stored times show a gap or a
+-- step back, or if most leases of the fleet expired together: then the workers are not the cause. The pause ends by itself.
+-- A coordinator that is slowed down or restarted again and again makes one pause follow the other. So only the first pause that
+-- finds a lease expired protects its worker. A further gap adds a third of the worker's lease, once, because the gap may have been
+-- a second outage of the server, in which the worker could not renew its lease.
 local MOST_JUDGED = 1000 -- workers
 
 local function read_lease(worker)
@@ -28,14 +28,14 @@ local function clamp_deadlines(now)
   end
 end
 
--- Return until when a pause protects a worker, and '1' if that time was prolonged; nil if no pause was recorded for the lease that
--- expired at this deadline. `spared` is the worker's field: "<deadline> <until> <0 or 1>".
+-- Return the time until which a pause protects a worker, and '1' if that time was prolonged. Return nil if no pause was recorded
+-- for the lease that expired at this deadline. `spared` is the worker's field: "<deadline> <until> <0 or 1>".
 local function read_spared(spared, deadline)
   local of, till, prolonged = string.match(spared or '', '^(%d+) (%d+) ([01])$')
   if of == int(tonumber(deadline)) then return tonumber(till), prolonged end
 end
 
--- Record for the workers whose leases have expired until when the present pause protects them.
+-- Record for each worker whose lease has expired the time until which the present pause protects it.
 local function spare_expired(now, hold_until, after_gap)
   local expired = redis.call('ZRANGEBYSCORE', workers_key(), '(0', int(now), 'WITHSCORES', 'LIMIT', 0, MOST_JUDGED)
   for i = 1, #expired, 2 do

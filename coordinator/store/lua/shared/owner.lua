@@ -28,7 +28,7 @@ local function add_past_owner(past, before, owner)
   return ' ' .. table.concat(names, ' ', math.max(1, #names - 7)) .. ' '
 end
 
--- Return true if an owner may write: no other live owner has the run, and no other owner took the run from it.
+-- Return true if an owner may write the record: no other live owner has the run, and no other owner has taken the run from it.
 local function may_write(record_owner, past, owner, clock)
   if not record_owner or record_owner == owner then return true end
   return not is_past_owner(past, owner) and not check_lease(record_owner, clock)

@@ -1,8 +1,8 @@
--- Taking the runs of a condemned worker. Their checkpoints stay where they are. A batch delays every other caller of the
--- server, so what is the same for all its runs is read and written once.
+-- Taking the runs of a condemned worker. Their checkpoints stay stored. A batch delays every other caller of the server, so values
+-- that are the same for all runs of a batch are read and written once.
 
--- Condemn a worker: its lease is never renewed again. The time of its last heartbeat is kept, because its runs have used their
--- time until then. The deadline is set to 0, from which it could not be computed any more.
+-- Condemn a worker: its lease is never renewed again. The time of its last heartbeat is stored, because the attempts of its runs
+-- count until then. That time could not be computed later, because the deadline of the lease is set to 0.
 local function condemn(worker, how)
   local deadline, lease = redis.call('ZSCORE', workers_key(), worker), redis.call('HGET', worker_key(worker), 'lease')
   if deadline and tonumber(deadline) > 0 then
@@ -12,8 +12,8 @@ local function condemn(worker, how)
   redis.call('ZADD', workers_key(), 'XX', 0, worker)
 end
 
--- Take one run from its owner. Return what became of it: queued, delayed, dead, cancelled, failed; aside if it can't be read;
--- stale if the worker does not own it any more. `lost` is what describe_lost_worker returned, and `lost.why` the reason in words.
+-- Take one run from its owner. Return its new status (queued, delayed, dead, cancelled, failed), 'aside' if the run can't be read,
+-- or 'stale' if the worker does not own the run any more. describe_lost_worker returns `lost`; `lost.why` is the reason as text.
 local function recover_run(id, struck, lost)
   local now, key = lost.now, run_key(id)
   local run = read_run(id)
@@ -55,12 +55,12 @@ local function recover_run(id, struck, lost)
   return 'queued'
 end
 
--- Return what all runs of a lost worker share: who held them (prev), when the worker was last seen, when its attempts were over
--- at the latest, and the routes whose bells were rung.
+-- Return the values that are the same for all runs of a lost worker: the worker and its code (prev), when the worker was last seen,
+-- when its attempts were over at the latest, and the routes whose bells were rung.
 local function describe_lost_worker(worker, now, jitter, why)
   local seen, lease = read_fields(worker_key(worker), 'seen', 'lease')
   seen = seen and tonumber(seen)
-  -- If no coordinator recovered the runs for hours, they had no owner for that time: it does not belong to the attempt.
+  -- If no coordinator recovered the runs for hours, no worker executed them in that time, so the attempt does not include it.
   local over = seen and math.min(now, seen + (tonumber(lease) or 0)) or now
   return {
     worker = worker, now = now, jitter = tonumber(jitter), why = why, prev = describe_owner(worker), rung = {},
@@ -68,16 +68,16 @@ local function describe_lost_worker(worker, now, jitter, why)
   }
 end
 
--- Return a sentence that says why a run was lost. `blame` is the id of the run that blocked the event loop of their process.
+-- Return a sentence that says why a run was lost. `blame` is the id of the run that blocked the event loop of the lost process.
 local function explain_loss(id, blame, why)
   if blame == id then return 'it blocked the event loop of its process, which was replaced' end
   if blame ~= '' and blame ~= 'nobody' then return 'its process was replaced: run ' .. blame .. ' had blocked its event loop' end
   return why
 end
 
--- Take a batch of a condemned worker's runs, and answer what became of them and how many are left. The worker's entry is
--- removed with the last run. The runs leave the worker's set at the end: if a damaged key stops the script, a repetition finds
--- them again. `why` says in words what happened to the worker.
+-- Take a batch of a condemned worker's runs. Return the number of runs by new status, and how many runs are left. The worker's
+-- entry is removed with the last run. The runs leave the worker's set at the end: if a damaged key stops the script, a repeated
+-- call finds them again. `why` says in words what happened to the worker.
 local function recover_batch(worker, now, batch, excused, blame, jitter, why)
   local owned = owned_key(worker)
   local ids = redis.call('SRANDMEMBER', owned, batch)

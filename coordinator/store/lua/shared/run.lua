@@ -1,8 +1,8 @@
 -- Reading a run: its spec, its token, and whether a call comes from its owner.
 
--- Return the fields and values that store a spec. It is stored in pieces: a server keeps a hash compactly while no value is
--- longer than 64 bytes, so a waiting run with 100 bytes of input takes 400 bytes instead of 630. A long spec gains nothing from
--- this, so it is stored whole.
+-- Return the fields and values that store a spec. A short spec is stored in pieces: the server stores a hash compactly while no
+-- value is longer than 64 bytes, so a waiting run with 100 bytes of input takes 400 bytes instead of 630. A long spec is stored
+-- whole, because pieces would save no memory.
 local function split_spec(spec)
   local n = #spec
   if n <= SPEC_PIECE or n > SPEC_IN_PIECES then return 'spec', spec end
@@ -43,7 +43,7 @@ local function remember_call(id, token, call, answer)
   redis.call('HSET', run_key(id), 'last', token .. ' ' .. call .. ' ' .. answer)
 end
 
--- Give a repeated call its first answer. It writes the same value again, so that a WAIT for replicas covers it.
+-- Return the first answer to a repeated call. The stored value is written again, so that a WAIT for replicas covers it.
 local function repeat_answer(id, run, answer)
   redis.call('HSET', run_key(id), 'last', run.last)
   return { answer }

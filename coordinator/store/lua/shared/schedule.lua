@@ -11,11 +11,11 @@ local function read_schedule(name)
   return schedule
 end
 
--- Let a coordinator look at a schedule at a time in ms, as text.
+-- Set the time at which a coordinator looks at a schedule next. `ms` is text.
 local function look_again_at(name, ms) redis.call('ZADD', schedules_key(), ms, name) end
 
--- Check a change by a user who has seen a certain generation. Return the answer that ends the call, or nil if the change may be
--- made. The call of a change that was carried out before is answered ok again.
+-- Check a change of a schedule by a client that has seen the generation `seen`. Return the answer that ends the call, or nil if the
+-- change may be made. If the same change was carried out before, the answer is ok again.
 local function refuse_change(schedule, name, seen, generation)
   if not schedule or schedule.state == 'removed' then return { 'missing' } end
   if schedule.generation == generation then

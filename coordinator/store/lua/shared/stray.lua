@@ -1,5 +1,5 @@
--- Finding what is wrong with an entry of a set or sorted set, or with a key that belongs to a run. Faults of the run itself are
--- found by examine.lua and are not reported again here.
+-- Finding the faults of entries of a set or sorted set, and of keys that belong to a run. examine.lua finds the faults of the run
+-- itself, which are not reported again here.
 
 local function type_of(key)
   local answer = redis.call('TYPE', key)
@@ -14,7 +14,7 @@ local function run_named(place, member)
   return member
 end
 
--- Return a fault and a detail; nil if nothing is wrong with the entry.
+-- Return the fault of an entry and a detail; nil if the entry has no fault.
 local function find_stray(place, name, member, clock)
   if place == 'schedules' then
     if redis.call('EXISTS', schedule_key(member)) == 0 then return 'absent', '' end
@@ -50,7 +50,7 @@ local function is_still_in(place, name, member)
   return is_scored(zsets[place], member)
 end
 
--- Return a key by its family and the rest of its name, with the run and the generation where it names them.
+-- Return the key of a family with this name, and the run and the generation if the name contains them.
 local function key_of(family, name)
   if family == 'ckpt' then return ckpt_key(name), name end
   if family == 'messages' then
@@ -63,13 +63,14 @@ local function key_of(family, name)
   return kind and once_key(kind, key)
 end
 
--- Return true for a schedule that no coordinator would ever look at, although it should fire or be forgotten.
+-- Return true for a schedule that no coordinator would fire or remove: the list of schedules has no entry for it, or the entry of an
+-- active schedule has no time.
 local function is_unwatched(name)
   local when = try('ZSCORE', schedules_key(), name)
   return not when or (try('HGET', schedule_key(name), 'state') == 'active' and tonumber(when) >= FAR_FUTURE)
 end
 
--- Return what is wrong with a key that belongs to a run, a worker or a schedule; nil if nothing is.
+-- Return the fault of a key that belongs to a run, a worker or a schedule; nil if the key has no fault.
 local function find_leak(family, name, expected)
   local key, id, generation = key_of(family, name)
   if not key then return nil end

@@ -1,4 +1,4 @@
--- abandon: a supervisor declares a dead child process's runs free. This call takes the first batch of them.
+-- abandon: condemn a worker whose process is dead, as its supervisor reports, and take a batch of its runs.
 -- Protects: an abandoned worker never joins, claims or renews again, even if it had not joined yet.
 -- Role: worker
 -- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, ended, inbox, live, messages, namespace, once, owned, ready
@@ -17,7 +17,7 @@
 --   ok: with the counts of recover_batch
 local clock = server_ms(now)
 
--- The first caller knows whom to blame. A later caller that continues may only see that the process is gone.
+-- The first call knows which run to blame. A later call that takes the next batch may only know that the process is gone.
 redis.call('HSETNX', worker_key(worker), 'blame', blame)
 local blamed = redis.call('HGET', worker_key(worker), 'blame')
 condemn(worker, 'struck')

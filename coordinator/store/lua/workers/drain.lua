@@ -1,4 +1,5 @@
--- drain: ask a worker to drain, or record that it drains. Its heartbeats tell it, and status displays show it.
+-- drain: ask a worker to drain, or record that it drains. The worker learns of it from the reply to its heartbeat, and status
+-- displays show it.
 -- Protects: nothing is written for a worker that is gone.
 -- Role: worker
 -- Keys: inbox, namespace, worker, workers

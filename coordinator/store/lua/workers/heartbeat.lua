@@ -1,6 +1,6 @@
 -- heartbeat: renew a worker's lease, answer which of its runs are to be cancelled, and compare the runs that it holds with the
 -- runs that it owns.
--- Protects: a worker that was condemned or removed is never renewed.
+-- Protects: the lease of a worker that was condemned or removed is never renewed.
 -- Role: worker
 -- Keys: namespace, owned, run, worker, workers
 -- ARGV: now, worker, lease, floor, memory, compare
@@ -8,11 +8,11 @@
 --   worker: id of the worker
 --   lease: ms for which the lease holds
 --   floor: claims up to this number take nothing: the worker does not wait for them any more
---   memory: of the process in bytes; 0: unknown
+--   memory: the memory of the process in bytes; 0: unknown
 --   compare: 1 if the items are all runs that the worker holds
 -- ITEM: id, token
 --   id: id of the run
---   token: of the run's owner
+--   token: the token of the run's owner
 -- Flags: allow-oom
 -- Uses: time, run
 -- Unconfirmed: a lost heartbeat costs at most one lease, and a worker must keep its runs while replicas are missing

@@ -8,7 +8,7 @@
 --   worker: id of the worker
 --   lease: ms for which the lease holds
 --   host: where the process runs
---   pid: of the process
+--   pid: id of the process
 --   started: when the process started
 --   fleet: name of the fleet
 --   code: version of its code
@@ -20,7 +20,7 @@
 -- Uses: time
 -- Unconfirmed: the worker's first claim waits for replicas
 -- Answers: ok, gone, mismatch
---   mismatch: the namespace has another birth mark here
+--   mismatch: the stored birth mark of the namespace is another one
 if birth ~= '' and redis.call('HGET', namespace_key(), 'birth') ~= birth then return { 'mismatch' } end
 local clock = server_ms(now)
 local known_lease, condemned = unpack(redis.call('HMGET', worker_key(worker), 'lease', 'condemned'))

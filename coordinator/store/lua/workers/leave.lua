@@ -1,4 +1,4 @@
--- leave: remove a worker that owns nothing; otherwise answer what it still owns.
+-- leave: remove a worker that owns no runs; otherwise answer the runs that it still owns.
 -- Protects: the entry of a worker stays while it owns runs; a tombstone refuses its late calls.
 -- Role: worker
 -- Keys: inbox, owned, run, worker, workers
@@ -8,7 +8,7 @@
 -- Uses: run
 -- Unconfirmed: an entry that comes back after a failover expires with its lease
 -- Answers: ok, owns
---   owns: with ids and tokens
+--   owns: with the ids and tokens of the runs
 local ids = redis.call('SRANDMEMBER', owned_key(worker), 200)
 if #ids > 0 then
   local owned = {}

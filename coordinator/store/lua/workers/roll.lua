@@ -1,19 +1,19 @@
 -- roll: ask the supervisors of a fleet to replace their processes, one supervisor after the other.
--- Protects: a fleet has one roll at a time; a repeated call changes nothing; a supervisor that was not seen lately is not
--- waited for.
+-- Protects: a fleet has one roll at a time; a repeated call changes nothing; a roll does not wait for a supervisor that was not
+-- seen lately.
 -- Role: worker
 -- Keys: inbox, namespace, roll, supervisors
 -- ARGV: now, fleet, roll, at_once, by, silence
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   fleet: name of the fleet
---   roll: id of this roll; a repetition has the same
+--   roll: id of this roll; a repeated call has the same
 --   at_once: processes of one supervisor that are replaced at the same time
---   by: who asked, for people
+--   by: the user who asked for the roll, for people
 --   silence: ms after which a supervisor that was not seen counts as gone
 -- Flags: allow-oom
 -- Uses: time, queue
 -- Answers: ok, busy, nobody
---   busy: another roll is under way; with who asked for it and its age in ms
+--   busy: another roll is under way; with the user who asked for it, and its age in ms
 --   nobody: the fleet has no supervisor
 local clock = server_ms(now)
 local last_roll, last_by, last_asked = unpack(redis.call('HMGET', roll_key(fleet), 'roll', 'by', 'asked'))

@@ -1,4 +1,4 @@
--- supervise: record that a supervisor is there, or that it leaves, and answer the roll in which it has a part.
+-- supervise: record that a supervisor runs, or that it leaves, and answer the roll in which it has a part.
 -- Protects: a roll does not wait for a supervisor that is gone.
 -- Role: worker
 -- Keys: inbox, namespace, roll, supervisors
