@@ -46,7 +46,7 @@ class Delta:
     more: bytes | None = None  # None: as it was
 
     def wire(self) -> bytes:
-        """Return the delta as the scripts read it."""
+        """Return the delta as netstrings, the form in which the scripts read it."""
         phases = netstrings(part for name, output in self.phases for part in (name.encode(), sealed(output)))
         numbers = (self.seq, self.acked, self.generation, self.base, self.count)
         return netstrings(
@@ -67,22 +67,29 @@ def netstrings(parts: Iterable[bytes]) -> bytes:
 def checkpoint(
     keys: Keys, id: str, token: str, delta: Delta, now: str = ""
 ) -> Generator[Request, Any, tuple[str, int]]:
-    """Save a checkpoint. Return the answer word, and the number of saves so far that were progress."""
+    """Save a checkpoint.
+
+    Returns:
+        The answer word of checkpoint.lua (ok, gap, old, fenced, bad, unreadable), and the run's progress counter.
+    """
     reply = yield CHECKPOINT.each(keys.at, id, {"now": now}, id=id, token=token, delta=delta.wire())
     return word(reply), int(reply[1]) if len(reply) > 1 else 0
 
 
 def note(keys: Keys, id: str, token: str, note: bytes) -> Generator[Request, Any, str]:
-    """Store a progress note of the run, and return the answer word."""
+    """Store a progress note of the run, and return `ok`, or `fenced` if the token is not the owner's."""
     reply = yield NOTE.each(keys.at, id, {}, id=id, token=token, note=sealed(note))
     return word(reply)
 
 
 def complete(keys: Keys, id: str, token: str, result: bytes, now: str = "") -> Generator[Request, Any, str]:
-    """Complete the run with a result, and return the answer word.
+    """Complete the run with a result.
 
-    If a cancel was requested, the run is released instead, which ends it as cancelled. The script of a completion is the busiest
-    one, and so it does not contain what that takes.
+    If a cancel was requested, this plan releases the run instead, which ends it as cancelled. complete.lua is the most frequent
+    script, so it does not contain the code for that.
+
+    Returns:
+        `ok`, `fenced` (the token is not the owner's), or the answer word of release.lua after a requested cancel.
     """
     reply = yield COMPLETE.each(keys.at, id, {"now": now}, id=id, token=token, result=sealed(result))
     if word(reply) == "requested":
@@ -93,7 +100,11 @@ def complete(keys: Keys, id: str, token: str, result: bytes, now: str = "") -> G
 def fail(
     keys: Keys, id: str, token: str, error: bytes, delta: bytes = b"", now: str = ""
 ) -> Generator[Request, Any, str]:
-    """End the run as failed, with a last checkpoint if `delta` is given. Return the answer word."""
+    """End the run as failed, with a last checkpoint if `delta` is given.
+
+    Returns:
+        The answer word of fail.lua: ok, cancelled, fenced or gap.
+    """
     reply = yield FAIL.call(
         keys.at, now=now, id=id, token=token, error=sealed(error), brief=sealed(brief(error)), delta=delta
     )
@@ -112,7 +123,11 @@ def retry(
     delta: bytes = b"",
     now: str = "",
 ) -> Generator[Request, Any, str]:
-    """Delay the run after a failure, so that it is tried again. Return the answer word."""
+    """Delay the run after a failure, so that a worker tries it again.
+
+    Returns:
+        The answer word of retry.lua: ok, cancelled, failed, fenced or gap.
+    """
     reply = yield RETRY.call(
         keys.at,
         now=now,
@@ -131,10 +146,13 @@ def retry(
 def release(
     keys: Keys, id: str, token: str, *, mode: str, jitter: float = 0.5, delta: bytes = b"", now: str = ""
 ) -> Generator[Request, Any, str]:
-    """Release the run, with a last checkpoint if `delta` is given. Return the answer word.
+    """Release the run, with a last checkpoint if `delta` is given.
 
     `mode` is `stopping` if the worker shuts down. Any other release is `unasked`: the run is delayed, and gets a strike if it
     made no progress.
+
+    Returns:
+        The answer word of release.lua: ok, delayed, dead, cancelled, failed, fenced or gap.
     """
     reply = yield RELEASE.call(keys.at, now=now, id=id, token=token, mode=mode, jitter=jitter, delta=delta)
     return word(reply)
@@ -224,9 +242,12 @@ def receive(
 def reject(
     keys: Keys, id: str, token: str, *, proven: bool, error: bytes, jitter: float = 0.5, now: str = ""
 ) -> Generator[Request, Any, str]:
-    """Give back a run that failed before the first line of its handler. Return the answer word.
+    """Release a run that failed before the first line of its handler.
 
-    `proven` says that a handler of the kind has started before. Only then the attempt counts as a strike.
+    `proven` is True if a handler of the kind has started in this process before. Only then the attempt counts as a strike.
+
+    Returns:
+        The answer word of reject.lua: delayed, dead, cancelled, failed or fenced.
     """
     reply = yield REJECT.call(
         keys.at,
@@ -242,12 +263,20 @@ def reject(
 
 
 def extend(keys: Keys, id: str, token: str, *, number: int, seconds: float) -> Generator[Request, Any, str]:
-    """Extend the deadline of a run. `number` is the number of this extension, counted from 1. Return the answer word."""
+    """Extend the soft deadline of a run. `number` is the number of this extension, counted from 1.
+
+    Returns:
+        `ok`, or `fenced` if the token is not the owner's.
+    """
     reply = yield EXTEND.call(keys.at, id=id, token=token, number=number, ms=round(seconds * 1000))
     return word(reply)
 
 
 def kill(keys: Keys, id: str, token: str, error: bytes) -> Generator[Request, Any, str]:
-    """Mark a run as killed: it will fail, whatever happens to its worker. Return the answer word."""
+    """Mark a run as killed: it will fail with this error, whatever happens to its worker.
+
+    Returns:
+        `ok`, or `fenced` if the token is not the owner's.
+    """
     reply = yield KILL.call(keys.at, id=id, token=token, error=sealed(error))
     return word(reply)

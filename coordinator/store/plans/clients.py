@@ -18,7 +18,7 @@ WAITER_TTL = 20_000  # ms that a client's registration outlives its last call; c
 
 
 class NewRun(NamedTuple):
-    """A run on its way to the server. The fields have the order of enqueue.lua.
+    """A run to enqueue. The fields have the order of the arguments of enqueue.lua.
 
     Times are in milliseconds. `due` is an absolute time, or a delay such as '+1500'. Empty fields are not set.
     """
@@ -52,7 +52,7 @@ def enqueue(
         now: The time in ms, for namespaces with the test clock.
         fail_fast: Do not wait for a partition that can't be reached.
     """
-    # The calls are built directly and not by name, as every enqueue comes through here: the fixed arguments and the fields of
+    # Every enqueue passes here, so the calls are built without looking arguments up by name: the fixed arguments and the fields of
     # NewRun have the order of the script's head.
     fixed = (now, namespace.birth)
     runs = list(runs)
@@ -129,11 +129,11 @@ def cancel(
         id: The run.
         operation: A random mark of this call, so that the script may be sent twice.
         grace: Seconds after which a run that has not stopped is ended by force.
-        life: The life of the run to cancel; None for whichever it is in.
+        life: The life of the run to cancel; None for its current life.
         now: The time in ms, for namespaces with the test clock.
 
     Returns:
-        The answer words of cancel.lua.
+        The answer words of cancel.lua. The first is cancelled, cancelling, ended, changed or missing.
     """
     reply = yield CANCEL.call(
         keys.at, now=now, id=id, operation=operation, life="" if life is None else life, grace=round(grace * 1000)
@@ -164,16 +164,19 @@ def revive(
     digest: str = "",
     now: str = "",
 ) -> Generator[Request, Any, str]:
-    """Queue an ended run again, and return the answer word of revive.lua.
+    """Queue an ended run again.
 
     Args:
         keys: The keys of the run's partition.
         id: The run.
         operation: A random mark of this call, so that the script may be sent twice.
-        life: The life that ended; None for whichever it is.
+        life: The life that ended; None for the current life.
         from_start: Drop the run's checkpoint.
         digest: The digest of the run's inputs, for a run with an idempotency key.
         now: The time in ms, for namespaces with the test clock.
+
+    Returns:
+        The answer word of revive.lua: queued, changed, running, completed, conflict, unreadable or missing.
     """
     reply = yield REVIVE.call(
         keys.at,
@@ -206,7 +209,11 @@ def send(
 
 
 def discard(keys: Keys, id: str, life: int | None = None) -> Generator[Request, Any, list[str]]:
-    """Remove an ended run, and return the answer words of discard.lua."""
+    """Remove an ended run.
+
+    Returns:
+        The answer words of discard.lua. The first is discarded, open (the run has not ended), changed or missing.
+    """
     reply = yield DISCARD.call(keys.at, id=id, life="" if life is None else life)
     return [text(part) for part in reply]
 
@@ -215,15 +222,15 @@ def discard(keys: Keys, id: str, life: int | None = None) -> Generator[Request, 
 
 
 def pause(keys: Keys, name: str) -> Generator[Request, Any, bool]:
-    """Stop the claims of `queue:<name>` or `kind:<name>` in a partition. Return False if it was already paused."""
+    """Make workers stop claiming runs of `queue:<name>` or `kind:<name>` in a partition. Return False if it was already paused."""
     reply = yield PAUSE.call(keys.at, name=name)
     return word(reply) == "ok"
 
 
 def unpause(keys: Keys, name: str, most: int = 1000) -> Generator[Request, Any, bool]:
-    """Allow claims again and ring the bells of up to `most` routes. Return False if the name was not paused.
+    """Let workers claim runs of `queue:<name>` or `kind:<name>` again. Return False if the name was not paused.
 
-    The bells ring in either case, so that a repeated call does the same.
+    The plan rings the bells of up to `most` routes in either case, so that a repeated call has the same effect.
     """
     reply = yield UNPAUSE.call(keys.at, name=name, most=most)
     return word(reply) == "ok"

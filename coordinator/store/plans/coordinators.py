@@ -14,17 +14,17 @@ from coordinator.store.scripts import ABANDON, CAP, DUE, JUDGE, LOCK, RECOVER, R
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What happened to the runs of a worker that is gone.
+    """The numbers of runs that were taken from a worker that is gone, by their new status.
 
     Attributes:
-        word: `ok`, or the answer word that says why nothing was done.
+        word: `ok`, or the answer word that says why no run was taken: `unlocked`, `gone`, `alive` or `held`.
         queued: Runs that were requeued.
         delayed: Runs that were delayed.
-        dead: Runs that were set aside after their last strike.
-        cancelled: Runs that had been asked to stop, and are cancelled now.
+        dead: Runs that are dead after their last strike.
+        cancelled: Runs whose cancel was requested before, and which are cancelled now.
         aside: Damaged entries that were set aside.
         left: Runs that the next batch has to take.
-        failed: Runs that their critic had killed, and are failed now.
+        failed: Runs that a deadline had killed before, and which are failed now.
     """
 
     word: str
@@ -55,7 +55,7 @@ def judge(
 
 
 def read_host_and_pid(keys: Keys, worker: str) -> Generator[Request, Any, tuple[str, str]]:
-    """Return host and pid of a worker; empty if they are not known."""
+    """Return the host and the process id of a worker; empty texts if the server does not know them."""
     reply = yield read(keys.at, "HMGET", keys.worker(worker), "host", "pid")
     return text(reply[0] or ""), text(reply[1] or "")
 
@@ -63,7 +63,7 @@ def read_host_and_pid(keys: Keys, worker: str) -> Generator[Request, Any, tuple[
 def recover(
     keys: Keys, worker: str, *, lock: str, token: str, tick: float, batch: int, jitter: float, now: str = ""
 ) -> Generator[Request, Any, Recovered]:
-    """Take a batch of runs from a worker whose lease expired. The caller holds the lock with the token."""
+    """Take a batch of runs from a worker whose lease expired, and return their numbers. The caller must hold the lock."""
     reply = yield RECOVER.call(
         keys.at, now=now, lock=lock, token=token, worker=worker, tick=round(tick * 1000), batch=batch, jitter=jitter
     )
@@ -73,7 +73,19 @@ def recover(
 def abandon(
     keys: Keys, worker: str, *, batch: int = 200, blame: str = "", jitter: float = 0.5, now: str = ""
 ) -> Generator[Request, Any, Recovered]:
-    """Declare a worker gone, and take all its runs, batch by batch."""
+    """Condemn a worker whose process is gone, and take all its runs, batch by batch.
+
+    Args:
+        keys: The keys of the partition.
+        worker: The worker.
+        batch: The largest number of runs in one call.
+        blame: The only run that gets a strike; `nobody` for no run; empty for each run.
+        jitter: A number from 0 to 1, which spreads delays.
+        now: The time in ms, for namespaces with the test clock.
+
+    Returns:
+        The numbers of runs of all batches.
+    """
     total = Recovered("ok")
     while True:
         reply = yield ABANDON.call(keys.at, now=now, worker=worker, batch=batch, blame=blame, jitter=jitter)
@@ -94,11 +106,11 @@ def _recovered(reply: Any) -> Recovered:
 
 @dataclass(frozen=True, slots=True)
 class DueResult:
-    """What a call of `due` did.
+    """The result of a call of `due`.
 
     Attributes:
         moved: Delayed runs that were queued.
-        passed: Deadlines that passed: of runs that expired, or did not honour a cancel in time.
+        passed: Deadlines that passed: of runs that expired before a claim, and of cancels that a handler did not obey in time.
         next_ms: Milliseconds until the next run is due; None if no run waits for its time.
     """
 
@@ -108,7 +120,7 @@ class DueResult:
 
 
 def due(keys: Keys, *, batch: int = 500, now: str = "") -> Generator[Request, Any, DueResult]:
-    """Queue delayed runs that are due, and carry out the deadlines that have passed."""
+    """Queue delayed runs that are due, and cancel runs that expired or did not stop in time. Return the counts."""
     reply = yield DUE.call(keys.at, now=now, batch=batch)
     upcoming = text(reply[3])
     return DueResult(int(reply[1]), int(reply[2]), int(upcoming) - int(reply[4]) if upcoming else None)
@@ -121,19 +133,19 @@ def ring(keys: Keys, most: int = 200) -> Generator[Request, Any, int]:
 
 
 def lock(keys: Keys, name: str, token: str, ttl: float) -> Generator[Request, Any, bool]:
-    """Take a lock, or keep it, for `ttl` seconds. Return whether the token holds it now."""
+    """Take or renew a lock for `ttl` seconds. Return True if the token holds the lock now."""
     reply = yield LOCK.call(keys.at, lock=name, token=token, ttl=round(ttl * 1000))
     return word(reply) == "ok"
 
 
 def trim(keys: Keys, *, cap: int = 10_000, now: str = "") -> Generator[Request, Any, int]:
-    """Remove ended runs whose retention is over from their indexes. Return how many were removed."""
+    """Remove ended runs whose retention is over from the lists of ended runs. Return the number of removed runs."""
     reply = yield TRIM.call(keys.at, now=now, cap=cap)
     return int(reply[1])
 
 
 def cap(keys: Keys, status: str, *, keep: int, batch: int) -> Generator[Request, Any, int]:
-    """Remove ended runs of a status that exceed the number to keep, up to a batch. Return how many were removed.
+    """Remove ended runs of a status that exceed the number to keep, up to a batch. Return the number of removed runs.
 
     Runs whose retention ends first are removed first.
     """

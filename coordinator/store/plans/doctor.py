@@ -1,6 +1,6 @@
-"""Plans of the doctor: read a page of keys or members of a partition, find what is wrong with them, and repair it.
+"""Plans of the doctor: read a page of keys or members of a partition, find their faults, and repair them.
 
-Every plan is bounded: it reads one page of a SCAN, or sends scripts of some dozens of runs.
+Every plan has a bounded size: it reads one page of a SCAN, or sends scripts that examine some dozens of runs each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Faults = list[tuple[str, str]]  # word, detail
 
 @cache
 def key_types() -> dict[str, str]:
-    """Return the type that each key must have, by its name or the first part of its name. The docstrings of keys.py tell it."""
+    """Return the type that each key must have, by its name or the first part of its name, from the docstrings of keys.py."""
     keys, found = Keys("-", 0), {}
     for method, function in inspect.getmembers(Keys, inspect.isfunction):
         if method.startswith("_") or method == "set_aside":
@@ -38,7 +38,7 @@ def key_types() -> dict[str, str]:
 
 
 def scan_keys(at: str, namespace: str, cursor: int) -> Generator[Request, Any, tuple[int, list[str]]]:
-    """Return the next cursor and some keys of the namespace, of all partitions on the node of this one."""
+    """Return the next cursor of a SCAN, and some keys of the namespace: of all partitions on the node of partition `at`."""
     reply = yield read(at, "SCAN", cursor, "MATCH", f"{{{namespace}:*}}:*", "COUNT", PAGE)
     return int(reply[0]), [key.decode(errors="surrogateescape") for key in reply[1]]
 
@@ -60,7 +60,7 @@ def read_types(keys: Keys, names: Sequence[str]) -> Generator[list[Request], Any
 
 
 def examine(keys: Keys, ids: Sequence[str]) -> Generator[list[Request], Any, list[Faults]]:
-    """Return, for each run, what is wrong with it."""
+    """Return the faults of each run, as (fault, detail) pairs; empty for a run without faults."""
     calls = [scripts.EXAMINE.call(keys.at, [(id,) for id in part]) for part in _parts(ids)]
     return (yield from _send_examinations(calls))
 
@@ -68,7 +68,7 @@ def examine(keys: Keys, ids: Sequence[str]) -> Generator[list[Request], Any, lis
 def examine_entries(
     keys: Keys, place: str, name: str, members: Sequence[str], now: str = ""
 ) -> Generator[list[Request], Any, list[Faults]]:
-    """Return, for each member of a set or a zset, what is wrong with it."""
+    """Return the faults of each member of a set or sorted set, as (fault, detail) pairs; empty for a member without faults."""
     calls = [
         scripts.EXAMINE_ENTRIES.call(keys.at, [(raw(member),) for member in part], now=now, place=place, name=raw(name))
         for part in _parts(members)
@@ -79,7 +79,7 @@ def examine_entries(
 def examine_keys(
     keys: Keys, family: str, expected: str, names: Sequence[str]
 ) -> Generator[list[Request], Any, list[Faults]]:
-    """Return, for each key of a family, what is wrong with it."""
+    """Return the faults of each key of a family, as (fault, detail) pairs; empty for a key without faults."""
     calls = [
         scripts.EXAMINE_KEYS.call(keys.at, [(raw(name),) for name in part], family=family, expected=expected)
         for part in _parts(names)
@@ -88,7 +88,7 @@ def examine_keys(
 
 
 def _send_examinations(calls: list[Call]) -> Generator[list[Request], Any, list[Faults]]:
-    """Send one call at a time, so that other users of the server are served between two calls."""
+    """Send one call at a time, so that the server can serve other clients between two calls. Return the faults in order."""
     found: list[Faults] = []
     for call in calls:
         (reply,) = require_all((yield [call]))
@@ -102,7 +102,7 @@ def _send_examinations(calls: list[Call]) -> Generator[list[Request], Any, list[
 def repair_runs(
     keys: Keys, seen: Sequence[tuple[str, str]], jitter: float = 0.5, now: str = ""
 ) -> Generator[list[Request], Any, list[str]]:
-    """Repair runs. Return the outcome for each (run, fault)."""
+    """Repair runs. Return the answer word for each (run, fault): repaired, kept, changed or blocked."""
     return (
         yield from _send_repairs(
             [scripts.REPAIR_RUN.call(keys.at, now=now, id=id, fault=fault, jitter=jitter) for id, fault in seen]
@@ -113,7 +113,7 @@ def repair_runs(
 def repair_entries(
     keys: Keys, place: str, name: str, seen: Sequence[tuple[str, str]], now: str = ""
 ) -> Generator[list[Request], Any, list[str]]:
-    """Repair members of a set or a zset. Return the outcome for each (member, fault)."""
+    """Repair members of a set or sorted set. Return the answer word for each (member, fault): repaired, changed or blocked."""
     calls = [
         scripts.REPAIR_ENTRY.call(keys.at, now=now, place=place, name=raw(name), member=raw(member), fault=fault)
         for member, fault in seen
@@ -124,7 +124,7 @@ def repair_entries(
 def repair_keys(
     keys: Keys, family: str, expected: str, seen: Sequence[tuple[str, str]]
 ) -> Generator[list[Request], Any, list[str]]:
-    """Repair keys of a family. Return the outcome for each (name, fault)."""
+    """Repair keys of a family. Return the answer word for each (name, fault): repaired, changed or blocked."""
     calls = [
         scripts.REPAIR_KEY.call(keys.at, family=family, name=raw(name), expected=expected, fault=fault)
         for name, fault in seen
@@ -143,7 +143,7 @@ def repair_type(keys: Keys, key: str, name: str, expected: str) -> Generator[Req
 
 
 def _send_repairs(calls: Sequence[Call]) -> Generator[list[Request], Any, list[str]]:
-    """Send each repair as a command of its own, several in one trip."""
+    """Send each repair as a command of its own, several in one trip. Return the answer words in order."""
     outcomes: list[str] = []
     for start in range(0, len(calls), RUNS_PER_SCRIPT):
         replies = yield [*calls[start : start + RUNS_PER_SCRIPT]]
@@ -155,7 +155,7 @@ def _send_repairs(calls: Sequence[Call]) -> Generator[list[Request], Any, list[s
 
 
 def raw(name: str) -> bytes:
-    """Return the bytes of a name. A damaged name need not be text."""
+    """Return the bytes of a name. The name of a damaged key may contain bytes that are not text."""
     return name.encode(errors="surrogateescape")
 
 

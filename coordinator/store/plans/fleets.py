@@ -1,7 +1,7 @@
 """Plans of supervisors and of the commands that ask them to roll or to drain.
 
 A roll is stored in partition 0: the process that asked for it, and a part for each supervisor of the fleet. A part has a state,
-and how many of how many processes were replaced. Its state is `waiting`, `going`, `done`, `failed` (with a reason), `stopped`
+the number of replaced processes and of all processes. Its state is `waiting`, `going`, `done`, `failed` (with a reason), `stopped`
 (another part failed) or `left` (its supervisor was stopped).
 """
 
@@ -56,7 +56,7 @@ class RollOrder:
 def supervise(
     keys: Keys, fleet: str, supervisor: str, *, leaves: bool = False, now: str = ""
 ) -> Generator[Request, Any, RollOrder | None]:
-    """Tell that a supervisor is alive, or that it leaves. Return the roll in which it has a part, if there is one."""
+    """Record that a supervisor is alive, or that it leaves. Return the roll in which it has a part, or None."""
     reply = yield SUPERVISE.call(keys.at, now=now, fleet=fleet, supervisor=supervisor, leaves=int(leaves))
     if len(reply) == 1:
         return None
@@ -64,7 +64,7 @@ def supervise(
 
 
 def report_part(keys: Keys, fleet: str, roll: str, supervisor: str, part: RollPart) -> Generator[Request, Any, bool]:
-    """Report the progress of a supervisor in a roll. Return False if the roll no longer has a part for it."""
+    """Store the progress of a supervisor in a roll. Return False if the supervisor's part is over, or the roll is another one."""
     reply = yield ROLL_PART.call(
         keys.at, fleet=fleet, roll=roll, supervisor=supervisor, part=str(part), state=part.state
     )
@@ -78,7 +78,7 @@ def unlock(keys: Keys, name: str, token: str) -> Generator[Request, Any, bool]:
 
 
 def read_process_marks(keys: Keys) -> Generator[Request | list[Request], Any, list[tuple[str, str]]]:
-    """Return each worker of a partition that has a process mark, with the mark."""
+    """Return the workers of a partition that have a process mark, as (worker, mark)."""
     listed = yield read(keys.at, "ZRANGE", keys.workers(), 0, MOST - 1)
     workers = [text(worker) for worker in listed]
     found = yield [read(keys.at, "HGET", keys.worker(worker), "mark") for worker in workers]
@@ -94,7 +94,7 @@ class RollAnswer:
 
     Attributes:
         word: `ok`; `nobody` (the fleet has no supervisor); or `busy` (a roll is under way).
-        by: Who asked for the roll that is under way.
+        by: The user who asked for the roll that is under way.
         ago: Seconds since that roll was asked for.
     """
 
@@ -117,7 +117,7 @@ def request_roll(
 
 @dataclass(frozen=True, slots=True)
 class RollView:
-    """The progress of a roll. `lost` has the supervisors with an unfinished part that have not called for a while."""
+    """The progress of a roll. `lost` has the supervisors with an unfinished part from which the server has not heard lately."""
 
     roll: str
     parts: dict[str, RollPart]
@@ -149,6 +149,6 @@ def _seen_since(seen: Sequence[Any], since: float) -> set[str]:
 
 
 def drain(keys: Keys, worker: str, now: str = "") -> Generator[Request, Any, bool]:
-    """Mark a worker as draining: it is asked to drain, or tells that it does. Return False if the worker is not registered."""
+    """Ask a worker to drain, or record that it drains. Return False if the worker is not registered."""
     reply = yield DRAIN.call(keys.at, now=now, worker=worker)
     return word(reply) == "ok"

@@ -46,16 +46,16 @@ def _namespace(name: str, facts: Mapping[str, Any]) -> Namespace:
 def create(
     name: str, *, birth: str, partitions: int | None = None, durability: str | None = None, clock: str = "server"
 ) -> Generator[Request | list[Request], Any, Namespace]:
-    """Create a namespace if it does not exist, and return its facts. The first user fixes them.
+    """Create a namespace if it does not exist, and return its facts. Facts that are stored already never change.
 
-    A partition that can't be reached gets its copy of the facts later: until then it answers that it does not know the namespace,
-    and the caller uses `create_missing_copies`.
+    A partition that can't be reached gets its copy of the facts later. Until then it answers that it does not know the namespace,
+    and the caller then uses `create_missing_copies`.
 
     Args:
         name: The name of the namespace.
-        birth: A random mark that tells this namespace from an earlier one of the same name.
-        partitions: The number of partitions; None accepts any, and creates one.
-        durability: The durability level; None accepts any, and creates 'local'.
+        birth: A random mark that distinguishes this namespace from an earlier one of the same name.
+        partitions: The number of partitions. None accepts any number, and creates a new namespace with one partition.
+        durability: The durability level. None accepts any level, and creates a new namespace with 'local'.
         clock: 'server', or 'test' for a namespace whose time is given by the caller.
 
     Raises:
@@ -63,7 +63,7 @@ def create(
     """
     asked = durability or "local"
     if durability is not None and (there := (yield from read_facts(name))) is not None:
-        # Before the write: it would wait for replicas that the namespace does not promise.
+        # This check comes before the write, because the write would wait for replicas that the namespace does not promise.
         _check_same(there, partitions, durability)
     first = yield _creation(Keys(name, 0, asked), birth, partitions or 1, asked, clock)
     facts = pairs(first[1])
@@ -93,7 +93,7 @@ def create_missing_copies(name: str, birth: str) -> Generator[Request | list[Req
     """Write the facts to every partition, after one of them answered that it does not know the namespace.
 
     Returns:
-        False if the namespace is not the one with this birth mark any more: it was flushed, or created again.
+        False if the namespace has another birth mark or none: it was flushed, or created again.
     """
     facts = pairs((yield read(Keys(name, 0).at, "HGETALL", Keys(name, 0).namespace())))
     if not facts or text(facts["birth"]) != birth:

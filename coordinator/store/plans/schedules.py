@@ -21,7 +21,7 @@ PAGE = 500
 
 
 class NewSchedule(NamedTuple):
-    """A schedule on its way to the server. Times are in ms, as text."""
+    """A schedule to create or replace. Times are in ms, as text."""
 
     name: str
     rules: bytes
@@ -80,7 +80,7 @@ def _busy(name: str) -> Changed:
 
 
 def list_schedules(keys: Keys) -> Generator[Request | list[Request], Any, list[tuple[str, dict[str, Any] | None]]]:
-    """Return name and fields of each schedule of the partition; None for fields that can't be read."""
+    """Return the name and the fields of each schedule of the partition; None instead of the fields if they can't be read."""
     found: list[tuple[str, dict[str, Any] | None]] = []
     start = 0
     while True:
@@ -108,10 +108,10 @@ class DueSchedule:
 
     Attributes:
         name: Its name.
-        generation: The generation that the change must name.
-        after: The fire time before, in ms.
+        generation: The generation that a change of the schedule must name.
+        after: The previous fire time, in ms.
         next: The next fire time, in ms; None if it was not computed yet.
-        offset: The offset of the time zone at that time, in seconds, as the coordinator knew it that computed the fire time.
+        offset: The offset of the time zone at `next`, in seconds, as known to the coordinator that computed `next`.
         rules: The packed rules.
     """
 
@@ -124,7 +124,7 @@ class DueSchedule:
 
     @property
     def expected(self) -> str:
-        """The next fire time, as the scripts compare it."""
+        """The next fire time in ms as text, which the scripts compare with the stored one; empty if none was computed."""
         return "" if self.next is None else str(self.next)
 
 
@@ -158,7 +158,7 @@ def _entry(name: bytes, generation: bytes, after: bytes, next: bytes, offset: by
 class Fire(NamedTuple):
     """One step of a schedule, in the order of fire.lua. Times are in ms, as text.
 
-    Without `at` and `id` the step enqueues nothing and only sets the next fire time.
+    Without `at` and `id` the step enqueues no run and only sets the next fire time.
     """
 
     name: str
@@ -174,13 +174,18 @@ class Fire(NamedTuple):
 def fire(
     keys: Keys, steps: Iterable[Fire], *, grace: float, now: str = ""
 ) -> Generator[Request, Any, Sequence[tuple[str, str]]]:
-    """Carry out steps. Return, for each step, the answer word and the id of the run that it concerns."""
+    """Carry out steps of schedules.
+
+    Returns:
+        For each step, the answer word of fire.lua (fired, skipped, moved, early, changed, bad, unreadable) and an id: of the
+        created run, or of the earlier run because of which the step was skipped; otherwise empty.
+    """
     replies = yield Call(FIRE, keys.at, (now, round(grace * 1000)), tuple(steps))
     return [(text(reply[0]), text(reply[1])) for reply in replies]
 
 
 def postpone(keys: Keys, entry: DueSchedule, why: str, wait: float, now: str = "") -> Generator[Request, Any, str]:
-    """Store why a schedule does not fire, and try again after `wait` seconds. Return `ok` or `changed`."""
+    """Store why a schedule does not fire, so that a coordinator tries again after `wait` seconds. Return `ok` or `changed`."""
     reply = yield POSTPONE.call(
         keys.at, now=now, name=entry.name, generation=entry.generation, expected=entry.expected, why=why,
         wait=round(wait * 1000),
@@ -189,5 +194,5 @@ def postpone(keys: Keys, entry: DueSchedule, why: str, wait: float, now: str = "
 
 
 def shorten_error(error: CoordinatorError) -> str:
-    """Return why a schedule does not fire, short enough to be stored with it."""
+    """Return the message of the error that keeps a schedule from firing, short enough to be stored with the schedule."""
     return " ".join(str(error).split())[:500]

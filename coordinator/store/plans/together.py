@@ -1,6 +1,6 @@
-"""Carry out many plans side by side: requests of the same step share a trip, so that a thousand runs cost a few trips.
+"""Carry out many plans at the same time: requests of the same step share a trip, so that a thousand runs cost a few trips.
 
-Each plan sees what it would see alone: its own replies and its own errors. A plan that fails does not stop the others.
+Each plan receives its own replies and its own errors, as if it ran alone. A plan that fails does not stop the others.
 """
 
 from __future__ import annotations

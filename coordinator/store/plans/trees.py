@@ -1,8 +1,8 @@
 """Plans that cancel a run together with every run below it.
 
-A run's children may be in any partition, so each partition has a set that names the children which it holds. Each run is
-cancelled first. Then every partition is told to refuse new children of the run, and only then its children are listed. So a child
-that is enqueued meanwhile is either listed or refused. A caller that fails in the middle calls again: nothing is done twice.
+A run's children may be in any partition, so each partition has a set with the ids of the children that it stores. The plan first
+cancels a run. Then it makes every partition refuse new children of the run, and only then it lists the children. So a child that is
+enqueued meanwhile is either listed or refused. A caller that fails in the middle may call again: no step has an effect twice.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ PAGE = 200
 
 @dataclass(frozen=True, slots=True)
 class CancelledNode:
-    """A run of a tree in one of its lives, as it was when it was cancelled. `status` is None if the run was gone.
+    """A run of a tree in one of its lives, after its cancel. `status` is None if the run no longer existed.
 
-    `started` is True if a worker has ever claimed the run: its handler may still be executing somewhere, and may enqueue children.
+    `started` is True if a worker has ever claimed the run: its handler may still be executing, and may enqueue children.
     """
 
     id: str
@@ -41,7 +41,7 @@ class CancelledNode:
 def cancel_below(
     space: Namespace, root: CancelledNode, *, operation: str, grace: float
 ) -> Generator[list[Request], Any, dict[str, Status]]:
-    """Cancel every run below a run that was cancelled just now. Return the status of each."""
+    """Cancel every run below a run that was cancelled just now. Return the new status of each run, by id."""
     found: dict[str, Status] = {}
     seen, left = {root.id}, [root]
     while left:
@@ -66,7 +66,7 @@ def cancel_below(
 
 
 def list_below(space: Namespace, roots: Sequence[str]) -> Generator[list[Request], Any, list[str]]:
-    """Return the ids of every run below some runs, without the runs themselves. Nothing is changed."""
+    """Return the ids of all runs below the given runs, without the given runs themselves. Only read."""
     found: dict[str, None] = {}
     left = list(roots)
     while left:
@@ -89,7 +89,7 @@ def block_children(space: Namespace, runs: Sequence[CancelledNode]) -> Generator
 
 
 def unblock_children(space: Namespace, run: CancelledNode) -> Generator[list[Request], Any, None]:
-    """Make every partition accept new children of a run again. Its cancelled life is over, and it is about to be revived."""
+    """Make every partition accept new children of a run again. The caller is about to revive the run."""
     yield from _block(space, [run], again=True)
 
 
@@ -105,7 +105,7 @@ def _block(space: Namespace, runs: Sequence[CancelledNode], *, again: bool) -> G
 def _cancel_each(
     space: Namespace, ids: Sequence[str], operation: str, grace: float
 ) -> Generator[list[Request], Any, list[CancelledNode]]:
-    """Cancel some runs. Return each as it is now; without a status if the run is gone or can't be read."""
+    """Cancel runs. Return the state of each run after its cancel; its status is None if the run is gone or can't be read."""
     places = [space.keys(partition_of(id, space.partitions)) for id in ids]
     counters = require_all(
         (yield [read(keys.at, "HGET", keys.run(id), "counters") for keys, id in zip(places, ids, strict=True)])
@@ -125,7 +125,7 @@ def _cancel_each(
 
 
 def _status(answer: Sequence[str] | CoordinatorError) -> Status | None:
-    """Return None for a run that is gone, or was revived since its life was read."""
+    """Return the status that follows from an answer of `cancel`; None if the run is gone, or was revived meanwhile."""
     if isinstance(answer, CoordinatorError):
         raise answer
     return clients.status_after_cancel(answer)

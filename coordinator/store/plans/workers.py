@@ -18,7 +18,7 @@ MOST_CHUNKS = 500  # chunks of messages that one page of a checkpoint asks for
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """What a worker tells the server about itself when it joins."""
+    """The description of a worker that the server stores when the worker joins."""
 
     worker: str
     lease_ms: int
@@ -34,7 +34,7 @@ class WorkerRecord:
 
 
 def join(keys: Keys, birth: str, member: WorkerRecord, now: str = "") -> Generator[Request, Any, str]:
-    """Register a worker in a partition, and return the answer word of join.lua."""
+    """Register a worker in a partition. Return the answer word of join.lua: ok, gone or mismatch (another birth mark)."""
     reply = yield JOIN.call(
         keys.at, now=now, birth=birth, worker=member.worker, lease=member.lease_ms, host=member.host, pid=member.pid,
         started=member.started, fleet=member.fleet, code=member.code, slots=member.slots, routes=" ".join(member.routes),
@@ -47,7 +47,8 @@ def leave(keys: Keys, worker: str) -> Generator[Request, Any, list[tuple[str, st
     """Remove a worker from a partition.
 
     Returns:
-        The runs that the worker still owns, as (id, token): it must release them first. Empty if the worker has left.
+        The runs that the worker still owns, as (id, token). The worker must release them first. The list is empty if the worker
+        has left.
     """
     while True:
         reply = yield LEAVE.call(keys.at, worker=worker)
@@ -88,8 +89,9 @@ def heartbeat(
         keys: The keys of the partition.
         worker: The worker.
         lease_ms: How long the lease lasts from now.
-        floor: Claims up to this number take nothing: the worker does not wait for them any more.
-        held: The runs that the worker holds, as (id, token), to be compared with those it owns; None to compare nothing.
+        floor: Claims up to this number take no runs, because the worker does not wait for their replies any more.
+        held: The runs that the worker holds, as (id, token). The server compares them with the runs that it owns. None to compare
+            nothing.
         memory: The memory of the worker's process, in bytes.
         now: The time in ms, for namespaces with the test clock.
 
@@ -111,9 +113,9 @@ class Claimed(NamedTuple):
     Attributes:
         checkpoint: None, the parts of the checkpoint (ckpt fields and message chunks), or 'paged' if it is too large for the
             answer and must be loaded.
-        suspect: The run must be alone in its process.
-        spent: What the run has used up of its deadlines.
-        killed: The failure with which a critic ended the run's life before, if it did.
+        suspect: True if the run must be alone in its process.
+        spent: The time that the run has used up of its deadlines, encoded.
+        killed: The failure with which a deadline killed the run's previous life, if it did.
     """
 
     id: str
@@ -141,15 +143,16 @@ def claim(
         number: The number of the claim. A repeated number gets the same answer.
         want: How many runs the worker has slots for.
         routes: The routes that the worker listens to.
-        alone: The worker holds nothing, so it may take a suspect.
-        outdated: Newer code is being rolled out: the worker leaves runs that were released in the last second to others.
+        alone: True if the worker holds no run, so that it may take a suspect.
+        outdated: True if newer code is being rolled out. Then the worker does not take runs that were released in the last second.
         inline: The largest checkpoint, in bytes, that the answer may contain.
         budget: The bytes of all checkpoints in the answer.
         now: The time in ms, for namespaces with the test clock.
 
     Returns:
-        The answer word and the runs. The words are ok, suspect (one run, which must be alone), left (an outdated worker left
-        runs to others and took none), old (a later claim was made, or the worker gave this one up), expired and gone.
+        The answer word and the runs. The words are ok, suspect (one run, which must be alone), left (the only runs that wait are
+        reserved for workers with newer code), old (the worker has made a later claim, or does not wait for this one any more),
+        expired (the worker's lease) and gone (the worker).
     """
     call = CLAIM.call(
         keys.at, [(route,) for route in routes], now=now, worker=worker, number=number, want=want, alone=int(alone),
@@ -185,7 +188,8 @@ def load(keys: Keys, id: str, token: str, page_bytes: int = 1024 * 1024) -> Gene
     """Load a checkpoint, page by page.
 
     Returns:
-        Its parts, `[ckpt fields, message chunks]`, each a flat list as HGETALL returns it; or the word that says why not.
+        The parts of the checkpoint, `[ckpt fields, message chunks]`, each a flat list as HGETALL returns it; or the answer word
+        `fenced` or `unreadable`.
     """
     reply = yield LOAD.call(keys.at, id=id, token=token, page="head", room=page_bytes)
     if word(reply) != "ok":
