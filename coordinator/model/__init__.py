@@ -1,1 +1,1 @@
-"""The nouns of the product and its pure decisions: runs, schedules, retries, deadlines, outcomes. No I/O."""
+"""The data types of the product and its decisions without I/O: runs, schedules, retries, deadlines, outcomes."""

@@ -68,7 +68,7 @@ class Address:
 
     @property
     def kind(self) -> str:
-        """The kind of installation: sentinel, cluster, or one for a single server."""
+        """The kind of installation: "sentinel", "cluster", or "one" for a single server."""
         return self.scheme.partition("+")[2] or "one"
 
     @property
@@ -81,7 +81,7 @@ class Address:
 
         Args:
             node: The node.
-            sentinel: Whether it is a sentinel, which has its own credentials.
+            sentinel: Whether the node is a sentinel, which has its own credentials.
         """
         parts = urlsplit(self._url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -101,7 +101,7 @@ def address(url: str) -> Address:
     """Return the address that a URL names.
 
     Raises:
-        BadOption: If it is not the URL of a server.
+        BadOption: If the text is not the URL of a server.
     """
     found = re.match(r"([a-z+]+)://", url)
     if found is None or found[1] not in _SCHEMES:
@@ -171,12 +171,12 @@ def _nodes(hosts: str, port: int) -> Iterable[Node]:
 
 
 def _no_login(text: str) -> None:
-    """Refuse text with an @ in it.
+    """Check that a part of the URL after the host contains no @.
 
-    A slash in a password ends the host too early. The rest of the password must not be mistaken for a name and shown.
+    An unquoted slash in a password ends the host too early. The rest of the password, up to the @, must not be shown as a name.
 
     Raises:
-        BadOption: If there is an @.
+        BadOption: If the text contains an @.
     """
     if "@" in text:
         raise BadOption(
@@ -194,7 +194,7 @@ def _database(text: str) -> int:
 def _check_options(scheme: str, options: Mapping[str, str]) -> None:
     """Check the options after the question mark.
 
-    Other options of redis-py, for example its timeouts, would change what the transport relies on.
+    Other options of redis-py, for example its timeouts, are refused, because the transport sets them itself.
 
     Raises:
         BadOption: If an option is unknown or its value is not valid.

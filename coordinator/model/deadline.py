@@ -1,7 +1,7 @@
-"""Deadlines: how long a run may take, what an escalator sees of it, and what the escalator may decide.
+"""Deadlines: how long a run may take, the view of a run for its escalator, and the verdicts of an escalator.
 
-Times are seconds of the run's own time. It is the sum of its attempts, without the time in which it waits. A crashed attempt counts
-until its worker's last heartbeat. workers/attempt/critic.py watches the deadlines.
+Times are seconds of the run's own time: the sum of its attempts, without the time in which it waits. A crashed attempt counts until
+its worker's last heartbeat. workers/attempt/critic.py watches the deadlines.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from coordinator.model.run import Note
 
 @dataclass(frozen=True, slots=True)
 class Extend:
-    """Give the run more seconds, from now on. Then the escalator is asked again. The hard deadline does not move."""
+    """The verdict that gives the run more seconds from now on. When they have passed, the escalator is asked again.
+
+    The hard deadline does not move.
+    """
 
     seconds: float
 
@@ -29,14 +32,14 @@ class Extend:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Fail the run, with a reason."""
+    """The verdict that fails the run, with a reason."""
 
     reason: str = "its escalator said so"
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Let the attempt continue. The escalator is not asked again during this attempt."""
+    """The verdict that lets the attempt continue. The escalator is not asked again during this attempt."""
 
 
 Verdict = Extend | Kill | Leave
@@ -60,7 +63,7 @@ class Watched:
         meta: Its meta.
         attempt: The number of this attempt.
         age: Seconds that the run has used.
-        idle: Seconds of these since its last progress.
+        idle: The part of `age` since the run's last progress.
         iteration: The handler's iteration.
         phases: The finished phases.
         messages: The last messages of the transcript.
@@ -123,7 +126,7 @@ class Deadline:
 
     @property
     def watched(self) -> bool:
-        """Whether there is any deadline."""
+        """Whether the kind has any deadline."""
         return any(limit is not None for limit in (self.soft, self.hard, self.progress))
 
 
@@ -153,8 +156,8 @@ class Spent:
     """The time that the earlier attempts of a run have used, in seconds.
 
     Attributes:
-        used: All of it.
-        idle: The part since the last progress.
+        used: The whole time.
+        idle: The part of the time since the last progress.
         extensions: Number of extensions.
         extended: Seconds of all extensions.
     """
@@ -166,7 +169,7 @@ class Spent:
 
     @classmethod
     def parse(cls, text: str) -> Spent:
-        """Read the stored numbers. If they can't be read, nothing counts as used, as in the scripts."""
+        """Return the times from the stored numbers. If the numbers can't be read, return 0 for each, as the scripts do."""
         numbers = text.split()
         readable = all(number.isdecimal() and len(number) <= _MOST_DIGITS for number in numbers)
         if len(numbers) != len(SPENT_NUMBERS) or not readable:

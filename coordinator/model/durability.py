@@ -1,4 +1,4 @@
-"""The durability of a namespace's writes: none, local, synced, managed or replicated(n). It is fixed with the namespace."""
+"""The durability of a namespace's writes: none, local, synced, managed or replicated(n). It is fixed at creation."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ MOST_REPLICAS = 9
 
 @cache
 def replicas_of(level: str) -> int:
-    """Return the number of replicas that must have a write before it counts."""
+    """Return the number of replicas that must confirm each write at this durability level."""
     found = re.fullmatch(r"replicated\((\d)\)", level)
     return int(found[1]) if found else 0
 
 
 def check_durability(level: str) -> str:
-    """Return the level if it is valid.
+    """Return the durability level if it is valid.
 
     Raises:
-        BadOption: If it is not a level.
+        BadOption: If the text is not a durability level.
     """
     if level not in LEVELS and not 1 <= replicas_of(level) <= MOST_REPLICAS:
         raise BadOption(

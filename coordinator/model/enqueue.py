@@ -14,12 +14,12 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Inputs(Generic[T_co]):
-    """The inputs of a run. `handler.inputs(…)` makes them; the type parameter is what the handler returns.
+    """The inputs of a run. `handler.inputs(…)` makes them. The type parameter is the type that the handler returns.
 
     Attributes:
         kind: The kind of the handler.
         values: The handler's arguments by name.
-        handler: The handler that made them, for tests.
+        handler: The handler that made the inputs, for tests.
     """
 
     kind: str
@@ -34,10 +34,10 @@ class HandlerOf(Protocol[T_co]):
 
     @property
     def read_result(self) -> Callable[[Any], Any] | None:
-        """The function that makes the annotated object of a stored result; None if the result is plain data."""
+        """The function that converts a stored result to the annotated object; None if the result is plain data."""
 
     def inputs(self, *args: Any, **kwargs: Any) -> Inputs[T_co]:
-        """Return the inputs of a run."""
+        """Return the inputs of a run, after checking them against the signature of the handler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,7 @@ class Options:
         at: When the run may be claimed.
         delay: Seconds until the run may be claimed; not together with `at`.
         expires: Seconds after which the run is cancelled if no worker has claimed it.
-        key: The idempotency key, 1 to 512 characters.
-        key_ttl: Seconds that the key is kept after the end of the run.
+        key_ttl: Seconds that the idempotency key is kept after the end of the run.
         retention: Seconds that the run is kept after its end.
         schema: The schema of the handler, 0 to 99.
         parent: The id of the run that enqueues this one.

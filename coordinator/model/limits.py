@@ -13,7 +13,7 @@ from typing import Final
 STRIKES: Final = 3  # losses without progress after which a run is dead
 SUSPECT_STRIKES: Final = (
     STRIKES - 1
-)  # with this many strikes, the next one is the last: the run must be alone in a process
+)  # with this number of strikes, the next one is the last: the run must be alone in a process
 BACKSTOP: Final = 100  # losses without progress after which a run is dead, even if other runs were to blame for them
 
 # ---- order: score = time of enqueueing in ms - priority * PRIORITY_STEP
@@ -27,12 +27,12 @@ DAY_MS: Final = 86_400_000
 WEEK_MS: Final = 7 * DAY_MS
 RETENTION_MS: Final = {"completed": DAY_MS, "failed": WEEK_MS, "cancelled": WEEK_MS, "dead": WEEK_MS}
 TOMBSTONE_MS: Final = (
-    60_000  # a client or worker may repeat its last call for this long, so the run or worker stays known
+    60_000  # a client or worker may repeat its last call for this time, so the server remembers the run or worker
 )
 MARK_MS: Final = 60_000  # the mark at the end of a trip that waits for replicas
 CHILDREN_MS: Final = 2 * WEEK_MS  # the set of a run's children, renewed by each child
 OWNERS_MS: Final = DAY_MS  # the list of owners of stand-alone checkpoints, renewed by each lease
-REMOVED_MS: Final = 600_000  # a removed schedule stays known, so that a late call does not bring it back
+REMOVED_MS: Final = 600_000  # the tombstone of a removed schedule, so that a late call does not restore the schedule
 
 # ---- lists that wake a client, a worker or a coordinator
 
@@ -53,8 +53,8 @@ OPERATIONS_KEPT: Final = 1_000  # and is recognised for longer while fewer sends
 
 # ---- fleets
 
-SEEN_MS: Final = 60_000  # a coordinator or supervisor that was not seen for this long is taken from its list
-ROLL_MS: Final = 3_600_000  # a roll is forgotten this long after its last progress
+SEEN_MS: Final = 60_000  # a coordinator or supervisor that was not seen for this time is removed from its list
+ROLL_MS: Final = 3_600_000  # a roll is removed this time after its last progress
 
 # ---- sizes
 

@@ -14,10 +14,10 @@ def name(text: str, what: str) -> str:
 
     Args:
         text: The name of a namespace, queue, kind or the like.
-        what: What it names, for the error message.
+        what: The thing that is named, for the error message.
 
     Raises:
-        BadName: If it is not 1 to 100 characters of A-Z a-z 0-9 _ . -
+        BadName: If the text is not 1 to 100 characters of A-Z a-z 0-9 _ . -
     """
     if str(text) != text or not _NAME.fullmatch(text):
         raise BadName(f"{what} {text!r} is not a valid name: use 1 to 100 characters of A-Z a-z 0-9 _ . -")
@@ -25,7 +25,7 @@ def name(text: str, what: str) -> str:
 
 
 def route(queue: str, kind: str, schema: int) -> str:
-    """Return the route of a run. Each route has a ready queue, and workers claim runs from the routes of their handlers."""
+    """Return the route of a run. Each route has a ready queue. Workers claim runs from the routes of their handlers."""
     return f"{queue}:{kind}@{schema}"
 
 

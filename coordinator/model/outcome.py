@@ -1,6 +1,6 @@
-"""How an attempt ended, and what becomes of its run.
+"""How an attempt ended, and the outcome for its run.
 
-`classify` is the one function that decides, however the attempt ended. It has no side effects.
+`classify` is the only function that decides the outcome. It has no side effects.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ Why = Literal["drain", "cancel", "deadline", "wait", "lost"]
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The handler returned a value."""
+    """The ending of a handler that returned a value."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The handler raised an exception.
+    """The ending of a handler that raised an exception.
 
     Attributes:
         error: The exception.
-        stop: True if the exception says that the attempt was stopped or cancelled. Then it is not a failure of the handler.
+        stop: True if the exception is a stop or a cancellation, which is not a failure of the handler.
     """
 
     error: BaseException
@@ -37,7 +37,7 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
-    """The attempt ended before the handler's first line."""
+    """The ending of an attempt that did not reach the handler's first line."""
 
     error: BaseException
 
@@ -49,24 +49,24 @@ Ending = Returned | Raised | NotStarted
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """The run completes with a value."""
+    """The outcome that completes the run with a value."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The run fails with an error."""
+    """The outcome that fails the run with an error."""
 
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
 class TryAgain:
-    """The run is retried.
+    """The outcome that retries the run after a delay.
 
     Attributes:
-        error: What the handler raised.
+        error: The error that the handler raised.
         delay: Seconds until the next attempt.
         from_start: Whether the next attempt starts without the checkpoint.
     """
@@ -78,11 +78,11 @@ class TryAgain:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The worker gives the run back.
+    """The outcome that releases the run, so that another worker continues it.
 
     Attributes:
-        stopping: Whether the worker was asked to stop: then the release costs the run nothing.
-        warning: For the log; may be empty.
+        stopping: Whether the worker was asked to stop. Then the release neither delays the run nor counts as a strike.
+        warning: A text for the log; may be empty.
     """
 
     stopping: bool
@@ -102,14 +102,14 @@ class Suspend:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """The handler could not be started."""
+    """The outcome of an attempt whose handler could not be started: the run is delayed."""
 
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """Nothing is written: the worker has lost the run, and another worker may have it."""
+    """The outcome that writes nothing: the worker has lost the run, and another worker may have it."""
 
 
 Outcome = Complete | Fail | TryAgain | Release | Suspend | Reject | Nothing
@@ -123,7 +123,7 @@ class Stop:
         why: The reason: drain, cancel, deadline, wait (the handler waits, and the run is suspended), or lost (the worker does not
             own the run any more).
         delivered: Whether the stop exception was raised in the handler.
-        error: The error with which a run fails that its deadline killed.
+        error: The error with which the run fails, if a deadline killed it.
     """
 
     why: Why
@@ -132,7 +132,7 @@ class Stop:
 
 
 def classify(ending: Ending, stop: Stop | None, retry: Retry, failures: int, age: float = 0.0) -> Outcome:
-    """Decide what becomes of the run after an attempt.
+    """Return the outcome for the run after an attempt.
 
     Args:
         ending: How the attempt ended.
@@ -163,7 +163,7 @@ def classify(ending: Ending, stop: Stop | None, retry: Retry, failures: int, age
 
 
 def _stopped(ending: Ending, stop: Stop) -> Outcome:
-    """Decide after a delivered stop. However the handler then ends, it counts as stopped."""
+    """Return the outcome after a delivered stop. Any later result or error of the handler counts as the stop."""
     if stop.why == "deadline":
         late = stop.error or TimeoutError("the run was stopped at its deadline")
         if not isinstance(ending, Returned):

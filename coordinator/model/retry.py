@@ -1,4 +1,4 @@
-"""Retry policies: whether and when a failed run is retried. They only decide; they keep no state and do not wait."""
+"""Retry policies: whether and when a failed run is retried. A policy only decides. It keeps no state and does not wait."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Retry:
 
         Args:
             failures: Failed attempts in a row, including this one.
-            error: What the handler raised.
+            error: The error that the handler raised.
             age: Seconds since the run was created.
         """
         later = asked_delay(error)
@@ -113,7 +113,10 @@ def _are_error_types(value: object) -> bool:
 
 
 def asked_delay(error: BaseException) -> float | None:
-    """Return the delay that a RetryLater asks for. A TaskGroup raises a group of them, of which the longest delay counts."""
+    """Return the delay that a RetryLater asks for; None for any other error.
+
+    For an exception group of RetryLater errors, which a TaskGroup raises, return the longest delay.
+    """
     if isinstance(error, RetryLater):
         return error.after
     if not isinstance(error, BaseExceptionGroup):
@@ -123,7 +126,7 @@ def asked_delay(error: BaseException) -> float | None:
 
 
 def _matches(error: BaseException, types: tuple[type[BaseException], ...]) -> bool:
-    """Return True if the error has one of the types. A group matches also if each of its errors does."""
+    """Return True if the error has one of the types, or is an exception group in which every error matches."""
     if isinstance(error, types):
         return True
     return isinstance(error, BaseExceptionGroup) and all(_matches(one, types) for one in error.exceptions)

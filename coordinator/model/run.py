@@ -33,7 +33,7 @@ class Status(StrEnum):
 ENDED = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.DEAD})
 _NOT_STARTED = (Status.QUEUED, Status.DELAYED, Status.WAITING)
 
-# (from, to) -> the scripts that may change the status so. None stands for a run that does not exist yet.
+# (from, to) -> the scripts that may make this move. None stands for a run that does not exist yet.
 MOVES: dict[tuple[Status | None, Status], frozenset[str]] = {
     (None, Status.QUEUED): frozenset({"enqueue", "fire"}),
     (None, Status.DELAYED): frozenset({"enqueue"}),
@@ -66,11 +66,11 @@ class Counters:
         recoveries: Times that the run lost its worker, in this life.
         strikes: Losses without progress since the last progress.
         failures: Failed attempts in a row without progress.
-        backoffs: Delays in a row, from which the next delay follows.
+        backoffs: Delays in a row, from which the next delay is computed.
         struck: The progress counter at the last strike.
         failed: The progress counter at the last failure.
-        score: Its place in the ready queue: time in ms - priority * 2^43.
-        created: When it was created, in Unix ms.
+        score: The run's score in the ready queue: time in ms - priority * 2^43.
+        created: When the run was created, in Unix ms.
     """
 
     life: int = 1
@@ -88,13 +88,13 @@ class Counters:
 
     @classmethod
     def parse(cls, text: str) -> Counters:
-        """Read the stored counters."""
+        """Return the counters from their stored text."""
         return cls(*map(int, text.split()))
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error as text: what a handler raised, or why a run is dead."""
+    """An error as text: the error that a handler raised, or the reason why a run is dead."""
 
     type: str
     message: str
@@ -115,19 +115,19 @@ class AttemptRecord:
     """An entry of a run's story: an attempt that ended without completing, or a revival.
 
     Attributes:
-        how: How it ended: released, stopped, retried, rejected, failed, recovered, forced; or revived.
+        how: How the attempt ended: released, stopped, retried, rejected, failed, recovered or forced; or "revived".
         life: The life of the run.
         attempt: The number of the attempt.
         started: When the attempt started.
         ended: When it ended.
         saved: When the last checkpoint before its end was saved; None if there was none.
         iteration: The handler's iteration in that checkpoint.
-        messages: The number of messages in it.
-        phases: The number of finished phases in it.
+        messages: The number of messages in that checkpoint.
+        phases: The number of finished phases in that checkpoint.
         worker: The worker that had the run.
         code: The version of that worker's code.
-        why: More about the end, in words; may be empty.
-        error: What the handler raised, if it raised.
+        why: The reason of the end, in words; may be empty.
+        error: The error that the handler raised, if it raised one.
     """
 
     how: str
@@ -175,13 +175,13 @@ class RunView:
         key: Its idempotency key.
         messages: The number of messages in its checkpoint.
         ended_by: The worker that completed it.
-        code: The version of the code of that worker, or of its owner.
+        code: The code version of the worker that completed the run, or of its owner.
         story: Its attempts that did not complete, oldest first.
         killed: The error with which its deadline killed it, in this life or the one before.
         used: Seconds of its own time that its finished attempts used.
         extensions: Number of extensions of its soft deadline.
         extended: Seconds of all extensions.
-        unreadable: What of it is damaged, in words; empty if nothing is.
+        unreadable: The damaged parts of the run, in words; empty if no part is damaged.
     """
 
     id: str

@@ -15,13 +15,13 @@ _RUN_ID = re.compile(r"[0-9a-hjkmnp-tv-z]{20}-(\d{2,4})")
 
 
 def _base32(number: int) -> str:
-    """Return a number of 50 bits as ten digits."""
+    """Return a number of 50 bits as ten base-32 digits."""
     two = _TWO
     return f"{two[number >> 40]}{two[number >> 30 & 1023]}{two[number >> 20 & 1023]}{two[number >> 10 & 1023]}{two[number & 1023]}"
 
 
 def ids_from(moment: float) -> str:
-    """Return the prefix at or after which every id sorts that is made from this moment (Unix time) on."""
+    """Return the smallest prefix of an id that is made at or after this moment (Unix time). All later ids sort after it."""
     return _base32(max(0, int(moment * 1000)))
 
 
@@ -42,7 +42,7 @@ class RunIds:
             partition: The partition of the run, with which its id ends.
         """
         if self._pid != os.getpid():
-            self.__init__()  # type: ignore[misc]  # a forked child must not make the ids of its parent
+            self.__init__()  # type: ignore[misc]  # a forked child must not make the same ids as its parent
         with self._lock:
             ms = max(self._ms, int(now * 1000))
             if ms > self._ms:
@@ -59,14 +59,14 @@ def id_from(ms: int, tail: int, partition: int) -> str:
 
     Args:
         ms: Unix time in milliseconds.
-        tail: Up to 50 bits that distinguish it from other runs of the same millisecond.
+        tail: Up to 50 bits that distinguish the run from other runs of the same millisecond.
         partition: The partition of the run.
     """
     return f"{_base32(ms)}{_base32(tail)}-{partition:02d}"
 
 
 def made_at(run_id: str) -> int:
-    """Return when an id was made, as Unix time in ms by its maker's clock; 0 if the text is not a run id."""
+    """Return the Unix time in ms at which an id was made, by the clock of its process; 0 if the text is not a run id."""
     if not is_run_id(run_id):
         return 0
     ms = 0

@@ -1,4 +1,4 @@
-"""The rules of a schedule and its fire times. Nothing here does I/O. A moment is a Unix time in whole milliseconds.
+"""The rules of a schedule and its fire times, without I/O. A moment is a Unix time in whole milliseconds.
 
 cronsim parses cron expressions and handles changes of daylight saving time as Debian's cron does. It works with zoneinfo, has no
 dependencies, and is maintained by a service that depends on it (Healthchecks). Only coordinators compute fire times.
@@ -33,9 +33,9 @@ _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
 
 class Overlap(StrEnum):
-    """What happens at a fire time while the run of the fire time before has not ended.
+    """What happens at a fire time if the run of the previous fire time has not ended.
 
-    SKIP creates no run, ALLOW creates one beside it, and CANCEL cancels the earlier run and creates one.
+    SKIP creates no run, ALLOW creates a second run, and CANCEL cancels the earlier run and creates a new one.
     """
 
     SKIP = "skip"
@@ -63,7 +63,7 @@ class Rules:
         every: An interval in seconds, counted from 1970, so that all coordinators compute the same fire times.
         tz: The time zone of the cron expression.
         jitter: The largest number of seconds by which a fire time is delayed.
-        overlap: What happens while the run before has not ended.
+        overlap: What happens if the previous run has not ended.
         catch_up: Which missed fire times are caught up with.
     """
 
@@ -122,7 +122,8 @@ class Rules:
     def newest(self, first: int, until: int, most: int) -> list[int]:
         """Return the newest fire times from `first` on and before `until`, at most `most`.
 
-        Fire times can only be computed forwards, so it starts a little before `until` and goes back further until it has enough.
+        Fire times can only be computed forwards. So the method starts a little before `until`, and repeats with an earlier start
+        until it has enough of them.
         """
         back = LATE_MS
         while True:
@@ -137,9 +138,9 @@ class Rules:
             back *= 4
 
     def due(self, name: str, time: int) -> int:
-        """Return when a fire time is acted on: later by a part of the jitter that follows from the schedule's name and the time.
+        """Return the moment at which a coordinator fires: the fire time plus a part of the jitter.
 
-        All coordinators compute the same moment.
+        The part is computed from the schedule's name and the fire time, so that all coordinators compute the same moment.
         """
         if not self.jitter:
             return time
@@ -152,10 +153,10 @@ class Rules:
         return 0 if ahead is None else round(ahead.total_seconds())
 
     def resume_after(self, moment: int, offset: int) -> int:
-        """Return the moment after which fire times count, if the last one was computed with `offset`.
+        """Return the moment after which fire times count, if the last fire time was computed with `offset`.
 
-        Two coordinators may have different versions of a time zone. Without this, a coordinator with another offset would fire
-        at the same wall-clock time again, an hour later.
+        Two coordinators may have different versions of a time zone. Without this correction, a coordinator with another offset
+        would fire at the same wall-clock time again, an hour later.
         """
         if offset == self.offset(moment):
             return moment
@@ -163,17 +164,17 @@ class Rules:
         return max(moment, round(wall.timestamp()) * 1000)
 
     def packed(self) -> bytes:
-        """Return the rules as they are state."""
+        """Return the rules in their stored form."""
         return encode([self.cron, self.every, self.tz, self.jitter, str(self.overlap), str(self.catch_up)], "rules")
 
 
 @lru_cache(10_000)
 def rules_from(packed: bytes) -> Rules:
-    """Read stored rules.
+    """Return the rules from their stored form.
 
     Raises:
-        BadOption: If they are not valid on this machine, for example because it does not know the time zone.
-        Unreadable: If they can't be read.
+        BadOption: If the rules are not valid on this machine, for example because it does not know the time zone.
+        Unreadable: If the stored rules can't be read.
     """
     try:
         cron, every, tz, jitter, overlap, catch_up = decode(packed, "rules")
@@ -187,7 +188,7 @@ def rules_from(packed: bytes) -> Rules:
 def rules_for(
     when: str | float | timedelta, tz: str = "UTC", jitter: float = 0.0, overlap: str = "skip", catch_up: str = "latest"
 ) -> Rules:
-    """Return the rules that a user gives.
+    """Return the rules for the arguments that a user gives.
 
     Args:
         when: A cron expression, text such as 'every 30s', a number of seconds, or a timedelta.
@@ -219,7 +220,7 @@ def zone(name: str) -> tzinfo:
     """Return a time zone by its name.
 
     Raises:
-        BadOption: If this machine does not know it.
+        BadOption: If this machine does not know the time zone.
     """
     if name == "UTC":
         return UTC
@@ -249,9 +250,9 @@ class ScheduleState:
     """How far a schedule has come.
 
     Attributes:
-        expected: The fire time that it waits for; None if none was computed yet.
-        offset: The offset of its time zone at that time, as the coordinator that computed it knows the zone.
-        after: The moment after which fire times count, if none was computed yet.
+        expected: The fire time that the schedule waits for; None if none was computed yet.
+        offset: The offset of the time zone at `expected`, as known to the coordinator that computed `expected`.
+        after: The moment after which fire times count, if no fire time was computed yet.
     """
 
     expected: int | None
@@ -266,8 +267,8 @@ class Firing:
     Attributes:
         expected: The fire time that the schedule waits for.
         at: The fire time of the run to create; None for a step without a run.
-        next: The fire time after that.
-        due: When `next` is acted on.
+        next: The fire time after `at`.
+        due: When a coordinator fires `next`.
         offset: The offset of the time zone at `next`.
     """
 
@@ -298,7 +299,7 @@ def firings(name: str, rules: Rules, state: ScheduleState, now: int) -> list[Fir
 
 
 def _missed(rules: Rules, first: int, since: int, until: int, punctual: bool) -> list[int]:
-    """Return the missed fire times that are caught up with: the first, and those after `since`."""
+    """Return the missed fire times for which runs are still created: the newest of `first` and of those after `since`."""
     if rules.catch_up is CatchUp.NONE or first >= until or (punctual and rules.catch_up is CatchUp.LATEST):
         return []
     most = MOST_MISSED if rules.catch_up is CatchUp.ALL else 1
@@ -316,7 +317,7 @@ def _steps(name: str, rules: Rules, expected: int | None, fired: list[int], foll
 
 
 def run_id(name: str, time: int, partition: int) -> str:
-    """Return the id of the run of a fire time. It is the same for every coordinator and every repetition."""
+    """Return the id of the run of a fire time. Every coordinator, and every repetition, computes the same id."""
     return id_from(time, int.from_bytes(_hash(name, 6)) & (2**47 - 1), partition)
 
 
@@ -346,8 +347,8 @@ class ScheduleView:
         next: The next fire time; None if it is paused or not computed yet.
         last: The id of its last run.
         fired: Number of runs that it has created.
-        skipped: Number of fire times that were skipped because the run before had not ended.
-        trouble: What keeps it from firing, in words; empty if nothing does.
+        skipped: Number of fire times that were skipped because the previous run had not ended.
+        trouble: The reason why the schedule cannot fire, in words; empty if it can.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The story of a run: how each attempt that did not complete ended, and what was saved by then.
+"""The story of a run: how each attempt that did not complete ended, and which parts of the run were saved by then.
 
 The scripts append to the story (see `append_story` in lua/shared/endings.lua) and limit its size. A run that completes at its first
 attempt has no story. The functions here read a story and describe it in words. They do no I/O.
@@ -36,19 +36,19 @@ WORDS = {
 
 
 def duration(entry: AttemptRecord) -> float:
-    """Return how long the attempt lasted, in seconds."""
+    """Return the duration of the attempt in seconds."""
     return (entry.ended - entry.started).total_seconds() if entry.started else 0.0
 
 
 def lost_work(entry: AttemptRecord) -> float:
-    """Return the seconds of work that have to be repeated, at most: what a lost attempt did after its last checkpoint."""
+    """Return the seconds of work that have to be repeated at most: the time of a lost attempt after its last checkpoint."""
     if entry.how not in ("recovered", "forced") or entry.started is None:
         return 0.0
     return max(0.0, (entry.ended - max(entry.started, entry.saved or entry.started)).total_seconds())
 
 
 def describe_end(entry: AttemptRecord) -> str:
-    """Describe how the attempt ended. A requested cancel or kill is named instead of how the handler then ended."""
+    """Return a description of how the attempt ended. A requested cancel or kill takes precedence over the handler's own end."""
     if entry.why == KILLED:
         return entry.error.message if entry.error else KILLED
     parts = ["stopped" if entry.why == CANCELLED else WORDS.get(entry.how, entry.how), entry.why]
@@ -58,14 +58,14 @@ def describe_end(entry: AttemptRecord) -> str:
 
 
 def describe_saved(entry: AttemptRecord) -> str:
-    """Describe what was saved by then and is not repeated; empty if nothing was."""
+    """Return a description of the parts that were saved at the end of the attempt; empty if nothing was saved."""
     counts = {"turn": entry.iteration, "phase": entry.phases, "message": entry.messages}
     said = ", ".join(f"{number} {what}{'' if number == 1 else 's'}" for what, number in counts.items() if number)
     return said or (STATE if entry.saved else "")
 
 
 def describe_story(view: RunView, span: Callable[[float], str]) -> Iterator[str]:
-    """Describe what happened to a run, attempt by attempt. A run without a story gets no lines.
+    """Yield lines that describe what happened to a run, attempt by attempt. A run without a story gets no lines.
 
     Of many attempts in a row that ended alike, only the first and the last are described.
 
@@ -144,7 +144,7 @@ def _current_attempt(view: RunView) -> AttemptRecord:
 
 
 def _waiting_times(view: RunView) -> Iterator[float]:
-    """Yield the seconds between two attempts in which the run had no owner, without the time between an end and a revival."""
+    """Yield the seconds between attempts in which the run had no owner. The time between an end and a revival does not count."""
     since: datetime | None = None
     for entry in view.story:
         if entry.how != "revived" and since is not None and entry.started is not None:
@@ -168,7 +168,7 @@ def brief(error: bytes) -> bytes:
 
 
 def read_story(story: bytes | None) -> tuple[AttemptRecord, ...]:
-    """Return the entries of a stored story, oldest first. Entries that can't be read are left out: a story is for people."""
+    """Return the entries of a stored story, oldest first. Leave out entries that can't be read, since a story is for people."""
     return tuple(entry for part in _netstrings(story or b"") if (entry := _entry(part)) is not None)
 
 
