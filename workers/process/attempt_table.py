@@ -9,7 +9,7 @@ from workers.liveness.lease import Lease
 
 
 class AttemptTable:
-    """The attempts whose runs this process holds: those that are performed, and those whose outcome is being recorded.
+    """The attempts whose runs this process holds: attempts whose handler runs, or whose outcome is being recorded.
 
     Attributes:
         attempts: The attempts by run id and token. The token alone is not enough: runs of one claim may share it.
@@ -28,7 +28,7 @@ class AttemptTable:
         return len(self.attempts)
 
     def all(self) -> list[Attempt]:
-        """Return all attempts, as a copy."""
+        """Return a list of all attempts. Changes of the table do not change the list."""
         return list(self.attempts.values())
 
     def by_id(self, id: str) -> Attempt | None:
@@ -42,8 +42,8 @@ class AttemptTable:
     def held(self, lease: Lease) -> list[tuple[str, str]]:
         """Return the ids and tokens of the runs that are held under a lease.
 
-        Runs whose outcome is being recorded are included. Otherwise the comparison with the server would take them for runs
-        that no attempt here knows. The heartbeat calls this from its own thread, so it works on a copy.
+        Runs whose outcome is being recorded are included. Otherwise the comparison with the server would report them as runs
+        without an attempt. The heartbeat calls this method from its own thread, so the method works on a copy.
         """
         return [attempt.key for attempt in self.of(lease)]
 

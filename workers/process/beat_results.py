@@ -1,4 +1,4 @@
-"""What the worker does with the answers to its heartbeats, and with the messages of its inbox."""
+"""Handle the server's answers to the worker's heartbeats, and the messages of the worker's inbox."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ logger = logging.getLogger(__name__)
 
 
 class BeatResults:
-    """React to heartbeats and to the inbox: cancel runs, drain, stop lost runs, and release runs that no attempt knows.
+    """Handle the results of heartbeats and the messages of the inbox.
+
+    Cancel runs, drain the worker, stop the attempts at lost runs, and release runs that have no attempt here.
 
     Args:
         wire: The connection to the server.
@@ -44,7 +46,7 @@ class BeatResults:
         self._membership, self._shutdown, self._tasks = membership, shutdown, tasks
 
     def handle(self, result: BeatResult) -> None:
-        """React to the answer to a heartbeat."""
+        """Carry out the requests in the server's answer to a heartbeat. If the server no longer knows the worker, join again."""
         lease, beat = result.lease, result.beat
         if lease.gone or (beat is None and self._membership.is_leaving(lease)):
             return
@@ -66,7 +68,7 @@ class BeatResults:
         self._tasks.spawn(self._send_notes(lease))
 
     def receive(self, message: str) -> None:
-        """React to a message of the inbox. Heartbeats bring the same requests, but later."""
+        """Carry out the request in a message of the inbox. Heartbeats bring the same requests, but later."""
         what, _, id = message.partition(" ")
         if what == "cancel":
             self._stops.cancel(id)
@@ -77,7 +79,7 @@ class BeatResults:
             self._drain()
 
     def _drain(self) -> None:
-        """Drain because an operator asked for it. A repeated request must not take away the grace."""
+        """Drain because an operator asked for it. A repeated request changes nothing, so that the handlers keep their grace."""
         if not self._shutdown.is_requested():
             logger.info("draining: requested by an operator")
             self._shutdown.request()
@@ -97,12 +99,12 @@ class BeatResults:
                 self._tasks.spawn(self._membership.release(lease, id, token))
 
     async def _send_notes(self, lease: Lease) -> None:
-        """Send the notes of handlers that no save has sent yet."""
+        """Send the handlers' notes that no save has brought to the server yet."""
         changed = [(a, a.note) for a in self._table.of(lease) if a.note is not a.note_sent]
         for attempt, note in changed:
             attempt.note_sent = note
         plans = (attempt_plans.note(lease.keys, a.id, a.token, packed_note(note)) for a, note in changed)
-        # All at the same time, so that they share a trip. A note that gets lost is sent with the next save, or with the outcome.
+        # All notes are sent at the same time, so that they share a trip. A lost note is sent with the next save or the outcome.
         sending = (drive_async(self._wire, plan, timeout=0) for plan in plans)
         answers = await asyncio.gather(*sending, return_exceptions=True)
         for (attempt, note), answer in zip(changed, answers, strict=True):

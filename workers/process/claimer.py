@@ -1,6 +1,6 @@
 """Claim runs of one partition.
 
-While the process has free slots, a claimer asks the server for runs. If no run is waiting, it listens to bells.
+While the process has free slots, a claimer asks the server for runs. If no run is waiting, the claimer listens to bells.
 
 An idle process saves a trip: its next claim waits at the server, behind the bell, and takes the first run as soon as the bell
 rings. Such a claim asks for one run only. If the machine is lost and the server does not notice, the waiting claim still takes a
@@ -31,7 +31,7 @@ LEFT_SECONDS = 0.1  # an outdated worker that left runs to newer workers asks ag
 
 
 class ClaimerHost(Protocol):
-    """What a claimer needs from its worker."""
+    """The methods that a claimer calls on its worker."""
 
     @property
     def outdated(self) -> bool:
@@ -51,7 +51,7 @@ class ClaimerHost(Protocol):
         ...
 
     def lose(self, lease: Lease) -> None:
-        """React to a lease that the server no longer knows."""
+        """Stop the runs of a lease that the server no longer knows, and join again."""
         ...
 
     def compare(self, lease: Lease) -> None:
@@ -96,14 +96,14 @@ class Claimer:
         return self._host.lease(self._partition)
 
     async def run(self) -> None:
-        """Claim until cancelled. A claim that is under way then continues: the caller has to wait for `asking`."""
+        """Claim runs until cancelled. A claim that is under way then continues: the caller has to wait for `asking`."""
         failing = waiting = False
         while not self.draining:
             try:
                 taken = await self._claim(probing=failing, waiting=waiting)
                 if failing:
-                    # The unanswered claim before may have taken runs. They are released now, before this worker claims more:
-                    # a suspect among them must not share a crash with other runs.
+                    # The previous claim, which got no answer, may have taken runs. They are released now, before this worker
+                    # claims more: a suspect among them must not share a crash with other runs.
                     self._host.compare(self._lease())
                 failing = False
                 waited, waiting = waiting, not waiting and taken == 0 and self._can_wait_there()
@@ -117,8 +117,8 @@ class Claimer:
                 failing, waiting = True, False
                 await self._clock.asleep(0.5)
             except Exception:
-                # An answer that cannot be read must not end the claims of the process. The comparison of held and owned runs
-                # releases the runs that came with it.
+                # The process must continue to claim after an answer that cannot be read. The runs in that answer are released
+                # after the next comparison of held and owned runs.
                 logger.exception("claim failed: its answer could not be processed")
                 waiting = False
                 await self._clock.asleep(0.5)
@@ -126,8 +126,8 @@ class Claimer:
     def _can_wait_there(self) -> bool:
         """Return True if the next claim may wait at the server.
 
-        The process must not hold any run, because a waiting claim could not be repeated when the process becomes empty. And no
-        replica may have to confirm the claim.
+        That is allowed only while the process holds no run, because a waiting claim could not be repeated when the process becomes
+        empty, and only in a namespace in which claims do not wait for replicas.
         """
         idle = not self._slots.held and self._ringing is None and bool(self._host.routes())
         return self._may_wait_there and idle and not self._host.outdated and not self._lease().keys.at.replicas
@@ -136,8 +136,8 @@ class Claimer:
         """Send one claim.
 
         Args:
-            probing: Ask for no run. After a failure this finds out whether the partition can be reached again, without
-                reserving slots that other partitions can use meanwhile.
+            probing: Ask for no run. After a failure, such a claim shows whether the partition can be reached again, and reserves
+                no slots that other partitions can use meanwhile.
             waiting: Let the claim wait at the server.
 
         Returns:
@@ -156,7 +156,7 @@ class Claimer:
         self.first_answer.set()
         if answer == "gone":
             self._host.lose(lease)
-            await self._clock.asleep(0.05)  # the worker joins again meanwhile
+            await self._clock.asleep(0.05)  # the worker is joining again
         elif answer == "expired":
             self._host.compare(lease)
             await self._clock.asleep(0.1)
@@ -165,10 +165,9 @@ class Claimer:
         return len(runs) if answer in ("ok", "suspect") and not probing else -1
 
     def recall(self) -> None:
-        """Give up a claim that waits at the server, because what it says about this worker is no longer true.
+        """Give up a claim that waits at the server, because its arguments no longer describe this worker.
 
-        A claim that has not been sent yet is not given up: it would keep its reserved slots, and it says what is true when it is
-        sent.
+        A claim that has not been sent yet is not given up, because its arguments are determined when it is sent.
         """
         if self._waits and self.asking is not None:
             self.asking.cancel()
@@ -176,7 +175,10 @@ class Claimer:
     async def _ask(
         self, lease: Lease, count: int, alone: bool, *, waiting: bool
     ) -> tuple[str, list[worker_plans.Claimed]]:
-        """Send one numbered claim. If it is not answered in time, the floor makes sure that it takes nothing when it arrives."""
+        """Send one numbered claim, and return the answer word and the runs.
+
+        If no answer arrives in time, the floor of the lease rises, so that the server refuses the claim if it arrives late.
+        """
         lease.number += 1
         number, routes, outdated = lease.number, self._host.routes(), self._host.outdated
         waiting = waiting and bool(routes) and not outdated  # both may have changed since the decision to wait
@@ -195,19 +197,19 @@ class Claimer:
         finally:
             self._waits = False
             lease.floor = number
-            if count:  # the claimed runs have taken their slots by now; the rest is free again
+            if count:  # the claimed runs have taken their slots by now; the other slots are free again
                 self._slots.give_back(count, alone=alone)
 
     async def _listen(self) -> None:
-        """Wait until a bell rings, the round is over, or the process becomes empty.
+        """Wait until a bell rings, the longest wait is over, or the process becomes empty.
 
-        An empty process may take runs that no other process may take.
+        The wait ends when the process becomes empty, because only an empty process may take suspects.
         """
         if self._ringing is None:
             bells = self._bells(self._lease(), self._host.routes())
             wait = self._bell.wait(bells, ROUND) if bells else self._clock.asleep(1.0)
             self._ringing = asyncio.get_running_loop().create_task(wait)
-        # The wait is not cancelled when the process becomes empty: a token that is on its way to it would be lost.
+        # The wait is not cancelled when the process becomes empty: a token of the bell that is on its way would be lost.
         waiting: set[asyncio.Task[Any]] = {self._ringing}
         emptied = asyncio.get_running_loop().create_task(self._slots.empty.wait())
         if self._slots.held:
@@ -222,7 +224,9 @@ class Claimer:
 
     def _bells(self, lease: Lease, routes: Sequence[str]) -> list[str]:
         bells = [lease.keys.bell(route) for route in routes]
-        if not self._slots.held:  # otherwise this process would take a token that an empty process waits for
+        if (
+            not self._slots.held
+        ):  # otherwise this process would take a token of the bell for which an empty process waits
             bells += [lease.keys.suspect_bell(route) for route in routes]
         return bells
 
@@ -237,7 +241,7 @@ class Claimer:
 
 
 class _Recalled(Exception):
-    """The worker gave up its own claim. This is not an error."""
+    """The signal that the worker gave up its own claim. It is not an error."""
 
 
 def _is_cancelled() -> bool:
@@ -246,7 +250,7 @@ def _is_cancelled() -> bool:
 
 
 class Inbox:
-    """Receive requests to this worker immediately: to cancel a run, or to drain. Heartbeats bring them too, but later.
+    """Receive requests to this worker immediately: to cancel a run, or to drain. Heartbeats bring the same requests later.
 
     Args:
         address: The server.

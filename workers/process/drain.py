@@ -66,7 +66,7 @@ class Drain:
         self._endings, self._membership, self._shutdown, self._tasks = endings, membership, shutdown, tasks
 
     async def run(self, claimers: Sequence[Claimer], listening: Sequence[asyncio.Task[Any]]) -> DrainResult:
-        """Drain the worker.
+        """Drain the worker, and return how the drain ended.
 
         Args:
             claimers: The claimers of all partitions.
@@ -91,7 +91,7 @@ class Drain:
         return await self._leave()
 
     async def _stop_claiming(self, claimers: Sequence[Claimer], listening: Sequence[asyncio.Task[Any]]) -> None:
-        """Close the bells before anything is released, and wait for claims: otherwise this worker would claim it again."""
+        """Close the bells and wait for the claims that are under way. Otherwise this worker would claim runs that it releases."""
         for claimer in claimers:
             claimer.draining = True
         await cancel_all(listening)
@@ -105,11 +105,11 @@ class Drain:
         await asyncio.gather(*(self._end_attempt(attempt) for attempt in self._table.all()))
 
     async def _end_attempt(self, attempt: Attempt) -> None:
-        """Wait for the handler, then cancel it, and release the run without the handler if it does not stop."""
+        """Wait for the handler until its grace is over, then cancel it. If it still does not stop, release the run without it."""
         task = attempt.task
         assert task is not None
         hurry = self._tasks.spawn(self._shutdown.wait_without_grace())
-        # Nothing that the handler of a lost run still does counts, and it has been asked to stop before.
+        # The handler of a lost run has been asked to stop before, and its result does not count.
         grace = 0.0 if attempt.lost else self._grace(attempt)
         await asyncio.wait({task, hurry}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
@@ -128,7 +128,7 @@ class Drain:
     async def _leave(self) -> DrainResult:
         leases = list(self._membership.leases.values())
         left = dict(zip(leases, await asyncio.gather(*map(self._membership.leave, leases)), strict=True))
-        # Where leaving succeeded, it released the runs whose outcome could not be recorded before.
+        # In partitions that the worker has left, `leave` has released the runs whose outcome could not be recorded.
         unrecorded = [attempt for attempt in self._endings.unrecorded if not left.get(attempt.lease, True)]
         left_to_recovery = [attempt.id for attempt in [*unrecorded, *self._table.all()]]
         for id in left_to_recovery:

@@ -1,4 +1,4 @@
-"""How attempts leave the worker."""
+"""Remove ended attempts from the worker."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Endings:
             return
         self._critic.forget(attempt)
         if not recorded and self._shutdown.is_requested():
-            # A worker that keeps running needs no list: its next comparison with the server releases the run.
+            # A worker that keeps running does not need this list: it releases the run after its next comparison with the server.
             self.unrecorded.append(attempt)
         if self._limit is not None and self._table.ended >= self._limit:
             self._shutdown.request()

@@ -1,4 +1,4 @@
-"""The worker's side of claiming: which runs it asks for, and what it does with the runs that a claim brings."""
+"""The worker's side of claiming: decide which runs to claim, and start the claimed runs."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ class Intake:
         claimer = Claimer(address, self._wire, self._slots, self._clock, partition, self, only=only)
         inbox = Inbox(address, self._clock, lambda: self.lease(partition), self._results.receive)
         self.claimers.append(claimer)
-        # Both are closed in any case: a bell that rings for them afterwards would wake no worker.
+        # The claimer and the inbox are closed in any case. Otherwise a bell would later spend its token on them.
         async with AsyncExitStack() as stack:
             stack.push_async_callback(inbox.close)
             stack.push_async_callback(claimer.close)
             await asyncio.gather(claimer.run(), inbox.run())
 
     def set_outdated(self, outdated: bool) -> None:
-        """Set whether there is newer code in the fleet. See Worker.outdated."""
+        """Set whether the fleet has newer code than this process. See Worker.outdated."""
         self._outdated = outdated
         if outdated:
             for claimer in self.claimers:
@@ -108,7 +108,7 @@ class Intake:
         return [route for route in routes if not self._health.is_suspended(kind_of(route), now)]
 
     def take(self, lease: Lease, runs: Sequence[Claimed]) -> None:
-        """Start the runs that a claim brought. Release those that this worker cannot perform."""
+        """Start the runs that a claim brought. Release the runs for which this worker has no handler."""
         handlers, mine = self._registry.handlers, []
         for claimed in runs:
             handler = handlers.get(kind_of(claimed.route))
@@ -120,7 +120,7 @@ class Intake:
         self._runner.start(lease, mine)
 
     def lose(self, lease: Lease) -> None:
-        """React to a lease that the server no longer knows."""
+        """Stop the runs of a lease that the server no longer knows, and join again."""
         self._membership.lose(lease)
 
     def compare(self, lease: Lease) -> None:
@@ -135,5 +135,5 @@ def all_routes(registry: Registry[Any], options: WorkerOptions) -> tuple[str, ..
 
 
 def kind_of(route: str) -> str:
-    """Return the kind of a route. A route that cannot be read gives a kind that no handler has."""
+    """Return the kind of a route; a text that is not a valid kind if the route cannot be read."""
     return route.partition(":")[2].rpartition("@")[0]

@@ -73,7 +73,7 @@ class Membership:
         return MappingProxyType(self._leases)
 
     def is_leaving(self, lease: Lease) -> bool:
-        """Return True if the worker gives up this lease itself. The server may then no longer know it."""
+        """Return True if the worker is leaving under this lease. The server may then no longer know the lease."""
         return lease in self._leaving
 
     # -- join
@@ -102,12 +102,12 @@ class Membership:
     async def _join(self, partition: int) -> None:
         """Register in a partition under a new worker id.
 
-        If the server answers that the new worker is gone, a supervisor has abandoned it meanwhile, and another id is tried.
+        If the server answers that the new worker is gone, a supervisor has abandoned the id meanwhile. Then join under another id.
         """
         mismatches = 0
         while True:
             lease = Lease(self._namespace.keys(partition), self._options.lease, self._clock)
-            # Announced before it exists: whatever becomes of this join, the supervisor can then abandon the worker.
+            # The id is announced before the join, so that the supervisor can abandon the worker even if this process dies now.
             self._announce(partition, lease.worker)
             plan = worker_plans.join(lease.keys, self._namespace.birth, self._describe(lease))
             answer = await drive_async(self._wire, plan, give_up=self._shutdown.is_requested)
@@ -153,7 +153,7 @@ class Membership:
         lease.lose()
         logger.warning("worker %s is gone: the server has taken its lease", lease.worker)
         self._stops.lease_lost(lease)
-        # A heartbeat that arrives after `leave` is also answered with gone. It must not bring the worker back.
+        # The server also answers a heartbeat that arrives after `leave` with gone. The worker must not join again then.
         if not self._shutdown.is_requested():
             self._tasks.spawn(self._join_again(lease.keys.partition))
 
@@ -161,7 +161,7 @@ class Membership:
         try:
             await self._join(partition)
         except CoordinatorError as error:
-            if not self._shutdown.is_requested():  # otherwise the join was given up because of the shutdown
+            if not self._shutdown.is_requested():  # otherwise the join was cancelled because of the shutdown
                 self._shutdown.fail(error)
 
     # -- leave
@@ -186,13 +186,13 @@ class Membership:
             while owned := await self._ask_to_leave(lease):
                 if refused.issuperset(owned) or self._clock.monotonic() > until:
                     logger.warning(
-                        "worker %s cannot leave: run %s and %d more could not be released",
+                        "worker %s cannot leave: run %s and %d more could not be released and wait until its lease expires",
                         lease.worker, owned[0][0], len(owned) - 1,
                     )  # fmt: skip
                     return False
                 answered = await asyncio.gather(*(self.release(lease, *one, timeout=LEAVE_SECONDS) for one in owned))
                 refused.update(one for one, was in zip(owned, answered, strict=True) if was)
-            # A token may have been pushed to a bell of this worker at the last moment: ring again for the other workers.
+            # A bell may have spent a token on this worker at the last moment, so the bells are rung again for other workers.
             await drive_async(self._wire, coordinator_plans.ring(lease.keys), timeout=LEAVE_SECONDS)
         except CoordinatorError as error:
             logger.warning("worker %s could not leave, and its lease has to expire: %s", lease.worker, error)
@@ -200,15 +200,17 @@ class Membership:
         return True
 
     async def _ask_to_leave(self, lease: Lease) -> list[tuple[str, str]]:
-        """Return the runs (id and token) that the worker still owns. An empty list means that it has left."""
+        """Ask the server to remove the worker. Return the runs (id and token) that it still owns; empty if it has left."""
         return await drive_async(self._wire, worker_plans.leave(lease.keys, lease.worker), timeout=LEAVE_SECONDS)
 
     async def release(self, lease: Lease, id: str, token: str, timeout: float | None = None) -> bool:
-        """Release a run that no attempt here performs. Return False if the server did not answer."""
+        """Release a run that has no attempt here. Return False if the server did not answer."""
         plan = attempt_plans.release(lease.keys, id, token, mode="stopping")
         try:
             await drive_async(self._wire, plan, timeout)
         except CoordinatorError as error:
-            logger.warning("run %s could not be released: %s", id, error)
+            logger.warning(
+                "run %s could not be released now; it waits for another try or for the end of the lease: %s", id, error
+            )
             return False
         return True

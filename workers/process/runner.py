@@ -29,7 +29,7 @@ TURNS_FOR_A_CLAIM = 10  # turns of the event loop from the answer of one claim u
 
 
 class Runner:
-    """Carry out attempts, from the claim to the recorded outcome. It observes its attempts.
+    """Carry out attempts, from the claim to the recorded outcome. The runner is the observer of its attempts.
 
     Args:
         options: The settings of the worker.
@@ -57,9 +57,9 @@ class Runner:
     ) -> None:
         self._slots, self._table, self._executor, self._recorder = slots, table, executor, recorder
         self._critic, self._endings, self._stops, self._shutdown = critic, endings, stops, shutdown
-        # Usually the slot of an ended handler is free while its outcome is being recorded. Not in two cases. A worker that ends
-        # after a number of runs must not claim another run before it knows the outcome. And a worker with one slot is empty
-        # between two runs, so that it can take a suspect although other runs are waiting.
+        # Usually the slot of an ended handler is free while its outcome is being recorded. There are two exceptions. A worker
+        # that ends after a number of runs must not claim another run before it knows the outcome. And a worker with one slot
+        # stays empty between two runs, so that it can take a suspect even while other runs are waiting.
         self._frees_slot_early = options.runs is None and options.concurrency > 1
 
     def start(self, lease: Lease, claims: Sequence[tuple[Claimed, Handler[..., Any]]]) -> None:
@@ -94,7 +94,7 @@ class Runner:
             recorded = await self._recorder.release_with_strike(attempt)
         finally:
             self._endings.finish(attempt, recorded=recorded)
-            # Only now: a handler that was left behind keeps its slot, because it keeps its thread.
+            # The slot is freed only now: a handler that was left behind keeps its slot, because it keeps its thread.
             self._slots.free_one(suspect=attempt.claimed.suspect, recorded=slot_is_free)
 
     # -- AttemptObserver
@@ -114,15 +114,15 @@ class Runner:
         return self._slots.free > 0 or self._slots.claiming
 
     def on_deadline(self, attempt: Attempt, error: DeadlineExceeded) -> None:
-        """Kill an attempt whose time is over."""
+        """Kill an attempt whose deadline has passed. Its run fails with this error."""
         self._stops.kill(attempt, error)
 
 
 def open_later(loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
     """Return a future that is done some turns of the event loop later.
 
-    The runs of a large claim wait for it. The next claim is then sent before they start, and the server looks for more runs while
-    these are performed. Without it, each of them would have its first turn before the next claim is sent.
+    The runs of a large claim wait for this future. So the next claim is sent before they start, and the server looks for more runs
+    while these are performed. Without the future, each of them would have its first turn before the next claim is sent.
     """
     gate, turns = loop.create_future(), itertools.count(1)
 

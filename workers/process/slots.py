@@ -73,7 +73,7 @@ class SlotTable:
         return count, only
 
     def give_back(self, count: int, *, alone: bool) -> None:
-        """End a reservation, with both values that `reserve` returned."""
+        """Free reserved slots. The arguments are the two values that `reserve` returned."""
         self._reserved -= count
         self._claims -= 1
         if alone:
@@ -87,7 +87,7 @@ class SlotTable:
         self.alone = self.alone or suspect
 
     def handler_ended(self) -> None:
-        """Free the slot of a handler that has ended. The process holds the run until `free_one`."""
+        """Free the slot of a handler that has ended. The process holds the run until `free_one` is called."""
         self._recording += 1
         self._changed.set()
 
@@ -107,7 +107,7 @@ class SlotTable:
         self._changed.set()
 
     def cleared(self) -> None:
-        """Allow other runs again: the suspect has made progress."""
+        """Allow other runs beside the suspect, because the suspect has made progress."""
         if self.alone:
             self.alone = False
             self._changed.set()

@@ -64,7 +64,7 @@ class Stops:
     # -- a cancel request
 
     def cancel(self, id: str) -> None:
-        """Stop a run because it was cancelled. A second later its task is cancelled too."""
+        """Ask the handler of a cancelled run to stop. If it has not stopped a second later, cancel its task."""
         attempt = self._table.by_id(id)
         if attempt is not None and attempt.stopping is None and not attempt.decided:
             attempt.request_stop("cancel")
@@ -73,13 +73,13 @@ class Stops:
     async def cancel_until_ended(self, attempt: Attempt, after: float, most: float = CLEAN_UP_SECONDS) -> None:
         """Cancel the task of a handler again and again.
 
-        Python 3.11 can swallow a cancellation, so it is repeated, but not so often that it interrupts the handler's clean-up.
-        A plain handler cannot be cancelled; it gets the same time to reach a cut.
+        Python 3.11 can swallow a cancellation, so the cancellation is repeated, but seldom enough to let the handler clean up.
+        A plain handler cannot be cancelled. It gets the same time to reach a cut.
 
         Args:
             attempt: The attempt.
             after: Seconds to wait before the first cancellation.
-            most: Seconds after which to stop trying.
+            most: Seconds after which this method gives up.
         """
         task = attempt.task
         assert task is not None
@@ -93,17 +93,19 @@ class Stops:
     # -- a deadline
 
     def kill(self, attempt: Attempt, error: DeadlineExceeded) -> None:
-        """Stop an attempt because its time is over. A second later its task is cancelled too."""
+        """Stop an attempt whose deadline has passed. If it has not stopped a second later, cancel its task.
+
+        The run fails with this error.
+        """
         logger.warning("run %s is killed: %s", attempt.id, error)
         attempt.request_kill(error)
         self._tasks.spawn(self._mark_killed(attempt, error))
         self._tasks.spawn(self._fail_if_it_does_not_stop(attempt))
 
     async def _mark_killed(self, attempt: Attempt, error: DeadlineExceeded) -> None:
-        """Write the kill on the run.
+        """Store the kill with the run, so that the run ends as failed even if this process dies before the handler has ended.
 
-        If this process dies before the handler has ended, the run then still ends as failed. The outcome of the attempt writes
-        the same error again.
+        The outcome of the attempt stores the same error again.
         """
         plan = attempt_plans.kill(attempt.lease.keys, attempt.id, attempt.token, failure(error))
         with contextlib.suppress(CoordinatorError):
@@ -118,7 +120,10 @@ class Stops:
         self._replace_process(attempt)
 
     def _replace_process(self, attempt: Attempt) -> None:
-        """Drain because of a handler that does not stop. It keeps its slot, and only the end of the process ends it."""
+        """Drain this process because of a handler that does not stop: only the end of the process ends the handler.
+
+        Without a supervisor that replaces the process, only log that the handler keeps its slot.
+        """
         self._report_stuck(attempt.id)
         if not self._supervised:
             logger.error("no supervisor replaces this process: the handler keeps its slot until it stops")
@@ -134,15 +139,18 @@ class Stops:
             self._tasks.spawn(self._release_lost(attempt))
 
     async def _release_lost(self, attempt: Attempt) -> None:
-        """Stop the handler, and try once to release the run with its newest state. The token decides whether that counts."""
+        """Stop the handler, and try once to release the run with its newest state.
+
+        The server accepts the release only if the token of the attempt still owns the run.
+        """
         if not attempt.decided:
             attempt.lose()
             await self._endings.end_without_handler(attempt, Release(stopping=True))
 
     def run_lost(self, attempt: Attempt) -> None:
-        """Stop an attempt whose run belongs to another owner, or has ended without it, for as long as its handler runs.
+        """Stop an attempt whose run belongs to another owner, or was ended by another process.
 
-        Heartbeats report the loss again and again. Further calls change nothing.
+        Heartbeats report the loss until the handler has ended. Further calls change nothing.
         """
         if attempt.key not in self._lost:
             self._lost.add(attempt.key)
@@ -152,7 +160,7 @@ class Stops:
         cancelling = self._tasks.spawn(self.cancel_until_ended(attempt, CANCEL_EVERY, math.inf))
         grace = attempt.handler.grace if attempt.handler.grace is not None else self._grace
         await asyncio.wait({cancelling}, timeout=max(grace, CANCEL_AFTER + CLEAN_UP_SECONDS))
-        # While the server cannot be reached, a drain would cost the other runs of this process their leases.
+        # While the server cannot be reached, a drain could not release the other runs of this process.
         while not cancelling.done() and attempt.lease.in_doubt and not attempt.lease.gone:
             await self._clock.asleep(CANCEL_AFTER)
         if not cancelling.done():
@@ -164,8 +172,8 @@ class Stops:
     async def watch_doubt(self, interval: float) -> None:
         """Stop attempts whose lease is in doubt, if their kind has on_lost_lease="stop". Run until cancelled.
 
-        An attempt whose handler has ended is not stopped: its token decides whether its outcome counts, and if the attempt were
-        stopped, the work would be repeated.
+        An attempt whose handler has ended is not stopped, because then its work would be repeated. The server decides by its token
+        whether the outcome counts.
 
         Args:
             interval: Seconds between two checks.
@@ -174,5 +182,7 @@ class Stops:
             await self._clock.asleep(interval)
             for attempt in self._table.all():
                 stops = attempt.handler.on_lost_lease == "stop" and not attempt.decided
-                if stops and attempt.lease.in_doubt and not attempt.lost:  # only once: each loss cancels the handler
+                if (
+                    stops and attempt.lease.in_doubt and not attempt.lost
+                ):  # only once, because each call cancels the handler
                     attempt.lose()

@@ -57,9 +57,9 @@ class Worker:
         drained: Whether the worker has drained, or was stopped before it served.
         has_left: Whether nothing of the worker is left on the server.
         left_to_recovery: The ids of runs that the worker could not release while it drained.
-        moved_at: Returns when the heartbeats last moved. The supervisor notices a stuck worker by it.
+        moved_at: Returns when the last heartbeat was sent. The supervisor uses this time to notice a stuck worker.
         on_refused: Is called with a kind that this process stops claiming because it could not start any of its runs.
-        on_stuck: Is called with the id of a run that is over for this process, but whose handler does not stop.
+        on_stuck: Is called with the id of a run that this process no longer performs, but whose handler does not stop.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Worker:
     def outdated(self) -> bool:
         """Whether there is newer code in the fleet.
 
-        An outdated worker leaves runs that were just released to newer workers for a moment.
+        For a second after a run was released, an outdated worker does not claim it, so that a newer worker can.
         """
         return self._outdated
 
@@ -148,7 +148,7 @@ class Worker:
             await wire.close()
 
     async def _enter(self, wire: AsyncWire) -> Namespace | None:
-        """Return the namespace, and wait for a server that cannot be reached yet. Return None if stopped meanwhile."""
+        """Wait until the server can be reached, and return the namespace; None if the worker was stopped meanwhile."""
         until = self.clock.monotonic() + self.options.settings.timeout
 
         def give_up() -> bool:
