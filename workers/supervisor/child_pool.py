@@ -1,8 +1,8 @@
 """The worker processes of one supervisor: a fixed number of child slots, each kept filled with one process.
 
-When a process ends, the supervisor abandons every worker id that it reported. So a crash costs milliseconds and not a lease.
-During a roll a child slot has two processes for a while: the current one, and its successor, which takes over the slot when the
-current one has drained or died.
+When a process ends, the supervisor abandons every worker id that it reported. So its runs are requeued within milliseconds, and not
+only after a lease. During a roll a child slot has two processes for a while: the current one, and its successor, which takes over
+the slot when the current one has drained or died.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ChildPool:
             self._stop_child(child)
 
     def describe_wait(self) -> str:
-        """Return what a stop without grace still waits for, and for how long at most."""
+        """Return a sentence that says for which processes a stop without grace still waits, and for how long at most."""
         pids = [str(child.pid) for child in self.children.values() if child.alive]
         if not pids:
             return "no worker process is left"
@@ -111,7 +111,7 @@ class ChildPool:
             if child is not None:
                 _log_end(child, _describe_restart(wait, backoff.failures), failing=wait > 0)
             elif wait:
-                logger.error("%s", _describe_restart(wait, backoff.failures))
+                logger.error("no worker process could be started for slot %d: next try in %.1f s", slot, wait)
             await self._wait_for_restart(slot, wait)
 
     def _failed_to_start(self, child: ChildProcess) -> bool:
@@ -119,27 +119,31 @@ class ChildPool:
         return failed_to_start(left=child.left, ready=child.ready, held_runs=child.held_runs, seconds=seconds)
 
     async def _wait_for_restart(self, slot: int, seconds: float) -> None:
-        """Wait before the next process of a slot. A successor, or a stop, ends the wait."""
+        """Wait before the next process of a slot is started. A successor, or a stop of the pool, ends the wait."""
         until = self.clock.monotonic() + seconds
         while self.clock.monotonic() < until and slot not in self._successors and not self.stopping.is_set():
             await self.sleep_unless_stopped(min(0.2, seconds))
 
     async def wait_until_empty(self) -> None:
-        """Return when all processes have ended and their runs are free."""
+        """Wait until all processes have ended and the server has taken their runs from them."""
         while self._supervisions:
             await asyncio.wait(self._supervisions)
 
     # -- a roll
 
     async def start_successor(self, slot: int) -> ChildProcess | None:
-        """Start the process that takes over a slot when the current one has ended. Return None if it can't be started."""
+        """Start the process that takes over a slot when the current process has ended.
+
+        Returns:
+            The new process, or None if it can't be started.
+        """
         child = await self.start_child(self.options)
         if child is not None:
             self._successors[slot] = child
         return child
 
     async def dismiss_successor(self, slot: int, child: ChildProcess) -> None:
-        """End a successor that does not work. If it has taken over the slot meanwhile, keep it: the slot has no other process."""
+        """End a successor that does not work. If it has taken over the slot already, keep it, as the slot has no other process."""
         if self._successors.get(slot) is not child:
             return
         del self._successors[slot]
@@ -158,7 +162,7 @@ class ChildPool:
             await old.wait_until_gone()
 
     def set_outdated(self, outdated: bool, *, started_before: float) -> None:
-        """Tell the processes that were started before a roll whether newer code than theirs is running."""
+        """Tell the processes that were started before this time whether the fleet has newer code than theirs."""
         for child in self.children.values():
             if child.started < started_before:
                 child.set_outdated(outdated)
@@ -166,7 +170,7 @@ class ChildPool:
     def drain_extras(self, *, started_before: float) -> None:
         """Drain the extra processes that were started before a roll.
 
-        They get no successor: their runs wait for an empty process, or for the next extra one.
+        Extra processes get no successor: their runs wait for an empty process, or for the next extra process.
         """
         for child in self.children.values():
             if child.extra and child.started < started_before:
@@ -175,7 +179,7 @@ class ChildPool:
     # -- a process from its start to its end
 
     async def run_extra(self) -> None:
-        """Start an extra process with one slot. It ends after one run."""
+        """Start an extra process that executes one run, and return when it has ended."""
         child = await self.start_child(replace(self.options, concurrency=1, runs=1))
         if child is not None:
             child.extra = True
@@ -183,10 +187,12 @@ class ChildPool:
             _log_end(child, "it was an extra process for one suspect run")
 
     async def start_child(self, options: WorkerOptions) -> ChildProcess | None:
-        """Start a process and supervise it. Return None if it can't be started."""
+        """Start a process, and supervise it in the background. Return the process, or None if it can't be started."""
         try:
             child = await spawn(self.registries, options, self.clock.monotonic())
-        except OSError as error:  # no memory, files or processes are left: that may pass
+        except (
+            OSError
+        ) as error:  # the machine has no memory, files or processes left now, so the supervisor tries again later
             logger.error("a worker process could not be started: %s", error)
             return None
         number = next(self._numbers)
@@ -199,13 +205,15 @@ class ChildPool:
         return child
 
     async def _supervise(self, number: int, child: ChildProcess) -> None:
-        """Watch a process until it has ended, then free its runs."""
+        """Watch a process until it has ended, then abandon the runs that it still holds."""
         try:
             await self._wait_for_exit(child)
         finally:
             del self.children[number]
             child.close()
-        is_last = self.stopping.is_set()  # otherwise it is replaced, and its end does not count for the exit code
+        is_last = (
+            self.stopping.is_set()
+        )  # otherwise the process is replaced, and its exit code does not count for the supervisor's
         await self._abandon_runs(child)
         if is_last:
             self.exit_codes.append(child.exit_code)
@@ -240,7 +248,7 @@ class ChildPool:
         child.lifecycle.record_exit()
 
     async def _abandon_runs(self, child: ChildProcess) -> None:
-        """Free all runs that a dead process may hold.
+        """Make the server requeue all runs that a dead process may hold.
 
         A process that reported the end of its drain holds no run. The exit code does not show whether it drained, because a
         handler may have chosen the exit code.
@@ -253,15 +261,18 @@ class ChildPool:
         child.held_runs = sum(result.taken for result in known)
         child.summary = describe_abandoned(known, unknown=len(results) - len(known))
         if child.lifecycle.state is ChildState.UNFINISHED and len(known) == len(results) and not child.held_runs:
-            child.lifecycle.record_empty()  # only the server's answer that nothing was left had not reached it
+            child.lifecycle.record_empty()  # the process had released its runs, but had not received the server's answer
 
     async def abandon(self, partition: int, worker: str, blame: str = "") -> Recovered | None:
-        """Free the runs of a worker whose process has ended. Return what became of them; None if the server did not answer.
+        """Make the server requeue the runs of a worker whose process has ended.
 
         Args:
             partition: the partition of the worker.
             worker: the worker id.
-            blame: the only run that gets a strike, or `nobody`. If it is empty, each run without progress gets one.
+            blame: the only run that gets a strike, or `nobody`. If it is empty, each run without progress gets a strike.
+
+        Returns:
+            The numbers of runs by their new status, or None if the server did not answer.
         """
         plan = coordinator_plans.abandon(self._namespace.keys(partition), worker, blame=blame, jitter=random.random())
         try:
@@ -272,7 +283,7 @@ class ChildPool:
 
 
 def describe_abandoned(results: Sequence[Recovered], *, unknown: int = 0) -> str:
-    """Return what became of abandoned runs, as in '2 runs requeued, 1 dead'."""
+    """Describe the new statuses of abandoned runs, as in '2 runs requeued, 1 dead', and return the text."""
     counts = {
         "requeued": sum(result.queued for result in results),
         "delayed": sum(result.delayed for result in results),
@@ -297,7 +308,7 @@ def _describe_restart(wait: float, failures: int) -> str:
 
 
 def _log_end(child: ChildProcess, then: str, *, failing: bool = False) -> None:
-    """Log that a worker process ended, what became of its runs, and what the supervisor does next."""
+    """Log that a worker process ended, the new statuses of its runs, and the next step of the supervisor (`then`)."""
     facts = "; ".join(fact for fact in (child.summary, then) if fact)
     workers = ",".join(sorted(worker for _, worker in child.worker_ids))
     level = logging.INFO if child.left else logging.ERROR if failing else logging.WARNING

@@ -4,9 +4,8 @@ Two pipes connect the supervisor with each worker process. On the report pipe, t
 supervisor must know; the program on the other side is `workers/program/child.py`. On the lifeline, the supervisor writes the
 options first and one-word commands later. When the supervisor dies, the lifeline closes and the process drains.
 
-A process writes the worker id under which it is about to join to the report pipe before it joins. So the supervisor knows every
-id whose runs it must abandon. The end of a process is its exit, not the end of its pipes: a process that a handler started may
-keep them open.
+Before a process joins, it writes its new worker id to the report pipe. So the supervisor knows every id whose runs it must abandon.
+A process has ended when it exits, and not when its pipes close: a process that a handler started may keep the pipes open.
 """
 
 from __future__ import annotations
@@ -41,13 +40,15 @@ class ChildProcess:
     worker_ids: set[tuple[int, str]] = field(default_factory=set)  # (partition, worker)
     grace: float = 0.0  # the longest grace of its handlers
     lifecycle: ChildLifecycle = field(default_factory=ChildLifecycle)
-    failure: str = ""  # why it could not start, in its own words
-    rejected_kinds: set[str] = field(default_factory=set)  # kinds of which no run could be started in it
+    failure: str = ""  # why the process could not start, as it reported
+    rejected_kinds: set[str] = field(default_factory=set)  # kinds of which the process could not start any run
     rejects_a_kind: asyncio.Event = field(default_factory=asyncio.Event)
-    stuck_runs: set[str] = field(default_factory=set)  # they are over, but their handlers do not stop
-    extra: bool = False  # it was started for one suspect run and has no child slot
-    held_runs: int = 0  # runs that were taken from it after its end
-    summary: str = ""  # what became of those runs, for the log
+    stuck_runs: set[str] = field(
+        default_factory=set
+    )  # runs that the process no longer performs, but whose handlers do not stop
+    extra: bool = False  # the process was started for one suspect run and has no child slot
+    held_runs: int = 0  # the number of runs that were taken from the process after its end
+    summary: str = ""  # the new statuses of those runs, in words, for the log
     heartbeat_at: float | None = None  # monotonic time of its last heartbeat, as its event loop reported it
     supervision: asyncio.Task[None] | None = None  # ends when the process has ended and its runs are free
     _unread: bytes = b""
@@ -59,15 +60,15 @@ class ChildProcess:
 
     @property
     def ready(self) -> bool:
-        """Whether the server has answered its first claim."""
+        """Whether the server has answered the first claim of the process."""
         return self.lifecycle.became_ready.is_set()
 
     @property
     def left(self) -> bool:
-        """Whether it drained and held no run any more."""
+        """Whether the process drained and held no run any more."""
         return self.lifecycle.state is ChildState.LEFT
 
-    # -- what it reports
+    # -- reports of the process
 
     def read_reports(self) -> bool:
         """Process the lines that the process has written. Return False at the end of the pipe."""
@@ -110,37 +111,37 @@ class ChildProcess:
             case _:
                 logger.warning("worker process %d sent an unknown report: %r", self.pid, line[:100])
 
-    # -- what the supervisor asks it
+    # -- requests of the supervisor
 
     def drain(self) -> None:
         """Ask the process to end. A second call does nothing.
 
-        The order is a line on the lifeline, because a signal may come from anywhere. The signal ends a process that is still
-        starting and does not read the lifeline yet; a process that works ignores it.
+        The supervisor writes a line to the lifeline, and also sends SIGTERM. The signal ends a process that is still starting and
+        does not read the lifeline yet. A process that has started ignores SIGTERM, because other programs may send it too.
         """
         if self.lifecycle.request_drain():
             self._send_command("drain")
             self.send_signal(signal.SIGTERM)
 
     def hurry(self) -> None:
-        """Ask the process to end without grace, also if it drains already.
+        """Ask the process to end without grace, even if it drains already.
 
-        This is a line on the lifeline and not a second signal: a signal that arrives before the first one was handled is lost,
-        and a handler with a long grace would then keep the process until the supervisor kills it.
+        The request is a line on the lifeline and not a second signal. A signal that arrives before the first one was handled is
+        lost, and a handler with a long grace would then keep the process until the supervisor kills it.
         """
         self.drain()
         if self.lifecycle.request_hurry():
             self._send_command("hurry")
 
     def set_outdated(self, outdated: bool) -> None:
-        """Tell the process whether newer code than its own is running.
+        """Tell the process whether the fleet has newer code than the process.
 
-        An outdated process leaves runs that were released within the last second to other processes.
+        An outdated process does not claim runs that were released within the last second.
         """
         self._send_command("outdated" if outdated else "current")
 
     def _send_command(self, word: str) -> None:
-        with contextlib.suppress(OSError):  # it has ended, or reads nothing: then it claims nothing either
+        with contextlib.suppress(OSError):  # the process has ended, or reads no commands; then it claims no runs either
             os.write(self.lifeline, f"{word}\n".encode())
 
     def send_signal(self, number: signal.Signals) -> None:
@@ -149,17 +150,21 @@ class ChildProcess:
             self.process.send_signal(number)
 
     async def wait_until_overdue(self, grace: float, exit_timeout: float, clock: Clock) -> None:
-        """Return when the process was asked to end and has had its grace and `exit_timeout` seconds to do it."""
+        """Wait until the process was asked to end and its grace and `exit_timeout` seconds have passed."""
         await self.lifecycle.drain_requested.wait()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(grace, self.grace)):
                 await self.lifecycle.hurry_requested.wait()
         await clock.asleep(exit_timeout)
 
-    # -- how it ended
+    # -- the end of the process
 
     async def wait_until_gone(self) -> None:
-        """Return when the process has ended and its runs are free. Raise the error if its supervision failed."""
+        """Wait until the process has ended and its runs are free.
+
+        Raises:
+            Exception: The error with which the supervision of the process failed.
+        """
         assert self.supervision is not None
         await asyncio.wait({self.supervision})
         self.supervision.result()
@@ -171,7 +176,7 @@ class ChildProcess:
 
     @property
     def ending(self) -> str:
-        """How the process ended, for people: as in 'drained', 'died (SIGKILL)' or 'died (exit code 3)'."""
+        """A description of how the process ended, as in 'drained', 'died (SIGKILL)' or 'died (exit code 3)'."""
         code = self.process.returncode or 0
         names = {int(number): number.name for number in signal.Signals}
         cause = names.get(-code, f"signal {-code}") if code < 0 else f"exit code {code}"
@@ -185,7 +190,7 @@ class ChildProcess:
 
     @property
     def exit_code(self) -> int:
-        """What it adds to the exit code of the supervisor: 0 if it left in order, or was stopped before it had started."""
+        """The exit code of the process as the supervisor counts it: 0 if the process drained, or was stopped before it started."""
         code = self.process.returncode or 0
         if (self.left and code == 0) or (code == -signal.SIGTERM and not self.worker_ids):
             return 0
@@ -234,14 +239,14 @@ async def spawn(registries: Sequence[str], options: WorkerOptions, now: float) -
         "logs": _logging_options(),
         "sends_drain": True,  # so that the process ignores a SIGTERM that this supervisor did not send
     }
-    with contextlib.suppress(BrokenPipeError):  # it has ended already; its supervision sees that
+    with contextlib.suppress(BrokenPipeError):  # the process has ended already, which `_supervise` notices
         os.write(lifeline, json.dumps(order).encode() + b"\n")
     os.set_blocking(lifeline, False)
     return ChildProcess(process, lifeline, reports, now)
 
 
 def _logging_options() -> dict[str, object]:
-    """Return how the worker processes log: as the supervisor does."""
+    """Return the logging options of the worker processes. They are the same as those of the supervisor."""
     root = logging.getLogger()
     formatters = [handler.formatter for handler in root.handlers]
     return {

@@ -15,7 +15,7 @@ NOBODY = "nobody"  # what `abandon` takes as `blame` when no run gets a strike
 
 
 class ChildState(Enum):
-    """Where a worker process is in its life. The last four are final: how it ended."""
+    """The state of a worker process. The last four states are final and say how the process ended."""
 
     STARTING = "starting"  # it imports the handlers, opens their resources and joins
     READY = "ready"  # the server has answered its first claim
@@ -28,7 +28,7 @@ class ChildState(Enum):
 
 
 class ChildEvent(Enum):
-    """What happens to a worker process."""
+    """The events that change the state of a worker process."""
 
     BECAME_READY = "became ready"
     DRAIN_REQUESTED = "drain requested"
@@ -68,8 +68,8 @@ def next_state(state: ChildState, event: ChildEvent) -> ChildState:
 class ChildLifecycle:
     """The current state of one worker process, with events for tasks that wait for a change.
 
-    A process may become ready, or be asked to drain, when its state has already moved past that. The three `asyncio.Event`s
-    remember this.
+    A process may report that it is ready, or be asked to drain, when its state has already moved past that. The three
+    `asyncio.Event`s remember such events.
     """
 
     def __init__(self) -> None:
@@ -85,25 +85,25 @@ class ChildLifecycle:
         self._apply(ChildEvent.BECAME_READY)
 
     def request_drain(self) -> bool:
-        """Record that the supervisor asks the process to end. Return False if it had already asked."""
+        """Record that the supervisor asks the process to end. Return False if the supervisor had already asked."""
         first = not self.drain_requested.is_set()
         self.drain_requested.set()
         self._apply(ChildEvent.DRAIN_REQUESTED)
         return first
 
     def request_hurry(self) -> bool:
-        """Record that the supervisor asks the process to end without grace. Return False if it had already asked."""
+        """Record that the supervisor asks the process to end without grace. Return False if the supervisor had already asked."""
         first = not self.hurry_requested.is_set()
         self.hurry_requested.set()
         self._apply(ChildEvent.HURRY_REQUESTED)
         return first
 
     def record_left(self) -> None:
-        """Record that the process said that it holds no run any more."""
+        """Record the report of the process that it has drained and holds no run any more."""
         self._apply(ChildEvent.SAID_LEFT)
 
     def record_unfinished(self) -> None:
-        """Record that the process said that it drained and may still hold runs."""
+        """Record the report of the process that it has drained and may still hold runs."""
         self._apply(ChildEvent.SAID_UNFINISHED)
 
     def record_overdue_kill(self) -> None:
@@ -120,12 +120,12 @@ class ChildLifecycle:
         self._apply(ChildEvent.EXITED)
 
     def record_empty(self) -> None:
-        """Record that the server found no run of a process that could not say so itself."""
+        """Record that the server has no run of the process, although the process did not report that it drained."""
         self._apply(ChildEvent.FOUND_EMPTY)
 
     @property
     def blame(self) -> str:
-        """The only run that gets a strike for the end of the process; `nobody`; or empty if every run that it held does."""
+        """The only run that gets a strike for the end of the process; `nobody`; or empty if each of its runs gets one."""
         match self.state:
             case ChildState.LEFT | ChildState.UNFINISHED:
                 return NOBODY

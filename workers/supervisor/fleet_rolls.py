@@ -1,7 +1,7 @@
-"""The part of one supervisor in the rolls of its fleet: it registers itself, and rolls its pool when a roll is requested.
+"""The part of one supervisor in the rolls of its fleet: register the supervisor, and roll its pool when a roll is requested.
 
-A requested roll is stored on the server; the message in the supervisor's inbox only tells it to look now. A lock over all hosts of
-the fleet makes the supervisors roll one after the other.
+A requested roll is stored on the server. The message in the supervisor's inbox only makes the supervisor check immediately. A lock
+over all hosts of the fleet makes the supervisors roll one after the other.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class RollParticipant:
             await drive_async(self._wire, plan, timeout=1.0)
 
     async def roll(self, at_once: int = 1) -> RollResult:
-        """Replace all processes of this supervisor, when no other supervisor of the fleet is rolling.
+        """Replace all processes of this supervisor, as soon as no other supervisor of the fleet is rolling.
 
-        A roll that is requested during another one follows it, because the code may have changed meanwhile.
+        A roll that is requested during another roll starts after it, because the code may have changed meanwhile.
         """
         return await self._roll(at_once, None)
 
@@ -72,14 +72,14 @@ class RollParticipant:
         order = await drive_async(self._wire, plan, ROLL_POLL_SECONDS)
         if order is not None and order.part.state == "waiting" and order.roll != self._latest_order:
             self._latest_order = order.roll
-            # The processes are outdated from now on, also while other supervisors have their turn.
+            # The processes count as outdated from now on, even while this supervisor waits for its turn.
             self._pool.set_outdated(True, started_before=self._pool.clock.monotonic())
             task = asyncio.create_task(self._carry_out(order))
             self._rolls.add(task)
             task.add_done_callback(self._rolls.discard)
 
     async def _wait_for_inbox(self, bell: AsyncBell) -> None:
-        """Return when a message arrives, when it is time to check again, or when the pool is stopped."""
+        """Wait until a message arrives, until it is time to check again, or until the pool is stopped."""
         waiting = asyncio.create_task(bell.wait([self._keys.inbox(self.supervisor)], ROLL_POLL_SECONDS))
         stopping = asyncio.create_task(self._pool.stopping.wait())
         try:
@@ -109,7 +109,11 @@ class RollParticipant:
             await self._pool.sleep_unless_stopped(1.0)
 
     async def _report(self, roll: str, part: RollPart) -> bool | None:
-        """Store how far this supervisor is. Return whether the roll still includes it; None if the server did not answer."""
+        """Store the progress of this supervisor in a roll.
+
+        Returns:
+            True if the roll still includes this supervisor, False if not, None if the server did not answer.
+        """
         plan = fleet_plans.report_part(self._keys, self._fleet, roll, self.supervisor, part)
         try:
             return await drive_async(self._wire, plan, give_up=self._pool.stopping.is_set)
@@ -120,7 +124,12 @@ class RollParticipant:
     # -- one roll
 
     async def _roll(self, at_once: int, order: str | None) -> RollResult:
-        """Roll the pool; `order` is the id of the requested roll, or None for a roll of this supervisor alone."""
+        """Roll the pool, and return the result.
+
+        Args:
+            at_once: The number of processes to replace at the same time.
+            order: The id of the requested roll, or None for a roll of this supervisor alone.
+        """
         async with self._one_at_a_time:
             so_far = RollResult(0, self._pool.options.processes)
             lock = RollLock(self._pool, self._wire, self._keys, f"roll:{self._fleet}", self.supervisor)
@@ -157,4 +166,4 @@ class RollParticipant:
 
 
 class _Withdrawn(Exception):
-    """The requested roll does not include this supervisor any more."""
+    """The signal that the requested roll does not include this supervisor any more."""

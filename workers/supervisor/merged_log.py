@@ -1,7 +1,7 @@
 """One log of several processes in one terminal, for `workers dev`: each line is whole and starts with the name of its process.
 
-The processes write into pipes, so that the output of `print` in handlers is named too, and lines do not mix. JSON lines get no
-name in front: they would not be JSON any more.
+The processes write into pipes, so that lines from `print` in handlers get a name too, and lines of different processes do not mix.
+JSON lines get no name in front, because they would not be JSON any more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LONGEST_LINE = 1 << 16  # a longer line is shown in pieces
 
 
 class MergedLog(logging.Handler):
-    """The root logger's handler: shows the log of this process, and what other processes write into its pipes.
+    """The root logger's handler. It shows the log of this process and the output of the worker processes.
 
     Args:
         stream: where the lines go.
@@ -43,7 +43,7 @@ class MergedLog(logging.Handler):
     def show(self, name: str, text: str) -> None:
         """Write all lines of a text together, each with a name in front."""
         prefix = self._prefix(name) if self._named else ""
-        # When the terminal is closed, the program continues: it learns of that by a signal.
+        # An error of a closed terminal is ignored here, because the program receives a signal for it.
         with self.lock or contextlib.nullcontext(), contextlib.suppress(OSError):
             self._stream.write("".join(f"{prefix}{line}\n" for line in text.split("\n")))
             self._stream.flush()
@@ -58,7 +58,7 @@ class MergedLog(logging.Handler):
     def open_pipe(self) -> int:
         """Open a pipe for the output of the next worker process and return its writing end.
 
-        The caller closes it as soon as the process has inherited it.
+        The caller closes the writing end as soon as the process has inherited it.
         """
         self._count += 1
         reading, writing = os.pipe()
@@ -74,7 +74,7 @@ class MergedLog(logging.Handler):
             os.close(pipe.reading)
 
     def read_all(self) -> None:
-        """Show what is left in the pipes. It does not wait for their end: processes that a handler started may keep them open."""
+        """Show the output that is left in the pipes, without waiting: processes that a handler started may keep them open."""
         for pipe in list(self._pipes.values()):
             pipe.read()
             pipe.show_rest()
@@ -112,9 +112,9 @@ class _OutputPipe:
 
 
 def open_output_pipe() -> int | None:
-    """Open a pipe to the merged log of this process for the next worker process. Return None if there is no merged log.
+    """Open a pipe to the merged log of this process for the next worker process, and return its writing end.
 
-    Without one, the worker process writes to the same output as this process.
+    Return None if there is no merged log. The worker process then writes to the same output as this process.
     """
     for handler in logging.getLogger().handlers:
         if isinstance(handler, MergedLog):

@@ -21,7 +21,7 @@ OBSERVED_SECONDS = (
 
 @dataclass(frozen=True, slots=True)
 class RollResult:
-    """How many processes were replaced, and the problem that stopped the roll, if any."""
+    """The number of processes that were replaced, and the problem that stopped the roll, if any."""
 
     replaced: int
     total: int
@@ -72,10 +72,14 @@ async def _replace_batch(
 
 
 async def _replace(pool: ChildPool, slot: int, began: float, start_timeout: float) -> tuple[bool, str]:
-    """Replace the process of a slot. Return whether it was replaced, and the problem, if any."""
+    """Replace the process of a slot.
+
+    Returns:
+        True if the process was replaced, and the problem; empty if there was none.
+    """
     current = pool.current.get(slot)
     if current is not None and current.started >= began:
-        successor = current  # its predecessor died during the roll, so it has the new code already
+        successor = current  # the previous process died during the roll, so the current one has the new code already
     elif (new := await pool.start_successor(slot)) is None:
         return False, "no new process could be started"
     else:
@@ -88,7 +92,7 @@ async def _replace(pool: ChildPool, slot: int, began: float, start_timeout: floa
 
 
 async def _wait_until_ready(pool: ChildPool, child: ChildProcess, start_timeout: float) -> str:
-    """Wait until a new process is ready. Return the problem, if any."""
+    """Wait until a new process is ready. Return the problem, or an empty text if the process is ready."""
     assert child.supervision is not None
     ready = asyncio.create_task(child.lifecycle.became_ready.wait())
     try:
@@ -103,7 +107,7 @@ async def _wait_until_ready(pool: ChildPool, child: ChildProcess, start_timeout:
 
 
 async def _observe(pool: ChildPool, child: ChildProcess, began: float) -> str:
-    """Observe a process for a moment after it has taken over a slot. Return the problem, if any.
+    """Observe a process for a moment after it has taken over a slot. Return the problem, or an empty text if there is none.
 
     The other new processes of this roll are observed too, because the runs that the old process released may have gone to them.
     """

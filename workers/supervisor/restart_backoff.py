@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 
 LONGEST_WAIT = 30.0
-WORKED_SECONDS = 10.0  # a process that lived for this long has done real work
+WORKED_SECONDS = 10.0  # a process that lived for this time counts as started
 FREE_RESTARTS = 2
 
 
@@ -39,10 +39,10 @@ def failed_to_start(*, left: bool, ready: bool, held_runs: int, seconds: float) 
     A run that crashes its process gets a strike each time and is dead after the third one, so such crashes need no wait.
 
     Args:
-        left: the process drained and held no run any more.
-        ready: the server had answered its first claim.
-        held_runs: runs that it held when it ended.
-        seconds: how long it lived.
+        left: whether the process drained and held no run any more.
+        ready: whether the server had answered the first claim of the process.
+        held_runs: the number of runs that the process held when it ended.
+        seconds: how long the process lived.
     """
     if left:
         return False

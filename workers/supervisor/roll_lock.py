@@ -25,7 +25,7 @@ class RollLock:
         self._renewing: asyncio.Task[None] | None = None
 
     async def acquire(self) -> None:
-        """Wait for the lock. If it was lost meanwhile, as in an outage, wait for it again.
+        """Wait for the lock. If the lock was lost, as in an outage, wait for it again.
 
         Raises:
             Unreachable: the pool was stopped while the supervisor waited.

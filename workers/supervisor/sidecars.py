@@ -1,7 +1,7 @@
-"""What may run in the process of a supervisor beside the supervisor itself: a health endpoint and a coordinator.
+"""The sidecars of a supervisor: a health endpoint and a coordinator that run in the supervisor's process.
 
-The coordinator shares the event loop of the supervisor: it ticks once a second and holds no run, and a process of its own would
-need a supervisor too. It is stopped last, when the workers have released all their runs. If it fails, it is started again.
+The coordinator shares the event loop of the supervisor, because it needs little time, and a process of its own would need a
+supervisor too. The coordinator is stopped last, when the workers have released all their runs. If it fails, it is started again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NO_SIDECARS = SidecarOptions()
 
 @contextlib.asynccontextmanager
 async def run_sidecars(supervisor: Supervisor, options: SidecarOptions) -> AsyncGenerator[None, None]:
-    """Run the sidecars while the context is open. Enter it before the supervisor starts, leave it when it has ended."""
+    """Run the sidecars while the context is open. Enter the context before the supervisor starts, leave it when it has ended."""
     settings, clock = supervisor.options.settings, supervisor.clock
     coordinator = EmbeddedCoordinator(settings, clock) if options.coordinator else None
 
@@ -52,10 +52,11 @@ async def run_sidecars(supervisor: Supervisor, options: SidecarOptions) -> Async
 
 
 def supervisor_health(supervisor: Supervisor) -> Health:
-    """Return what speaks against a supervisor being live and ready.
+    """Return the reasons why a supervisor is not live or not ready.
 
-    It is live while no worker process has been without a heartbeat for a lease: by then the supervisor should have replaced such
-    a process. It is ready when all worker processes are and no handler is left that does not stop, until it is stopped.
+    The supervisor is not live if a worker process has had no heartbeat for a lease, because the supervisor should have replaced the
+    process by then. The supervisor is not ready while a worker process is not ready or is being replaced because of a handler that
+    does not stop, and while it drains.
     """
     now, limit = supervisor.clock.monotonic(), supervisor.options.lease
     children = list(supervisor.children.values())
@@ -85,7 +86,7 @@ class EmbeddedCoordinator:
         self._stopping = asyncio.Event()
 
     def health(self) -> Health:
-        """Return what speaks against the coordinator being live and ready."""
+        """Return the reasons why the coordinator is not live or not ready."""
         return self._coordinator.health()
 
     @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""A supervisor as a process: run it until a signal stops it."""
+"""Run a supervisor as a process, until a signal stops it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from workers.supervisor.supervisor import Supervisor
 
 
 def serve(registries: Sequence[str], options: WorkerOptions, sidecars: SidecarOptions = NO_SIDECARS) -> int:
-    """Run a supervisor until it is stopped. TERM and INT drain, a second one skips the grace. HUP rolls.
+    """Run a supervisor until it is stopped. SIGTERM and SIGINT drain, a second one skips the grace. SIGHUP rolls.
 
     Args:
         registries: where the handlers are, each as MODULE:REGISTRY.
         options: the options of each worker.
-        sidecars: what else runs in the process of the supervisor.
+        sidecars: the health endpoint and the coordinator to run in the process of the supervisor.
 
     Returns:
         The exit code.

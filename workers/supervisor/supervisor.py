@@ -73,7 +73,7 @@ class Supervisor:
         """Keep the worker processes running until the supervisor is stopped.
 
         Returns:
-            The highest exit code of the processes that were running when it was stopped.
+            The highest exit code of the processes that were running when the supervisor was stopped.
         """
         settings = self.options.settings
         self._wire = AsyncWire(settings.address, settings.timeout)
@@ -120,7 +120,7 @@ class Supervisor:
         return await self._roll_participant.roll(at_once)
 
     def roll_soon(self) -> None:
-        """Start a roll in the background. Any number of calls during a roll add one more roll."""
+        """Start a roll in the background. If a roll is under way, any number of further calls add one more roll after it."""
         if len(self._rolls) < 2:
             rolling = asyncio.create_task(self.roll())
             self._rolls.add(rolling)
@@ -171,9 +171,9 @@ class Supervisor:
             task.result()
 
     async def _abandon_dead_workers(self) -> None:
-        """Free the runs of worker processes of this host that have provably ended, as after a kill of a whole fleet.
+        """Make the server requeue the runs of worker processes of this host that have provably ended.
 
-        Without this, their runs would wait until their leases expire.
+        Such processes exist after a kill of a whole fleet. Without this method, their runs would wait until their leases expire.
         """
         here = own_mark()
         try:
