@@ -10,10 +10,10 @@ from __future__ import annotations
 class Throttle:
     """Allow one save per time window.
 
-    The first save may go immediately. A save that is requested inside the window has to wait until the window ends.
+    The first save may be sent immediately. A save that is requested inside the window has to wait until the window ends.
 
     Args:
-        window: Length of the window in seconds. With 0 or less, every save may go immediately.
+        window: Length of the window in seconds. With 0 or less, every save may be sent immediately.
     """
 
     def __init__(self, window: float) -> None:
@@ -30,6 +30,6 @@ class Throttle:
         """Record that a save succeeded.
 
         Args:
-            now: The time at which that save was sent. The next window starts here.
+            now: The time at which that save was sent. The next window starts at this time.
         """
         self._saved = now if self._saved is None else max(self._saved, now)

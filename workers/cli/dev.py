@@ -49,8 +49,8 @@ def dev(
     refuse_name_clash(Path.cwd())
     merged = MergedLog(sys.stderr, as_json=context.log_json)
     logs.install(merged, parse_log_level(log_level))
-    # Python takes the bytecode of a file for current if its size and the second of its change are the same. Two versions that
-    # are saved within one second may have the same size.
+    # Python reuses the bytecode of a file if the size of the file and the second of its last change are the same. Two versions
+    # of a file that are saved within one second may have the same size, so bytecode is not written.
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     options = WorkerOptions(
         settings=settings,

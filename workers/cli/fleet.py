@@ -1,6 +1,6 @@
 """The commands that send a request to a running fleet, from any machine: roll and drain.
 
-The request is stored on the server. The supervisors and workers carry it out, even if the command has ended before.
+The request is stored on the server. The supervisors and workers carry it out, even if the command is interrupted.
 """
 
 from __future__ import annotations
@@ -80,7 +80,11 @@ def roll(
 
 
 def _follow(context: CommandContext, look: Callable[[], RollView], number: str) -> RollView:
-    """Show a progress bar until the roll has ended, and return its end."""
+    """Show a progress bar until the roll has ended, and return the last view of the roll.
+
+    Raises:
+        Refused: If another roll of the fleet has replaced this one.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -130,7 +134,7 @@ def _show_result(context: CommandContext, fleet: str, view: RollView) -> int:
 
 
 def _describe_problem(supervisor: str, part: RollPart) -> str:
-    """Return why a supervisor did not replace all its processes, or why its new processes do not work; empty if all is well."""
+    """Return the problem of a supervisor in a roll, in words; empty if it replaced all processes and they work."""
     so_far = f"supervisor {supervisor}: {part.replaced} of {part.total or '?'} replaced"
     match part.state:
         case "failed" if part.replaced < part.total:
@@ -172,7 +176,7 @@ def drain(
 
 
 def choose_process(name: str, known: list[WorkerView]) -> list[WorkerView]:
-    """Return the workers of the one process that a name means: a process has one worker in each partition.
+    """Return the workers of the process that a name identifies. A process has one worker in each partition.
 
     Args:
         name: a worker id or its first characters, a pid, or host:pid.
@@ -180,7 +184,7 @@ def choose_process(name: str, known: list[WorkerView]) -> list[WorkerView]:
 
     Raises:
         NotFound: no process has this name.
-        Refused: several processes have it.
+        Refused: the name fits several processes.
     """
     found = [one for one in known if one.id.startswith(name) or name in (f"{one.host}:{one.pid}", str(one.pid))]
     processes = {(one.host, one.pid) for one in found}

@@ -1,7 +1,7 @@
-"""`workers dev`: a local server, a coordinator and workers in one terminal, which roll to changed code.
+"""`workers dev`: a local server, a coordinator and workers in one terminal. Changed code replaces the running workers.
 
-Code that can't start never takes anything from code that works. Changed code is first imported in a process of its own; only then
-is the pool rolled, all processes at the same time, because a person waits.
+Workers that run are never replaced by code that can't start. Changed code is first imported in a process of its own. If that
+succeeds, the pool is rolled, all processes at the same time, because a person waits.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class DevServer:
             self._supervisor.stop()
 
     async def run(self) -> int:
-        """Run until it is stopped, and return the exit code of the supervisor."""
+        """Run the dev server until it is stopped, and return the exit code of its supervisor."""
         settings = self._options.settings
         wire = AsyncWire(settings.address, settings.timeout)
         try:
-            # A wrong server is reported before anything starts. An embedded server runs until this connection is closed.
+            # The server is checked before the workers start. An embedded server runs until this connection is closed.
             await drive_async(wire, enter(settings), timeout=min(CONNECT_SECONDS, settings.timeout))
             async with EmbeddedCoordinator(settings, self._clock).running():
                 return await self._run_until_stopped()
@@ -76,7 +76,7 @@ class DevServer:
         return code
 
     async def _reload_changes(self) -> None:
-        """Start the code, then roll to it after each change."""
+        """Start the workers with the code on disk, then roll them after each change of the code."""
         while True:
             trial = await try_import(self._registries)
             self._watcher.watch_also(trial.files)
@@ -96,11 +96,11 @@ class DevServer:
     def _start(self, trial: TrialResult) -> None:
         supervisor = self._supervisor = Supervisor(self._registries, self._options, self._clock, grace=trial.grace)
         self._running = asyncio.create_task(supervisor.run())
-        # A supervisor that ends by itself has failed: its error is raised when everything has stopped.
+        # A supervisor that ends by itself has failed. Its error is raised when all other tasks have stopped.
         self._running.add_done_callback(lambda _: None if supervisor.stopping else self.stop())
 
     async def _roll(self, supervisor: Supervisor) -> None:
-        """Roll all workers to the code on disk. If that fails, the roll itself logs why."""
+        """Roll all workers to the code on disk. If the roll fails, it has logged the reason itself."""
         await supervisor.started.wait()
         began = self._clock.monotonic()
         result = await supervisor.roll(self._options.processes)
@@ -113,7 +113,7 @@ class DevServer:
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:
-    """Cancel a task until it has ended. On Python 3.11 a timeout that ends at the same moment may swallow one cancellation."""
+    """Cancel a task again and again until it has ended. On Python 3.11 a timeout at the same moment may swallow a cancellation."""
     while not task.done():
         task.cancel()
         await asyncio.wait({task}, timeout=0.5)

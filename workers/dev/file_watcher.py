@@ -1,7 +1,7 @@
 """Notice changed Python files by polling all of them.
 
-Polling costs about a millisecond for a hundred files and needs no library. It also works where notifications of the kernel don't:
-on mounted folders of containers and virtual machines, on network disks, and with editors that replace a file instead of writing it.
+Polling takes about a millisecond for a hundred files and needs no library. It also works where kernel notifications do not: on
+mounted folders of containers and virtual machines, on network disks, and with editors that replace a file instead of writing it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Snapshot = Mapping[str, tuple[int, int, int]]  # path -> modification time, size
 
 
 def take_snapshot(root: Path, others: Iterable[str] = ()) -> Snapshot:
-    """Return the state of each Python file below a folder, and of some other files."""
+    """Return the modification time, size and inode of each Python file below a folder, and of the other given files."""
     found: dict[str, tuple[int, int, int]] = {}
     folders = [str(root)]
     while folders and len(found) < MAX_FILES:
@@ -59,7 +59,7 @@ def changed_files(before: Snapshot, after: Snapshot) -> list[str]:
 
 
 class FileWatcher:
-    """Waits for changes since the last change that it returned.
+    """Wait for changed files. Each changed file is returned once.
 
     Args:
         root: the folder whose Python files are watched.
@@ -72,13 +72,16 @@ class FileWatcher:
         self._seen: Snapshot = take_snapshot(root)
 
     def watch_also(self, files: Iterable[str]) -> None:
-        """Watch files outside of the folder too, from which the handlers were imported."""
+        """Also watch these files outside of the folder, from which handlers were imported."""
         below = f"{self._root}{os.sep}"
         self._others = tuple(sorted({file for file in files if not file.startswith(below)}))
         self._seen = {**take_snapshot(Path(os.devnull), self._others), **self._seen}
 
     async def wait_for_change(self) -> list[str]:
-        """Return the changed files, as soon as they have stopped changing. Changes between two calls count too."""
+        """Wait until files have changed and then stayed the same for a moment, and return them.
+
+        Changes between two calls count too.
+        """
         while not changed_files(self._seen, now := await self._take_snapshot()):
             await self._clock.asleep(FILE_POLL_SECONDS)
         while True:

@@ -1,7 +1,7 @@
-"""Find out in a separate process whether the code on disk can be imported: `python -m workers.dev.import_trial FD REGISTRY …`.
+"""Check in a separate process whether the code on disk can be imported: `python -m workers.dev.import_trial FD REGISTRY …`.
 
-What a module does when it is imported can't be undone, and a second import of changed code is not the same as a first one. So
-`workers dev` itself never imports a handler. The trial process writes its result as one line of JSON to the file descriptor FD.
+The effects of an import can't be undone, and a second import of changed code is not the same as a first one. So `workers dev`
+itself never imports a handler. The trial process writes its result as one line of JSON to the file descriptor FD.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OURS = tuple(str(Path(str(coordinator.__file__)).resolve().parents[1] / name) f
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """The result of a trial import. `problem` is empty if it succeeded; `files` are the files of the user's code."""
+    """The result of a trial import. `problem` is empty if the import succeeded; `files` are the files of the user's code."""
 
     problem: str
     files: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class TrialResult:
 
 
 async def try_import(registries: Sequence[str]) -> TrialResult:
-    """Import registries in a new process. If the process hangs or dies, that is the problem.
+    """Import registries in a new process, and return the result. If the process hangs or dies, the result has that problem.
 
     Args:
         registries: where the handlers are, each as MODULE:REGISTRY.
@@ -77,7 +77,7 @@ def _read(reading: int) -> bytes:
 
 
 def main() -> None:
-    """Import the registries that the arguments name, and write the result."""
+    """Import the registries that the command's arguments name, write the result to the file descriptor, and end the process."""
     answer, registries = int(sys.argv[1]), sys.argv[2:]
     os.set_inheritable(answer, False)  # a process that a module starts must not keep the pipe open
     problem, grace, named = "", 0.0, list[str]()

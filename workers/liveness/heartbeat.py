@@ -91,7 +91,7 @@ class Heartbeat:
         self._loop.call_soon_threadsafe(self._poke, lease)
 
     def moved_at(self) -> float:
-        """Return when the slowest partition last sent a heartbeat, whether or not it was answered."""
+        """Return the monotonic time of the last heartbeat that was sent, in the partition where it is oldest."""
         return min(list(self._moved.values()), default=self._clock.monotonic())
 
     def stop(self) -> None:
@@ -139,12 +139,12 @@ class Heartbeat:
                 try:
                     await self._beat(wire, lease, compare=compare)
                     failing = False
-                except Exception as error:  # noqa: BLE001  # a heartbeat may fail in any way, and the next one must be sent
+                except Exception as error:  # noqa: BLE001  # whatever the error of this heartbeat is, the next one must be sent
                     if not failing:
                         reason = str(error) or "the server did not answer in time"
                         logger.warning("heartbeat failed: %s", reason, extra={"worker": lease.worker})
                     failing = True
-                # After a failure the next heartbeat is sent early: the lease may depend on it.
+                # After a failure the next heartbeat is sent early, because the lease may expire without it.
                 rest = 0.2 * interval if failing else interval - (self._clock.monotonic() - begun)
                 await self._rest(lease, rest)
         finally:

@@ -1,7 +1,7 @@
 """Identify a process on its machine, and prove that it has ended.
 
-A process mark consists of boot id, pid namespace, pid and start time, so no two processes ever have the same mark. After a
-reboot, or from another container, this process cannot prove anything about a mark; the worker's lease then has to expire.
+A process mark consists of boot id, pid namespace, pid and start time, so no two processes ever have the same mark. A mark from
+before a reboot, or from another container, proves nothing about its process. Then the lease of the worker has to expire.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Mark:
 
     @classmethod
     def read(cls, text: str) -> Mark | None:
-        """Parse the text form of a mark. Return None for other text: workers on machines without /proc have no mark."""
+        """Return the mark from its text form; None for any other text, as of workers on machines without /proc."""
         match text.split():
             case [boot, namespace, pid, started] if pid.isdecimal():
                 return cls(boot, namespace, int(pid), started)
@@ -59,14 +59,14 @@ def provably_gone(mark: Mark, here: Mark | None) -> bool:
     if here is None or (mark.boot, mark.namespace) != (here.boot, here.namespace):
         return False
     try:
-        os.kill(mark.pid, 0)  # a signal and not /proc, because /proc may hide processes of other users
+        os.kill(mark.pid, 0)  # this uses a signal and not /proc, because /proc may hide processes of other users
     except ProcessLookupError:
         return True
     except OSError:
         pass
     try:
         state, started = _stat(mark.pid)
-        # A zombie has ended, unless only its first thread has.
+        # A zombie process has ended, unless only its first thread has ended.
         return started != mark.started or (state == "Z" and len(os.listdir(PROC / f"{mark.pid}/task")) == 1)
     except (OSError, ValueError):
         return False
@@ -75,7 +75,7 @@ def provably_gone(mark: Mark, here: Mark | None) -> bool:
 def _stat(pid: int) -> tuple[str, str]:
     """Return the state and the start time of a process.
 
-    In /proc/<pid>/stat, the name of the process comes before them, in parentheses, and may contain any character.
+    In /proc/<pid>/stat, the name of the process comes before these two values, in parentheses, and may contain any character.
     """
     fields = (PROC / f"{pid}/stat").read_text().rpartition(")")[2].split()
     return fields[0], fields[19]

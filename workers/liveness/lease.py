@@ -1,8 +1,8 @@
 """The lease of a worker process in one partition.
 
 A lease is the worker's right to the runs that it has claimed. Heartbeats renew it. Its time counts from the moment at which the
-last successful heartbeat was sent: the server cannot have seen that heartbeat earlier, so the worker never believes in its
-lease for longer than the server does.
+last successful heartbeat was sent. The server cannot have received that heartbeat earlier, so the worker's view of the lease never
+ends later than the server's.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Lease:
             self._confirmed.set()
 
     async def wait_until_confirmed(self) -> None:
-        """Wait until the lease is no longer in doubt, or is gone for good."""
+        """Wait until the lease is no longer in doubt, or the server has taken it away."""
         while self.in_doubt and not self.gone:
             await self._confirmed.wait()
 

@@ -32,7 +32,7 @@ Mark = Literal["log", "limit"]
 class BlockTimer:
     """Measure how long the event loop has been blocked while the watchdog itself was running.
 
-    Time in which the whole process was stopped does not count, because then no handler is to blame.
+    Time in which the whole process was suspended does not count, because then no handler is the cause.
 
     Args:
         limit: Seconds after which the loop has been blocked for too long.
@@ -43,7 +43,7 @@ class BlockTimer:
         self._limit, self._before = limit, 0.0
 
     def tick(self, passed: float, *, moved: bool) -> Mark | None:
-        """Record one interval, and return the mark that it passes.
+        """Record one interval, and return which limit the block has passed in it.
 
         Args:
             passed: Seconds since the last tick. At most two regular intervals count.
@@ -66,7 +66,7 @@ class LoopWatchdog:
 
     Args:
         clock: The time source.
-        lease: Length of the worker's lease in seconds. The loop may be blocked for this long.
+        lease: Length of the worker's lease in seconds. A longer block makes the supervisor replace the process.
         replace: Asks the supervisor to replace this process, and names the run to blame. None without a supervisor.
     """
 
@@ -122,7 +122,7 @@ def run_of(task: asyncio.Task[Any] | None) -> str:
 
     Tasks that a handler has started, for example in a TaskGroup, count as tasks of its run.
     """
-    # Python 3.11 has no Task.get_context, but the garbage collector knows the objects that a task refers to.
+    # Python 3.11 has no Task.get_context, so the context is found through the garbage collector's references of the task.
     for found in gc.get_referents(task) if task is not None else ():
         if isinstance(found, contextvars.Context) and "run" in (known := found.get(about, {})):
             return str(known["run"])

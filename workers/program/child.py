@@ -1,6 +1,6 @@
 """The program of a worker process under a supervisor: `python -m workers.program.child`.
 
-It reads its options from standard input. The supervisor's side of the two pipes is `workers/supervisor/child_process.py`.
+The process reads its options from standard input. The supervisor's side of the two pipes is `workers/supervisor/child_process.py`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class SupervisorPipes:
             return  # the supervisor is gone; the closed lifeline says so too
 
     def report_if_read(self, line: str) -> None:
-        """Write one line, unless the pipe is full. A full pipe would block the whole process."""
+        """Write one line to the supervisor, unless the pipe is full: then the write would block the whole process."""
         room = select.poll()
         room.register(self._reports, select.POLLOUT)
         if any(event & select.POLLOUT for _, event in room.poll(0)):
@@ -96,7 +96,7 @@ class SupervisorPipes:
 
         def read_commands() -> None:
             part = os.read(self._lifeline, 1024)
-            if not part:  # the supervisor has ended, in whatever way
+            if not part:  # the supervisor has ended
                 loop.remove_reader(self._lifeline)
                 worker.drain()
             self._unread += part
@@ -116,9 +116,9 @@ class SupervisorPipes:
 
 
 def take_lifeline() -> int:
-    """Move standard input to another file descriptor and return it. Standard input is empty from then on.
+    """Move standard input to another file descriptor, and return that descriptor. Standard input is empty from then on.
 
-    So the processes that a handler starts do not inherit the lifeline, and no handler reads from it.
+    So processes that a handler starts do not inherit the lifeline, and handlers cannot read from it.
     """
     lifeline = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -167,7 +167,9 @@ async def _work(
         StraySignals(worker).install(loop)
     else:
         loop.add_signal_handler(signal.SIGTERM, worker.drain)
-    loop.add_signal_handler(signal.SIGINT, lambda: None)  # Ctrl-C in a terminal: the supervisor decides what to do
+    loop.add_signal_handler(
+        signal.SIGINT, lambda: None
+    )  # Ctrl-C in a terminal reaches this process too, but the supervisor decides what to do
     supervisor.follow_commands(worker)
 
     async def report_ready() -> None:
@@ -175,7 +177,8 @@ async def _work(
         report("ready")
 
     async def report_heartbeats() -> None:
-        # From the event loop, so that a blocked event loop falls silent. All processes of a host have the same monotonic clock.
+        # The event loop writes these lines, so that they stop while the loop is blocked. All processes of a host have the same
+        # monotonic clock.
         while True:
             supervisor.report_if_read(f"moves {worker.moved_at():.3f}")
             await worker.clock.asleep(HEARTBEAT_REPORT_SECONDS)
@@ -186,7 +189,9 @@ async def _work(
     finally:
         for task in reporting:
             task.cancel()
-        if worker.drained:  # also if it fails after the drain: then no run is to blame
+        if (
+            worker.drained
+        ):  # the report is sent even if the process fails after the drain, because then no run is to blame
             report("left" if worker.has_left else "unfinished")
 
 

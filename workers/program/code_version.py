@@ -1,6 +1,6 @@
-"""Which version of the code a worker process runs: the git commit of its handlers, or a hash of their modules.
+"""Determine the code version of a worker process: the git commit of its handlers, or a hash of their modules.
 
-The process finds it out itself after it has imported the handlers: that is the code that was on disk at that moment.
+The process determines the version itself after it has imported the handlers, so that it is the version of the imported code.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _file(module: str) -> Path | None:
 
 
 def _commit(directory: Path) -> str:
-    """Return the commit that is checked out, with -dirty if Python files differ from it; empty if git does not know."""
+    """Return the checked-out commit of a folder, with -dirty if Python files differ from it; empty without git or a commit."""
     if not (commit := _git(directory, "rev-parse", f"--short={DIGITS}", "HEAD")):
         return ""
     changes = _git(directory, "status", "--porcelain", "--", ":/*.py")
@@ -57,7 +57,7 @@ def _commit(directory: Path) -> str:
 
 
 def _git(directory: Path, *arguments: str) -> str | None:
-    # Without optional locks: a roll must not disturb a checkout that is under way.
+    # git runs without optional locks, so that a roll does not disturb a checkout that is under way.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment["GIT_OPTIONAL_LOCKS"] = "0"
     try:

@@ -1,6 +1,6 @@
-"""Refuse to start where a module of the user has the same name as one of our packages.
+"""Refuse to start in a folder that has a module with the same name as one of our packages.
 
-Every process that is started would import the user's module instead of the package.
+Every worker process would import the user's module instead of the package.
 """
 
 from __future__ import annotations

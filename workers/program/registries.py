@@ -1,6 +1,6 @@
 """Import registries, and start and end a program that runs handlers.
 
-This module imports little: after a crash and in a roll, runs wait for the start of a new worker process.
+This module imports few modules, because runs wait for the start of a new worker process after a crash and in a roll.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _suggest(module: str, home: Any) -> str:
 
 
 def _location(error: BaseException) -> str:
-    """Return where in the user's code an import failed."""
+    """Return the place in the user's code at which an import failed, as " (file, line N)"; empty if it is unknown."""
     if isinstance(error, SyntaxError):
         return "" if error.filename is None or f"line {error.lineno}" in str(error) else f" ({error.filename})"
     frames = traceback.extract_tb(error.__traceback__)
@@ -71,10 +71,10 @@ def _location(error: BaseException) -> str:
 
 
 def load_all(paths: Sequence[str]) -> Registry[Any]:
-    """Import the registries at some paths and merge them into one.
+    """Import registries, each named as MODULE:REGISTRY, and return one registry with all their handlers.
 
     Raises:
-        BadOption: one of them can't be imported, or none of them has a handler.
+        BadOption: a registry can't be imported, or none of the registries has a handler.
     """
     registry = Registry.merged(*(load(path) for path in paths))
     if not registry.handlers:
@@ -84,9 +84,9 @@ def load_all(paths: Sequence[str]) -> Registry[Any]:
 
 
 def freeze_garbage_collector() -> None:
-    """Exclude everything that is loaded now from garbage collection.
+    """Exclude all objects that exist now from garbage collection.
 
-    It stays until the process ends. Looking through it again and again was a tenth of the cost of a short run.
+    Imported modules stay until the process ends. Examining their objects again and again was a tenth of the cost of a short run.
     """
     gc.collect()
     gc.freeze()
@@ -95,22 +95,22 @@ def freeze_garbage_collector() -> None:
 def exit_process(code: int) -> None:
     """End the process immediately, without waiting for threads.
 
-    A plain handler that ignores its stop would keep the process for ever. Its run was released already.
+    A plain handler that ignores its stop would otherwise keep the process alive forever. Its run has been released already.
     """
     try:
         detach()
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
-    finally:  # also if the reader of our output is gone
+    finally:  # the reader of the output may be gone
         os._exit(code)
 
 
 def fast_runner() -> Any:
     """Return a function that runs a coroutine, on uvloop if it is installed (the extra `speed`).
 
-    Unlike `asyncio.run` it does not wait for the tasks that are left: a handler that ignores every cancellation would keep the
-    process for ever.
+    Unlike `asyncio.run`, the function does not wait for the tasks that are left: a handler that ignores every cancellation would
+    keep the process alive forever.
     """
     try:
         import uvloop

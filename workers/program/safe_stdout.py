@@ -1,6 +1,6 @@
-"""Output of a worker process that never fails. Its reader, such as `workers dev` or a log collector, may die first.
+"""Output of a worker process that never fails, even if its reader (such as `workers dev` or a log collector) has died.
 
-A handler must not fail because nothing reads what it prints. The log and the tracebacks of the process are written here too.
+A handler must not fail because no process reads its output. The log and the tracebacks of the process are written here too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class SafeOutput(io.FileIO):
     """
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write the data, or discard it if the reader is gone."""
+        """Write the data, or discard it if the reader is gone. Return the number of bytes that count as written."""
         try:
             return super().write(data)
         except BrokenPipeError:
@@ -33,12 +33,12 @@ class SafeOutput(io.FileIO):
 
 
 def install_safe_output() -> None:
-    """Make standard output and standard error of this process safe, and flush them after each line, also through a pipe."""
+    """Replace standard output and standard error of this process by a SafeOutput, which is flushed after each line."""
     sys.stdout, sys.stderr = _safe_stream(sys.stdout, 1), _safe_stream(sys.stderr, 2)
 
 
 def _safe_stream(before: TextIO, descriptor: int) -> TextIO:
-    with contextlib.suppress(OSError, ValueError):  # what was printed until now
+    with contextlib.suppress(OSError, ValueError):  # write the output that was printed until now
         before.flush()
     raw = io.BufferedWriter(SafeOutput(descriptor, "w", closefd=False))
     return io.TextIOWrapper(raw, encoding=before.encoding, errors=before.errors, line_buffering=True)

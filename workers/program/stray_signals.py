@@ -1,6 +1,6 @@
-"""Signals that reach a worker process although its supervisor did not send them, and signals of processes that a handler forks.
+"""Handle signals that other programs than the supervisor send to a worker process, and signals in processes that a handler forks.
 
-A worker process takes its orders from the lifeline. A signal alone does not drain it: a handler that ends a tool with
+A worker process takes its commands from the lifeline. A signal alone does not drain it: a handler that ends a tool with
 `os.killpg` signals the worker process too, unless the tool has a process group of its own. systemd sends SIGTERM to the
 supervisor and to all its processes, and the supervisor then orders the drain.
 """
@@ -22,7 +22,7 @@ HANDLED = (*STRAY, signal.SIGINT)
 
 
 class StraySignals:
-    """Ignore SIGTERM and SIGHUP, with a warning unless the supervisor orders a drain at about the same time.
+    """Ignore SIGTERM and SIGHUP. Log a warning, unless the supervisor orders a drain at about the same time.
 
     Args:
         worker: The worker of this process.
@@ -58,10 +58,10 @@ class _Mask(threading.local):
 
 
 def restore_signals_in_forked_processes() -> None:
-    """Give every process that a handler forks the usual reaction to signals.
+    """Restore the default signal handling in every process that a handler forks.
 
-    Without this, the forked process would inherit the handlers of the worker's event loop and its wake-up pipe. SIGTERM would
-    then not end the forked process, and would reach the worker instead. The signals are blocked during the fork, so that one
+    Otherwise the forked process would inherit the signal handlers of the worker's event loop and its wake-up pipe. SIGTERM would
+    then not end the forked process, and would reach the worker instead. The signals are blocked during the fork, so that a signal
     that arrives early ends the forked process as well.
     """
     mask = _Mask()

@@ -11,7 +11,7 @@ Prove that a crash at any cut leads to the same result and the same effects on t
     def test_it_survives_every_crash() -> None:
         testing.crash_matrix(research.inputs("tides"), resources=FakeModel, effects=lambda model: model.calls)
 
-Prove that a deploy at any cut does too, and repeats nothing:
+Prove that a deploy at any cut leads to the same result too, and repeats nothing:
 
     def test_a_deploy_costs_nothing() -> None:
         testing.drain_matrix(research.inputs("tides"), resources=FakeModel, effects=lambda model: model.calls)
@@ -48,7 +48,11 @@ _RENAMED: dict[str, Any] = {"Desk": MemoryBacking, "draft_of": restore_draft}
 
 
 def __getattr__(name: str) -> Any:
-    """Return an object by its old name, with a warning."""
+    """Return an object by its old name, with a deprecation warning.
+
+    Raises:
+        AttributeError: If there is no such name.
+    """
     if name not in _RENAMED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     new = _RENAMED[name]

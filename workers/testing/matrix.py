@@ -28,8 +28,8 @@ class Matrix:
 
     Args:
         cuts: how many cuts the handler has. It was killed once at each of them.
-        result: what the handler returns.
-        effects: what `effects` returned without a crash.
+        result: the result of the handler.
+        effects: the value that `effects` returned without a crash.
     """
 
     cuts: int
@@ -42,10 +42,10 @@ def crash_matrix(
     resources: Callable[[], R] | None = None,
     effects: Callable[[R], Any] | None = None,
 ) -> Matrix:
-    """Kill a handler at each of its cuts, resume it, and check that it comes to the same end as without a crash.
+    """Kill a handler at each of its cuts, resume it, and check that result and effects are the same as without a crash.
 
-    In one more round an attempt falls asleep at a cut, a second attempt does the work, and then the first one wakes up. This is
-    what happens when a worker is suspended for longer than its lease.
+    In one more round, an attempt is suspended at a cut, a second attempt completes the run, and then the first attempt continues.
+    That happens when a worker is suspended for longer than its lease.
 
     The matrix kills the handler right after a cut was saved. Work between two cuts is repeated after a crash in the middle, so
     put each effect that must not be repeated into a phase of its own, or make it safe to repeat.
@@ -92,11 +92,11 @@ def drain_matrix(
     resources: Callable[[], R] | None = None,
     effects: Callable[[R], Any] | None = None,
 ) -> Matrix:
-    """Ask a handler to stop at each of its cuts, as a deploy does, and check that it comes to the same end as without a stop.
+    """Ask a handler to stop at each of its cuts, as a deploy does, and check that result and effects stay the same.
 
     In each round the worker begins to drain at another cut. The handler stops there, or at the end of its turn of `loop` if the
-    turn would otherwise be repeated. Then it is resumed. Unlike in `crash_matrix`, what a handler does between two cuts is done
-    once, as long as each turn ends within the grace.
+    turn would otherwise be repeated. Then it is resumed. Unlike in `crash_matrix`, work between two cuts is done only once, as
+    long as each turn ends within the grace.
 
     Args:
         inputs: the handler and its inputs, as in `research.inputs("tides")`.
@@ -149,16 +149,20 @@ class _Round:
         self._run: AsyncRun | Run | None = None
 
     def effects(self) -> Any:
-        """Return what was done to the outside world."""
+        """Return the effects of the run on its outside world."""
         return None if self._effects is None else self._effects(self._world)
 
     def attempt(self) -> tuple[Any, MemoryBacking]:
-        """Execute the next attempt to its end."""
+        """Execute the next attempt to its end. Return the result of the handler, and the backing with the saved cuts."""
         backing = MemoryBacking()
         return self._call(self._next_run(backing)), backing
 
     def crash(self, number: int) -> None:
-        """Execute the next attempt and crash it at a cut."""
+        """Execute the next attempt, and crash it at a cut.
+
+        Raises:
+            AssertionError: If the handler does not reach that cut again.
+        """
         backing = MemoryBacking(crash_at=number)
         try:
             self._call(self._next_run(backing))
@@ -169,7 +173,7 @@ class _Round:
             raise AssertionError(f"cut {number} was not reached again: the handler does not do the same each time")
 
     def drain(self, number: int) -> Any:
-        """Execute an attempt, ask it to stop at a cut, and execute the next one if it was stopped. Return the result."""
+        """Execute an attempt, ask it to stop at a cut, and execute the next attempt if it stopped. Return the result."""
 
         def at_cut(reached: int) -> None:
             if reached == number:
@@ -188,7 +192,7 @@ class _Round:
         return self._call(self._run)
 
     def zombie(self, number: int) -> Any:
-        """Suspend an attempt at a cut, let another one do the work, then wake up the first one."""
+        """Suspend an attempt at a cut, let another attempt complete the run, then continue the first. Return the result."""
         asleep, wake = threading.Event(), threading.Event()
 
         def at_cut(reached: int) -> None:
@@ -223,7 +227,10 @@ class _Round:
         return self._run
 
     def _call(self, run: AsyncRun | Run) -> Any:
-        """Call the handler in a thread of its own, so that this works inside and outside of an event loop."""
+        """Call the handler in a thread of its own, so that a matrix works inside and outside of an event loop.
+
+        Return the result of the handler, or raise its error.
+        """
         ended: list[Any] = []
 
         def call() -> None:
@@ -243,7 +250,7 @@ class _Round:
         return value
 
     def _stored_and_read(self, value: Any) -> Any:
-        """Return the result as a client gets it."""
+        """Return the result as a client gets it: encoded, decoded, and converted to its annotated type."""
         value = decode(kept(self._handler.plain_result(value), "the result", RESULT_LIMIT), "the result")
         return value if self._handler.read_result is None else self._handler.read_result(value)
 

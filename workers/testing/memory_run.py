@@ -23,17 +23,17 @@ T = TypeVar("T")
 
 
 class Crash(BaseException):
-    """The process of the handler dies here.
+    """The exception that simulates the death of the handler's process.
 
-    Unlike a real death this unwinds the handler. Nothing that the handler saves meanwhile is kept.
+    Unlike a real death, the exception unwinds the handler. Checkpoints that the handler saves meanwhile are dropped.
     """
 
 
 @dataclass
 class MemoryBacking:
-    """Saves the checkpoints of a run in memory, and can crash the run at one of its cuts.
+    """Save the checkpoints of a run in memory, and crash the run at one of its cuts if requested.
 
-    In a worker, an attempt with a server behind it has this place. There is no throttle: every cut is saved.
+    In a worker, an Attempt has this role, and saves to the server. Here there is no throttle: every cut is saved.
 
     Args:
         crash_at: the number of the cut, counted from 1, at which the run crashes right after it was saved.
@@ -113,7 +113,11 @@ class MemoryBacking:
         self.notes.append(note)
 
     def raise_stop(self, may_drain: Callable[[], bool] = lambda: True) -> None:
-        """Raise the stop, unless the handler has got it before, or it is a drain that has to wait for the end of the turn."""
+        """Raise the requested stop, unless it was raised before, or is a drain that has to wait for the end of the turn.
+
+        Raises:
+            Stopped: If a stop was requested.
+        """
         if self.stopping is None or self.delivered or (self.stopping.why == "drain" and not may_drain()):
             return
         self.delivered = True
@@ -121,7 +125,7 @@ class MemoryBacking:
 
 
 class _MemoryRun(BaseRun[Any]):
-    """What both kinds of test run add to the runs that handlers get from a worker."""
+    """The methods that test runs have in addition to the methods of a run from a worker."""
 
     _first_cut: Cut
 
@@ -179,7 +183,7 @@ class _MemoryRun(BaseRun[Any]):
 
 
 def restore_draft(cut: Cut) -> Draft:
-    """Return what the next attempt finds after a cut was saved."""
+    """Return the draft with which the next attempt begins after this cut was saved."""
     items = [(data, decode(data, "message")) for data in cut.packed[: cut.length]]
     draft = Draft(Messages(items, cut.generation), decode(cut.state, "state") if cut.state else {}, cut.iteration)
     draft.phases, draft.more = dict(cut.phases), More.parse(cut.more)
