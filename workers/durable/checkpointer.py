@@ -2,7 +2,7 @@
 
 The first save goes to the store immediately. Saves within the throttle's window replace each other, and the newest is
 saved in the background when the window ends. A save with a newly completed phase does not wait. `complete` and `fail`
-delete the record. A program that shuts down calls neither, so the record is there for the next start.
+delete the record. A program that shuts down calls neither, so the record stays for the next start.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ THROTTLE = 1.0
 
 
 class Checkpointer:
-    """Saves the record of one run, and deletes it when the run ends.
+    """Save the record of one run, and delete the record when the run ends.
 
     Args:
         store: Where the record is stored. With None every call succeeds and does nothing.
@@ -79,7 +79,7 @@ class Checkpointer:
             self._start_timer()
 
     def flush(self) -> None:
-        """Save the pending record now. Call it before a shutdown, so that the next start finds the newest state."""
+        """Save the pending record now. Call this method before a shutdown, so that the next start finds the newest state."""
         with self._saving:
             with self._lock:
                 begun = self._pace.begin()
@@ -115,14 +115,14 @@ class Checkpointer:
             self._store.delete(self.meta.run_id)
 
     def _start_timer(self) -> None:
-        """Ensure that a thread waits for the time of the pending record, if there is one."""
+        """Start a thread that saves the pending record when it is due, unless there is no such record or a thread already waits."""
         with self._lock:
             if self._pace.wait() is not None and not self._timer_running:
                 self._timer_running = True
                 threading.Thread(target=self._save_when_due, name=f"save-{self.meta.run_id}", daemon=True).start()
 
     def _save_when_due(self) -> None:
-        """Save the pending record when its time comes, and repeat that with back-off if it fails."""
+        """Save the pending record when it is due. Repeat a failed save with back-off."""
         while True:
             with self._lock:
                 wait = self._pace.wait()
@@ -139,7 +139,7 @@ class Checkpointer:
 
 
 class AsyncCheckpointer:
-    """Saves the record of one run in an event loop, and deletes it when the run ends.
+    """Save the record of one run in an event loop, and delete the record when the run ends.
 
     Args:
         store: Where the record is stored. With None every call succeeds and does nothing.
@@ -193,7 +193,7 @@ class AsyncCheckpointer:
             self._start_timer()
 
     async def flush(self) -> None:
-        """Save the pending record now. Call it before a shutdown, so that the next start finds the newest state."""
+        """Save the pending record now. Call this method before a shutdown, so that the next start finds the newest state."""
         async with self._saving:
             begun = self._pace.begin()
             if begun is None or self._store is None:
@@ -227,12 +227,12 @@ class AsyncCheckpointer:
             await self._store.delete(self.meta.run_id)
 
     def _start_timer(self) -> None:
-        """Ensure that a task waits for the time of the pending record, if there is one."""
+        """Start a task that saves the pending record when it is due, unless there is no such record or a task already waits."""
         if self._pace.wait() is not None and (self._timer is None or self._timer.done()):
             self._timer = asyncio.get_running_loop().create_task(self._save_when_due())
 
     async def _save_when_due(self) -> None:
-        """Save the pending record when its time comes, and repeat that with back-off if it fails."""
+        """Save the pending record when it is due. Repeat a failed save with back-off."""
         while (wait := self._pace.wait()) is not None:
             if wait > 0:
                 await self._clock.asleep(wait)

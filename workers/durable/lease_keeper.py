@@ -1,4 +1,4 @@
-"""Renew the lease of an owner of records, in a thread of its own: a busy event loop does not cost the lease."""
+"""Renew the lease of an owner of records in a thread of its own, so that a busy event loop does not delay the renewal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class LeaseKeeper:
-    """Renews a lease five times per lease, until it is stopped."""
+    """Renew a lease five times within its length, until `stop` is called."""
 
     def __init__(self, address: Address, keys: Keys, owner: str, lease: float) -> None:
         self._wire = Wire(address, timeout=lease / 5)

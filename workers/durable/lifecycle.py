@@ -32,7 +32,7 @@ NOT_FINALISED = "record not finalised: run %s (%s)"
 
 
 class Factory(Protocol[H_co]):
-    """Makes the checkpointer of each run."""
+    """A factory that makes the checkpointer of each run."""
 
     def begin(self, info: RunInfo, /) -> H_co | None:
         """Return the checkpointer of a run, or None for a run that is not durable."""
@@ -44,7 +44,7 @@ def _every_run(meta: Meta) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointerFactory:
-    """Makes a `Checkpointer` for each durable run.
+    """A factory that makes a `Checkpointer` for each durable run.
 
     Attributes:
         store: Where records are stored. With None the checkpointers do nothing.
@@ -66,7 +66,7 @@ class CheckpointerFactory:
 
 @dataclass(frozen=True, slots=True)
 class AsyncCheckpointerFactory:
-    """Makes an `AsyncCheckpointer` for each durable run.
+    """A factory that makes an `AsyncCheckpointer` for each durable run.
 
     Attributes:
         store: Where records are stored. With None the checkpointers do nothing.
@@ -126,7 +126,7 @@ class Finish(StrEnum):
 
 
 def finish(error: BaseException | None, *, stopping: bool) -> Finish:
-    """Decide what happens to the record of a run.
+    """Return what has to happen to the record of a run whose execution ends.
 
     A run without an error has completed, even while the program stops. An error while the program stops keeps the record. Any other
     error is final: for example an error of the model, the run's own deadline, or a cancellation by the caller.
@@ -143,9 +143,9 @@ def finish(error: BaseException | None, *, stopping: bool) -> Finish:
 def finalise(
     checkpointer: Checkpointer | None, error: BaseException | None = None, *, stopping: bool = False
 ) -> Finish:
-    """Delete or keep the record of a run that ends. Call it in a `finally` block, so that it runs on every way out.
+    """Delete or keep the record of a run that ends. Call this function in a `finally` block, so that it is called in every case.
 
-    An error of the store is logged, not raised: it causes at most one needless recovery.
+    An error of the store is logged and not raised, because its only effect is at most one needless recovery.
 
     Args:
         checkpointer: The run's checkpointer, or None if the run is not durable.
@@ -153,7 +153,7 @@ def finalise(
         stopping: True if the program is shutting down.
 
     Returns:
-        What was decided, as by `finish`.
+        What happened to the record, as `finish` decides.
     """
     how = finish(error, stopping=stopping)
     if checkpointer is not None:
@@ -173,9 +173,9 @@ def finalise(
 async def finalise_async(
     checkpointer: AsyncCheckpointer | None, error: BaseException | None = None, *, stopping: bool = False
 ) -> Finish:
-    """Delete or keep the record of a run that ends, in an event loop. A cancellation of the run does not interrupt it.
+    """Delete or keep the record of a run that ends, in an event loop. A cancellation of the task does not interrupt this.
 
-    Parameters and result are those of `finalise`.
+    The parameters and the result are the same as those of `finalise`.
     """
     how = finish(error, stopping=stopping)
     if checkpointer is not None:
@@ -215,11 +215,11 @@ class Interrupted(Generic[H]):
 def recover(
     store: CheckpointStore, throttle: float = THROTTLE, clock: Clock | None = None
 ) -> Iterator[Interrupted[Checkpointer]]:
-    """Yield interrupted runs, for this process to continue.
+    """Yield interrupted runs, which this process then continues.
 
-    If several processes recover at the same time, only one of them gets each run, provided that the store supports it
-    (`RedisStore` and `MemoryStore` do). A run is claimed when it is yielded: if this process stops in the middle, the
-    other runs are free.
+    If several processes recover at the same time, each run is yielded in only one of them, provided that the store supports this
+    (`RedisStore` and `MemoryStore` do). A run is claimed when it is yielded: if this process stops in the middle, other processes
+    can claim the remaining runs.
 
     Args:
         store: Where records are stored.
@@ -234,9 +234,9 @@ def recover(
 async def recover_async(
     store: AsyncCheckpointStore, throttle: float = THROTTLE, clock: Clock | None = None
 ) -> AsyncIterator[Interrupted[AsyncCheckpointer]]:
-    """Yield interrupted runs, for this process to continue, in an event loop.
+    """Yield interrupted runs, which this process then continues in an event loop.
 
-    If several processes recover at the same time, only one of them gets each run, as with `recover`.
+    If several processes recover at the same time, each run is yielded in only one of them, as with `recover`.
 
     Args:
         store: Where records are stored.

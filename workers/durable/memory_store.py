@@ -19,7 +19,7 @@ MOST_TOMBSTONES = 1000
 
 
 class _SharedRecords:
-    """The records, their owners and their tombstones. Stores that simulate several processes share it."""
+    """The records, their owners and their tombstones. Stores that simulate several processes share one such object."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -29,10 +29,10 @@ class _SharedRecords:
 
 
 class MemoryStore:
-    """Stores records in memory.
+    """A store of records in memory.
 
-    Records do NOT survive a restart of the process: `list_interrupted` finds only runs of this process. Use it for tests, or for
-    programs that need no recovery. Use `RedisStore` for anything else.
+    Records do NOT survive a restart of the process: `list_interrupted` finds only runs of this process. Use this store for tests,
+    or for programs that need no recovery. Use `RedisStore` for anything else.
 
     Args:
         beside: Another store whose records this one shares, as a second process would.
@@ -124,7 +124,7 @@ class MemoryStore:
 
 
 class AsyncMemoryStore:
-    """Stores records in memory, for an event loop. Records do NOT survive a restart of the process: see `MemoryStore`.
+    """A store of records in memory, for an event loop. Records do NOT survive a restart of the process: see `MemoryStore`.
 
     Args:
         beside: Another store whose records this one shares, as a second process would.

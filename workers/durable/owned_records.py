@@ -1,4 +1,4 @@
-"""The records that one store object owns on a server, as plans. Threads and event loops share it."""
+"""The records that one store object owns on a server, as plans. The stores for threads and for event loops use these plans."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 
 
 class OwnedRecords:
-    """An owner with a lease, and what the server has of its records.
+    """An owner of records with a lease, and the state of its records that the server has acknowledged.
 
-    It belongs to one process: after a fork, the child process makes a new one.
+    An owner belongs to one process. After a fork, the child process makes a new owner.
 
     Args:
         settings: The server and the namespace.
@@ -53,7 +53,7 @@ class OwnedRecords:
         self._keeper: LeaseKeeper | None = None
 
     def save(self, record: Checkpoint) -> Steps[None]:
-        """Return a plan that saves a record. The record is encoded now: the caller may change it afterwards."""
+        """Return a plan that saves a record. The record is encoded immediately, so that the caller may change it afterwards."""
         packed = pack(record)
         id = packed.run_id
 
@@ -67,19 +67,27 @@ class OwnedRecords:
         return steps()
 
     def load(self, id: str) -> Steps[Checkpoint | None]:
-        """Load a record, or return None if there is none."""
+        """Load a record, and return it; None if there is no record of this run.
+
+        Raises:
+            Unreadable: The record is corrupt.
+        """
         yield from self._check_server()
         found = yield from record_plans.load(self.keys, check_run_id(id))
         return None if found is None else found.checkpoint
 
     def delete(self, id: str) -> Steps[None]:
-        """Delete a record."""
+        """Delete the record of a run.
+
+        Raises:
+            Fenced: Another owner has taken over the run.
+        """
         yield from self._check_server()
         self._known.pop(id, None)
         yield from record_plans.delete(self.keys, self.owner, check_run_id(id), seq=SEQUENCE.next(self._clock.now()))
 
     def list_interrupted(self) -> Steps[list[Checkpoint]]:
-        """Load all records, except those of other live owners. A record that cannot be read is logged and left out."""
+        """Load and return all records, except those of other live owners. A record that cannot be read is logged and left out."""
         ids = yield from self.list_ids()
         found = []
         for id, one in zip(ids, (yield from record_plans.load_many(self.keys, list(ids))), strict=True):
@@ -119,7 +127,7 @@ class OwnedRecords:
 
     @property
     def has_lease(self) -> bool:
-        """True if this owner has saved or claimed a run."""
+        """Whether this owner has a lease: it has saved or claimed a run."""
         return self._keeper is not None
 
     def stop(self) -> None:
@@ -128,7 +136,7 @@ class OwnedRecords:
             self._keeper.stop()
 
     def _check_server(self) -> Steps[None]:
-        """Check the server's configuration once, and learn the durability of the namespace."""
+        """Check the server's configuration, and read the durability of the namespace. Later calls do nothing."""
         if not self._checked:
             found = yield from checks.examine(self._settings.address, self._settings.namespace)
             checks.refuse(found)

@@ -22,7 +22,10 @@ MESSAGE_LIMIT = 8 * 1024 * 1024
 
 
 class Fenced(Refused):
-    """Another process has taken over the run. This process must stop executing it: the store saves nothing more from it."""
+    """The error for a process whose run was taken over by another process.
+
+    The process must stop executing the run, because the store accepts no more saves from it.
+    """
 
 
 def taken_over(run_id: str) -> Fenced:
@@ -34,7 +37,7 @@ def check_run_id(text: str) -> str:
     """Return the text if it is a valid run id.
 
     Raises:
-        BadName: It is not.
+        BadName: The text is not 1 to 200 printable characters.
     """
     if not 1 <= len(text) <= ID_LIMIT or not text.isprintable():
         raise BadName(f"run id {text!r:.220} is not valid: use 1 to {ID_LIMIT} printable characters")
@@ -89,7 +92,7 @@ class Phase:
 
 
 class Transcript(Sequence[Any]):
-    """An immutable list of messages. It keeps them as bytes, and decodes a message when it is read."""
+    """An immutable list of messages. The messages are kept as bytes, and each is decoded when it is read."""
 
     __slots__ = ("packed",)
 
@@ -125,12 +128,12 @@ class Transcript(Sequence[Any]):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The record of a run: everything that is saved of it.
+    """The record of a run: all data of the run that a store saves.
 
     Attributes:
         meta: The facts that are needed to start the run again.
         messages: The messages so far, as plain data.
-        iteration: How far the run came. The program chooses what it counts.
+        iteration: A count of the run's progress. The program chooses what it counts.
         phases: The completed phases, in order.
         state: A small dict of plain data.
         updated_at: When the program made the record.
@@ -184,8 +187,8 @@ class Phases:
     """
 
     def __init__(self, completed: Iterable[Phase] = ()) -> None:
-        # Phases of earlier executions and of this one are kept apart. Otherwise a new run with two phases of the same name
-        # would skip the second one.
+        # Phases of earlier executions and phases of this execution are kept apart. Otherwise a new run with two phases of the
+        # same name would skip the second one.
         self._earlier = list(completed)
         self._completed: list[Phase] = []
 

@@ -1,4 +1,4 @@
-"""The delta of a save: what the server does not have yet. Pure: no I/O.
+"""The delta of a save: the parts of a record that the server does not have yet. This module does no I/O.
 
 A save compares digests of the record's parts with the digests of the parts that the server acknowledged last, and sends
 only the parts that differ. If an old message was edited, all messages are sent.
@@ -18,7 +18,7 @@ from workers.durable.record_format import PackedRecord
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """What the server has of a record, as far as the record's owner knows.
+    """The state of a record that the server has acknowledged to the record's owner.
 
     Attributes:
         seq: The number of the last acknowledged save; 0 if there is none.
@@ -36,7 +36,7 @@ class Acknowledged:
 
     @classmethod
     def of(cls, packed: PackedRecord, seq: int, generation: int) -> Acknowledged:
-        """Return what the server has once it has acknowledged this record."""
+        """Return the acknowledged state after the server has acknowledged this record."""
         return cls(seq, generation, _digests(packed.messages), _digests(packed.phases), packed.state)
 
 
@@ -44,10 +44,10 @@ NOTHING = Acknowledged(0, 1, (), (), b"")
 
 
 def make_delta(known: Acknowledged, packed: PackedRecord, seq: int) -> tuple[Delta, Acknowledged]:
-    """Compare a record with what the server has.
+    """Compare a record with its acknowledged state.
 
     Returns:
-        What to send, and what the server has once it has acknowledged that.
+        The delta to send, and the acknowledged state after the server has acknowledged the delta.
     """
     then = Acknowledged.of(packed, seq, known.generation)
     base = len(known.messages)

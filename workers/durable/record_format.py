@@ -1,4 +1,4 @@
-"""Records as bytes. Pure: no I/O."""
+"""Encode and decode records. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PackedRecord:
 
 
 def pack(record: Checkpoint) -> PackedRecord:
-    """Encode a record.
+    """Return the encoded parts of a record.
 
     Raises:
         NotPlain: A value is not plain data. The message names its place.
@@ -52,7 +52,7 @@ def pack(record: Checkpoint) -> PackedRecord:
 
 
 def unpack(packed: PackedRecord, updated: datetime | None = None) -> Checkpoint:
-    """Decode a record.
+    """Return the record from its encoded parts.
 
     Args:
         packed: The record's bytes.

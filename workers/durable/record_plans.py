@@ -1,7 +1,7 @@
 """Plans for records: save, load, delete, list, claim, and renew the owner's lease (lua/record_*.lua).
 
 A save sends a delta. The server applies a delta only to the exact state for which it was made. Otherwise it answers
-`gap`, and the plan sends the whole record. So an edit of an old message is never lost: it costs one save of everything.
+`gap`, and the plan sends the whole record. So an edit of an old message is never lost, but needs a save of the whole record.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def save(
         keys: The keys of partition 0.
         owner: The owner that saves.
         packed: The record.
-        known: What the server has of it.
+        known: The state of the record that the server has acknowledged.
         seq: The number of the save, if the record has none.
         ttl: Seconds after which the server deletes a record that is not saved again.
         now: The time in ms for tests; the server's time by default.
 
     Returns:
-        What the server has now, or NOTHING if the stored record may be a different one.
+        The acknowledged state after the save, or NOTHING if the stored record may be a different one.
 
     Raises:
         Fenced: Another owner has taken over the run.
@@ -64,7 +64,8 @@ def save(
             case "old" if packed.seq:
                 return NOTHING
             case "old":
-                # This save is not late, because its caller still waits for it. So the clock of an earlier owner was ahead.
+                # The caller still waits for this save, so it is not late. The stored number is higher because an earlier owner's
+                # clock was ahead.
                 number = int(reply[1]) + 1
             case "gap":
                 known = replace(NOTHING, generation=int(reply[1]) + 1)
@@ -125,7 +126,14 @@ def _head(keys: Keys, id: str, room: int) -> Call:
 
 
 def _load_rest(keys: Keys, id: str, reply: Any, room: int) -> Steps[LoadedRecord | str | None]:
-    """Load what belongs to the head of a record. Return 'changed' if the record was saved meanwhile."""
+    """Load the remaining parts of a record whose head was loaded.
+
+    Returns:
+        The record, 'changed' if it was saved again meanwhile, or None if there is no record.
+
+    Raises:
+        Unreadable: The record is corrupt.
+    """
     if word(reply) == "missing":
         return None
     if word(reply) != "ok":
@@ -138,7 +146,7 @@ def _load_rest(keys: Keys, id: str, reply: Any, room: int) -> Steps[LoadedRecord
 
 
 def _load_chunks(keys: Keys, id: str, seq: int, sizes: dict[str, Any], room: int) -> Steps[dict[str, Any] | None]:
-    """Load the chunks of messages, page by page. Return None if the record was saved meanwhile."""
+    """Load the chunks of messages, page by page, and return them by name; None if the record was saved again meanwhile."""
     chunks: dict[str, Any] = {}
     page: list[str] = []
     left = room
@@ -162,7 +170,7 @@ def delete(keys: Keys, owner: str, id: str, *, seq: int, now: str = "") -> Steps
         keys: The keys of partition 0.
         owner: The owner that deletes.
         id: The run.
-        seq: A number above that of every earlier save, so that a late save does not bring the record back.
+        seq: A number above that of every earlier save, so that a late save does not restore the record.
         now: The time in ms for tests; the server's time by default.
 
     Raises:
@@ -189,14 +197,14 @@ def list_interrupted(keys: Keys, owner: str, now: str = "") -> Steps[dict[str, s
 
 
 def claim(keys: Keys, owner: str, id: str, *, seen: str, nonce: str, now: str = "") -> Steps[bool]:
-    """Claim an interrupted run. Of several owners that try it, only one succeeds.
+    """Claim an interrupted run. If several owners claim the run, only one of them succeeds.
 
     Args:
         keys: The keys of partition 0.
         owner: The owner that claims.
         id: The run.
         seen: The run's last owner, from `list_interrupted`.
-        nonce: Identifies this claim, so that a repetition gets the same answer.
+        nonce: Identifies this claim, so that a repeated claim gets the same answer.
         now: The time in ms for tests; the server's time by default.
 
     Returns:

@@ -29,9 +29,9 @@ TTL = 30 * 86400.0
 
 
 class RedisStore:
-    """Stores records on a server. Threads may share it, and it may be used after a fork.
+    """A store of records on a server. Threads may share a store, and a store may be used after a fork.
 
-    Close it at a shutdown: other processes can then claim its runs without waiting for its lease to expire.
+    Close the store at a shutdown: other processes can then claim its runs without waiting for its lease to expire.
 
     Args:
         url: The server's URL. By default `RUNS_URL`, then `REDIS_URL` of the environment, then a server on this host.
@@ -127,7 +127,7 @@ class RedisStore:
         return OwnedRecords(self._settings, self._lease, self._ttl, self._clock)
 
     def _current(self) -> OwnedRecords:
-        """Return the owner of this process: a forked child needs a new one."""
+        """Return the owner for this process. After a fork, make a new owner for the child process."""
         if self._records.pid != os.getpid():
             self._records = self._new_owner()
         return self._records
@@ -137,9 +137,9 @@ class RedisStore:
 
 
 class AsyncRedisStore:
-    """Stores records on a server, for an event loop. Parameters and errors are those of `RedisStore`.
+    """A store of records on a server, for an event loop. The parameters and errors are the same as those of `RedisStore`.
 
-    Close it at a shutdown: other processes can then claim its runs without waiting for its lease to expire.
+    Close the store at a shutdown: other processes can then claim its runs without waiting for its lease to expire.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class AsyncRedisStore:
         return OwnedRecords(self._settings, self._lease, self._ttl, self._clock)
 
     def _current(self) -> OwnedRecords:
-        """Return the owner of this process: a forked child needs a new one."""
+        """Return the owner for this process. After a fork, make a new owner for the child process."""
         if self._records.pid != os.getpid():
             self._records, self._session = self._new_owner(), None
         return self._records

@@ -1,4 +1,4 @@
-"""Decide which record is saved next, and when. Pure: the checkpointer does the saving."""
+"""Decide which record is saved next, and when. This module does no I/O: the checkpointer saves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONGEST_BACK_OFF = 5.0
 
 
 class SavePace:
-    """The pending record of one run, and when to save it.
+    """The pending record of one run, and the time at which to save it.
 
     Args:
         meta: The run.
@@ -61,12 +61,16 @@ class SavePace:
         return max(0.0, self._retry_at - now) if self._failures else self._throttle.wait(now)
 
     def begin(self) -> tuple[Checkpoint, float] | None:
-        """Take the pending record in order to save it. Return it with the time at which the save begins, or None."""
+        """Take the pending record in order to save it.
+
+        Returns:
+            The record and the time at which the save begins, or None if no record is pending.
+        """
         pending, self._pending = self._pending, None
         return None if pending is None else (pending, self._clock.monotonic())
 
     def saved(self, record: Checkpoint, begun: float) -> None:
-        """Note that a record was saved. The window starts only now, so that a failed save does not delay the next one."""
+        """Note that a record was saved. Only this starts the throttle's window, so that a failed save does not delay the next."""
         self._throttle.saved(begun)
         self._saved_phases, self._failures = len(record.phases), 0
 

@@ -6,7 +6,7 @@ import threading
 
 
 class SequenceNumbers:
-    """Numbers that grow within a process, and normally from one process to the next: they are at least the time in ms."""
+    """Numbers that grow within a process, and usually from one process to the next, because each is at least the time in ms."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -24,6 +24,6 @@ class SequenceNumbers:
             return self._last
 
 
-# There is one for the process. So two checkpointers of one run, used one after the other, never give the same number to
+# The process has only this object. So two checkpointers of one run, used one after the other, never give the same number to
 # different content.
 SEQUENCE = SequenceNumbers()

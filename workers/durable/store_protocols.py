@@ -1,4 +1,4 @@
-"""The methods of a store of records. A program may bring a store of its own that has them."""
+"""The methods of a store of records. A program may use its own store that has these methods."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from workers.durable.record import Checkpoint
 
 
 class CheckpointStore(Protocol):
-    """Stores records by run id."""
+    """A store of records by run id."""
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Save a record.
@@ -31,12 +31,12 @@ class CheckpointStore(Protocol):
         ...
 
     def list_interrupted(self) -> list[Checkpoint]:
-        """Return all records, except those of other live processes. Call it when the program starts, to resume runs."""
+        """Return all records, except those of other live processes. Call this method when the program starts, to resume runs."""
         ...
 
 
 class AsyncCheckpointStore(Protocol):
-    """Stores records by run id, for an event loop."""
+    """A store of records by run id, for an event loop."""
 
     async def save(self, checkpoint: Checkpoint) -> None:
         """Save a record.
@@ -58,13 +58,13 @@ class AsyncCheckpointStore(Protocol):
         ...
 
     async def list_interrupted(self) -> list[Checkpoint]:
-        """Return all records, except those of other live processes. Call it when the program starts, to resume runs."""
+        """Return all records, except those of other live processes. Call this method when the program starts, to resume runs."""
         ...
 
 
 @runtime_checkable
 class ClaimingStore(Protocol):
-    """A store from which several processes can recover at the same time. This is optional."""
+    """The optional method of a store from which several processes can recover runs at the same time."""
 
     def claim_interrupted(self) -> Iterator[Checkpoint]:
         """Yield the records of interrupted runs. Each run is claimed when it is yielded: no other process gets it."""
@@ -73,7 +73,7 @@ class ClaimingStore(Protocol):
 
 @runtime_checkable
 class AsyncClaimingStore(Protocol):
-    """A store from which several processes can recover at the same time, for an event loop. This is optional."""
+    """The optional method of a store from which several processes can recover runs at the same time, for an event loop."""
 
     def claim_interrupted(self) -> AsyncIterator[Checkpoint]:
         """Yield the records of interrupted runs. Each run is claimed when it is yielded: no other process gets it."""

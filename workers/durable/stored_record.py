@@ -1,4 +1,4 @@
-"""Read a record from its fields on the server. Pure: no I/O."""
+"""Build a record from its stored fields. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from workers.durable.record_format import PackedRecord, unpack
 
 @dataclass(frozen=True, slots=True)
 class LoadedRecord:
-    """A record, and what the server has of it, for the next save."""
+    """A record, and the state of it that the server has, for the next save."""
 
     checkpoint: Checkpoint
     known: Acknowledged
 
 
 def read_head(id: str, content: Mapping[str, Any]) -> CheckpointHead:
-    """Read the head of a record: its numbers.
+    """Return the head of a record: its numbers.
 
     Raises:
         Unreadable: The head is missing or not valid.
@@ -36,10 +36,10 @@ def read_head(id: str, content: Mapping[str, Any]) -> CheckpointHead:
 
 
 def read_record(id: str, content: Mapping[str, Any], chunks: Mapping[str, Any]) -> LoadedRecord:
-    """Build a record from its stored fields and chunks.
+    """Build a record from its stored fields and chunks, and return it.
 
     Raises:
-        Unreadable: They are not a valid record.
+        Unreadable: The fields and chunks are not a valid record.
     """
     try:
         return _build(id, content, chunks)
