@@ -21,7 +21,7 @@ app = new_app("coordinator", "Durable runs on Redis or Valkey.")
 
 
 def main() -> NoReturn:
-    """Run the program."""
+    """Run the command `coordinator`, and end the process with its exit code."""
     run_app(app, "coordinator")
 
 

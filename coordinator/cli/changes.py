@@ -42,7 +42,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the runs that
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A way to change a run.
+    """The change that a command makes to each run.
 
     Attributes:
         plan: Returns the plan that changes the run with this id.
@@ -118,8 +118,8 @@ def add_to(app: typer.Typer) -> None:
 def _as_command(make_change: Callable[..., Change], statuses: Sequence[Status]) -> Callable[..., int]:
     """Return the function that typer calls.
 
-    Its signature has the command's own options and those that select runs. It is built here because typer has no way to
-    share a group of options.
+    The signature of the function has the command's own options and the options that select runs. The signature is built here,
+    because typer has no way to share a group of options.
     """
 
     def run(
@@ -188,10 +188,10 @@ class ChangeCommand:
         return self._list(client, ids)
 
     def _list(self, client: Client, ids: Sequence[str], *, named: bool = False) -> int:
-        """Print the runs of a dry run.
+        """Print the runs that the command would change, and return the exit code.
 
-        A run that the user named and that does not exist is an error. A run that a walk found may have ended and been
-        deleted since.
+        If a run that the user named does not exist, that is an error. A run that a walk found may have been deleted since, which
+        is not an error.
         """
         if self.change.tree:
             below = [id for id in client._do(run_operations.list_below, ids) if id not in set(ids)]
@@ -221,7 +221,7 @@ class ChangeCommand:
     def _rounds(self, client: Client, filters: Filters) -> Iterator[list[str]]:
         """Yield the ids that each walk finds, and walk again until a walk finds no new id.
 
-        A run that was changed does not match any more, or its id was seen before.
+        Runs that the command has changed do not match any more, or are skipped because their ids were seen before.
         """
         seen: set[str] = set()
         for status in self._selected(filters):
@@ -230,7 +230,10 @@ class ChangeCommand:
                 yield fresh
 
     def _apply(self, client: Client, rounds: Iterator[list[str]]) -> int:
-        """Change the runs. If one is refused, the others are still changed. If the server is away, the command stops."""
+        """Change the runs, and return the exit code.
+
+        If the change of one run is refused, the others are still changed. If the server can't be reached, the command stops.
+        """
         rows: list[dict[str, str]] = []
         outage: CoordinatorError | None = None
         for part in (part for ids in rounds for part in _batches(ids)):
@@ -264,7 +267,11 @@ def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _views(client: Client, ids: Sequence[str]) -> list[RunView | CoordinatorError]:
-    """Return for each id its run, or the error that says why it can't be shown. Raise if the server is away."""
+    """Return the view of each run, or the error that says why the run can't be shown.
+
+    Raises:
+        Unreachable: The server can't be reached.
+    """
     found: list[RunView | CoordinatorError] = client._do(run_operations.for_each, ids, run_operations.view)
     for outcome in found:
         if isinstance(outcome, (Unreachable, Unconfirmed)):
@@ -273,7 +280,7 @@ def _views(client: Client, ids: Sequence[str]) -> list[RunView | CoordinatorErro
 
 
 def _describe_descendants(statuses: Iterable[Status]) -> str:
-    """Return what happened to the runs below a run that was cancelled with its tree; empty if there are none."""
+    """Return a text with the new statuses of the runs below a run that was cancelled with its tree; empty if there are none."""
     of = Counter(statuses)
     parts = {"cancelled": of[Status.CANCELLED], "asked to stop": of[Status.RUNNING]}
     parts["already ended"] = of.total() - sum(parts.values())

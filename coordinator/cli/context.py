@@ -1,4 +1,4 @@
-"""What every command gets: the server and namespace to work on, and where to print its answer."""
+"""The context of a command: its server and namespace, and the consoles to which it prints."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WIDTH_OF_A_FILE = 1000  # a table that is written to a file or a pipe is not sq
 
 @dataclass(frozen=True)
 class CommandContext:
-    """The values of the common options, and what a command does with them."""
+    """The values of the common options, and the methods that every command needs."""
 
     url: str | None = None
     namespace: str | None = None
@@ -35,7 +35,7 @@ class CommandContext:
         """The server and the namespace.
 
         Raises:
-            BadOption: The URL is memory://, where everything that a command writes is lost when the command exits.
+            BadOption: The URL is memory://, a store that is lost when the command exits.
         """
         found = settings(self.url, self.namespace, DEFAULT_TIMEOUT if self.timeout is None else self.timeout)
         if found.address.scheme == "memory":
@@ -73,7 +73,7 @@ class CommandContext:
 
 
 def _console(*, stderr: bool) -> Console:
-    # Ids, routes and users' texts are not markup: a name such as [/x] would end the command with an error of rich.
+    # Ids, routes and users' texts are not markup: rich would raise an error for a name such as [/x].
     console = Console(stderr=stderr, highlight=False, soft_wrap=False, markup=False, emoji=False)
     if console.is_terminal:
         return console

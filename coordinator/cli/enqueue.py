@@ -74,7 +74,7 @@ def _print_ids(context: CommandContext, client: Client, handles: list[Handle[Any
 
 
 def _remark(client: Client, handle: Handle[Any]) -> str:
-    """Return what the user should know about a run that is not simply next; else an empty string."""
+    """Return a remark if the run already existed, has no live worker or is paused; otherwise an empty string."""
     view = handle.view()
     if not handle.created:
         return f"a run with this key exists; it is {view.status}: {clean(view.why)}"
@@ -103,7 +103,8 @@ def _wait_for_results(context: CommandContext, client: Client, handles: list[Han
 def _in_order_of_ending(context: CommandContext, client: Client, handles: list[Handle[Any]]) -> Iterator[Handle[Any]]:
     """Yield each handle when its run has ended.
 
-    While nothing ends, print why the first run waits. Without that, a typo in the kind would mean a silent wait without end.
+    While no run ends, print why the first run waits. Otherwise a typo in the kind would make the command wait forever without
+    a message.
     """
     left, printed = {handle.id: handle for handle in handles}, ""
     patience = EXPLAIN_AFTER
@@ -142,7 +143,7 @@ def _print_ending(context: CommandContext, row: dict[str, Any], *, with_id: bool
 class _ProgressBar:
     """A progress bar on stderr; it is hidden with --json, or if stderr is not a terminal.
 
-    As a context manager it gives a function `advance`, which counts while the caller iterates over its result.
+    As a context manager it returns a function `advance`, whose iterator counts to the total and moves the bar with each step.
     """
 
     def __init__(self, context: CommandContext, what: str, total: int) -> None:

@@ -47,8 +47,8 @@ def print_error(message: object, error: BaseException | None = None) -> None:
     """Write an error to stderr as one line: with --json as a JSON object, otherwise as text. A password in a URL is masked.
 
     Args:
-        message: The error, or what to say about it.
-        error: The error, if `message` is only its text.
+        message: The error, or a text about it.
+        error: The error, if `message` is a text.
     """
     text = clean(_PASSWORD.sub("://***@", " ".join(str(message).split())))
     if not wants_json():
@@ -60,9 +60,9 @@ def print_error(message: object, error: BaseException | None = None) -> None:
 
 
 def wants_json() -> bool:
-    """Return whether --json stands on the command line, or RUNS_JSON is set.
+    """Return True if the command line has --json, or RUNS_JSON is set.
 
-    Errors of usage are found before the options of a command are known, so this looks at the words themselves.
+    Usage errors occur before the options of a command are parsed, so this function reads the words of the command line.
     """
     return "--json" in sys.argv[1:] or os.environ.get("RUNS_JSON", "").lower() in ("1", "true", "yes", "on", "t", "y")
 
@@ -95,7 +95,7 @@ def run_app(app: typer.Typer, program: str) -> NoReturn:
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Return whether the error was raised while a KeyboardInterrupt was being handled."""
+    """Return True if the error was raised while a KeyboardInterrupt was being handled."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None

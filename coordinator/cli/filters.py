@@ -29,7 +29,7 @@ SinceFilter = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Which runs a command is about."""
+    """The filters that select the runs of a command. None matches every value."""
 
     status: Status | None = None
     kind: str | None = None
@@ -42,7 +42,7 @@ class Filters:
         return any((self.status, self.kind, self.queue, self.since))
 
     def find(self, client: Client, limit: int, status: Status | None = None) -> list[RunView]:
-        """Return the runs that match. `--since` is applied here, since the server has no index by age."""
+        """Return the runs that match, at most `limit`. `--since` is applied here, because the server has no index by age."""
         status = status or self.status
         if self.since is None:
             return client.list(status=status, kind=self.kind, queue=self.queue, limit=limit)
@@ -51,14 +51,14 @@ class Filters:
         return [view for view in views if view.created.timestamp() >= now - seconds][:limit]
 
     def walk(self, status: Status) -> Walk:
-        """Return a walk through the ids of all matching runs with this status. It has no limit."""
+        """Return a walk through the ids of all matching runs with this status, without a limit."""
         since = "" if self.since is None else ids_from(_clock.now() - parse_age(self.since))
         return Walk(
             status, self.kind and check_name(self.kind, "kind"), self.queue and check_name(self.queue, "queue"), since
         )
 
     def find_stuck(self, client: Client, limit: int) -> list[RunView]:
-        """Return the matching runs that are stuck. Ready queues from which a live worker takes runs are not read."""
+        """Return the matching runs that are stuck, at most `limit`. Skip ready queues from which a live worker takes runs."""
         overview = client.status()
         views: list[RunView] = []
         for queue, kind in find_blocked_routes(overview):

@@ -51,7 +51,7 @@ def parse_inputs(pairs: Sequence[str], whole: str | None) -> dict[str, Any]:
 
 
 def parse_run_id(text: str) -> str:
-    """Return a run id.
+    """Return the text if it is a run id.
 
     Raises:
         BadName: The text is not a run id.

@@ -74,8 +74,8 @@ def new_app(program: str, help: str) -> typer.Typer:
 def command(app: typer.Typer, *, name: str | None = None) -> Callable[[Callable[..., int | None]], Callable[..., Any]]:
     """Return a decorator that adds a command to the app.
 
-    The function's first parameter is a CommandContext. Its other parameters are the command's own options. It returns
-    an exit code, or None for success.
+    The first parameter of the decorated function is a CommandContext. Its other parameters are the command's own options. The
+    function returns an exit code, or None for success.
     """
 
     def decorate(function: Callable[..., int | None]) -> Callable[..., Any]:
@@ -128,8 +128,8 @@ def _set_signature(function: Callable[..., Any], own: list[inspect.Parameter], *
 def _common_parameter(name: str, *, environment: bool) -> inspect.Parameter:
     """Return the parameter for a common option.
 
-    Environment variables are read for the options before the subcommand only. Read for those after it, a variable would win
-    over an option that the user wrote before the subcommand.
+    Environment variables are read only for the options before the subcommand. If they were read for the options after it too, a
+    variable would override an option that the user wrote before the subcommand.
     """
     common = _COMMON[name]
     option = typer.Option(

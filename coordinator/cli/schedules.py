@@ -106,7 +106,7 @@ def remove(context: CommandContext, name: Name) -> None:
 
 
 def _is_new(view: ScheduleView) -> bool:
-    """Return whether no coordinator has seen the schedule yet, which is not a problem."""
+    """Return True if no coordinator has seen the schedule yet, which is not a problem."""
     return view.next is None and view.fired == 0 and "yet" in view.trouble
 
 

@@ -1,4 +1,4 @@
-"""Standard input, output and error of a command. A service manager or a script may start a command without them."""
+"""Open standard input, output and error, because a service manager or a script may start a command without them."""
 
 from __future__ import annotations
 

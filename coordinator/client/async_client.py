@@ -40,9 +40,9 @@ P = ParamSpec("P")
 class _AsyncSession:
     """The connections of an AsyncClient in one event loop.
 
-    A session closes itself at the end of its loop. An event loop closes all asynchronous generators before it ends
-    (`asyncio.run` does so), and the session has one, which waits for nothing else. The loop also closes a generator that the
-    garbage collector finds, and with it the session of a client that was never closed.
+    A session closes itself at the end of its loop. The session has an asynchronous generator that does nothing but wait for its
+    own end. An event loop closes all asynchronous generators before it ends (`asyncio.run` does so). The loop also closes a
+    generator that the garbage collector finds, and with it the session of a client that was never closed.
     """
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
@@ -77,10 +77,13 @@ async def _close_at_end(hints: AsyncHintReader, wire: AsyncWire) -> AsyncGenerat
 
 
 class AsyncClient:
-    """Enqueues runs and reads their state, in an event loop. Calls of several tasks in the same turn of the loop share a trip."""
+    """A client for an event loop: enqueue runs, read them, change them, and wait for their results.
+
+    Calls of several tasks in the same turn of the loop share a trip to the server.
+    """
 
     def __init__(self, url: str | None = None, namespace: str | None = None, timeout: float = 30.0) -> None:
-        """Make a client. It connects at first use.
+        """Make a client, which connects at its first use.
 
         Args:
             url: The server; by default RUNS_URL, REDIS_URL, or a local Redis.
@@ -324,7 +327,11 @@ class AsyncClient:
     # ---- shared by the methods above
 
     def _open(self) -> _AsyncSession:
-        """Return the session of this event loop. Open one at first use."""
+        """Return the session of this event loop, which is opened at its first use.
+
+        Raises:
+            Refused: The client is closed.
+        """
         loop = _running_loop()
         session = self._sessions.get(loop)
         if session is None:
@@ -338,7 +345,7 @@ class AsyncClient:
     async def _do(
         self, operation: Callable[Concatenate[OpenNamespace, P], Plan[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Carry out an operation on the client's namespace."""
+        """Carry out an operation on the client's namespace, and return its result."""
         session = self._open()
         return await drive_async(session.wire, operation(session.namespace, *args, **kwargs))
 
@@ -350,7 +357,11 @@ class AsyncClient:
             return await anext(endings)
 
     async def _endings(self, ids: Iterable[str], timeout: float | None) -> AsyncGenerator[Ending, None]:
-        """Yield the endings of runs as they end."""
+        """Yield the endings of the runs, in the order in which the runs end.
+
+        Raises:
+            ResultTimeout: Some of the runs have not ended in time.
+        """
         tracker = EndingTracker([*ids], self._clock.monotonic(), timeout)
         hints = self._open().hints
         lists = await self._do(run_operations.wake_lists, hints.client)

@@ -57,10 +57,13 @@ class _Session:
 
 
 class Client:
-    """Enqueues runs and reads their state. Threads may share a client, and it works after a fork."""
+    """A client for threads: enqueue runs, read them, change them, and wait for their results.
+
+    Threads may share a client, and a client works after a fork.
+    """
 
     def __init__(self, url: str | None = None, namespace: str | None = None, timeout: float = 30.0) -> None:
-        """Make a client. It connects at first use.
+        """Make a client, which connects at its first use.
 
         Args:
             url: The server; by default RUNS_URL, REDIS_URL, or a local Redis.
@@ -292,7 +295,11 @@ class Client:
     # ---- shared by the methods above
 
     def _open(self) -> _Session:
-        """Return the session of this process. Open one at first use, and after a fork."""
+        """Return the session of this process, which is opened at its first use and after a fork.
+
+        Raises:
+            Refused: The client is closed.
+        """
         session = self._session
         pid = os.getpid()
         if session is None or session.pid != pid:
@@ -306,7 +313,7 @@ class Client:
         return session
 
     def _do(self, operation: Callable[Concatenate[OpenNamespace, P], Plan[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Carry out an operation on the client's namespace."""
+        """Carry out an operation on the client's namespace, and return its result."""
         session = self._open()
         return drive(session.wire, operation(session.namespace, *args, **kwargs))
 
@@ -318,7 +325,11 @@ class Client:
             return next(endings)
 
     def _endings(self, ids: Iterable[str], timeout: float | None) -> Generator[Ending, None, None]:
-        """Yield the endings of runs as they end."""
+        """Yield the endings of the runs, in the order in which the runs end.
+
+        Raises:
+            ResultTimeout: Some of the runs have not ended in time.
+        """
         tracker = EndingTracker([*ids], self._clock.monotonic(), timeout)
         hints = self._open().hints
         lists = self._do(run_operations.wake_lists, hints.client)
@@ -343,7 +354,7 @@ class Client:
 
 
 def check_run_id(id: str) -> str:
-    """Return a run id.
+    """Return the text if it is a run id.
 
     Raises:
         NotFound: The text is not a run id.

@@ -1,4 +1,4 @@
-"""Decide which runs a waiting client asks about, and when. Pure: times are given."""
+"""Decide about which runs a waiting client asks the server, and when. This module does no I/O: callers pass in the time."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ ASK_AGAIN = 5.0  # seconds after which a client asks about all its runs without 
 
 
 class EndingTracker:
-    """Tracks the runs that a call waits for.
+    """Track the runs that a call waits for.
 
-    The client asks about a run after a hint, and about all runs every 5 seconds, so that a lost hint costs seconds and never an
-    ending.
+    The client asks the server about a run after a hint, and about all runs every 5 seconds, so that a lost hint only causes a
+    delay.
 
     Attributes:
         open: The ids of the runs that have not ended.
     """
 
     def __init__(self, ids: Collection[str], now: float, timeout: float | None) -> None:
-        """Track some runs, from now until the timeout; None waits forever."""
+        """Track these runs from now until the timeout. A timeout of None never ends."""
         self.open = dict.fromkeys(ids)
         self._timeout = timeout
         self._until = None if timeout is None else now + timeout
@@ -28,7 +28,7 @@ class EndingTracker:
         self._hinted: dict[str, None] = {}
 
     def to_ask(self, now: float) -> list[str]:
-        """Return the runs to ask about now: those with a hint, or all of them if it is time."""
+        """Return the runs about which the client asks now: the runs with a hint, or every 5 seconds all open runs."""
         hinted, self._hinted = self._hinted, {}
         if now < self._all_at:
             return [id for id in hinted if id in self.open]
@@ -40,7 +40,7 @@ class EndingTracker:
         self.open.pop(id, None)
 
     def hint(self, ids: Collection[str]) -> None:
-        """Ask about these runs next time."""
+        """Mark these runs, so that `to_ask` returns them next time."""
         self._hinted.update(dict.fromkeys(ids))
 
     def left(self, now: float) -> float | None:
@@ -60,7 +60,7 @@ class EndingTracker:
         return until_all if left is None else min(left, until_all)
 
     def timed_out(self) -> ResultTimeout:
-        """Return the error that names the runs which have not ended."""
+        """Return the ResultTimeout error, which names a run that has not ended."""
         first = next(iter(self.open), "")
         what = f"run {first} has" if len(self.open) == 1 else f"{len(self.open)} runs, {first} among them, have"
         return ResultTimeout(f"{what} not ended within {self._timeout:g} s")

@@ -1,4 +1,4 @@
-"""Handles: references to runs, returned by `enqueue` and `handle`. Method for method the same for threads and event loops."""
+"""Handles: references to runs, which `enqueue` and `handle` return. Both classes have the same methods."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Read hints that runs have ended, so that waiting calls are woken and do not poll.
+"""Read hints that runs have ended, so that waiting calls need not poll.
 
-Each client has one reader: it blocks on the client's wake lists, takes hints from them and delivers them to the mailboxes of the
-calls that wait. A hint only says "ask now"; ending_tracker.py decides when a call asks without one.
+Each client has one reader. The reader blocks on the client's wake lists, takes hints from them, and delivers them to the mailboxes
+of the calls that wait. A hint only makes a call ask the server now. ending_tracker.py decides when a call asks without a hint.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class HintReader:
             if found := bell.wait(list(lists), seconds):
                 self._boxes.deliver(
                     [found[1].decode()]
-                )  # first, so that this run's caller does not wait for the others
+                )  # this hint is delivered first, so that its caller does not wait for the others
                 plan = client_plans.take_hints(lists[found[0]], self.client, HINTS_PER_TRIP)
                 self._boxes.deliver(drive(self._wire, plan, timeout=1.0))
         except CoordinatorError:
@@ -152,5 +152,5 @@ class AsyncHintReader:
         self._closed = True
         task, self._task = self._task, None
         while task is not None and not task.done():
-            task.cancel()  # again: on 3.11 one cancel may be lost inside a timeout that ends at the same moment
+            task.cancel()  # repeated, because on Python 3.11 a cancel may be lost inside a timeout that ends at the same moment
             await asyncio.wait({task}, timeout=0.5)

@@ -1,6 +1,6 @@
 """The runs that `Client.list` returns: newest first, or in the order of the queue for runs that wait.
 
-A listing reads a bounded part of each index and the whole view of each run. scan.py reads everything, but only ids.
+A listing reads a bounded part of each index and the whole view of each run. scan.py reads whole indexes, but only ids.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _route(reply: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Which runs to list. None matches every status, kind or queue."""
+    """The filters of a listing. None matches every status, kind or queue."""
 
     status: Status | None
     kind: str | None
@@ -97,7 +97,7 @@ class Listing:
                 return (yield from self._indexed([(keys, keys.ended(status)) for keys in parts], newest=True))
 
     def matches(self, route: str) -> bool:
-        """Return whether runs of a route are listed."""
+        """Return True if runs of this route are listed."""
         if self.kind is None and self.queue is None:
             return True
         queue, kind, _ = parse_route(route)
@@ -176,7 +176,7 @@ def _scored(keys: Keys, flat: Sequence[Any]) -> list[Entry]:
 
 
 def _views(entries: Sequence[Entry], status: Status) -> Steps:
-    """Return the views of the runs that exist. A damaged run is listed as unreadable, and does not hide the others."""
+    """Return the views of the runs that exist. The view of a damaged run has the reason in `unreadable`."""
     views = []
     for start in range(0, len(entries), VIEWS_AT_ONCE):
         part = entries[start : start + VIEWS_AT_ONCE]

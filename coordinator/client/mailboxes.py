@@ -54,7 +54,7 @@ class Mailboxes(Generic[B]):
                     box.put(id)
 
     def idle(self) -> bool:
-        """Return whether no call has waited for a minute. The caller holds the lock."""
+        """Return True if no call has waited for a minute. The caller holds the lock."""
         return not self._boxes and self._clock.monotonic() - self._empty_since > IDLE
 
 

@@ -1,4 +1,4 @@
-"""Plans that read the state of a whole namespace: its workers, its counts, and how many runs are before a run."""
+"""Plans that read the state of a whole namespace: its workers, its counts, and the position of a run in its queue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FIELDS = ("host", "pid", "fleet", "code", "slots", "lease", "condemned", "drain
 
 
 def workers(space: Namespace) -> Generator[list[Request], Any, list[WorkerView]]:
-    """Return every worker that is registered. A worker of several partitions is returned once."""
+    """Return the registered workers. A worker that is registered in several partitions is returned once."""
     parts = space.everywhere()
     listed = yield [read(keys.at, "ZRANGE", keys.workers(), 0, MOST, "WITHSCORES") for keys in parts]
     entries = [
@@ -127,7 +127,7 @@ def _coordinators(rows: Sequence[Sequence[Any]], clock: float) -> tuple[Coordina
 def count_before(
     space: Namespace, keys: Keys, id: str, route: str, score: int
 ) -> Generator[list[Request], Any, int | None]:
-    """Return how many runs of the same queue and kind are before a run. Return None if the run is not queued.
+    """Return the number of runs of the same queue and kind that are before a run; None if the run is not queued.
 
     Runs of other partitions and schemas are compared by their scores.
     """

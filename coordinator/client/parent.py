@@ -1,6 +1,6 @@
-"""The run inside whose handler a client is used. A run that is enqueued there becomes its child.
+"""The parent of runs that a handler enqueues: the run that the handler performs.
 
-The worker sets `current_parent` around an attempt. Clients read it where no parent is given.
+The worker sets `current_parent` around an attempt. Clients read it when the caller gives no parent.
 """
 
 from __future__ import annotations

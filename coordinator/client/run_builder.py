@@ -1,7 +1,7 @@
-"""Build the runs of an enqueue call from inputs and options. Pure, no I/O.
+"""Build the runs of an enqueue call from inputs and options, without I/O.
 
-Everything that can be refused is refused here, before the first byte is sent. Options are checked once for each call, however
-many runs it makes. Each run is encoded once.
+Arguments that are not valid are refused here, before the first byte is sent. Options are checked once for each call, however many
+runs the call enqueues. Each run is encoded once.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ class RunRequest(NamedTuple):
 
 
 class RunBuilder:
-    """Builds the runs of one enqueue call."""
+    """Build the runs of one enqueue call."""
 
     def __init__(self, given: Mapping[str, Any], parent: Parent | None = None) -> None:
-        """Check the options.
+        """Check and store the options.
 
         Args:
             given: The options of the call, without `key`, `id` and `ids`.
-            parent: The run whose handler makes the call, if any. Its id and meta are passed on unless a parent is given.
+            parent: The run whose handler makes the call, if any. The new runs get its id and meta unless `given` has a parent.
 
         Raises:
             BadOption: A value is not valid.
@@ -216,14 +216,14 @@ def check_key_ttl(options: Mapping[str, Any]) -> None:
     """Check that `key_ttl` is given together with `key`.
 
     Raises:
-        BadOption: It is given alone, so it would have no effect.
+        BadOption: `key_ttl` is given without `key`, so it would have no effect.
     """
     if options.get("key_ttl") is not None and options.get("key") is None:
         raise BadOption("key_ttl has no effect without key: give a key, or leave key_ttl out")
 
 
 def check_names(kind: str, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Return the inputs.
+    """Return the inputs if all their names are text.
 
     Raises:
         NotPlain: A name is not text.
@@ -235,10 +235,10 @@ def check_names(kind: str, inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_given_ids(ids: Sequence[str], requests: Sequence[RunRequest], partitions: int) -> Sequence[str]:
-    """Return the ids of an earlier call that was not confirmed.
+    """Return the given ids, which come from an earlier call that was not confirmed, if they fit the requests.
 
     Raises:
-        BadOption: A request has a key, which fixes its partition, and its id is of another partition.
+        BadOption: The partition of an id is not the partition that the key of its request determines.
     """
     for id, request in zip(ids, requests, strict=False):
         if partition_of(id, partitions) != partition_for(request.once, partitions) and request.once:
@@ -258,7 +258,12 @@ def _as_dict(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check(given: Mapping[str, Any], parent: Parent | None) -> Options:
-    """Return the checked options, with the parent's id and meta where no parent is given."""
+    """Return the checked options. If no parent is given, the options have the id and meta of `parent`.
+
+    Raises:
+        BadOption: A value is not valid.
+        TypeError: There is no such option.
+    """
     options = {field: value for field, value in given.items() if field != "meta" or value is not None}
     at = options.get("at")
     if isinstance(at, datetime):
@@ -304,5 +309,5 @@ def _ms(seconds: float | None) -> str:
 
 
 def without(options: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Return the options except those that are named."""
+    """Return a copy of the options without the named ones."""
     return {option: value for option, value in options.items() if option not in names}

@@ -1,7 +1,7 @@
-"""The ids of all runs that match a filter: every page of every index. listing.py reads a bounded part, but whole views.
+"""Find the ids of all runs that match a filter, in every page of every index. listing.py reads a bounded part, but whole views.
 
-A walk is not a snapshot: a run that changes its status during the walk may be missed or found twice. A caller that changes the
-runs it finds therefore walks again until it finds no new ones.
+A walk is not a snapshot: a run that changes its status during the walk may be missed or found twice. A caller that changes runs
+therefore walks again until a walk finds no new ids.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Steps = Generator[list[Request], Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Which runs to find.
+    """A walk through the ids of all runs that match.
 
     Attributes:
-        status: Their status.
-        kind: Their kind, or None for all kinds.
-        queue: Their queue, or None for all queues.
+        status: The status of the runs.
+        kind: The kind of the runs, or None for all kinds.
+        queue: The queue of the runs, or None for all queues.
         since: The beginning of a run id. Runs whose id sorts before it are left out.
     """
 
@@ -50,7 +50,7 @@ class Walk:
         return list(found)
 
     def _indexes(self, parts: Sequence[Keys]) -> Steps:
-        """Return the indexes to read: keys of the partition, command that pages, key, and whether every entry matches."""
+        """Return the indexes to read, as (keys of the partition, command that reads a page, key, whether every entry matches)."""
         every = self.kind is None and self.queue is None
         match self.status:
             case Status.QUEUED:
@@ -85,7 +85,7 @@ class Walk:
 
 
 def _page(keys: Keys, command: str, key: str, start: int) -> Steps:
-    """Return where the next page starts (None after the last page), and the ids of this page."""
+    """Read one page of an index. Return the start of the next page (None after the last page), and the ids of this page."""
     if command == "ZRANGE":
         (members,) = require_all((yield [read(keys.at, command, key, start, start + PAGE - 1)]))
         return start + PAGE if len(members) == PAGE else None, [text(member) for member in members]

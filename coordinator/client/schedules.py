@@ -1,4 +1,4 @@
-"""Build a schedule from what a user asks for, and a view of a schedule from what the server keeps. Pure, no I/O."""
+"""Build a schedule from the arguments of a user, and the view of a schedule from its stored fields. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def build_schedule(
     values: Mapping[str, Any] | None,
     options: Mapping[str, Any],
 ) -> NewSchedule:
-    """Return the schedule to store. Everything that can be refused is refused here.
+    """Return the schedule to store, after checking all arguments.
 
     Args:
         schedule: The name of the schedule.
@@ -88,7 +88,7 @@ def _ms(seconds: float | None) -> str:
 
 
 def schedule_view(schedule: str, fields: Mapping[str, Any] | None) -> ScheduleView:
-    """Return a schedule as the server keeps it. Damaged parts are left out and named in the view's `trouble`.
+    """Return the view of a schedule. Damaged parts are left out and named in the view's `trouble`.
 
     Args:
         schedule: The name of the schedule.
@@ -132,7 +132,7 @@ def _counts(of: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rules(packed: bytes) -> dict[str, Any]:
-    """Read the rules without checking them: a time zone that is unknown here may be known to the coordinators."""
+    """Return the stored rules, without checking them: a time zone that is unknown here may be known to the coordinators."""
     cron, every, tz, jitter, overlap, catch_up = decode(packed, "rules")
     when = cron or f"every {every:g} s"
     return {"when": when, "tz": tz, "jitter": jitter, "overlap": overlap, "catch_up": catch_up}

@@ -1,1 +1,1 @@
-"""The doctor: examine the keys of a namespace, describe what is wrong, and repair it."""
+"""The doctor: examine the keys of a namespace, describe their faults, and repair them."""

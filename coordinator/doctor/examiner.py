@@ -1,8 +1,8 @@
-"""Verify the structure of a namespace, and repair it: each run is in exactly one place, and nothing refers to a missing run.
+"""Verify and repair the structure of a namespace: each run is in exactly one collection, and no entry names a missing run.
 
-The examination walks through the keys page by page, so that it never blocks the server, however large the namespace is. A fault
-is confirmed by a second look before it is reported. A repair is a script that checks the fault once more, and that is fenced like
-every other script.
+The examination walks through the keys page by page, so that it never blocks the server, however large the namespace is. Each fault
+is examined a second time before it is reported. A repair is a script that checks the fault once more, and that is fenced like every
+other script.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def examine(space: Namespace, *, repair: bool = False, now: str = "") -> Generat
         now: The time in a namespace with a test clock; empty for the server's time.
 
     Returns:
-        What was found, and what was repaired.
+        The report of all findings and repairs.
     """
     walks: list[WalkResult] = [(yield from _walk(space, repair, now))]
     while repair and walks[-1].total and len(walks) < MAX_WALKS:

@@ -1,4 +1,4 @@
-"""One fault in a namespace, and the sentence that describes it. Pure, no I/O.
+"""One fault in a namespace, and the sentence that describes it. This module does no I/O.
 
 The scripts answer with one word for each fault; this module turns the words into sentences.
 """
@@ -16,11 +16,11 @@ class Finding:
     """One fault.
 
     Attributes:
-        subject: What is damaged: a run, an entry of a collection, a key, or the type of a key.
+        subject: The damaged thing: a run, an entry of a collection, a key, or the type of a key.
         partition: The number of the partition.
         what: The id of the run, the member of the collection, or the name of the key.
         fault: The script's word for the fault.
-        detail: What the script says about the fault.
+        detail: The detail that the script gives with the fault.
         where: The collection that has the entry, or the family of the key.
         name: The rest of the collection's name, if it has one.
         outcome: The script's word for the result of a repair; empty without a repair.
@@ -42,7 +42,7 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """What is wrong."""
+        """The sentence that describes the fault."""
         match self.subject:
             case "run":
                 return f"run {self.what} {_describe_run(self.fault, self.detail)}"
@@ -57,7 +57,7 @@ class Finding:
 
     @property
     def remedy(self) -> str:
-        """What the repair did; empty without a repair."""
+        """The sentence that describes the repair; empty without a repair."""
         match self.outcome:
             case "repaired":
                 return "repaired"

@@ -22,7 +22,7 @@ _COLLECTIONS = ("workers", "live", "owned", "ready", "suspect", "delayed", "dead
 
 @dataclass(frozen=True, slots=True)
 class PageExaminer:
-    """Examines keys of one partition, confirms each fault by a second look, and repairs it if asked to."""
+    """Examine keys of one partition, examine each fault a second time, and repair it if requested."""
 
     keys: Keys
     result: WalkResult
@@ -34,7 +34,7 @@ class PageExaminer:
 
         Args:
             names: Names of keys, without their hash tag.
-            examined: Collections whose members were examined; those of this page are added.
+            examined: Collections whose members were examined. The method adds the collections of this page.
         """
         self.result.keys += len(names)
         families: dict[str, list[str]] = {}
@@ -95,14 +95,14 @@ class PageExaminer:
             self._report(Finding("key", self.keys.partition, name, fault, detail, family, outcome=outcome))
 
     def _check_types(self, names: Sequence[str]) -> Steps:
-        """Return the keys that have the expected type, and report the others."""
+        """Return the keys that have the expected type. Report the keys that have another type."""
         types = yield from doctor_plans.read_types(self.keys, [f"{self.keys.at}:{name}" for name in names])
         wrong = [name for name, type in zip(names, types, strict=True) if type not in (_expected_type(name), "none")]
         yield from self._report_types(wrong)
         return [name for name, type in zip(names, types, strict=True) if type == _expected_type(name)]
 
     def _report_types(self, names: Sequence[str]) -> Steps:
-        """Report the keys that still have a wrong type, and repair them if asked to."""
+        """Report the keys that still have a wrong type, and repair them if requested."""
         types = yield from doctor_plans.read_types(self.keys, [f"{self.keys.at}:{name}" for name in names])
         for name, type in zip(names, types, strict=True):
             expected, outcome = _expected_type(name), ""
@@ -114,13 +114,13 @@ class PageExaminer:
 
     # -- shared
 
-    def _confirm(self, look: Any, names: Sequence[str]) -> Steps:
-        """Return the names with the faults that were there at the first look and still are at a second one."""
-        first: list[Faults] = yield from look(names)
+    def _confirm(self, examine: Any, names: Sequence[str]) -> Steps:
+        """Examine the names twice, and return each name with the faults that both examinations found."""
+        first: list[Faults] = yield from examine(names)
         seen = {name: faults for name, faults in zip(names, first, strict=True) if faults}
         if not seen:
             return []
-        second: list[Faults] = yield from look(list(seen))
+        second: list[Faults] = yield from examine(list(seen))
         confirmed = []
         for (name, before), after in zip(seen.items(), second, strict=True):
             words = {fault for fault, _ in before}
@@ -128,11 +128,14 @@ class PageExaminer:
                 confirmed.append((name, still))
         return confirmed
 
-    def _repair(self, found: Sequence[tuple[str, Faults]], mend: Any) -> Steps:
-        """Return the outcome for each name; empty without a repair. A repair is asked for by the first fault, and fixes all."""
+    def _repair(self, found: Sequence[tuple[str, Faults]], repair: Any) -> Steps:
+        """Repair the faults, and return the answer word for each name; empty words if no repair was requested.
+
+        Only the first fault of a name is sent, because a repair fixes all faults of the name.
+        """
         if not self.repair:
             return [""] * len(found)
-        return (yield from mend([(name, faults[0][0]) for name, faults in found]))
+        return (yield from repair([(name, faults[0][0]) for name, faults in found]))
 
     def _report(self, finding: Finding) -> None:
         if finding.outcome != "changed":
@@ -140,6 +143,6 @@ class PageExaminer:
 
 
 def _expected_type(name: str) -> str:
-    """Return the type that a key of this name must have; empty if the name is not one of the product's."""
+    """Return the type that a key of this name must have; empty if the product has no key of this name."""
     known = doctor_plans.key_types()
     return known.get(name) or known.get(name.partition(":")[0], "")

@@ -1,4 +1,4 @@
-"""The report of a doctor, and the findings that it collects on the way. Pure, no I/O."""
+"""The report of the doctor, and the findings of its walks. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_FINDINGS = 1000  # findings that a report lists; all of them are counted, an
 
 @dataclass(slots=True)
 class WalkResult:
-    """What one walk through all keys of a namespace has found."""
+    """The findings of one walk through all keys of a namespace."""
 
     runs: int = 0
     keys: int = 0
@@ -23,7 +23,7 @@ class WalkResult:
     counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, finding: Finding) -> None:
-        """Count a finding. Keep it in `findings` too, unless the list already has MAX_FINDINGS entries."""
+        """Count a finding, and append it to `findings` unless the list already has MAX_FINDINGS entries."""
         self.total += 1
         self.repaired += finding.repaired
         self.counts[f"{finding.subject}: {finding.fault}"] += 1
@@ -33,7 +33,7 @@ class WalkResult:
 
 @dataclass(frozen=True, slots=True)
 class DoctorReport:
-    """What a doctor found in a namespace, and what it repaired.
+    """The findings and repairs of the doctor in a namespace.
 
     Attributes:
         runs: Number of runs that the last walk examined.
@@ -57,7 +57,7 @@ class DoctorReport:
 
 
 def make_report(namespace: str, partitions: int, walks: Sequence[WalkResult]) -> DoctorReport:
-    """Combine the walks of one examination. The last walk says how the namespace is now."""
+    """Return the report of all walks of one examination. The last walk describes the present state of the namespace."""
     last = walks[-1]
     counts = sum((walk.counts for walk in walks), Counter[str]())
     findings = [finding for walk in walks for finding in walk.findings]
@@ -75,7 +75,7 @@ def make_report(namespace: str, partitions: int, walks: Sequence[WalkResult]) ->
 
 
 def _last_outcomes(findings: Iterable[Finding]) -> Iterable[Finding]:
-    """Return each finding once, with its last outcome: several walks may find the same."""
+    """Return each finding once, with its last outcome. Several walks may find the same fault."""
     last: dict[Finding, Finding] = {}
     for finding in findings:
         last[replace(finding, outcome="", detail="")] = finding

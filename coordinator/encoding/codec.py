@@ -1,7 +1,7 @@
 """Encode plain data as msgpack, and decode it to equal values of the same types.
 
-Encoding and decoding are one call into msgpack each. The slower walks in Python only run for values that msgpack refused, or that
-it may have accepted although they would come back as another type. seal.py compresses or encrypts the bytes before they are
+Encoding and decoding are one call into msgpack each. The slower checks in Python only run for values that msgpack refused, or that
+it may have accepted although they would be decoded as another type. seal.py compresses or encrypts the bytes before they are
 stored. `encode` returns unsealed bytes, because callers compare and join them. `decode` accepts sealed and unsealed bytes.
 """
 
@@ -38,7 +38,7 @@ _KEEP_BUFFER = 1 << 20
 
 
 class _Packers(threading.local):
-    """A packer for each thread. It is three times as fast as packb on small values, and must not be shared by threads."""
+    """A packer for each thread. A packer is three times as fast as packb on small values, and threads must not share one."""
 
     def __init__(self) -> None:
         self.renew()
@@ -56,7 +56,7 @@ def _default(value: object) -> object:
 
 
 def _pack_datetime(value: datetime) -> bytes:
-    # ISO text has no room for `fold`, and fromisoformat ignores an offset of less than a second.
+    # ISO text cannot express `fold`, and fromisoformat ignores an offset of less than a second.
     date, offset = (value.year, value.month, value.day), value.utcoffset()
     moment = _MOMENT.pack(*date, value.hour, value.minute, value.second, value.fold, value.microsecond)
     return moment if offset is None else moment + _OFFSET.pack(offset // _MICROSECOND)
@@ -108,7 +108,7 @@ def decode(data: bytes | bytearray, place: str, limit: int = LIMIT) -> Any:
             return _decode_tuples(data)
         return msgpack.unpackb(data, strict_map_key=False, timestamp=3, ext_hook=_extension)
     except (msgpack.UnpackException, ValueError, TypeError, OverflowError, RuntimeError) as error:
-        # The check for sealed bytes is here, so that unsealed bytes, which are most of them, do not pay for it.
+        # The check for sealed bytes comes after the failure, so that unsealed bytes, which are most frequent, need no check.
         if data[:1] != MARK:
             raise Unreadable(f"{place} can't be read: {type(error).__name__}: {error}") from error
     return decode(opened(bytes(data), place, limit), place, limit)
@@ -185,7 +185,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _complaint(value: object, place: str) -> str | None:
-    """Return a sentence about the first part that can't be stored, in the order of packing; None if there is none."""
+    """Return a sentence about the first part of the value that can't be stored; None if every part can be stored."""
     levels: list[Iterator[tuple[str, object]]] = [iter([(place, value)])]
     while levels:
         for where, item in levels[-1]:

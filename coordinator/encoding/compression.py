@@ -37,12 +37,12 @@ def _library() -> ModuleType | None:
 
 
 def available() -> bool:
-    """Return whether the extra is installed."""
+    """Return True if the extra `zstd` is installed."""
     return _library() is not None
 
 
 def codecs_from_environment() -> tuple[str, ...]:
-    """Return the codecs that RUNS_COMPRESS asks for: none, or zstd.
+    """Return the names of the codecs that RUNS_COMPRESS requests: no name, or zstd.
 
     Raises:
         BadOption: The codec is not known, or its extra is not installed.
@@ -56,7 +56,7 @@ def codecs_from_environment() -> tuple[str, ...]:
 
 
 class _Compressors(threading.local):
-    """A compressor for each thread. A new one for each value costs five times as much, and a shared one needs a lock."""
+    """A compressor for each thread. Making one for each value takes five times as long, and a shared one would need a lock."""
 
     def __init__(self) -> None:
         zstd: Any = _library()
@@ -72,7 +72,7 @@ def _compressors() -> _Compressors:
 
 
 def write(data: bytes) -> bytes | None:
-    """Return a compressed frame, or None if the value is too small, too large for a reader, or does not shrink."""
+    """Return the data as a compressed frame; None if it is too small, too large to be read again, or does not shrink."""
     if not THRESHOLD < len(data) <= LARGEST:
         return None
     own = _compressors()

@@ -23,7 +23,7 @@ Read = Callable[[bytes, int], bytes | bytearray]
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """A way to transform bytes.
+    """A codec: a pair of functions that transform bytes and restore them.
 
     Attributes:
         id: The number that is stored in front of the bytes.
@@ -47,7 +47,7 @@ _writers: tuple[Codec, ...] | None = None  # None: RUNS_COMPRESS was not read ye
 def register(id: int, name: str, write: Write, read: Read) -> None:
     """Register your own codec for reading. Call `use` to write with it.
 
-    The id is stored with each value that the codec writes. Never give it to another codec.
+    The id is stored with each value that the codec writes. Never give the same id to another codec.
 
     Args:
         id: A number from 64 to 255.
@@ -135,7 +135,7 @@ def _opened(data: bytes, place: str, limit: int) -> bytes | bytearray:
         inner = codec.read(data[2:], limit)
     except MemoryError:
         raise
-    except Exception as error:  # whatever a codec raises, the bytes are not what it wrote
+    except Exception as error:  # any error of a codec means that the bytes were not written by this codec
         why = str(error) if isinstance(error, Unreadable) else f"{type(error).__name__}: {error}"
         raise Unreadable(f"{place} can't be read: {why}") from error
     if len(inner) > limit:

@@ -1,4 +1,4 @@
-"""The spec of a run: the stored form of what an enqueue asks for.
+"""The spec of a run: the stored form of its inputs, meta and options.
 
 A spec is the encoded list `[inputs, meta, extra]`. `extra` holds the parent, the idempotency key and the priority, where they
 are set. The server keeps a large spec in several fields of the run's hash (see lua/shared/run.lua).
@@ -28,7 +28,7 @@ def encode_spec(inputs: Mapping[str, Any], meta: Mapping[str, Any], extra: Mappi
     try:
         spec = encode([inputs, meta, extra], "inputs")
     except NotPlain:
-        encode(inputs, "inputs")  # raises the same error, but names the right place
+        encode(inputs, "inputs")  # encodes the inputs alone, so that the error names the right place
         raise
     if len(spec) > INPUTS_LIMIT:
         encode(inputs, "inputs", INPUTS_LIMIT)
@@ -60,7 +60,7 @@ def read_spec(spec: bytes, place: str = "spec") -> tuple[dict[str, Any], dict[st
 
 
 def digest_inputs(inputs: Mapping[str, Any]) -> str:
-    """Return a digest of the inputs, to be stored with an idempotency key. The order of the names does not matter."""
+    """Return a digest of the inputs, which is stored with an idempotency key. The order of the names does not matter."""
     return hashlib.blake2b(encode(_ordered(inputs), "inputs"), digest_size=16).hexdigest()
 
 

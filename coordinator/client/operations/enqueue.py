@@ -106,7 +106,7 @@ def _requests(
 def _send(
     namespace: OpenNamespace, builder: RunBuilder, requests: Sequence[RunRequest], given: Sequence[str]
 ) -> Plan[tuple[list[NewRun], list[Any]]]:
-    """Give the requests their ids and send them. Return the runs, and the answer or the error for each."""
+    """Make runs with ids from the requests, and send them. Return the runs, and the answer or the error for each."""
     space = namespace.facts or (yield from namespace.space())
     ids = check_given_ids(given, requests, space.partitions) if given else ()
     runs = builder.runs(requests, namespace.ids, namespace.clock.now(), space.partitions, ids)
@@ -119,9 +119,10 @@ def _send(
 def _send_to_reachable(
     namespace: OpenNamespace, space: Namespace, runs: list[NewRun]
 ) -> Plan[tuple[list[NewRun], list[Any]]]:
-    """Send each run to its partition, and to another one if the first can't be reached.
+    """Send each run to its partition, and to another partition if the first can't be reached.
 
-    Only a run without a key may change its partition, and only if it was surely not sent.
+    A run may change its partition only if it has no key and was certainly not sent. Return the runs with their final ids, and the
+    answer or the error for each.
     """
     answers = yield from _call(namespace, space, runs, fail_fast=True)
     unreachable: set[int] = set()
@@ -153,7 +154,7 @@ def _call(
 
 
 def _acknowledged(requests: Sequence[RunRequest], answers: Sequence[Any]) -> list[tuple[str, bool, object]]:
-    """Return id, newness and handler of each run that the server confirmed."""
+    """Return each run that the server confirmed, as (id, whether the run is new, handler)."""
     return [
         (answer[1], answer[0] == "created", request.handler)
         for request, answer in zip(requests, answers, strict=True)
@@ -166,7 +167,7 @@ def _failure(
 ) -> Exception:
     """Return the error to raise if not all runs were acknowledged.
 
-    If some runs were acknowledged, a server that can't be reached for the rest is Unconfirmed.
+    If the server acknowledged some runs and can't be reached for the others, the error is Unconfirmed.
     """
     errors = [answer for answer in answers if isinstance(answer, Exception)]
     doubts = (Unconfirmed, Unreachable) if acknowledged else Unconfirmed

@@ -45,12 +45,12 @@ def count(namespace: OpenNamespace) -> Plan[Overview]:
 
 
 def pause(namespace: OpenNamespace, queue: str | None, kind: str | None) -> Plan[bool]:
-    """Stop the claims of a queue or a kind. Return False if it was already paused in every partition."""
+    """Make workers stop claiming runs of a queue or a kind. Return False if it was already paused in every partition."""
     return (yield from _in_every_partition(namespace, client_plans.pause, _paused_name(queue, kind)))
 
 
 def unpause(namespace: OpenNamespace, queue: str | None, kind: str | None) -> Plan[bool]:
-    """Allow the claims of a queue or a kind again. Return False if it was not paused in any partition."""
+    """Let workers claim runs of a queue or a kind again. Return False if it was not paused in any partition."""
     return (yield from _in_every_partition(namespace, client_plans.unpause, _paused_name(queue, kind)))
 
 
@@ -63,7 +63,11 @@ def _in_every_partition(namespace: OpenNamespace, plan: Callable[[Keys, str], Pl
 
 
 def _paused_name(queue: str | None, kind: str | None) -> str:
-    """Return the name under which the server keeps a paused queue or kind (see claim.lua)."""
+    """Return the name under which the server stores a paused queue or kind (see claim.lua).
+
+    Raises:
+        BadOption: Neither a queue nor a kind is given, or both are.
+    """
     if (queue is None) == (kind is None):
         raise BadOption("name what to pause or unpause: a queue or a kind, and not both")
     return f"queue:{name(queue, 'queue')}" if queue is not None else f"kind:{name(str(kind), 'kind')}"

@@ -22,9 +22,10 @@ T = TypeVar("T")
 
 
 class OpenNamespace:
-    """The facts of a client's namespace, and what every operation needs besides.
+    """The facts of a client's namespace, and the clock and the maker of run ids that operations need.
 
-    The threads of a client share it. Only the facts change: when they are read, and when the namespace was created again.
+    The threads of a client share one such object. Only the facts change: when they are read, and when the namespace was created
+    again.
 
     Attributes:
         clock: The clock that run ids are made with.
@@ -33,7 +34,7 @@ class OpenNamespace:
     """
 
     def __init__(self, name: str, clock: Clock, *, check: Address | None) -> None:
-        """Keep the name; connect to nothing.
+        """Store the arguments, without connecting to the server.
 
         Args:
             name: The name of the namespace.
@@ -62,7 +63,7 @@ class OpenNamespace:
         return self.facts
 
     def recreate(self, before: Namespace) -> Plan[Namespace]:
-        """Return the facts again, after the server answered that the namespace is not the one that was opened.
+        """Read the facts again and return them, after the server answered that the namespace has another birth mark.
 
         That happens when the server was flushed or restored from an old backup.
 
@@ -80,7 +81,7 @@ class OpenNamespace:
         return space
 
     def keys(self, id: str) -> Plan[Keys]:
-        """Return the keys of the partition in which a run is.
+        """Return the keys of a run's partition.
 
         Raises:
             NotFound: The id is not a run id of this namespace.
@@ -104,9 +105,9 @@ class OpenNamespace:
 
 
 def new_mark() -> str:
-    """Return a random mark: the birth of a namespace, the generation of a schedule, or the name of one change of a run.
+    """Return a random mark: for the birth of a namespace, the generation of a schedule, or one change of a run.
 
-    A script that is sent twice knows by the mark that it is the same change.
+    By this mark, a script that is sent twice recognizes that the change was already made.
     """
     return os.urandom(8).hex()
 

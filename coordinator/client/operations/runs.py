@@ -55,7 +55,12 @@ def cancel(namespace: OpenNamespace, id: str, grace: float) -> Plan[Status]:
 
 
 def _cancel(namespace: OpenNamespace, id: str, grace: float) -> Plan[tuple[Status, Counters]]:
-    """Cancel a run. Return its status, and its counters in the life that was cancelled."""
+    """Cancel a run. Return its status, and its counters in the life that was cancelled.
+
+    Raises:
+        Changed: The run was revived meanwhile.
+        NotFound: The run does not exist.
+    """
     keys = yield from namespace.keys(id)
     (counters,) = yield from namespace.fields(keys, id, "counters")
     known = read_counters(id, counters)
@@ -73,7 +78,7 @@ def _cancel(namespace: OpenNamespace, id: str, grace: float) -> Plan[tuple[Statu
 
 
 def cancel_tree(namespace: OpenNamespace, id: str, grace: float) -> Plan[dict[str, Status]]:
-    """Cancel a run and every run below it. Return the status of each, as `cancel` does."""
+    """Cancel a run and every run below it. Return the status of each run by id, as `cancel` returns it."""
     status, known = yield from _cancel(namespace, id, grace)
     space, root = (yield from namespace.space()), CancelledNode(id, known.life, status, known.attempt > 0)
     below = yield from tree_plans.cancel_below(space, root, operation=new_mark(), grace=grace)
@@ -112,7 +117,7 @@ def revive(namespace: OpenNamespace, id: str, from_start: bool) -> Plan[None]:
     digest = digest_inputs(read_spec(spec, f"the spec of run {id}")[0]) if once else ""
     life = read_counters(id, counters).life
     if cancel and ended:
-        # Do this first: the revived run may be claimed immediately, and the server would refuse the children that it enqueues.
+        # Children are allowed before the revive: the run may be claimed immediately, and the server would refuse its children.
         space = yield from namespace.space()
         yield from tree_plans.unblock_children(space, CancelledNode(id, life))
     answer = yield from client_plans.revive(
@@ -138,7 +143,7 @@ def revive(namespace: OpenNamespace, id: str, from_start: bool) -> Plan[None]:
 
 
 def discard(namespace: OpenNamespace, id: str) -> Plan[Status]:
-    """Remove an ended run with everything that was kept of it. Return the status in which it had ended.
+    """Remove an ended run and its checkpoint. Return the status in which the run had ended.
 
     Raises:
         Changed: The run has not ended, or was revived meanwhile.
@@ -161,7 +166,7 @@ def discard(namespace: OpenNamespace, id: str) -> Plan[Status]:
 
 
 def position(namespace: OpenNamespace, id: str) -> Plan[int | None]:
-    """Return how many queued runs of its queue and kind are before the run, in all partitions and schemas.
+    """Return the number of queued runs of the same queue and kind that are before the run, in all partitions and schemas.
 
     Return None if the run is not queued.
     """
@@ -212,6 +217,6 @@ def wake_lists(namespace: OpenNamespace, client: str) -> Plan[dict[str, Keys]]:
 def for_each(
     namespace: OpenNamespace, ids: Iterable[str], operation: Callable[[OpenNamespace, str], Plan[T]]
 ) -> Plan[list[T | CoordinatorError]]:
-    """Carry out an operation for each run, side by side. Return, for each run, the result or the error."""
+    """Carry out an operation for all runs at the same time. Return the result or the error for each run."""
     yield from namespace.space()  # read once, and not once for each run
     return (yield from together(operation(namespace, id) for id in ids))

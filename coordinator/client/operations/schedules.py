@@ -24,7 +24,7 @@ def set_schedule(
     values: Mapping[str, Any] | None,
     options: Mapping[str, Any],
 ) -> Plan[None]:
-    """Create or replace a schedule. The arguments are those of `Client.schedule`."""
+    """Create or replace a schedule. The arguments and errors are those of `Client.schedule`."""
     new, generation = build_schedule(name, when, what, values, options), new_mark()
     space = yield from namespace.space()
     answer = yield from schedule_plans.replace(_keys_of(space, name), space.birth, new, generation)
@@ -71,7 +71,7 @@ def list_schedules(namespace: OpenNamespace) -> Plan[list[ScheduleView]]:
 
 
 def _keys_of(space: Namespace, schedule: str) -> Keys:
-    """Return the keys of a schedule's partition. It follows from the name, and the schedule's runs are in it."""
+    """Return the keys of a schedule's partition, which is computed from its name. The schedule's runs are in the same partition."""
     return space.keys(partition_for(schedule, space.partitions))
 
 
