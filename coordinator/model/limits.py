@@ -31,7 +31,8 @@ TOMBSTONE_MS: Final = (
 )
 MARK_MS: Final = 60_000  # the mark at the end of a trip that waits for replicas
 CHILDREN_MS: Final = 2 * WEEK_MS  # the set of a run's children, renewed by each child
-OWNERS_MS: Final = DAY_MS  # the list of owners of stand-alone checkpoints, renewed by each lease
+CHILDREN_LOOK_MS: Final = 300_000  # how often a coordinator looks at the children of a run while some of them are open
+OWNERS_MS: Final = 300_000  # the list of owners of stand-alone checkpoints, renewed by each lease
 REMOVED_MS: Final = 600_000  # the tombstone of a removed schedule, so that a late call does not restore the schedule
 
 # ---- lists that wake a client, a worker or a coordinator

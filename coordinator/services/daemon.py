@@ -127,7 +127,7 @@ class Coordinator:
             due = ServiceLoop(DueRuns(partition), self._clock, outage)
             others = (
                 Recovery(partition, self.id, self._clock), Scheduler(partition), BellRinger(partition),
-                Retention(partition, self._keep),
+                Retention(partition, namespace, self._keep),
             )  # fmt: skip
             loops += [due, *(ServiceLoop(service, self._clock, outage) for service in others)]
             listeners.append(asyncio.create_task(listen_to_bell(bell, keys.coordinator_bell(), due.ring, self._clock)))

@@ -1,7 +1,7 @@
 """Delete ended runs whose retention is over, and the oldest ended runs if there are more than the coordinator keeps.
 
-The keys of a run whose retention is over expire by their TTL; this service then removes the run from the lists that name it. A
-run that is one too many is deleted with all its keys.
+The keys of a run whose retention is over expire by their TTL; this service then removes the run from the lists that name it, and
+from the set of its parent's children. A run that is one too many is deleted with all its keys.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from coordinator.model.run import ENDED
 from coordinator.services.service_loop import Partition
+from coordinator.store.keys import Namespace
 from coordinator.store.plans import coordinators as coordinator_plans
 
 log = logging.getLogger(__name__)
@@ -19,6 +20,7 @@ TICK = 5.0
 FULL = 1000  # entries that one call removes from each list at most
 KEEP = 1_000_000  # ended runs that are kept, for each status and partition
 BATCH = 50  # runs that one call deletes: about a millisecond
+CHILDREN = 500  # children of runs that one call looks at: less than a millisecond
 BATCHES = 100  # calls for one status in one tick, so that a tick ends within seconds
 
 
@@ -34,8 +36,8 @@ class RetentionReport:
 class Retention:
     """The ended runs of one partition."""
 
-    def __init__(self, partition: Partition, keep: int = KEEP) -> None:
-        self._partition, self._keep = partition, keep
+    def __init__(self, partition: Partition, namespace: Namespace, keep: int = KEEP) -> None:
+        self._partition, self._namespace, self._keep = partition, namespace, keep
         self.name = f"retention of partition {partition.keys.partition}"
 
     async def tick(self) -> RetentionReport:
@@ -46,6 +48,8 @@ class Retention:
             forgotten += part
             if part < FULL:
                 break
+        keys, now = self._partition.keys, self._partition.now()
+        await self._partition.ask(coordinator_plans.trim_children(self._namespace, keys, most=CHILDREN, now=now))
         capped = [await self._cap(status) for status in sorted(ENDED)]
         return RetentionReport(forgotten, sum(capped), 0.0 if max(capped) == BATCH * BATCHES else TICK)
 

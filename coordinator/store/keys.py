@@ -120,13 +120,20 @@ class Keys:
         return f"{self.at}:ended:{status}"
 
     def children(self, id: str) -> str:
-        """set: runs of this partition with this parent; by enqueue. Expires after two weeks, renewed by each child."""
+        """set: runs of this partition with this parent; by enqueue. A run is removed by trim_children when it is gone.
+
+        Expires after two weeks, renewed by each child and by trim_children.
+        """
         return f"{self.at}:children:{id}"
+
+    def parents(self) -> str:
+        """zset: run with children in this partition -> when trim_children looks at them next (ms); by enqueue. Removed there."""
+        return f"{self.at}:parents"
 
     def felled(self, id: str) -> str:
         """string: life of a run whose new children are refused, with '-' in front if it was revived from it; by block_children.
 
-        Expires after one day.
+        Expires after the retention of the run, but not before five minutes and not after one day.
         """
         return f"{self.at}:felled:{id}"
 
@@ -203,11 +210,14 @@ class Keys:
         return f"{self.at}:record-messages:{id}:{generation}"
 
     def records(self) -> str:
-        """zset: run with a record -> when the record expires (ms); by record_save, trimmed there. Removed with the record."""
+        """zset: run with a record -> when the record expires (ms); by record_save, trimmed there. Expires with its last record."""
         return f"{self.at}:records"
 
     def record_owners(self) -> str:
-        """zset: owner of records -> deadline of its lease (ms); by record_keep, trimmed there. Expires after one day."""
+        """zset: owner of records -> deadline of its lease (ms); by record_keep, trimmed there.
+
+        Expires after five minutes, or after the longest lease.
+        """
         return f"{self.at}:record-owners"
 
 

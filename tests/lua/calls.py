@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from coordinator.model.limits import CHILDREN_LOOK_MS
 from coordinator.store import scripts
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import clients as client_plans
@@ -177,6 +178,13 @@ def trim(store: Store) -> Any:
     return coordinator_plans.trim(store.keys, now=store.at)
 
 
+def trim_children(store: Store) -> Any:
+    store.cancel(store.enqueue(TWO, parent=ONE, retention="0"))
+    store.client.delete(store.keys.run(TWO))
+    store.later(CHILDREN_LOOK_MS)
+    return coordinator_plans.trim_children(store.ns, store.keys, most=10, now=store.at)
+
+
 def note(store: Store) -> Any:
     run = _running(store)
     return attempt_plans.note(store.keys, run.id, run.token, b"note")
@@ -273,5 +281,6 @@ PREPARE |= schedule_calls.PREPARE | fleet_calls.PREPARE
 
 # A repeated call of these scripts answers differently, because it reports what is left to do.
 ANSWERS_DIFFER_WHEN_REPEATED = {
-    "recover", "abandon", "due", "trim", "cap", "pause", "unpause", "repair_run", "repair_entry", "repair_key", "repair_type",
+    "recover", "abandon", "due", "trim", "trim_children", "cap", "pause", "unpause", "repair_run", "repair_entry", "repair_key",
+    "repair_type",
 }  # fmt: skip

@@ -303,7 +303,12 @@ class Store:
         found = []
         for key, (kind, value, _) in self.dump().items():
             what = key.split("}:", 1)[1]
-            if kind in ("set", "zset") and id in value and what != "live" and not what.startswith("children"):
+            if (
+                kind in ("set", "zset")
+                and id in value
+                and what not in ("live", "parents")
+                and not what.startswith("children")
+            ):
                 found.append(what)
         return found
 

@@ -50,24 +50,24 @@ def cancel(namespace: OpenNamespace, id: str, grace: float) -> Plan[Status]:
     Returns:
         CANCELLED; RUNNING if its worker was asked to stop it; or the status in which the run had ended before.
     """
-    status, _ = yield from _cancel(namespace, id, grace)
+    status, _, _ = yield from _cancel(namespace, id, grace)
     return status
 
 
-def _cancel(namespace: OpenNamespace, id: str, grace: float) -> Plan[tuple[Status, Counters]]:
-    """Cancel a run. Return its status, and its counters in the life that was cancelled.
+def _cancel(namespace: OpenNamespace, id: str, grace: float) -> Plan[tuple[Status, Counters, int | None]]:
+    """Cancel a run. Return its status, its counters in the life that was cancelled, and its own retention in ms.
 
     Raises:
         Changed: The run was revived meanwhile.
         NotFound: The run does not exist.
     """
     keys = yield from namespace.keys(id)
-    (counters,) = yield from namespace.fields(keys, id, "counters")
+    counters, retention = yield from namespace.fields(keys, id, "counters", "retention")
     known = read_counters(id, counters)
     answer = yield from client_plans.cancel(keys, id, operation=new_mark(), grace=grace, life=known.life)
     status = client_plans.status_after_cancel(answer)
     if status is not None:
-        return status, known
+        return status, known, tree_plans.read_retention(retention)
     match answer[0]:
         case "changed":
             raise Changed(f"run {id} was revived meanwhile; it was not cancelled")
@@ -78,9 +78,9 @@ def _cancel(namespace: OpenNamespace, id: str, grace: float) -> Plan[tuple[Statu
 
 
 def cancel_tree(namespace: OpenNamespace, id: str, grace: float) -> Plan[dict[str, Status]]:
-    """Cancel a run and every run below it. Return the status of each run by id, as `cancel` returns it."""
-    status, known = yield from _cancel(namespace, id, grace)
-    space, root = (yield from namespace.space()), CancelledNode(id, known.life, status, known.attempt > 0)
+    """Cancel a run and every run below it. Return the status of each, as `cancel` does."""
+    status, known, retention = yield from _cancel(namespace, id, grace)
+    space, root = (yield from namespace.space()), CancelledNode(id, known.life, status, known.attempt > 0, retention)
     below = yield from tree_plans.cancel_below(space, root, operation=new_mark(), grace=grace)
     return {id: status, **below}
 
@@ -108,9 +108,9 @@ def revive(namespace: OpenNamespace, id: str, from_start: bool) -> Plan[None]:
         Unreadable: The run's checkpoint is damaged.
     """
     keys = yield from namespace.keys(id)
-    names = ("counters", "once", "cancel", "ended")
+    names = ("counters", "once", "cancel", "ended", "retention")
     fields = yield from namespace.fields(keys, id, *names, *SPEC_FIELDS)
-    counters, once, cancel, ended = fields[: len(names)]
+    counters, once, cancel, ended, retention = fields[: len(names)]
     spec = join_spec(dict(zip(SPEC_FIELDS, fields[len(names) :], strict=True)))
     if not spec:
         raise NotFound(f"run {id} can't be revived: its inputs were not kept (retention=0)")
@@ -119,7 +119,8 @@ def revive(namespace: OpenNamespace, id: str, from_start: bool) -> Plan[None]:
     if cancel and ended:
         # Children are allowed before the revive: the run may be claimed immediately, and the server would refuse its children.
         space = yield from namespace.space()
-        yield from tree_plans.unblock_children(space, CancelledNode(id, life))
+        kept = tree_plans.read_retention(retention)
+        yield from tree_plans.unblock_children(space, CancelledNode(id, life, retention=kept))
     answer = yield from client_plans.revive(
         keys, id, operation=new_mark(), life=life, from_start=from_start, digest=digest
     )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.store.keys import Keys
-from coordinator.store.replies import text, word
+from coordinator.store.keys import Keys, Namespace
+from coordinator.store.replies import require_all, text, word
 from coordinator.store.script import Request, read
-from coordinator.store.scripts import ABANDON, CAP, DUE, JUDGE, LOCK, RECOVER, RING, TRIM
+from coordinator.store.scripts import ABANDON, CAP, DUE, JUDGE, LOCK, RECOVER, RING, TRIM, TRIM_CHILDREN
+
+CHILDREN_ROUNDS = 20  # calls of trim_children in one plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,38 @@ def cap(keys: Keys, status: str, *, keep: int, batch: int) -> Generator[Request,
     """
     reply = yield CAP.call(keys.at, status=status, keep=keep, batch=batch)
     return int(reply[1])
+
+
+def trim_children(space: Namespace, keys: Keys, *, most: int, now: str = "") -> Generator[Any, Any, int]:
+    """Remove runs that are gone from the sets of their parents' children in one partition. Return how many were removed.
+
+    A run that is gone is kept there while it has children of its own, in any partition.
+    """
+    total, items = 0, list[tuple[str, str]]()
+    for _ in range(CHILDREN_ROUNDS):
+        _, removed, found = yield TRIM_CHILDREN.call(keys.at, items, now=now, most=most)
+        total += int(removed)
+        if items and not removed:  # nothing more can be removed now
+            break
+        pairs = list(zip(map(text, found[::2]), map(text, found[1::2]), strict=True))
+        if not pairs:
+            break
+        items = yield from _without_children(space, keys, pairs)
+        if not items:
+            break
+    return total
+
+
+def _without_children(
+    space: Namespace, keys: Keys, pairs: Sequence[tuple[str, str]]
+) -> Generator[list[Request], Any, list[tuple[str, str]]]:
+    """Return the pairs of a parent and a child whose child has no children in any other partition."""
+    others = [other for other in space.everywhere() if other.partition != keys.partition]
+    if not others:
+        return list(pairs)
+    counts = require_all((yield [read(other.at, "EXISTS", other.children(id)) for _, id in pairs for other in others]))
+    width = len(others)
+    return [pair for i, pair in enumerate(pairs) if not any(counts[i * width : (i + 1) * width])]
 
 
 def count_coordinators(keys: Keys) -> Generator[Request, Any, int]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coordinator.errors import CoordinatorError
+from coordinator.model.limits import DAY_MS
 from coordinator.model.run import Counters, Status
 from coordinator.model.run_id import partition_of
 from coordinator.store.keys import Namespace
@@ -21,7 +22,10 @@ from coordinator.store.replies import require_all, text
 from coordinator.store.script import Request, read
 from coordinator.store.scripts import BLOCK_CHILDREN
 
-BLOCK_MS = 86_400_000  # a handler that ignores its cancel may still enqueue after the grace, but not a day later
+# How long new children of a cancelled run are refused. A handler that ignores its cancel may still enqueue after the grace. The
+# mark is kept as long as the run, within these bounds.
+LEAST_BLOCK_MS = 300_000
+LONGEST_BLOCK_MS = DAY_MS
 PAGE = 200
 
 
@@ -30,12 +34,14 @@ class CancelledNode:
     """A run of a tree in one of its lives, after its cancel. `status` is None if the run no longer existed.
 
     `started` is True if a worker has ever claimed the run: its handler may still be executing, and may enqueue children.
+    `retention` is the run's own retention in ms; None if it has none.
     """
 
     id: str
     life: int
     status: Status | None = None
     started: bool = False
+    retention: int | None = None
 
 
 def cancel_below(
@@ -95,11 +101,22 @@ def unblock_children(space: Namespace, run: CancelledNode) -> Generator[list[Req
 
 def _block(space: Namespace, runs: Sequence[CancelledNode], *, again: bool) -> Generator[list[Request], Any, None]:
     calls = [
-        BLOCK_CHILDREN.call(keys.at, id=run.id, life=run.life, again=int(again), ttl=BLOCK_MS)
+        BLOCK_CHILDREN.call(keys.at, id=run.id, life=run.life, again=int(again), ttl=_block_ms(run))
         for run in runs
         for keys in space.everywhere()
     ]
     require_all((yield [*calls]))
+
+
+def _block_ms(run: CancelledNode) -> int:
+    if run.retention is None:
+        return LONGEST_BLOCK_MS
+    return min(max(run.retention, LEAST_BLOCK_MS), LONGEST_BLOCK_MS)
+
+
+def read_retention(found: Any) -> int | None:
+    """Return the retention of a run in ms from its field; None if the run has none, or it can't be read."""
+    return int(found) if found and text(found).isdecimal() else None
 
 
 def _cancel_each(
@@ -107,10 +124,15 @@ def _cancel_each(
 ) -> Generator[list[Request], Any, list[CancelledNode]]:
     """Cancel runs. Return the state of each run after its cancel; its status is None if the run is gone or can't be read."""
     places = [space.keys(partition_of(id, space.partitions)) for id in ids]
-    counters = require_all(
-        (yield [read(keys.at, "HGET", keys.run(id), "counters") for keys, id in zip(places, ids, strict=True)])
+    fields = require_all(
+        (
+            yield [
+                read(keys.at, "HMGET", keys.run(id), "counters", "retention")
+                for keys, id in zip(places, ids, strict=True)
+            ]
+        )
     )
-    known = [_counters(found) for found in counters]
+    known = [_counters(counters) for counters, _ in fields]
     lives = [0 if one is None else one.life for one in known]
     cancels: list[Plan[list[str]]] = [
         clients.cancel(keys, id, operation=operation, grace=grace, life=life)
@@ -119,8 +141,14 @@ def _cancel_each(
     ]
     answers = iter((yield from together(cancels)))
     return [
-        CancelledNode(id, life, _status(next(answers)) if life else None, one is not None and one.attempt > 0)
-        for id, life, one in zip(ids, lives, known, strict=True)
+        CancelledNode(
+            id,
+            life,
+            _status(next(answers)) if life else None,
+            one is not None and one.attempt > 0,
+            read_retention(retention),
+        )
+        for id, life, one, (_, retention) in zip(ids, lives, known, fields, strict=True)
     ]
 
 

@@ -36,6 +36,7 @@ ALWAYS = (
     scripts.DUE,
     scripts.RING,
     scripts.TRIM,
+    scripts.TRIM_CHILDREN,
     scripts.CAP,
     scripts.UPCOMING,
     scripts.SUPERVISE,

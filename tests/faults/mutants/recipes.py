@@ -34,6 +34,35 @@ class Mutant:
 
 
 MUTANTS = [
+    # -- keys that outlive their runs
+    Mutant(
+        "the set of a run's children is not trimmed",
+        "coordinator/services/retention.py",
+        "        await self._partition.ask(coordinator_plans.trim_children(self._namespace, keys, most=CHILDREN, now=now))\n",
+        "",
+        "tests/integration/services/test_leftover_keys.py",
+    ),
+    Mutant(
+        "a run that is gone leaves the tree although it has children in another partition",
+        "coordinator/store/plans/coordinators.py",
+        "if not any(counts[i * width : (i + 1) * width])]",
+        "if width]",
+        "tests/lua/coordinators/test_trim_children.py",
+    ),
+    Mutant(
+        "a run that is gone leaves the tree although it has children",
+        LUA + "coordinators/trim_children.lua",
+        "      if redis.call('EXISTS', children_key(ids[i])) == 0 then\n",
+        "      if true then\n",
+        "tests/lua/coordinators/test_trim_children.py",
+    ),
+    Mutant(
+        "the mark of a cancelled tree outlives its run",
+        "coordinator/store/plans/trees.py",
+        "    return min(max(run.retention, LEAST_BLOCK_MS), LONGEST_BLOCK_MS)\n",
+        "    return LONGEST_BLOCK_MS\n",
+        "tests/integration/services/test_leftover_keys.py",
+    ),
     # -- the last words of an attempt
     Mutant(
         "the last note of an attempt is not stored",

@@ -360,7 +360,7 @@ async def test_ended_runs_are_deleted_after_their_retention(world: World) -> Non
     ids = await world.enqueue(2, expires="1000")
     world.seconds += 1
     await DueRuns(world.partition()).tick()
-    retention = Retention(world.partition())
+    retention = Retention(world.partition(), world.namespace)
     assert (await retention.tick()).forgotten == 0
     assert await world.statuses(ids) == ["cancelled"] * 2
     world.seconds += 8 * 24 * 3600
@@ -371,7 +371,7 @@ async def test_oldest_ended_runs_are_deleted_beyond_the_limit(world: World, capl
     ids = await world.enqueue(220, expires="1000")
     world.seconds += 1
     await DueRuns(world.partition()).tick()
-    retention = Retention(world.partition(), keep=100)
+    retention = Retention(world.partition(), world.namespace, keep=100)
     assert (await retention.tick()).beyond == 120
     assert (await retention.tick()).beyond == 0
     assert "deleted 120 cancelled runs in partition 0 before their retention was over" in caplog.text

@@ -40,6 +40,7 @@ end
 renew_lease(owner, clock)
 redis.call('ZREMRANGEBYSCORE', records_key(), '-inf', int(clock))
 redis.call('ZADD', records_key(), int(clock + tonumber(ttl)), id)
+if redis.call('PTTL', records_key()) < tonumber(ttl) then redis.call('PEXPIRE', records_key(), ttl) end
 apply_delta(plan, clock)
 redis.call('HSET', record_key(id), 'owner', owner, 'meta', meta)
 redis.call('HDEL', record_key(id), 'gone')

@@ -2,7 +2,7 @@
 -- Protects: a run is created once, however often its enqueue is sent; an idempotency key names one run; no run is created below a
 -- parent whose tree was cancelled.
 -- Role: producer
--- Keys: bell, children, coordinator_bell, deadlines, delayed, felled, namespace, once, ready, routes, run
+-- Keys: bell, children, coordinator_bell, deadlines, delayed, felled, namespace, once, parents, ready, routes, run
 -- ARGV: now, birth
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   birth: the birth mark of the namespace that the caller knows; empty: it is not checked
@@ -95,6 +95,7 @@ local function with_options()
     if parent ~= '' then
       redis.pcall('SADD', children_key(parent), id)
       redis.call('PEXPIRE', children_key(parent), CHILDREN_MS)
+      redis.pcall('ZADD', parents_key(), 'NX', int(clock + CHILDREN_LOOK_MS), parent)
     end
   end
 

@@ -15,7 +15,8 @@ end
 
 local function renew_lease(owner, clock)
   redis.call('ZADD', record_owners_key(), int(clock + lease_of(owner)), owner)
-  redis.call('PEXPIRE', record_owners_key(), OWNERS_MS)
+  local kept = math.max(OWNERS_MS, lease_of(owner))
+  if redis.call('PTTL', record_owners_key()) < kept then redis.call('PEXPIRE', record_owners_key(), int(kept)) end
 end
 
 -- The owners that lost the run, as ' <owner> <owner> '. Eight are enough: only the last few can still have a call under way.
