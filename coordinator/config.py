@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 
 from coordinator.encoding.compression import codecs_from_environment
 from coordinator.environment import read_environment
@@ -12,7 +13,9 @@ from coordinator.model.names import name
 
 DEFAULT_URL = "redis://localhost:6379/0"
 LOCAL_URL = "embedded://./.runs"
-__all__ = ["Address", "Settings", "address", "local_settings", "settings"]
+__all__ = [
+    "Address", "Settings", "address", "current_settings", "local_settings", "set_process_settings", "settings",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +44,42 @@ class Settings:
         """The parsed URL."""
         return address(self.url)
 
+    def pinned(self) -> Settings:
+        """Return the same settings with a URL that names the same server after a change of the working directory."""
+        found = self.address
+        return replace(self, url=str(found)) if found.scheme == "embedded" else self
+
+
+# The settings of the worker in whose code a client is made: its handlers, their phases and its lifespans. The worker sets them.
+current_settings: ContextVar[Settings | None] = ContextVar("coordinator.config.current_settings", default=None)
+
+# The settings of the only worker of this process. Threads that a handler starts itself do not inherit context variables.
+_process_settings: Settings | None = None
+
+
+def set_process_settings(settings: Settings) -> None:
+    """Make these the default settings in the whole process, for a process that is one worker."""
+    global _process_settings  # noqa: PLW0603  # the process has one worker, and so one default
+    _process_settings = settings.pinned()
+
 
 def settings(
     url: str | None = None,
     namespace: str | None = None,
     timeout: float = 30.0,
 ) -> Settings:
-    """Return the settings from the arguments, then the environment, then the defaults.
+    """Return the settings from the arguments, then the worker around the call, then the environment, then the defaults.
+
+    Inside a worker its own server and namespace win over the environment: the worker may have been given others as options.
 
     Args:
         url: The server.
         namespace: The namespace on it.
         timeout: Seconds after which a call fails.
     """
+    worker = current_settings.get() or _process_settings
+    if worker is not None:
+        return Settings(url or worker.url, namespace or worker.namespace, timeout)
     environment = read_environment()
     return Settings(
         url or environment.url or environment.redis_url or DEFAULT_URL,

@@ -86,8 +86,10 @@ class AsyncClient:
         """Make a client, which connects at its first use.
 
         Args:
-            url: The server; by default RUNS_URL, REDIS_URL, or a local Redis.
-            namespace: The namespace; by default RUNS_NAMESPACE, or "runs".
+            url: The server; by default that of the worker inside whose handler the client is made, else RUNS_URL, REDIS_URL,
+                or a local Redis.
+            namespace: The namespace; by default that of the worker inside whose handler the client is made, else
+                RUNS_NAMESPACE, or "runs".
             timeout: Seconds after which a call fails if the server does not answer.
 
         Raises:

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from coordinator.clock import Clock, SystemClock
+from coordinator.config import current_settings
 from coordinator.errors import Unconfirmed, Unreachable
 from coordinator.store import server_checks as checks
 from coordinator.store.keys import Namespace
@@ -134,6 +135,8 @@ class Worker:
         """
         settings = self.options.settings
         wire = AsyncWire(settings.address, settings.timeout)
+        # Every task of the worker inherits this, so that a client without arguments in a handler uses the worker's server.
+        outside = current_settings.set(settings.pinned())
         try:
             namespace = await self._enter(wire)
             async with AsyncExitStack() as stack:
@@ -145,6 +148,7 @@ class Worker:
                     return 0
                 return await self._serve(wire, namespace, resources)
         finally:
+            current_settings.reset(outside)
             await wire.close()
 
     async def _enter(self, wire: AsyncWire) -> Namespace | None:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from coordinator import logs
-from coordinator.config import Settings
+from coordinator.config import Settings, set_process_settings
 from coordinator.errors import CoordinatorError
 from workers.handlers.registry import Registry
 from workers.process.options import WorkerOptions
@@ -44,6 +44,7 @@ def main() -> None:
     code = 1
     try:
         worker_options = WorkerOptions(settings=settings, **options)
+        set_process_settings(settings)  # before the import of the handlers: their modules may create clients
         registry = load_all(order["registries"])
         grace = max((handler.grace or 0.0 for handler in registry.handlers.values()), default=0.0)
         supervisor.report(f"grace {grace}")

@@ -1052,4 +1052,26 @@ MUTANTS = [
         "        if self.change.tree and not named:",
         "tests/integration/test_docs_json.py::test_the_dry_run_of_a_cancelled_tree_lists_the_runs_below",
     ),
+    Mutant(
+        "a client in a handler uses the server of the environment",
+        "workers/process/worker.py",
+        "        outside = current_settings.set(settings.pinned())\n",
+        "        outside = current_settings.set(None)\n",
+        "tests/integration/worker/test_worker_settings.py::test_client_in_a_handler_uses_the_workers_server",
+    ),
+    Mutant(
+        "a thread of a handler uses the server of the environment",
+        "workers/program/child.py",
+        "        set_process_settings(settings)  # before",
+        "        # before",
+        "tests/e2e/test_worker_settings.py::test_children_go_to_the_server_of_the_workers_options",
+    ),
+    Mutant(
+        "a handler that changed the folder starts an embedded server there",
+        "coordinator/config.py",
+        "replace(self, url=str(found)) if found.scheme",
+        "self if found.scheme",
+        "tests/integration/worker/test_worker_settings.py::"
+        "test_handler_that_changed_the_folder_attaches_to_the_workers_embedded_server",
+    ),
 ]
