@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -11,9 +12,11 @@ from coordinator.cli.inputs import parse_age
 from coordinator.client.client import Client
 from coordinator.client.scan import Walk
 from coordinator.clock import SystemClock
+from coordinator.errors import NotFound
 from coordinator.model.names import name as check_name
 from coordinator.model.run import RunView, Status
 from coordinator.model.run_id import ids_from
+from coordinator.views.namespace_view import Overview
 from coordinator.views.stuck_runs import find_blocked_routes, find_stuck_runs
 
 MAX_LISTED = 10_000
@@ -67,4 +70,21 @@ class Filters:
         for status in (Status.DELAYED, Status.RUNNING):
             if self.status in (None, status):
                 views += self.find(client, MAX_LISTED, status)
+        views += self._left_behind(client, overview, {view.id for view in views})
         return find_stuck_runs(views, overview, _clock.now())[:limit]
+
+    def _left_behind(self, client: Client, overview: Overview, known: set[str]) -> list[RunView]:
+        """Return the matching runs whose handlers do not stop although the runs are over for their worker."""
+        found = []
+        for run in sorted({run for worker in overview.workers for run in worker.stuck} - known):
+            with contextlib.suppress(NotFound):  # its retention is over
+                found.append(client.handle(run).view())
+        oldest = 0.0 if self.since is None else _clock.now() - parse_age(self.since)
+        return [
+            view
+            for view in found
+            if self.status in (None, view.status)
+            and self.kind in (None, view.kind)
+            and self.queue in (None, view.queue)
+            and view.created.timestamp() >= oldest
+        ]

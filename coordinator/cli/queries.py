@@ -40,7 +40,7 @@ def runs(
         bool,
         typer.Option(
             "--stuck",
-            help="Only runs that no live worker takes or continues, and paused runs.",
+            help="Only runs that no live worker takes or continues, paused runs, and runs whose handlers do not stop.",
         ),
     ] = False,
 ) -> None:

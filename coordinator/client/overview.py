@@ -15,7 +15,7 @@ from coordinator.store.replies import require_all, text
 from coordinator.store.script import Request, read
 from coordinator.views.namespace_view import CoordinatorView, Overview, WorkerView
 
-_FIELDS = ("host", "pid", "fleet", "code", "slots", "lease", "condemned", "drain", "routes", "memory")
+_FIELDS = ("host", "pid", "fleet", "code", "slots", "lease", "condemned", "drain", "routes", "memory", "stuck")
 
 
 def workers(space: Namespace) -> Generator[list[Request], Any, list[WorkerView]]:
@@ -41,7 +41,9 @@ def workers(space: Namespace) -> Generator[list[Request], Any, list[WorkerView]]
 
 
 def _worker(id: str, deadline: float, known: Sequence[bytes | None], running: int, clock: float) -> WorkerView:
-    host, pid, fleet, code, slots, lease, condemned, drain, routes, memory = (text(value or b"") for value in known)
+    host, pid, fleet, code, slots, lease, condemned, drain, routes, memory, stuck = (
+        text(value or b"") for value in known
+    )
     lease_seconds = int(lease or 0) / 1000
     return WorkerView(
         id=id,
@@ -57,6 +59,7 @@ def _worker(id: str, deadline: float, known: Sequence[bytes | None], running: in
         draining=bool(drain),
         routes=tuple(routes.split()),
         memory=int(memory or 0),
+        stuck=tuple(stuck.split()),
     )
 
 
@@ -67,6 +70,7 @@ def _merge(a: WorkerView, b: WorkerView) -> WorkerView:
         lease_age=max(a.lease_age, b.lease_age),
         condemned=a.condemned or b.condemned,
         draining=a.draining or b.draining,
+        stuck=(*a.stuck, *b.stuck),
     )
 
 

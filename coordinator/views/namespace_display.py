@@ -37,6 +37,22 @@ def status_summary(overview: Overview, address: str) -> RenderableType:
     return Group(*parts)
 
 
+def workers_overview(workers: Iterable[WorkerView]) -> RenderableType:
+    """Return the table of the workers, and a line for each handler that does not stop."""
+    known = list(workers)
+    return Group(workers_table(known), *(Text(clean(sentence), "yellow") for sentence in describe_stuck(known)))
+
+
+def describe_stuck(workers: Iterable[WorkerView]) -> Iterable[str]:
+    """Return a sentence for each handler that does not stop although its run is over for its worker."""
+    for worker in workers:
+        for run in worker.stuck:
+            yield (
+                f"worker process {worker.pid} on {worker.host}: the handler of run {run} does not stop; it occupies a slot "
+                "until the process is replaced"
+            )
+
+
 def workers_table(workers: Iterable[WorkerView]) -> Table:
     """Return a table with one line for each process. A process has a worker, with its own id, in each partition."""
     columns = ("worker", "host", "pid", "fleet", "code", "running", "lease age", "memory", "state")
@@ -111,6 +127,7 @@ def _warnings(overview: Overview) -> Iterable[str]:
     if lost := [worker for worker in overview.workers if worker.expired]:
         have = "worker has an expired lease and owns" if len(lost) == 1 else "workers have expired leases and own"
         yield f"{len(lost):,} {have} {format_count(sum(w.running for w in lost), 'run')}"
+    yield from describe_stuck(overview.workers)
     if dead := overview.counts.get(Status.DEAD):
         yield f"{format_count(dead, 'run')} set aside as dead: 'coordinator runs --status dead' shows why"
     if overview.aside:

@@ -1,6 +1,7 @@
 """Find the runs that can't continue because a worker or a coordinator is missing, or because they are paused. Pure, no I/O.
 
-A run is not stuck while it waits for its turn, is delayed, or takes long.
+A run is not stuck while it waits for its turn, is delayed, or takes long. A run that is over counts as stuck while its handler
+does not stop and occupies a slot of a worker.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def find_blocked_routes(overview: Overview) -> list[tuple[str, str]]:
 
 
 def find_stuck_runs(views: Iterable[RunView], overview: Overview, now: float) -> list[RunView]:
-    """Return the runs that are stuck. Their `why` says what is missing."""
+    """Return the runs that are stuck. Their `why` says what is missing, or which process their handler occupies."""
     finder = _Finder(overview, now)
     return [replace(view, why=why, due=None, note=None) for view in views if (why := finder.explain(view))]
 
@@ -35,10 +36,16 @@ class _Finder:
         self._overview, self._now = overview, now
         self._served = _served_routes(overview)
         self._workers = {worker.id: worker for worker in overview.workers}
+        self._occupied = {run: worker for worker in overview.workers for run in worker.stuck}
         self._no_coordinator = "" if has_coordinator(overview) else ": no coordinator is running"
 
     def explain(self, view: RunView) -> str:
         """Return why the run is stuck, or an empty string if it is not."""
+        if (worker := self._occupied.get(view.id)) is not None:
+            return (
+                f"a handler of it does not stop and occupies a slot of worker process {worker.pid} on {worker.host} until that "
+                "process is replaced"
+            )
         if view.status is Status.QUEUED:
             own = route(view.queue, view.kind, view.schema)
             return view.why if own not in self._served or _is_paused(own, self._overview) else ""

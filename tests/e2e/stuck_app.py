@@ -28,3 +28,11 @@ def neighbour(run: Run) -> int:
         block_for(0.05)
         run.checkpoint()
     return os.getpid()
+
+
+@runs.handler(grace=120)
+def patient(run: Run) -> None:
+    """Wait for the gate "all" without a cut, so that a drain has to wait too."""
+    journal(run, "waits")
+    while not Path(f"{os.environ['JOURNAL']}.all").exists():
+        block_for(0.05)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from coordinator import Client, Status
-from tests.e2e.processes import Stage, children, stop
+from tests.e2e.processes import ROOT, Stage, children, stop
 from tests.e2e.test_health import get
 from tests.servers import free_port
 from tests.waiting import wait_until
@@ -45,4 +50,41 @@ def test_process_of_a_hung_handler_is_replaced_when_its_run_is_over(stage: Stage
     assert {neighbour.view().counters.failures for neighbour in neighbours} == {0}
     if how == "cancelled by force":
         assert {neighbour.view().counters.strikes for neighbour in neighbours} == {0}
+    assert stop(fleet) == 0
+
+
+def answer(stage: Stage, program: str, *arguments: str) -> Any:
+    """Return the JSON that a command prints."""
+    command = [str(Path(sys.executable).parent / program), *arguments, "--json"]
+    return json.loads(subprocess.check_output(command, cwd=ROOT, env=stage.environment("worker")))
+
+
+def test_hung_handler_is_named_in_lists_until_its_process_is_replaced(stage: Stage, client: Client) -> None:
+    port = free_port()
+    options = ["--concurrency", "10", "--lease", "3", "--grace", "1", "--health", f"127.0.0.1:{port}"]
+    fleet = stage._start("workers", "start", "tests.e2e.stuck_app:runs", *options)
+    stage.coordinator()
+    client.enqueue("patient")
+    handle = client.enqueue("hangs")
+    wait_until(lambda: stage.events("hangs") and stage.events("waits"), "both handlers to run", 60)
+    (before,) = children(fleet.pid)
+    handle.cancel(grace=0.5)
+    assert handle.wait(60) == Status.CANCELLED
+
+    def named() -> bool:
+        return [(one.stuck, one.draining) for one in client.workers()] == [((handle.id,), True)]
+
+    wait_until(named, "the worker to name the run", 60)
+    (listed,) = answer(stage, "workers", "list")["workers"]
+    assert (listed["pid"], listed["stuck"], listed["draining"]) == (before, [handle.id], True)
+    (stuck,) = answer(stage, "coordinator", "runs", "--stuck")["runs"]
+    assert stuck["id"] == handle.id
+    assert f"a handler of it does not stop and occupies a slot of worker process {before} on " in stuck["why"]
+    assert answer(stage, "coordinator", "runs", "--stuck", "--kind", "other")["runs"] == []
+    reason = f"worker process {before} is being replaced: the handler of run {handle.id} does not stop"
+    assert reason in get(port, "/ready")[1]
+    stage.open_gate("all")
+    wait_until(lambda: before not in children(fleet.pid), "the process to be replaced", 60)
+    wait_until(lambda: [one.stuck for one in client.workers()] == [()], "the new process to be listed", 60)
+    assert answer(stage, "coordinator", "runs", "--stuck")["runs"] == []
     assert stop(fleet) == 0

@@ -114,10 +114,13 @@ class Store:
         return self.do(worker_plans.join(self.keys, birth, member, now=self.at))
 
     def beat(
-        self, worker: str = "w1", lease: int = LEASE, floor: int = 0, held: Iterable[Claimed] | None = None
-    ) -> HeartbeatReply | None:
+        self, worker: str = "w1", lease: int = LEASE, floor: int = 0, held: Iterable[Claimed] | None = None,
+        stuck: Sequence[str] = (),
+    ) -> HeartbeatReply | None:  # fmt: skip
         pairs = None if held is None else [(run.id, run.token) for run in held]
-        return self.do(worker_plans.heartbeat(self.keys, worker, lease_ms=lease, floor=floor, held=pairs, now=self.at))
+        return self.do(
+            worker_plans.heartbeat(self.keys, worker, lease_ms=lease, floor=floor, held=pairs, stuck=stuck, now=self.at)
+        )
 
     def claim(
         self,

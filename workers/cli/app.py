@@ -12,7 +12,7 @@ from rich.text import Text
 from coordinator.cli.context import CommandContext
 from coordinator.cli.exits import run_app
 from coordinator.cli.options import command, new_app, parse_log_level
-from coordinator.views.namespace_display import workers_table
+from coordinator.views.namespace_display import workers_overview
 from workers.cli import dev as cli_dev
 from workers.cli import fleet as cli_fleet
 from workers.cli import options as cli_options
@@ -111,7 +111,7 @@ def list_workers(context: CommandContext) -> None:
     """List the workers that have a lease, or whose runs were not recovered yet."""
     with context.connect() as client:
         found = client.workers()
-    context.answer({"workers": found}, workers_table(found) if found else Text("no workers"))
+    context.answer({"workers": found}, workers_overview(found) if found else Text("no workers"))
 
 
 command(app)(cli_fleet.roll)

@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from coordinator.clock import Clock
 from coordinator.config import Address
@@ -45,13 +46,23 @@ class BeatResult:
     floor: int
 
 
+class HeldRuns(Protocol):
+    """What a heartbeat reports about the runs of the worker. The methods are called from the heartbeat's thread."""
+
+    def held(self, lease: Lease) -> Sequence[tuple[str, str]]:
+        """Return the runs (id and token) that the worker holds under a lease."""
+
+    def stuck(self, lease: Lease) -> Sequence[str]:
+        """Return the runs of the lease's partition that are over for the worker but whose handlers do not stop."""
+
+
 class Heartbeat:
     """Renew leases from a thread, and report each result on the worker's event loop.
 
     Args:
         address: The server.
         clock: The time source.
-        held: Returns the runs (id and token) that the worker holds under a lease. Called from the heartbeat's thread.
+        runs: The runs of the worker.
         watchdog: Watches the worker's event loop. While the loop has been blocked for too long, no lease is renewed.
     """
 
@@ -59,10 +70,10 @@ class Heartbeat:
         self,
         address: Address,
         clock: Clock,
-        held: Callable[[Lease], Sequence[tuple[str, str]]],
+        runs: HeldRuns,
         watchdog: LoopWatchdog,
     ) -> None:
-        self._address, self._clock, self._held, self._watchdog = address, clock, held, watchdog
+        self._address, self._clock, self._runs, self._watchdog = address, clock, runs, watchdog
         self._worker_loop = asyncio.get_running_loop()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
@@ -155,12 +166,12 @@ class Heartbeat:
     async def _beat(self, wire: AsyncWire, lease: Lease, *, compare: bool) -> None:
         # The floor is read before the held runs: a run from a claim up to the floor is then either held or has ended.
         floor, sent_at = lease.floor, self._clock.monotonic()
-        held = self._held(lease) if compare else None
+        held = self._runs.held(lease) if compare else None
         if compare:
             wire.recheck_topology()
         plan = worker_plans.heartbeat(
             lease.keys, lease.worker, lease_ms=round(lease.length * 1000), floor=floor, held=held,
-            memory=resident_bytes(),
+            memory=resident_bytes(), stuck=self._runs.stuck(lease),
         )  # fmt: skip
         async with asyncio.timeout(lease.length / BEATS_PER_LEASE):
             beat = await drive_async(wire, plan, give_up=lambda: True)

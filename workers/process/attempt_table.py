@@ -7,6 +7,8 @@ import asyncio
 from workers.attempt.attempt import Attempt
 from workers.liveness.lease import Lease
 
+MOST_STUCK = 20  # runs that are named in status displays for each partition of a process
+
 
 class AttemptTable:
     """The attempts whose runs this process holds: attempts whose handler runs, or whose outcome is being recorded.
@@ -23,6 +25,7 @@ class AttemptTable:
         self.empty.set()
         self.ended = 0
         self._by_id: dict[str, Attempt] = {}
+        self._stuck: dict[tuple[str, str], Attempt] = {}
 
     def __len__(self) -> int:
         return len(self.attempts)
@@ -46,6 +49,22 @@ class AttemptTable:
         without an attempt. The heartbeat calls this method from its own thread, so the method works on a copy.
         """
         return [attempt.key for attempt in self.of(lease)]
+
+    def stuck(self, lease: Lease) -> list[str]:
+        """Return the ids of the runs in the lease's partition that are over here, but whose handlers do not stop.
+
+        The lease of such a run may be gone. The heartbeat calls this from its own thread, so it works on a copy.
+        """
+        partition = lease.keys.partition
+        return sorted({one.id for one in list(self._stuck.values()) if one.lease.keys.partition == partition})[
+            :MOST_STUCK
+        ]
+
+    def mark_stuck(self, attempt: Attempt) -> None:
+        """Keep an attempt for status displays until its handler stops."""
+        if attempt.task is not None and not attempt.task.done():
+            self._stuck[attempt.key] = attempt
+            attempt.task.add_done_callback(lambda _: self._stuck.pop(attempt.key, None))
 
     def add(self, attempt: Attempt) -> None:
         """Add an attempt."""

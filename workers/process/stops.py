@@ -125,6 +125,7 @@ class Stops:
         Without a supervisor that replaces the process, only log that the handler keeps its slot.
         """
         self._report_stuck(attempt.id)
+        self._table.mark_stuck(attempt)
         if not self._supervised:
             logger.error("no supervisor replaces this process: the handler keeps its slot until it stops")
         elif not self._shutdown.is_requested():

@@ -198,7 +198,7 @@ class Worker:
         recorder = Recorder(wire, clock, health, shutdown.out_of_time, self.on_refused)
         executor = Executor(clock, threads, Loader(wire, clock, resources, ServerWaiter(wire, clock)), health)
         watchdog = LoopWatchdog(clock, options.lease, replace)
-        self._heartbeat = heartbeat = Heartbeat(options.settings.address, clock, table.held, watchdog)
+        self._heartbeat = heartbeat = Heartbeat(options.settings.address, clock, table, watchdog)
         endings = Endings(table, critic, recorder, shutdown, tasks, options.runs)
         self._stops = stops = Stops(
             wire, clock, table, endings, shutdown, tasks,

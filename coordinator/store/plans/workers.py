@@ -81,7 +81,7 @@ class HeartbeatReply:
 
 def heartbeat(
     keys: Keys, worker: str, *, lease_ms: int, floor: int, held: Sequence[tuple[str, str]] | None = None,
-    memory: int = 0, now: str = "",
+    memory: int = 0, stuck: Sequence[str] = (), now: str = "",
 ) -> Generator[Request, Any, HeartbeatReply | None]:  # fmt: skip
     """Renew the lease of a worker.
 
@@ -93,13 +93,15 @@ def heartbeat(
         held: The runs that the worker holds, as (id, token). The server compares them with the runs that it owns. None to compare
             nothing.
         memory: The memory of the worker's process, in bytes.
+        stuck: Runs that are over for the worker but whose handlers do not stop, for status displays.
         now: The time in ms, for namespaces with the test clock.
 
     Returns:
         The answer, or None if the worker is gone.
     """
     reply = yield HEARTBEAT.call(
-        keys.at, held or (), now=now, worker=worker, lease=lease_ms, floor=floor, memory=memory, compare=int(held is not None)
+        keys.at, held or (), now=now, worker=worker, lease=lease_ms, floor=floor, memory=memory, stuck=" ".join(stuck),
+        compare=int(held is not None),
     )  # fmt: skip
     if word(reply) == "gone":
         return None

@@ -100,6 +100,21 @@ MUTANTS = [
         "",
         "tests/e2e/test_stuck_handlers.py::test_process_of_a_hung_handler_is_replaced_when_its_run_is_over",
     ),
+    Mutant(
+        "a hung handler is not named in the lists",
+        "workers/process/stops.py",
+        "        self._table.mark_stuck(attempt)\n",
+        "",
+        "tests/e2e/test_stuck_handlers.py::test_hung_handler_is_named_in_lists_until_its_process_is_replaced",
+    ),
+    Mutant(
+        "a handler that has stopped is still named as hung",
+        LUA + "workers/heartbeat.lua",
+        " else redis.call('HDEL', worker_key(worker), 'stuck') end",
+        " end",
+        "tests/lua/workers/test_heartbeat.py::"
+        "test_runs_whose_handlers_do_not_stop_are_kept_until_a_heartbeat_leaves_them_out",
+    ),
     # -- a drain inside a turn
     Mutant(
         "a drain stops a turn that cannot be resumed",

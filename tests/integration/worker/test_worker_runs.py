@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
@@ -293,3 +294,33 @@ async def test_broken_answer_to_a_claim_does_not_end_the_worker(here, caplog):
     assert here.counters(bad).strikes == 0
     assert await here.outcome(await here.enqueue("fine")) == "completed"
     assert worker.ready.is_set()
+
+
+async def test_hung_handler_of_a_worker_without_supervisor_is_named_until_it_stops(here):
+    runs, go = Registry(), threading.Event()
+
+    @runs.handler(grace=0.0)
+    def hangs(run: Run) -> None:
+        go.wait()
+
+    worker, _ = here.worker(runs, lease=2.0)
+    id = await here.enqueue("hangs")
+    await performing(worker)
+    try:
+        await here.abandon(worker)
+        async with AsyncClient(here.url, here.namespace.name) as client:
+
+            async def stuck() -> list[str]:
+                return [run for one in await client.workers() for run in one.stuck]
+
+            async def named() -> bool:
+                return id in await stuck()
+
+            async def gone() -> bool:
+                return id not in await stuck()
+
+            await eventually(named, "the worker to name the run")
+            go.set()
+            await eventually(gone, "the worker to forget the run")
+    finally:
+        go.set()

@@ -91,3 +91,11 @@ def test_repeated_heartbeat_changes_nothing_more(store: Store) -> None:
     store.beat(floor=2, held=[run])
     with store.unchanged():
         store.beat(floor=2, held=[run])
+
+
+def test_runs_whose_handlers_do_not_stop_are_kept_until_a_heartbeat_leaves_them_out(store: Store) -> None:
+    store.join()
+    store.beat(stuck=["r1", "r2"])
+    assert store.client.hget(store.keys.worker("w1"), "stuck") == b"r1 r2"
+    store.beat()
+    assert not store.client.hexists(store.keys.worker("w1"), "stuck")

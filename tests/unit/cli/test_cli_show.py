@@ -14,7 +14,7 @@ from rich.console import Console
 from coordinator.model.run import AttemptRecord, Counters, Failure, Note, RunView, Status
 from coordinator.views.formatting import format_duration
 from coordinator.views.json_data import to_json_data
-from coordinator.views.namespace_display import status_summary, workers_table
+from coordinator.views.namespace_display import status_summary, workers_overview, workers_table
 from coordinator.views.namespace_view import CoordinatorView, Overview, WorkerView
 from coordinator.views.run_display import run_details, runs_table, suggest_kind
 from coordinator.views.run_view import phase_label
@@ -193,3 +193,16 @@ def test_tables_are_readable_in_80_columns() -> None:
     assert len(lines) == 2
     assert all(len(line.rstrip()) <= 80 for line in lines)
     assert lines[1].startswith("01m7m2qa992e485k3221-00  research")
+
+
+def test_handler_that_does_not_stop_is_named_below_the_workers() -> None:
+    worker = replace(WORKER, stuck=("01aa-00", "01bb-00"))
+    for part in (
+        workers_overview([WORKER, worker]),
+        status_summary(
+            Overview("n", 1, "local", {}, {}, (), 0, (worker,), (CoordinatorView("c", 1.0),)), "redis://here"
+        ),
+    ):
+        text = " ".join(shown(part).split())
+        for run in worker.stuck:
+            assert f"worker process 7 on host: the handler of run {run} does not stop; it occupies a slot" in text

@@ -80,3 +80,13 @@ def test_run_whose_worker_is_gone_is_stuck() -> None:
     silent = replace(WELL, workers=(replace(WORKER, lease_age=30.0),))
     assert whys(running, silent) == ["its worker sent its last heartbeat 30 s ago, and the run is not recovered yet"]
     assert whys(running, ALONE) == ["its worker w1 has no lease: 'coordinator doctor' shows more"]
+
+
+@pytest.mark.parametrize("status", [Status.CANCELLED, Status.FAILED, Status.RUNNING])
+def test_run_whose_handler_does_not_stop_is_stuck(status: Status) -> None:
+    overview = replace(WELL, workers=(replace(WORKER, stuck=("r",)),))
+    (why,) = whys(view(status, owner="w1"), overview)
+    assert (
+        why
+        == "a handler of it does not stop and occupies a slot of worker process 1 on h until that process is replaced"
+    )
