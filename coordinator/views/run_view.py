@@ -119,7 +119,11 @@ def _build(id: str, reply: Sequence[Any]) -> RunView:
         extended=spent.extended,
         unreadable=" and ".join(filter(None, (damaged_spec, damaged_head))),
     )
-    return replace(view, why=explain_status(view, position, _escaped(of.get("reason")), killing="kill" in of))
+    failed_loads = int(text(of["loading"])) if "loading" in of else None
+    why = explain_status(
+        view, position, _escaped(of.get("reason")), killing="kill" in of, failed_loads=failed_loads
+    )  # fmt: skip
+    return replace(view, why=why)
 
 
 def _last_error(of: dict[str, Any]) -> Failure | None:

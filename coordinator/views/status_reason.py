@@ -31,7 +31,9 @@ class QueuePosition:
     known: int = 0
 
 
-def explain_status(view: RunView, position: QueuePosition, reason: str, *, killing: bool = False) -> str:
+def explain_status(
+    view: RunView, position: QueuePosition, reason: str, *, killing: bool = False, failed_loads: int | None = None
+) -> str:
     """Return why the run has its status.
 
     Args:
@@ -39,6 +41,7 @@ def explain_status(view: RunView, position: QueuePosition, reason: str, *, killi
         position: Where the run waits, if it is queued.
         reason: The reason that a script stored with the run's ending.
         killing: The critic has killed the run, but its handler has not ended yet.
+        failed_loads: While its worker is loading the run's checkpoint: how many loads have failed.
     """
     match view.status:
         case Status.QUEUED:
@@ -46,7 +49,7 @@ def explain_status(view: RunView, position: QueuePosition, reason: str, *, killi
         case Status.DELAYED:
             return _explain_delayed(view)
         case Status.RUNNING:
-            return _explain_running(view, killing=killing)
+            return _explain_running(view, killing=killing, failed_loads=failed_loads)
         case Status.WAITING:
             return "suspended"
         case Status.COMPLETED:
@@ -81,12 +84,17 @@ def _explain_queued(position: QueuePosition) -> str:
     return "1 run is ahead of it" if position.before == 1 else f"{position.before:,} runs are ahead of it"
 
 
-def _explain_running(view: RunView, *, killing: bool) -> str:
+def _explain_running(view: RunView, *, killing: bool, failed_loads: int | None) -> str:
     at = f"attempt {view.attempt} on worker {view.owner}"
     if view.cancelling:
         return f"cancel requested; its handler has not ended yet ({at})"
     if killing and view.killed and view.killed.message:
         return f"{view.killed.message}; its handler has not ended yet ({at})"
+    if failed_loads:
+        times = "once" if failed_loads == 1 else f"{failed_loads} times"
+        return f"{at}; loading its checkpoint failed {times}, and the worker tries again"
+    if failed_loads is not None:
+        return f"{at}; the worker is loading its checkpoint"
     return at
 
 

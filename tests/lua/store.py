@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -115,12 +115,13 @@ class Store:
 
     def beat(
         self, worker: str = "w1", lease: int = LEASE, floor: int = 0, held: Iterable[Claimed] | None = None,
-        stuck: Sequence[str] = (),
+        stuck: Sequence[str] = (), loading: Mapping[str, int] | None = None,
     ) -> HeartbeatReply | None:  # fmt: skip
         pairs = None if held is None else [(run.id, run.token) for run in held]
-        return self.do(
-            worker_plans.heartbeat(self.keys, worker, lease_ms=lease, floor=floor, held=pairs, stuck=stuck, now=self.at)
+        plan = worker_plans.heartbeat(
+            self.keys, worker, lease_ms=lease, floor=floor, held=pairs, stuck=stuck, loading=loading, now=self.at
         )
+        return self.do(plan)
 
     def claim(
         self,

@@ -93,6 +93,7 @@ class Attempt(Lifecycle):
         self.facts: Facts | None = None
         self.draft: Draft | None = None
         self.saver: Saver | None = None
+        self.loading: int | None = None  # while the checkpoint is being loaded: how many loads have failed
         self.task: asyncio.Task[None] | None = None
         self.note: Note | None = None
         self.note_sent: Note | None = None

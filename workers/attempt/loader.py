@@ -96,7 +96,11 @@ class Loader:
             return Draft(), NO_CHECKPOINT, []
         if parts == "paged":
             plan = worker_plans.load(attempt.lease.keys, attempt.id, attempt.token)
-            parts = await drive_async(self.wire, plan, give_up=_RepeatedLoad(attempt))
+            attempt.loading = 0
+            try:
+                parts = await drive_async(self.wire, plan, give_up=_RepeatedLoad(attempt))
+            finally:
+                attempt.loading = None
             if parts == "fenced":
                 attempt.request_stop("lost")
                 raise Stopped("lost")
@@ -128,13 +132,14 @@ class _RepeatedLoad:
     """The policy for a load that fails repeatedly: decide whether to give up, and log the 2nd, 4th, 8th, … failure."""
 
     def __init__(self, attempt: Attempt) -> None:
-        self._attempt, self._failures = attempt, 1
+        self._attempt = attempt
 
     def __call__(self) -> bool:
-        self._failures += 1
-        if self._failures.bit_count() == 1:
+        # This is called after the first repetition: two loads have failed by then.
+        failures = self._attempt.loading = (self._attempt.loading or 1) + 1
+        if failures.bit_count() == 1:
             logger.warning(
-                "loading the checkpoint of run %s failed %d times; the worker tries again", self._attempt.id, self._failures,
+                "loading the checkpoint of run %s failed %d times; the worker tries again", self._attempt.id, failures,
                 extra={"run": self._attempt.id},
             )  # fmt: skip
         return self._attempt.stopping is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -54,6 +54,9 @@ class HeldRuns(Protocol):
 
     def stuck(self, lease: Lease) -> Sequence[str]:
         """Return the runs of the lease's partition that are over for the worker but whose handlers do not stop."""
+
+    def loading(self, lease: Lease) -> Mapping[str, int]:
+        """Return the runs whose checkpoints the worker is loading, with the number of failed loads."""
 
 
 class Heartbeat:
@@ -171,7 +174,7 @@ class Heartbeat:
             wire.recheck_topology()
         plan = worker_plans.heartbeat(
             lease.keys, lease.worker, lease_ms=round(lease.length * 1000), floor=floor, held=held,
-            memory=resident_bytes(), stuck=self._runs.stuck(lease),
+            memory=resident_bytes(), stuck=self._runs.stuck(lease), loading=self._runs.loading(lease),
         )  # fmt: skip
         async with asyncio.timeout(lease.length / BEATS_PER_LEASE):
             beat = await drive_async(wire, plan, give_up=lambda: True)

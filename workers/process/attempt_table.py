@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import islice
 
 from workers.attempt.attempt import Attempt
 from workers.liveness.lease import Lease
 
+MOST_LOADING = 100  # loads that a heartbeat reports
 MOST_STUCK = 20  # runs that are named in status displays for each partition of a process
 
 
@@ -59,6 +61,14 @@ class AttemptTable:
         return sorted({one.id for one in list(self._stuck.values()) if one.lease.keys.partition == partition})[
             :MOST_STUCK
         ]
+
+    def loading(self, lease: Lease) -> dict[str, int]:
+        """Return the runs whose checkpoints are being loaded under a lease, with the number of failed loads.
+
+        The heartbeat calls this from its own thread, so it works on a copy.
+        """
+        found = ((one.id, one.loading) for one in self.of(lease))
+        return dict(islice(((id, failures) for id, failures in found if failures is not None), MOST_LOADING))
 
     def mark_stuck(self, attempt: Attempt) -> None:
         """Keep an attempt for status displays until its handler stops."""

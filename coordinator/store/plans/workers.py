@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -81,7 +81,7 @@ class HeartbeatReply:
 
 def heartbeat(
     keys: Keys, worker: str, *, lease_ms: int, floor: int, held: Sequence[tuple[str, str]] | None = None,
-    memory: int = 0, stuck: Sequence[str] = (), now: str = "",
+    memory: int = 0, stuck: Sequence[str] = (), loading: Mapping[str, int] | None = None, now: str = "",
 ) -> Generator[Request, Any, HeartbeatReply | None]:  # fmt: skip
     """Renew the lease of a worker.
 
@@ -94,6 +94,7 @@ def heartbeat(
             nothing.
         memory: The memory of the worker's process, in bytes.
         stuck: Runs that are over for the worker but whose handlers do not stop, for status displays.
+        loading: Runs whose checkpoints the worker is loading, with the number of failed loads, for status displays.
         now: The time in ms, for namespaces with the test clock.
 
     Returns:
@@ -101,7 +102,7 @@ def heartbeat(
     """
     reply = yield HEARTBEAT.call(
         keys.at, held or (), now=now, worker=worker, lease=lease_ms, floor=floor, memory=memory, stuck=" ".join(stuck),
-        compare=int(held is not None),
+        loading=" ".join(f"{id}:{failures}" for id, failures in (loading or {}).items()), compare=int(held is not None),
     )  # fmt: skip
     if word(reply) == "gone":
         return None

@@ -110,10 +110,17 @@ MUTANTS = [
     Mutant(
         "a handler that has stopped is still named as hung",
         LUA + "workers/heartbeat.lua",
-        " else redis.call('HDEL', worker_key(worker), 'stuck') end",
+        " else redis.call('HDEL', worker_key(worker), field) end",
         " end",
         "tests/lua/workers/test_heartbeat.py::"
         "test_runs_whose_handlers_do_not_stop_are_kept_until_a_heartbeat_leaves_them_out",
+    ),
+    Mutant(
+        "a run does not say that its checkpoint is being loaded",
+        "workers/attempt/loader.py",
+        "            attempt.loading = 0\n",
+        "",
+        "tests/integration/transport/test_slow_lines.py::test_a_large_state_is_saved_and_loaded_over_a_slow_line",
     ),
     # -- a drain inside a turn
     Mutant(
@@ -448,9 +455,9 @@ MUTANTS = [
     Mutant(
         "a load that fails again and again is silent",
         "workers/attempt/loader.py",
-        "        if self._failures.bit_count() == 1:",
+        "        if failures.bit_count() == 1:",
         "        if False:",
-        "tests/integration/transport/test_slow_lines.py::test_a_load_that_fails_is_logged_and_repeated",
+        "tests/integration/transport/test_slow_lines.py::test_a_load_that_fails_is_logged_shown_and_repeated",
     ),
     Mutant(
         "a run completes although its cancel was requested",

@@ -74,10 +74,15 @@ async def test_a_large_state_is_saved_and_loaded_over_a_slow_line(here: Bench, l
         return len(run.state["text"])
 
     id = await here.enqueue("agent")
-    first, ended = here.worker(runs, url=line.url)
+    first, ended = here.worker(runs, url=line.url, grace=0.0)
     await eventually(lambda: here.state(id) is not None, "the state is saved", timeout=60)
     assert await here.end(first, ended) == 0
-    here.worker(runs, url=line.url)
+    here.worker(runs, url=line.url, lease=5.0)
+
+    async def shown() -> bool:
+        return (await here.view(id)).why.endswith("; the worker is loading its checkpoint")
+
+    await eventually(shown, "the view to say that the checkpoint is being loaded", timeout=60)
     assert await here.until(id, "completed") == "completed"
     assert seen == [0, LARGE]
     assert line.carried["replies"] < 1.5 * LARGE, "the state was loaded once"
@@ -117,7 +122,7 @@ def test_a_thread_sends_a_large_request_over_a_slow_line(server: Server, line: S
 
 
 @pytest.mark.timeout(120)
-async def test_a_load_that_fails_is_logged_and_repeated(here: Bench, server: Server, caplog: Any) -> None:
+async def test_a_load_that_fails_is_logged_shown_and_repeated(here: Bench, server: Server, caplog: Any) -> None:
     runs: Registry[None] = Registry()
 
     @runs.handler(schema=1)
@@ -134,11 +139,19 @@ async def test_a_load_that_fails_is_logged_and_repeated(here: Bench, server: Ser
         first, ended = here.worker(runs)
         await eventually(lambda: here.state(id) is not None, "the state is saved")
         assert await here.end(first, ended) == 0
-        cuts = [proxy.cut_next_reply(naming(LOAD.sha.encode())) for _ in range(2)]
-        here.worker(runs, url=proxy.url)
-        assert await here.until(id, "completed") == "completed"
-        assert all(cut.happened.is_set() for cut in cuts)
+        cuts = [proxy.cut_next_reply(naming(LOAD.sha.encode())) for _ in range(1000)]
+        here.worker(runs, url=proxy.url, lease=2.0)
+
+        async def shown() -> bool:
+            why = (await here.view(id)).why
+            return "; loading its checkpoint failed " in why and why.endswith(" times, and the worker tries again")
+
+        await eventually(shown, "the view to say that the load fails")
         assert f"loading the checkpoint of run {id} failed 2 times" in caplog.text
+        for cut in cuts:
+            proxy.call_off(cut)
+        assert await here.until(id, "completed") == "completed"
+        assert "loading" not in (await here.view(id)).why
     finally:
         for worker, task in list(here.workers):
             if not task.done():

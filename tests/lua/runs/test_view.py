@@ -52,3 +52,16 @@ def test_damaged_neighbours_do_not_affect_a_view(store: Store) -> None:
     store.spoil(store.keys.ckpt(id))
     store.spoil(store.keys.ready(ROUTES[0]))
     assert view(store, id)[3] == -1
+
+
+def test_view_shows_that_the_owner_is_loading_the_checkpoint(store: Store) -> None:
+    run, other = store.running(), store.running()
+    store.beat(loading={f"1{run.id}": 1, run.id: 12, other.id: 0})
+    assert pairs(view(store, run.id)[0])["loading"] == b"12"
+    assert pairs(view(store, other.id)[0])["loading"] == b"0"
+    store.beat(loading={other.id: 0})
+    assert "loading" not in pairs(view(store, run.id)[0])
+    store.release(other)
+    assert "loading" not in pairs(view(store, other.id)[0]), "the run has no owner any more"
+    store.client.set(store.keys.worker("w1"), "spoilt")
+    assert pairs(view(store, run.id)[0])["status"] == b"running"

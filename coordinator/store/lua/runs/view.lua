@@ -15,10 +15,18 @@ for i = 1, #fields, 2 do run[fields[i]] = fields[i + 1] end
 
 -- The code version of the run's owner, or of the worker that completed the run.
 local owner = string.match(run.token or run.status == COMPLETED and run.last or '', '^%d+%-%d+%-(%S+)')
-local code = owner and redis.pcall('HGET', worker_key(owner), 'code')
+local code, loading = unpack(owner and redis.pcall('HMGET', worker_key(owner), 'code', 'loading') or {})
 if type(code) == 'string' then
   fields[#fields + 1] = 'code'
   fields[#fields + 1] = code
+end
+-- How many loads of its checkpoint have failed, while its owner is loading it.
+loading = ' ' .. (type(loading) == 'string' and loading or '')
+local _, colon = string.find(loading, ' ' .. id .. ':', 1, true)
+local failures = colon and string.match(loading, '^%d+', colon + 1)
+if failures and run.token then
+  fields[#fields + 1] = 'loading'
+  fields[#fields + 1] = failures
 end
 
 -- Why a queued run still waits.

@@ -3,13 +3,14 @@
 -- Protects: the lease of a worker that was condemned or removed is never renewed.
 -- Role: worker
 -- Keys: namespace, owned, run, worker, workers
--- ARGV: now, worker, lease, floor, memory, stuck, compare
+-- ARGV: now, worker, lease, floor, memory, stuck, loading, compare
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   worker: id of the worker
 --   lease: ms for which the lease holds
 --   floor: claims up to this number take nothing: the worker does not wait for them any more
 --   memory: the memory of the process in bytes; 0: unknown
 --   stuck: ids of runs that are over for the worker but whose handlers do not stop, with spaces between them
+--   loading: runs whose checkpoints it is loading, each as id:failures, with spaces between them
 --   compare: 1 if the items are all runs that the worker holds
 -- ITEM: id, token
 --   id: id of the run
@@ -27,7 +28,9 @@ if condemned or not redis.call('ZSCORE', workers_key(), worker) then return { 'g
 redis.call('ZADD', workers_key(), int(clock + tonumber(lease)), worker)
 if tonumber(floor) > tonumber(known_floor or 0) then redis.call('HSET', worker_key(worker), 'floor', floor) end
 if memory ~= '0' then redis.call('HSET', worker_key(worker), 'memory', memory) end
-if stuck ~= '' then redis.call('HSET', worker_key(worker), 'stuck', stuck) else redis.call('HDEL', worker_key(worker), 'stuck') end
+for field, value in pairs({ stuck = stuck, loading = loading }) do
+  if value ~= '' then redis.call('HSET', worker_key(worker), field, value) else redis.call('HDEL', worker_key(worker), field) end
+end
 
 local cancels, lost, strays = {}, {}, {}
 for _, field in ipairs(redis.call('HKEYS', worker_key(worker))) do
