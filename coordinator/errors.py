@@ -63,6 +63,27 @@ class Changed(Refused):
     """The run has changed since the call began: for example, another client has revived it. Read the run again, then decide."""
 
 
+class Ended(Refused):
+    """The run has ended, so it can't receive a signal. The signal was not stored.
+
+    A failed, dead or cancelled run can be revived; then it receives signals again.
+
+    Attributes:
+        status: The status in which the run ended.
+    """
+
+    def __init__(self, message: str, *, status: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Full(Refused):
+    """The run has too many signals that it has not received yet, so this one was not stored.
+
+    A run may have 1,000 unreceived signals, and 16 MiB of their payloads. Send again when the run has received some of them.
+    """
+
+
 class NotConfigured(Refused):
     """The server or the namespace has settings that do not fit. The message names the command that fixes them."""
 

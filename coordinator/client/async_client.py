@@ -352,7 +352,9 @@ class AsyncClient:
         return await drive_async(session.wire, operation(session.namespace, *args, **kwargs))
 
     def _make_handle(self, id: str, created: bool, handler: object = None) -> AsyncHandle[Any]:
-        return AsyncHandle(self, id, created, getattr(handler, "read_result", None))
+        return AsyncHandle(
+            self, id, created, getattr(handler, "read_result", None), getattr(handler, "write_signal", None)
+        )
 
     async def _ending(self, id: str, timeout: float | None) -> Ending:
         async with aclosing(self._endings([id], timeout)) as endings:

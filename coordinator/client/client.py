@@ -320,7 +320,7 @@ class Client:
         return drive(session.wire, operation(session.namespace, *args, **kwargs))
 
     def _make_handle(self, id: str, created: bool, handler: object = None) -> Handle[Any]:
-        return Handle(self, id, created, getattr(handler, "read_result", None))
+        return Handle(self, id, created, getattr(handler, "read_result", None), getattr(handler, "write_signal", None))
 
     def _ending(self, id: str, timeout: float | None) -> Ending:
         with closing(self._endings([id], timeout)) as endings:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from coordinator.client.operations import runs as run_operations
+from coordinator.client.operations import signals as signal_operations
 from coordinator.model.run import RunView, Status
 
 if TYPE_CHECKING:
@@ -25,13 +26,19 @@ class Handle(Generic[T_co]):
         created: False if the idempotency key of the enqueue belonged to a run that already existed.
     """
 
-    __slots__ = ("_client", "_read_result", "created", "id")
+    __slots__ = ("_client", "_read_result", "_write_signal", "created", "id")
 
     def __init__(
-        self, client: Client, id: str, created: bool = False, read_result: Callable[[Any], Any] | None = None
+        self,
+        client: Client,
+        id: str,
+        created: bool = False,
+        read_result: Callable[[Any], Any] | None = None,
+        write_signal: signal_operations.WriteSignal | None = None,
     ) -> None:
         """Make a handle. Programs get handles from `enqueue` and `handle`."""
-        self._client, self.id, self.created, self._read_result = client, id, created, read_result
+        self._client, self.id, self.created = client, id, created
+        self._read_result, self._write_signal = read_result, write_signal
 
     def __repr__(self) -> str:
         """Name the run."""
@@ -76,6 +83,36 @@ class Handle(Generic[T_co]):
         """
         result: T_co = self._client._ending(self.id, timeout).result()
         return result if self._read_result is None else self._read_result(result)
+
+    def send(self, topic: str, payload: object = None, *, key: str | None = None) -> bool:
+        """Send a signal to the run. The run's handler receives it with `run.receive(topic)`.
+
+        The server stores the signal first, then wakes the run if it waits for the topic. A signal may be sent before the run
+        waits for it, and before the run starts.
+
+        Args:
+            topic: The name of the topic: 1 to 100 characters of `A-Z a-z 0-9 _ . -`.
+            payload: The value that the handler receives: plain data of up to 1 MiB. If the handle comes from an enqueue with the
+                handler, and the handler declares a type for the topic, a value of this type.
+            key: The idempotency key of the signal, 1 to 512 characters. The server stores one signal for each key; it knows the
+                last 10,000 keys of a run.
+
+        Returns:
+            True if this call stored the signal; False if a signal with this key was sent to the run before.
+
+        Raises:
+            Ended: The run has ended.
+            Full: The run has 1,000 signals, or 16 MiB of them, that it has not received yet.
+            NotFound: The run does not exist, or its retention is over.
+            NotPlain: The payload has a type that can't be stored.
+            TooLarge: The payload is larger than 1 MiB.
+            BadName: The topic is not a valid name.
+            BadOption: The key is not valid.
+            Unreachable: The server can't be reached; the signal was not stored.
+            Unconfirmed: The server did not answer. Send again with the same key. Without a key, the signal may be stored twice.
+            Unreadable: A Redis key of the run's signals is damaged.
+        """
+        return self._client._do(signal_operations.send, self.id, topic, payload, key, self._write_signal)
 
     def cancel(self, grace: float = CANCEL_GRACE) -> Status:
         """Cancel the run.
@@ -140,13 +177,19 @@ class AsyncHandle(Generic[T_co]):
         created: False if the idempotency key of the enqueue belonged to a run that already existed.
     """
 
-    __slots__ = ("_client", "_read_result", "created", "id")
+    __slots__ = ("_client", "_read_result", "_write_signal", "created", "id")
 
     def __init__(
-        self, client: AsyncClient, id: str, created: bool = False, read_result: Callable[[Any], Any] | None = None
+        self,
+        client: AsyncClient,
+        id: str,
+        created: bool = False,
+        read_result: Callable[[Any], Any] | None = None,
+        write_signal: signal_operations.WriteSignal | None = None,
     ) -> None:
         """Make a handle. Programs get handles from `enqueue` and `handle`."""
-        self._client, self.id, self.created, self._read_result = client, id, created, read_result
+        self._client, self.id, self.created = client, id, created
+        self._read_result, self._write_signal = read_result, write_signal
 
     def __repr__(self) -> str:
         """Name the run."""
@@ -191,6 +234,36 @@ class AsyncHandle(Generic[T_co]):
         """
         result: T_co = (await self._client._ending(self.id, timeout)).result()
         return result if self._read_result is None else self._read_result(result)
+
+    async def send(self, topic: str, payload: object = None, *, key: str | None = None) -> bool:
+        """Send a signal to the run. The run's handler receives it with `run.receive(topic)`.
+
+        The server stores the signal first, then wakes the run if it waits for the topic. A signal may be sent before the run
+        waits for it, and before the run starts.
+
+        Args:
+            topic: The name of the topic: 1 to 100 characters of `A-Z a-z 0-9 _ . -`.
+            payload: The value that the handler receives: plain data of up to 1 MiB. If the handle comes from an enqueue with the
+                handler, and the handler declares a type for the topic, a value of this type.
+            key: The idempotency key of the signal, 1 to 512 characters. The server stores one signal for each key; it knows the
+                last 10,000 keys of a run.
+
+        Returns:
+            True if this call stored the signal; False if a signal with this key was sent to the run before.
+
+        Raises:
+            Ended: The run has ended.
+            Full: The run has 1,000 signals, or 16 MiB of them, that it has not received yet.
+            NotFound: The run does not exist, or its retention is over.
+            NotPlain: The payload has a type that can't be stored.
+            TooLarge: The payload is larger than 1 MiB.
+            BadName: The topic is not a valid name.
+            BadOption: The key is not valid.
+            Unreachable: The server can't be reached; the signal was not stored.
+            Unconfirmed: The server did not answer. Send again with the same key. Without a key, the signal may be stored twice.
+            Unreadable: A Redis key of the run's signals is damaged.
+        """
+        return await self._client._do(signal_operations.send, self.id, topic, payload, key, self._write_signal)
 
     async def cancel(self, grace: float = CANCEL_GRACE) -> Status:
         """Cancel the run.

@@ -124,7 +124,7 @@ class RunBuilder:
         check_names(kind, inputs)
         if key is None:
             return RunRequest(waits_in, encode_spec(inputs, self._meta, self._extra), "", "", handler)
-        once = _key(key)
+        once = check_key(key)
         spec = encode_spec(inputs, self._meta, {**self._extra, "key": once})
         return RunRequest(waits_in, spec, once, digest_inputs(inputs), handler)
 
@@ -288,7 +288,12 @@ def _check(given: Mapping[str, Any], parent: Parent | None) -> Options:
     return checked
 
 
-def _key(key: str) -> str:
+def check_key(key: str) -> str:
+    """Return an idempotency key.
+
+    Raises:
+        BadOption: It is not text of 1 to 512 characters.
+    """
     if type(key) is not str or not 1 <= len(key) <= 512:
         raise BadOption(f"key {key!r:.80} is not text of 1 to 512 characters")
     try:

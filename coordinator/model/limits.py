@@ -46,6 +46,7 @@ MOST_WAITERS: Final = 1_000  # clients registered on one run; further clients po
 
 # ---- signals
 
+SIGNAL_PAYLOAD: Final = 1024 * 1024  # bytes of one payload, after encoding
 SIGNAL_COUNT: Final = 1_000  # signals of one run that were not received
 SIGNAL_BYTES: Final = 16 * 1024 * 1024  # their payloads
 SIGNAL_KEYS: Final = 10_000  # idempotency keys of one run

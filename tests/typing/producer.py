@@ -44,6 +44,7 @@ def produce(topics: list[str]) -> None:
             assert_type(ended.result(), str)
         assert_type(handle.view(), RunView)
         assert_type(handle.wait(), Status)
+        assert_type(handle.send("approval", {"ok": True}, key="answer-1"), bool)
         assert_type(handle.cancel(grace=5), Status)
         assert_type(handle.cancel_tree(grace=5), dict[str, Status])
         assert_type([told.how for told in handle.view().story], list[str])

@@ -1,0 +1,70 @@
+"""Send a signal to a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from coordinator.client.operations.open_namespace import OpenNamespace, new_mark, run_not_found
+from coordinator.client.run_builder import check_key
+from coordinator.encoding.codec import encode
+from coordinator.errors import BadCall, Ended, Full, Unreadable
+from coordinator.model import limits
+from coordinator.model.names import name
+from coordinator.store.plans import clients as client_plans
+from coordinator.store.plans.together import Plan
+
+WriteSignal = Callable[[str, Any], Any]
+
+
+def send(
+    namespace: OpenNamespace, id: str, topic: str, payload: object, key: str | None, write: WriteSignal | None = None
+) -> Plan[bool]:
+    """Send a signal to a run. Return False if a signal with the same key was sent to the run before.
+
+    Args:
+        namespace: The namespace of the run.
+        id: The run.
+        topic: The topic of the signal.
+        payload: The value that the handler receives.
+        key: The idempotency key of the signal, if any.
+        write: Converts the payload to plain data for the type that the handler declares for the topic; None to send it as it is.
+
+    Raises:
+        BadName: The topic is not a name.
+        BadOption: The key is not valid.
+        NotPlain: The payload can't be stored.
+        TooLarge: The payload is larger than 1 MiB.
+        Ended: The run has ended.
+        Full: The run has too many signals that it has not received.
+        NotFound: The run does not exist.
+        Unreadable: A Redis key of the run's signals holds a value of another type.
+    """
+    name(topic, "topic")
+    once = "" if key is None else check_key(key)
+    plain = payload if write is None else write(topic, payload)
+    data = encode(plain, f"the payload of signal {topic!r}", limits.SIGNAL_PAYLOAD)
+    keys = yield from namespace.keys(id)
+    answer, *rest = yield from client_plans.send(keys, id, topic=topic, payload=data, operation=new_mark(), key=once)
+    match answer:
+        case "sent" | "found":
+            return answer == "sent"
+        case "ended":
+            advice = "" if rest[0] == "completed" else "; revive it first"
+            raise Ended(
+                f"run {id} has ended as {rest[0]}, so it can't receive signal {topic!r}{advice}", status=rest[0]
+            )
+        case "full":
+            raise Full(
+                f"run {id} did not get signal {topic!r}: it has not received its earlier signals, and the limit is "
+                f"{limits.SIGNAL_COUNT:,} signals or {limits.SIGNAL_BYTES // 2**20} MiB; send again when it has received some"
+            )
+        case "missing":
+            raise run_not_found(id)
+        case "unreadable":
+            raise Unreadable(
+                f"run {id} did not get signal {topic!r}: a Redis key of its signals holds a value of another type; "
+                "'coordinator doctor' finds it"
+            )
+        case _:
+            raise BadCall(f"send answered {answer!r}")

@@ -1,0 +1,212 @@
+"""Sending signals to runs with the client, on every store and with one or several partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from coordinator import (
+    AsyncClient,
+    BadName,
+    BadOption,
+    Ended,
+    Full,
+    Handle,
+    Inputs,
+    NotFound,
+    NotPlain,
+    Refused,
+    Status,
+    TooLarge,
+    Unreadable,
+)
+from coordinator.encoding.codec import decode
+from coordinator.model import limits
+from coordinator.store.plans import attempts as attempt_plans
+from coordinator.store.plans.attempts import Condition, Received
+from coordinator.store.plans.workers import Claimed
+from coordinator.store.script import read
+from tests.contract.test_client import Shop
+
+MISSING = f"{'0' * 20}-00"
+
+
+@pytest.fixture(params=[1, 4], ids=["P=1", "P=4"])
+def shop(request: pytest.FixtureRequest, store_url: str, namespace: str) -> Iterator[Shop]:
+    shop = Shop(store_url, namespace, request.param)
+    yield shop
+    shop.client.close()
+    shop.wire.close()
+
+
+def receive(shop: Shop, run: Claimed, topic: str = "approval", after: int = 0) -> Received:
+    keys = shop.space.keys_of(run.id)
+    return shop.do(attempt_plans.receive(keys, run.id, run.token, Condition(None, {topic: after})))
+
+
+def payload(received: Received) -> Any:
+    assert received.word == "signal"
+    return decode(received.payload, "payload")
+
+
+def suspend(shop: Shop, handle: Handle[Any], topic: str = "approval", deadline: int | None = None) -> None:
+    run = shop.start(handle)[handle.id]
+    keys = shop.space.keys_of(run.id)
+    plan = attempt_plans.suspend(keys, run.id, run.token, condition=Condition(deadline, {topic: 0}))
+    assert shop.do(plan) == "waiting"
+
+
+def test_signal_that_is_sent_before_the_run_starts_is_received(shop: Shop) -> None:
+    handle = shop.client.enqueue("work")
+    assert handle.send("approval", {"ok": True, "by": ("ann", 7)})
+    run = shop.start(handle)[handle.id]
+    assert payload(receive(shop, run)) == {"ok": True, "by": ("ann", 7)}
+
+
+def test_signal_needs_no_payload(shop: Shop) -> None:
+    handle = shop.client.enqueue("work")
+    assert handle.send("approval")
+    assert payload(receive(shop, shop.start(handle)[handle.id])) is None
+
+
+def test_signal_wakes_a_run_that_waits_for_it(shop: Shop) -> None:
+    handle = shop.client.enqueue("work")
+    suspend(shop, handle)
+    assert handle.send("other", 1)
+    assert handle.view().status is Status.WAITING
+    assert shop.client.handle(handle.id).send("approval", 2)
+    assert handle.view().status is Status.QUEUED
+
+
+def test_key_names_one_signal_of_a_run(shop: Shop) -> None:
+    one, other = shop.client.enqueue("work"), shop.client.enqueue("work")
+    assert one.send("approval", 1, key="k")
+    assert not one.send("approval", 2, key="k")
+    assert other.send("approval", 3, key="k")
+    runs = shop.start(one, other)
+    assert [payload(receive(shop, runs[run.id])) for run in (one, other)] == [1, 3]
+    assert receive(shop, runs[one.id], after=1).word == "none"
+
+
+def test_signal_to_an_ended_run_raises_ended_with_its_status(shop: Shop) -> None:
+    completed, failed, cancelled = (shop.client.enqueue("work") for _ in range(3))
+    cancelled.cancel()
+    runs = shop.start(completed, failed)
+    shop.complete(runs[completed.id])
+    shop.fail(runs[failed.id], "ValueError", "no", "")
+    for handle, status, said in (
+        (completed, "completed", r"has ended as completed, so it can't receive signal 'approval'$"),
+        (failed, "failed", "has ended as failed, .*; revive it first"),
+        (cancelled, "cancelled", "has ended as cancelled, .*; revive it first"),
+    ):
+        with pytest.raises(Ended, match=f"run {handle.id} {said}") as raised:
+            handle.send("approval")
+        assert raised.value.status == status
+        assert isinstance(raised.value, Refused)
+
+
+def test_key_of_a_signal_is_known_after_the_end_of_the_run(shop: Shop) -> None:
+    handle = shop.client.enqueue("work")
+    assert handle.send("approval", key="k")
+    shop.complete(shop.start(handle)[handle.id])
+    assert not handle.send("approval", key="k")
+
+
+def test_full_box_is_refused_with_its_limits(shop: Shop) -> None:
+    handle = shop.client.enqueue("work")
+    large = b"x" * (limits.SIGNAL_PAYLOAD - 5)
+    for _ in range(limits.SIGNAL_BYTES // limits.SIGNAL_PAYLOAD):
+        handle.send("approval", large)
+    with pytest.raises(Full, match=r"did not get signal 'approval': .* 1,000 signals or 16 MiB; send again when"):
+        handle.send("approval", large)
+
+
+def test_unknown_run_is_not_found(shop: Shop) -> None:
+    with pytest.raises(NotFound, match=f"there is no run {MISSING}"):
+        shop.client.handle(MISSING).send("approval")
+
+
+@pytest.mark.parametrize(
+    ("topic", "value", "key", "error", "said"),
+    [
+        ("", None, None, BadName, "topic '' is not a valid name"),
+        ("a b", None, None, BadName, "topic 'a b' is not a valid name"),
+        ("t" * 101, None, None, BadName, "is not a valid name"),
+        (7, None, None, BadName, "topic 7 is not a valid name"),
+        ("t", {"ok": object()}, None, NotPlain, "the payload of signal 't'.ok is an object"),
+        (
+            "t",
+            b"x" * 2**20,
+            None,
+            TooLarge,
+            r"the payload of signal 't' has 1,048,581 bytes, and the limit is 1,048,576",
+        ),
+        ("t", None, "", BadOption, "key '' is not text of 1 to 512 characters"),
+        ("t", None, "k" * 513, BadOption, "is not text of 1 to 512 characters"),
+        ("t", None, "\ud800", BadOption, "lone surrogates"),
+        ("t", None, b"k", BadOption, "is not text"),
+    ],
+)
+def test_bad_signal_is_refused_and_nothing_is_stored(
+    shop: Shop, topic: Any, value: Any, key: Any, error: type[Exception], said: str
+) -> None:
+    handle = shop.client.enqueue("work")
+    before = shop.all_keys()
+    with pytest.raises(error, match=said):
+        handle.send(topic, value, key=key)
+    assert shop.all_keys() == before
+
+
+def test_damaged_signals_of_a_run_are_named(shop: Shop) -> None:
+    handle = shop.client.enqueue("work")
+    keys = shop.space.keys_of(handle.id)
+    shop.wire.ask([read(keys.at, "SET", keys.signals(handle.id), "spoilt")])
+    with pytest.raises(
+        Unreadable, match=f"run {handle.id} did not get signal 'approval': .* 'coordinator doctor' finds"
+    ):
+        handle.send("approval")
+
+
+@dataclass
+class Approval:
+    amount: Decimal
+
+
+class Handler:
+    """A handler that declares the type of a topic, as a client sees it."""
+
+    kind = "work"
+    read_result = None
+
+    def inputs(self) -> Inputs[Any]:
+        return Inputs("work", {}, self)
+
+    def write_signal(self, topic: str, value: Any) -> Any:
+        return {"amount": str(value.amount)} if topic == "approval" else value
+
+
+async def test_payload_is_converted_by_the_handler_of_the_enqueue(shop: Shop) -> None:
+    handle = shop.client.enqueue(Handler().inputs())
+    assert handle.send("approval", Approval(Decimal("1.50")))
+    with pytest.raises(NotPlain):
+        handle.send("other", Approval(Decimal(1)))
+    async with AsyncClient(shop.url, shop.name) as client:
+        other = await client.enqueue(Handler().inputs())
+        assert await other.send("approval", Approval(Decimal("2.50")))
+    runs = shop.start(handle, other)  # type: ignore[arg-type]
+    assert payload(receive(shop, runs[handle.id])) == {"amount": "1.50"}
+    assert payload(receive(shop, runs[other.id])) == {"amount": "2.50"}
+
+
+async def test_async_handle_sends_the_same(shop: Shop) -> None:
+    async with AsyncClient(shop.url, shop.name) as client:
+        handle = await client.enqueue("work")
+        assert await handle.send("approval", 1, key="k")
+        assert not await handle.send("approval", 1, key="k")
+        await handle.cancel()
+        with pytest.raises(Ended):
+            await handle.send("approval", 2)
