@@ -1,4 +1,4 @@
-"""Parse the inputs of a run, and ages such as 10m, from the command line."""
+"""Parse the inputs of a run, the payload of a signal, and ages such as 10m, from the command line."""
 
 from __future__ import annotations
 
@@ -23,6 +23,15 @@ InputPairs = Annotated[
 InputsOption = Annotated[
     str | None, typer.Option(metavar="JSON|@FILE|-", help="All inputs as a JSON object; - reads standard input.")
 ]
+PayloadPairs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[NAME=TEXT | NAME:=JSON]...", help="Entries of a payload that is a dict.", show_default=False
+    ),
+]
+PayloadOption = Annotated[
+    str | None, typer.Option(metavar="JSON|@FILE|-", help="The payload as JSON; - reads standard input.")
+]
 PriorityOption = Annotated[int, typer.Option(help="-100 to 100. Workers take runs with a higher number first.")]
 
 _PAIR = re.compile(r"([^=:]+)(:?=)(.*)", re.S)
@@ -40,14 +49,37 @@ def parse_inputs(pairs: Sequence[str], whole: str | None) -> dict[str, Any]:
     Raises:
         BadOption: A pair or the JSON is not valid, or the file can't be read.
     """
-    inputs = {} if whole is None else _parse_object(_read_text(whole))
+    inputs = {} if whole is None else _parse_object(_read_text(whole, "inputs"))
+    return {**inputs, **_parse_pairs(pairs, "an input")}
+
+
+def parse_payload(pairs: Sequence[str], whole: str | None) -> Any:
+    """Return the payload of a signal; None if nothing was given. A pair overrides the value of the same name in `whole`.
+
+    Args:
+        pairs: Entries of a dict, as `name=text` or `name:=json`.
+        whole: The value of --payload: JSON, `@FILE`, or `-` for standard input.
+
+    Raises:
+        BadOption: A pair or the JSON is not valid, the file can't be read, or there are pairs for a payload that is not a dict.
+    """
+    value = None if whole is None else _parse_json(_read_text(whole, "payload"), "--payload")
+    if not pairs:
+        return value
+    if whole is not None and not isinstance(value, dict):
+        raise BadOption("the payload is not a JSON object: give --payload alone, or an object and name=text")
+    return {**(value or {}), **_parse_pairs(pairs, "an entry of the payload")}
+
+
+def _parse_pairs(pairs: Sequence[str], what: str) -> dict[str, Any]:
+    values: dict[str, Any] = {}
     for pair in pairs:
         found = _PAIR.fullmatch(pair)
         if found is None:
-            raise BadOption(f"{pair!r} is not an input: write name=text, or name:=json for a value that is not text")
+            raise BadOption(f"{pair!r} is not {what}: write name=text, or name:=json for a value that is not text")
         name, sign, value = found.groups()
-        inputs[name] = value if sign == "=" else _parse_json(value, f"the value of {name}:=")
-    return inputs
+        values[name] = value if sign == "=" else _parse_json(value, f"the value of {name}:=")
+    return values
 
 
 def parse_run_id(text: str) -> str:
@@ -73,7 +105,7 @@ def parse_age(text: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def _read_text(whole: str) -> str:
+def _read_text(whole: str, what: str) -> str:
     try:
         if whole == "-":
             return sys.stdin.read()
@@ -81,7 +113,7 @@ def _read_text(whole: str) -> str:
             return Path(whole[1:]).read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise BadOption(f"can't read the inputs from {whole[1:] or 'standard input'}: {reason}") from None
+        raise BadOption(f"can't read the {what} from {whole[1:] or 'standard input'}: {reason}") from None
     return whole
 
 

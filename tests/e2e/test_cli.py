@@ -383,6 +383,49 @@ def test_change_requires_ids_or_a_filter(shell: Shell) -> None:
     assert "not both" in shell("revive", "0123456789abcdefghjk-00", "--kind", "greet").failed_with(2)
 
 
+# ---- send ------------------------------------------------------------------------------------------------------------
+
+
+def test_send_stores_a_signal_once_for_each_key(shell: Shell, client: Client) -> None:
+    id = shell("enqueue", "greet").out.strip()
+    said = shell("send", id, "approval", "by=ann", "ok:=true", "--key", "k")
+    assert said == Output(0, f"signal approval sent to run {id}\n", "")
+    again = shell("send", id, "approval", "by=bob", "--key", "k", "--json").json()
+    assert again == {"run": id, "topic": "approval", "sent": False}
+    said = shell("send", id, "approval", "by=bob", "--key", "k")
+    assert said == Output(0, f"not sent: a signal with this key was sent to run {id} before\n", "")
+    assert shell("send", id, "approval", "--json").json() == {"run": id, "topic": "approval", "sent": True}
+    client.handle(id).cancel()
+    ended = f"run {id} has ended as cancelled, so it can't receive signal 'approval'; revive it first"
+    assert ended in shell("send", id, "approval").failed_with(3)
+    error = shell("send", id, "approval", "--json")
+    assert (error.code, json.loads(error.err)["error"]) == (3, {"type": "Ended", "message": ended})
+
+
+@pytest.mark.matrix("commands, case by case")
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["a b"], 2, "topic 'a b' is not a valid name"),
+        (["t", "tides"], 2, "'tides' is not an entry of the payload: write name=text"),
+        (["t", "--payload", "tides"], 2, "--payload is not valid JSON"),
+        (["t", "a=1", "--payload", "[1]"], 2, "the payload is not a JSON object"),
+        (["t", "--payload", "@absent.json"], 2, "can't read the payload from absent.json: No such file"),
+        (["t", "--key", ""], 2, "key '' is not text of 1 to 512 characters"),
+        (["t", "--payload", "-"], 3, "the payload of signal 't' has"),
+    ],
+)
+def test_bad_signals_are_refused(shell: Shell, words: list[str], code: int, sentence: str) -> None:
+    id = shell("enqueue", "greet").out.strip()
+    assert sentence in shell("send", id, *words, stdin=json.dumps("x" * 2**20)).failed_with(code)
+
+
+@pytest.mark.matrix("commands, case by case")
+def test_signal_to_an_unknown_run_is_refused(shell: Shell) -> None:
+    assert "there is no run" in shell("send", "0123456789abcdefghjk-00", "t").failed_with(3)
+    assert "is not a run id" in shell("send", "tides", "t").failed_with(2)
+
+
 # ---- start -----------------------------------------------------------------------------------------------------------
 
 
@@ -431,6 +474,7 @@ COMMANDS = [
     ("coordinator", ["status"]),
     ("coordinator", ["runs"]),
     ("coordinator", ["show", "0123456789abcdefghjk-00"]),
+    ("coordinator", ["send", "0123456789abcdefghjk-00", "t"]),
     ("coordinator", ["cancel", "0123456789abcdefghjk-00"]),
     ("coordinator", ["revive", "0123456789abcdefghjk-00"]),
     ("workers", ["list"]),

@@ -75,6 +75,7 @@ def test_commands_print_the_fields_that_the_page_shows(server: None) -> None:
     same("coordinator", "check")
     same("coordinator", "acl", "worker")
     id = same("coordinator", "enqueue", "nobody")["runs"][0]["id"]
+    same("coordinator", "send", id, "approval", "ok:=true")
     same("coordinator", "cancel", id)
     assert_same_fields(printed("coordinator", "revive", id), examples["coordinator cancel"], "revive")
     printed("coordinator", "cancel", id)

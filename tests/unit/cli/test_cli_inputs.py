@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from coordinator.cli.inputs import parse_age, parse_inputs
+from coordinator.cli.inputs import parse_age, parse_inputs, parse_payload
 from coordinator.errors import BadOption
 
 
@@ -34,3 +36,12 @@ def test_age_has_a_unit(text: str, seconds: float) -> None:
 def test_invalid_age_is_refused(text: str) -> None:
     with pytest.raises(BadOption, match="30s, 10m, 2h or 1d"):
         parse_age(text)
+
+
+def test_payload_is_any_json_or_a_dict_of_pairs(tmp_path: Path) -> None:
+    (tmp_path / "in.json").write_text('{"a": 1}')
+    assert parse_payload([], None) is None
+    assert parse_payload([], '"yes"') == "yes"
+    assert parse_payload([], "[1]") == [1]
+    assert parse_payload(["a=1", "b:=2"], None) == {"a": "1", "b": 2}
+    assert parse_payload(["b=2"], f"@{tmp_path}/in.json") == {"a": 1, "b": "2"}

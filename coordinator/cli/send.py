@@ -1,0 +1,35 @@
+"""The command send: send a signal to a run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from coordinator.cli.context import CommandContext
+from coordinator.cli.inputs import PayloadOption, PayloadPairs, parse_payload, parse_run_id
+
+
+def send(
+    context: CommandContext,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Id of the run.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic that the handler receives.")],
+    pairs: PayloadPairs = None,
+    payload: PayloadOption = None,
+    key: Annotated[
+        str | None,
+        typer.Option(help="Idempotency key: if a signal with this key was sent to the run before, nothing is sent."),
+    ] = None,
+) -> None:
+    """Send a signal to a run that has not ended.
+
+    The signal is stored until the handler receives its topic. A run that waits for it is woken.
+    """
+    id, value = parse_run_id(run), parse_payload(pairs or [], payload)
+    with context.connect() as client:
+        sent = client.handle(id).send(topic, value, key=key)
+    said = f"signal {topic} sent to run {id}"
+    if not sent:
+        said = f"not sent: a signal with this key was sent to run {id} before"
+    context.answer({"run": id, "topic": topic, "sent": sent}, Text(said))
