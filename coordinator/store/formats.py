@@ -98,7 +98,8 @@ WORKER: Final = (
 # and a field phase:<name> for each finished phase, and a field wait:<name> for each wait that is over
 CHECKPOINT: Final = ("head", "state", "unfinished", "inputs", MORE)
 
-# and a field <topic>:<number> for each stored signal, as "<time in ms> <order> <payload>"
+# and a field <number>:<topic> for each stored signal, as "<time in ms> <order> <payload>". The number is first, so that a
+# topic that is named "last" or "first" can't be mistaken for the bookkeeping of another topic.
 SIGNALS: Final = (
     "order",  # number of signals ever sent to the run: the order of the last one
     "count",  # signals that are stored

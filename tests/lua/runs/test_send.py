@@ -135,3 +135,15 @@ def test_old_operations_are_forgotten_but_never_the_last_thousand(store: Store) 
     save_received(store, run, limits.OPERATIONS_KEPT + 6, t=limits.OPERATIONS_KEPT + 5)
     store.send(run.id, operation="last")
     assert store.client.zcard(store.keys.signal_operations(run.id)) == limits.OPERATIONS_KEPT
+
+
+def test_topics_that_are_named_like_the_bookkeeping_are_kept_apart(store: Store) -> None:
+    run = store.running()
+    topics = ("1", "2", "last", "first", "order", "count", "bytes")
+    for turn in (1, 2):
+        for topic in topics:
+            assert store.send(run.id, topic, topic.encode(), operation=f"{topic} {turn}") == ["sent"]
+    for topic in topics:
+        for turn in (1, 2):
+            found = store.receive(run, **{topic: turn - 1})
+            assert (found.word, found.topic, found.number, found.payload) == ("signal", topic, turn, topic.encode())

@@ -37,7 +37,7 @@ for i = 1, items do
   if first then
     -- A run that starts again from the beginning has received nothing; the oldest stored signal is then the next one.
     local number = math.max(received + 1, tonumber(first) or 1)
-    local signal = redis.call('HGET', signals_key(id), topic .. ':' .. int(number))
+    local signal = redis.call('HGET', signals_key(id), int(number) .. ':' .. topic)
     local at, order, payload = string.match(signal or '', '^(%d+) (%d+) (.*)$')
     if at and (not till or tonumber(at) <= till) and (not found or tonumber(order) < found.order) then
       found = { topic = topic, number = number, order = tonumber(order), payload = payload }

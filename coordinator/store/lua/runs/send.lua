@@ -55,7 +55,7 @@ local function remove_received(count, bytes)
   for name, received in pairs(read_received()) do
     local first = tonumber(redis.call('HGET', signals, 'first:' .. name) or received + 1)
     for number = first, received do
-      local field = name .. ':' .. int(number)
+      local field = int(number) .. ':' .. name
       local _, _, payload = string.find(redis.call('HGET', signals, field) or '', '^%d+ %d+ (.*)$')
       count, bytes = count - 1, bytes - #(payload or '')
       redis.call('HDEL', signals, field)
@@ -77,7 +77,7 @@ if is_full() then return { 'full' } end
 local number = tonumber(redis.call('HGET', signals, 'last:' .. topic) or 0) + 1
 redis.call('HSETNX', signals, 'first:' .. topic, int(number))
 redis.call('HSET', signals, 'order', int(order + 1), 'count', int(count + 1), 'bytes', int(bytes + #payload), 'last:' .. topic,
-  int(number), topic .. ':' .. int(number), int(clock) .. ' ' .. int(order + 1) .. ' ' .. payload)
+  int(number), int(number) .. ':' .. topic, int(clock) .. ' ' .. int(order + 1) .. ' ' .. payload)
 redis.call('ZADD', signal_operations_key(id), int(clock), operation)
 local old = math.min(redis.call('ZCOUNT', signal_operations_key(id), '-inf', int(clock - OPERATIONS_MS)), operations + 1 - OPERATIONS_KEPT)
 if old > 0 then redis.call('ZREMRANGEBYRANK', signal_operations_key(id), 0, old - 1) end
