@@ -117,7 +117,7 @@ def _in_order_of_ending(context: CommandContext, client: Client, handles: list[H
             view = next(iter(left.values())).view()
             hint = suggest_kind(view, client.workers()) if view.status is Status.QUEUED else ""
             text = f"run {view.id} is {view.status}: {clean(view.why)}" + (f"; {hint}" if hint else "")
-            if view.status in (Status.QUEUED, Status.DELAYED) and text != printed:
+            if view.status in (Status.QUEUED, Status.DELAYED, Status.WAITING) and text != printed:
                 context.stderr.print(Text(text, "yellow"))
                 printed = text
             patience = EXPLAIN_AGAIN

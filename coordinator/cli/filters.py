@@ -67,7 +67,7 @@ class Filters:
         for queue, kind in find_blocked_routes(overview):
             if self.status in (None, Status.QUEUED) and self.queue in (None, queue) and self.kind in (None, kind):
                 views += replace(self, queue=queue, kind=kind).find(client, limit, Status.QUEUED)
-        for status in (Status.DELAYED, Status.RUNNING):
+        for status in (Status.DELAYED, Status.WAITING, Status.RUNNING):
             if self.status in (None, status):
                 views += self.find(client, MAX_LISTED, status)
         views += self._left_behind(client, overview, {view.id for view in views})

@@ -46,7 +46,8 @@ def runs(
 ) -> None:
     """List runs, newest first.
 
-    With --status queued, runs are listed in the order in which workers take them, with --status delayed by due time.
+    With --status queued, runs are listed in the order in which workers take them, with --status delayed by due time,
+    with --status waiting by the end of their wait.
     """
     filters = Filters(status, kind, queue, since)
     with context.connect() as client:

@@ -9,6 +9,8 @@ from rich.text import Text
 
 from coordinator.cli.context import CommandContext
 from coordinator.cli.inputs import PayloadOption, PayloadPairs, parse_payload, parse_run_id
+from coordinator.model.run import RunView
+from coordinator.views.status_reason import describe_wait
 
 
 def send(
@@ -28,8 +30,19 @@ def send(
     """
     id, value = parse_run_id(run), parse_payload(pairs or [], payload)
     with context.connect() as client:
-        sent = client.handle(id).send(topic, value, key=key)
+        handle = client.handle(id)
+        sent = handle.send(topic, value, key=key)
+        remark = "" if context.as_json or not sent else _remark(handle.view(), topic)
     said = f"signal {topic} sent to run {id}"
     if not sent:
         said = f"not sent: a signal with this key was sent to run {id} before"
     context.answer({"run": id, "topic": topic, "sent": sent}, Text(said))
+    if remark:
+        context.stderr.print(Text(remark, "yellow"))
+
+
+def _remark(view: RunView, topic: str) -> str:
+    """Return what the run waits for if the signal did not wake it; else an empty string. The topic may have a typo."""
+    if view.waiting is None or topic in view.waiting.topics:
+        return ""
+    return f"the run still waits: it {describe_wait(view.waiting)}, not for {topic!r}"

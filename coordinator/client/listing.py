@@ -92,7 +92,7 @@ class Listing:
             case Status.RUNNING:
                 return (yield from self._running(parts))
             case Status.WAITING:
-                return []
+                return (yield from self._indexed([(keys, keys.waiting()) for keys in parts], newest=False))
             case _:
                 return (yield from self._indexed([(keys, keys.ended(status)) for keys in parts], newest=True))
 

@@ -88,7 +88,7 @@ def read_overview(space: Namespace) -> Generator[list[Request], Any, Overview]:
     now = require_all((yield [read(parts[0].at, "TIME")]))[0]
     clock = int(now[0]) * 1000
     ended = sorted(ENDED)
-    width = 4 + len(ended)
+    width = 5 + len(ended)
     requests: list[Request] = []
     for keys in parts:
         requests += [
@@ -96,6 +96,7 @@ def read_overview(space: Namespace) -> Generator[list[Request], Any, Overview]:
             read(keys.at, "ZCARD", keys.aside()),
             read(keys.at, "SRANDMEMBER", keys.paused(), MOST),
             read(keys.at, "ZRANGE", keys.coordinators(), 0, MOST, "WITHSCORES"),
+            read(keys.at, "ZCARD", keys.waiting()),
             *(read(keys.at, "ZCOUNT", keys.ended(status), f"({clock}", "+inf") for status in ended),
         ]
     replies = require_all((yield requests))
@@ -104,8 +105,9 @@ def read_overview(space: Namespace) -> Generator[list[Request], Any, Overview]:
     counts[Status.QUEUED] = sum(queues.values())
     counts[Status.RUNNING] = sum(worker.running for worker in known)
     counts[Status.DELAYED] = sum(int(row[0]) for row in rows)
+    counts[Status.WAITING] = sum(int(row[4]) for row in rows)
     for index, status in enumerate(ended):
-        counts[status] = sum(int(row[4 + index]) for row in rows)
+        counts[status] = sum(int(row[5 + index]) for row in rows)
     return Overview(
         namespace=space.name,
         partitions=space.partitions,

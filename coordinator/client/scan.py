@@ -71,7 +71,7 @@ class Walk:
                     for worker in ids
                 ]
             case Status.WAITING:
-                return []
+                return [(keys, "ZRANGE", keys.waiting(), every) for keys in parts]
             case ended:
                 return [(keys, "ZRANGE", keys.ended(ended), every) for keys in parts]
 

@@ -6,7 +6,7 @@ MOVES is the state machine. A test checks that the heads of the Lua scripts and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -111,6 +111,21 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a waiting run waits for.
+
+    Attributes:
+        topics: The topics of the signals that wake it; empty if it sleeps.
+        since: When its wait began.
+        until: When its wait ends without a signal; None if it has no limit.
+    """
+
+    topics: tuple[str, ...]
+    since: datetime
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptRecord:
     """An entry of a run's story: an attempt that ended without completing, or a revival.
 
@@ -165,7 +180,7 @@ class RunView:
         note: The handler's last note.
         error: The last error.
         owner: The worker that has it; None if it is not running.
-        cause: Why its next or current attempt resumes it: release, recover, retry or revive; None for its first.
+        cause: Why its next or current attempt resumes it: release, recover, retry, revive or wake; None for its first.
         created: When it was created.
         due: When it becomes due; None if it is not delayed.
         started: When its last attempt started.
@@ -182,6 +197,9 @@ class RunView:
         extensions: Number of extensions of its soft deadline.
         extended: Seconds of all extensions.
         unreadable: The damaged parts of the run, in words; empty if no part is damaged.
+        waiting: What it waits for; None if it is not waiting, or if that can't be read.
+        woken: What woke it, if the cause is wake: `signal <topic>` or `time`.
+        signals: By topic, the number of signals that were sent and that it has not received.
     """
 
     id: str
@@ -216,6 +234,9 @@ class RunView:
     extensions: int = 0
     extended: float = 0.0
     unreadable: str = ""
+    waiting: Waiting | None = None
+    woken: str | None = None
+    signals: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def attempt(self) -> int:

@@ -75,7 +75,7 @@ def describe_story(view: RunView, span: Callable[[float], str]) -> Iterator[str]
     """
     before: AttemptRecord | None = None
     if view.story and (dropped := view.story[0].attempt - 1) > 0:
-        yield f"attempt 1{'' if dropped == 1 else f' to {dropped}'}: no longer recorded"
+        yield f"attempt 1{'' if dropped == 1 else f' to {dropped}'}: ended with a wait, or no longer recorded"
     for alike in _group_alike(view.story):
         between = range(1, len(alike) - 1) if len(alike) > FEW else range(0)
         for number, entry in enumerate(alike):
@@ -124,10 +124,21 @@ def _describe_start(entry: AttemptRecord, before: AttemptRecord | None, span: Ca
     code = f" (code {entry.code})" if entry.code and (before is None or entry.code != before.code) else ""
     if before is None or entry.started is None:
         return f"attempt {entry.attempt}{on}{code}"
+    if entry.attempt > before.attempt + 1:
+        return f"attempt {entry.attempt}{on}{code} after {_describe_suspended(before.attempt + 1, entry.attempt - 1)}"
     waited = (entry.started - before.ended).total_seconds()
     had = "" if before.why == FROM_START else describe_saved(before)
     begins = {"": FROM_START, STATE: f"with {STATE}"}.get(had, f"continued after {had}")
     return f"attempt {entry.attempt}{on}{code} after {span(waited)}, {begins}"
+
+
+def _describe_suspended(first: int, last: int) -> str:
+    """Describe attempts that are not in the story, although entries before and after them are: a wait ended them."""
+    return (
+        f"attempt {first}, which ended with a wait"
+        if first == last
+        else f"attempts {first} to {last}, which ended with a wait"
+    )
 
 
 def _describe_finish(entry: AttemptRecord, span: Callable[[float], str]) -> str:
@@ -144,14 +155,15 @@ def _current_attempt(view: RunView) -> AttemptRecord:
 
 
 def _waiting_times(view: RunView) -> Iterator[float]:
-    """Yield the seconds between attempts in which the run had no owner. The time between an end and a revival does not count."""
-    since: datetime | None = None
-    for entry in view.story:
-        if entry.how != "revived" and since is not None and entry.started is not None:
-            yield max(0.0, (entry.started - since).total_seconds())
-        since = entry.ended
-    if since is not None and view.started is not None and view.attempt > view.story[-1].attempt:
-        yield max(0.0, (view.started - since).total_seconds())
+    """Yield the seconds between two attempts in which the run had no owner.
+
+    The time between an end and a revival is left out, and the time of attempts that are not in the story because a wait ended them.
+    """
+    before: AttemptRecord | None = None
+    for entry in (*view.story, _current_attempt(view)):
+        if entry.how != "revived" and before is not None and entry.started and entry.attempt == before.attempt + 1:
+            yield max(0.0, (entry.started - before.ended).total_seconds())
+        before = entry
 
 
 def _clock(moment: datetime | None) -> str:

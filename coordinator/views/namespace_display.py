@@ -85,10 +85,9 @@ def _state(worker: WorkerView) -> Text:
 
 
 def _counts_table(overview: Overview) -> Table:
-    shown = [status for status in Status if status is not Status.WAITING or overview.counts.get(status)]
-    table = new_table(*shown, right=shown)
+    table = new_table(*Status, right=tuple(Status))
     row = []
-    for status in shown:
+    for status in Status:
         number = overview.counts.get(status, 0)
         row.append(Text(f"{number:,}", STATUS_STYLES[status] if number else "dim"))
     table.add_row(*row)
@@ -96,15 +95,15 @@ def _counts_table(overview: Overview) -> Table:
 
 
 def _queues_table(overview: Overview) -> Table:
-    table = new_table("queue", "kind", "schema", "waiting", "workers", right=("schema", "waiting", "workers"))
-    for route, waiting in overview.queues.items():
+    table = new_table("queue", "kind", "schema", "queued", "workers", right=("schema", "queued", "workers"))
+    for route, queued in overview.queues.items():
         queue, kind, schema = parse_route(route)
         able = len(group_by_process(w for w in overview.workers if route in w.routes and not w.expired))
         if f"queue:{queue}" in overview.paused or f"kind:{kind}" in overview.paused:
             workers = Text("paused", "yellow")
         else:
             workers = Text(str(able)) if able else Text("no worker", "red")
-        table.add_row(queue, kind, str(schema or "any"), f"{waiting:,}", workers)
+        table.add_row(queue, kind, str(schema or "any"), f"{queued:,}", workers)
     return table
 
 
@@ -121,7 +120,8 @@ def _processes_line(overview: Overview) -> Text:
 def _warnings(overview: Overview) -> Iterable[str]:
     if not has_coordinator(overview):
         yield (
-            "no coordinator is running: delayed runs do not start, and the runs of lost workers are not recovered; "
+            "no coordinator is running: delayed runs do not start, waiting runs are not woken at their time, and the runs of lost "
+            "workers are not recovered; "
             "start one with 'coordinator start'"
         )
     if lost := [worker for worker in overview.workers if worker.expired]:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coordinator.model import story
-from coordinator.model.run import Failure, Note, RunView, Status
+from coordinator.model.run import Failure, Note, RunView, Status, Waiting
 from coordinator.views.formatting import (
     clean,
     format_age,
@@ -24,6 +24,7 @@ from coordinator.views.formatting import (
     format_value,
 )
 from coordinator.views.namespace_view import WorkerView
+from coordinator.views.status_reason import describe_wait, describe_wake
 from coordinator.views.table import new_table
 
 STATUS_STYLES = {
@@ -84,8 +85,26 @@ def _summary(view: RunView, now: float) -> str:
     if view.status is Status.DELAYED and view.due:
         _, after, cause = clean(view.why).partition(", after ")
         return f"due in {format_duration(view.due.timestamp() - now)}{after}{cause}".partition("\n")[0]
+    if view.status is Status.WAITING and view.waiting and not _is_overdue(view.waiting, now):
+        return _summarise_wait(view.waiting, now)
     note = _format_note(view.note) if view.note and view.status is Status.RUNNING else ""
     return (note or clean(view.why)).partition("\n")[0]
+
+
+def _is_overdue(wait: Waiting, now: float) -> bool:
+    return wait.until is not None and wait.until.timestamp() <= now
+
+
+def _summarise_wait(wait: Waiting, now: float) -> str:
+    """Return what a run waits for, how long it has waited, and how long it still waits at most.
+
+    The column before it says `waiting`, so the topics come first: a narrow terminal cuts the end.
+    """
+    left = f", {format_duration(wait.until.timestamp() - now)} left" if wait.until else ""
+    if not wait.topics:
+        return f"sleeps{left}"
+    what = describe_wait(wait).removeprefix("waits for ")
+    return clean(f"{what}, waited {format_duration(now - wait.since.timestamp())}{left}")
 
 
 def _details(view: RunView, now: float, hint: str) -> Iterable[tuple[str, RenderableType | str | None]]:
@@ -99,9 +118,13 @@ def _details(view: RunView, now: float, hint: str) -> Iterable[tuple[str, Render
         ("created", view.created),
         ("due", view.due),
         ("started", view.started),
+        ("waits since", view.waiting and view.waiting.since),
+        ("waits until", view.waiting and view.waiting.until),
         ("ended", view.ended),
     ):
         yield name, format_time_and_age(moment, now) if moment else None
+    yield "woken", describe_wake(view.woken).removeprefix("woken ") if view.woken else None
+    yield "signals", _unreceived(view)
     yield "time used", _time_used(view, now)
     if view.checkpointed:
         what = f"iteration {view.iteration}" + (f", {format_count(view.messages, 'message')}" if view.messages else "")
@@ -135,6 +158,12 @@ def _attempt_counts(view: RunView) -> str:
     counts = [f"{n} {word if n == 1 else plural.get(word, word + 's')}" for word, n in more.items() if n]
     life = [f"life {c.life}"] if c.life > 1 else []
     return ", ".join([str(view.attempt), *life, *counts])
+
+
+def _unreceived(view: RunView) -> str:
+    """Return how many signals were sent and not received, by topic; empty if there are none."""
+    counts = [f"{number:,} {topic}" for topic, number in view.signals.items()]
+    return f"not received yet: {', '.join(counts)}" if counts else ""
 
 
 def _time_used(view: RunView, now: float) -> str:

@@ -14,7 +14,7 @@ from coordinator.errors import Unreadable
 from coordinator.model.deadline import Spent
 from coordinator.model.names import parse_route
 from coordinator.model.retry import RetryLater
-from coordinator.model.run import Counters, Failure, Note, RunView, Status
+from coordinator.model.run import Counters, Failure, Note, RunView, Status, Waiting
 from coordinator.model.run_id import made_at
 from coordinator.model.story import read_story
 from coordinator.store.replies import pairs, text
@@ -78,13 +78,14 @@ def phase_label(field: str) -> str:
 
 
 def _build(id: str, reply: Sequence[Any]) -> RunView:
-    flat, head, phases, before, able, paused, due, known = reply
+    flat, head, phases, before, able, paused, due, known, signals = reply
     of: dict[str, Any] = pairs(flat)
     queue, kind, schema = parse_route(text(of.get("route", b"?:?@0")))
     inputs, meta, extra, damaged_spec = _read_spec(join_spec(of))
     saved, damaged_head = _read_head(head)
     spent = Spent.parse(text(of.get("spent", b"")))
     position = QueuePosition(queue, kind, schema, int(before), int(able), text(paused), bool(head), int(known))
+    cause, _, woken = text(of.get("cause", b"")).partition(" ")  # "wake signal approval": the cause, and what woke it
     view = RunView(
         id=id,
         kind=kind,
@@ -101,7 +102,7 @@ def _build(id: str, reply: Sequence[Any]) -> RunView:
         note=read_note(of.get("note")),
         error=_last_error(of),
         owner=_owner(of.get("token")),
-        cause=_optional_text(of.get("cause")),
+        cause=cause or None,
         created=_moment(text(of["counters"]).split()[-1]),
         due=_moment(text(due)) if due else None,
         started=_moment(text(of["started"])) if "started" in of else None,
@@ -118,6 +119,9 @@ def _build(id: str, reply: Sequence[Any]) -> RunView:
         extensions=spent.extensions,
         extended=spent.extended,
         unreadable=" and ".join(filter(None, (damaged_spec, damaged_head))),
+        waiting=_read_wait(of.get("wait")) if of["status"] == b"waiting" else None,
+        woken=woken or None,
+        signals=dict(sorted((_escaped(signals[i]), int(signals[i + 1])) for i in range(0, len(signals), 2))),
     )
     failed_loads = int(text(of["loading"])) if "loading" in of else None
     why = explain_status(
@@ -152,6 +156,16 @@ def _read_head(data: Any) -> tuple[CheckpointHead, str]:
         return head, ""
     except (Unreadable, ValueError, OverflowError, OSError):
         return NO_CHECKPOINT, f"its checkpoint is damaged (the head is {_escaped(data)[:80]!r})"
+
+
+def _read_wait(data: bytes | None) -> Waiting | None:
+    """Read what a run waits for, as lua/shared/waiting.lua describes it. Return None if it can't be read."""
+    try:
+        since, deadline, *parts = text(data or b"").split()
+        topics = tuple(part.split(":")[1] for part in parts if part.startswith("s:"))
+        return Waiting(topics, _moment(since), None if deadline == "-" else _moment(deadline))
+    except (ValueError, LookupError, OverflowError, OSError):
+        return None
 
 
 def _escaped(data: Any) -> str:

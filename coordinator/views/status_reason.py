@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from coordinator.model.deadline import DeadlineExceeded
-from coordinator.model.run import Failure, RunView, Status
+from coordinator.model.run import Failure, RunView, Status, Waiting
 from coordinator.views.ending import cancel_reason
 
 
@@ -51,7 +52,7 @@ def explain_status(
         case Status.RUNNING:
             return _explain_running(view, killing=killing, failed_loads=failed_loads)
         case Status.WAITING:
-            return "suspended"
+            return _explain_waiting(view)
         case Status.COMPLETED:
             return "the handler returned"
         case Status.FAILED:
@@ -105,9 +106,45 @@ _DELAYED_AFTER = {
 
 
 def _explain_delayed(view: RunView) -> str:
-    until = f"delayed until {view.due.isoformat(timespec='milliseconds')}" if view.due else "delayed"
+    until = f"delayed until {_iso(view.due)}" if view.due else "delayed"
     after = _DELAYED_AFTER.get(view.cause or "") or _describe_failure(view.error)
+    if view.cause == "wake":
+        after = f"it was {describe_wake(view.woken or '')}, and had made no progress since it was last woken"
     return f"{until}, after {after}" if after else until
+
+
+def _explain_waiting(view: RunView) -> str:
+    wait = view.waiting
+    if wait is None:
+        return "what it waits for can't be read: 'coordinator doctor' shows more"
+    since, until = f" since {_iso(wait.since)}", f" until {_iso(wait.until)}" if wait.until else ""
+    if not wait.topics:
+        return f"sleeps{until}" if until else f"waits{since}"
+    return f"{describe_wait(wait)}{since}" + (f",{until}" if until else "")
+
+
+def describe_wait(wait: Waiting) -> str:
+    """Return what a run does while it waits, without times."""
+    topics = " or ".join(repr(topic) for topic in wait.topics)
+    return f"waits for signal {topics}" if topics else "sleeps"
+
+
+def describe_wake(reason: str) -> str:
+    """Return what woke a run: `woken by signal 'approval'`."""
+    what, _, topic = reason.partition(" ")
+    match what:
+        case "signal":
+            return f"woken by signal {topic!r}"
+        case "time":
+            return "woken because its time had come"
+        case "unknown":
+            return "woken because what it waited for could not be read"
+        case _:
+            return f"woken by {reason}" if reason else "woken"
+
+
+def _iso(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds")
 
 
 def _describe_failure(failure: Failure | None) -> str:

@@ -1,7 +1,7 @@
 """Find the runs that can't continue because a worker or a coordinator is missing, or because they are paused. Pure, no I/O.
 
-A run is not stuck while it waits for its turn, is delayed, or takes long. A run that is over counts as stuck while its handler
-does not stop and occupies a slot of a worker.
+A run is not stuck while it waits for its turn, for a signal or for a time, or takes long. A run that is over counts as stuck while
+its handler does not stop and occupies a slot of a worker.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from coordinator.views.formatting import format_duration
 from coordinator.views.namespace_display import has_coordinator
 from coordinator.views.namespace_view import Overview
 
-OVERDUE = 5.0  # seconds after its due time within which a live coordinator has moved a delayed run
+OVERDUE = 5.0  # seconds after its due time within which a live coordinator has moved a delayed or a waiting run
 
 
 def find_blocked_routes(overview: Overview) -> list[tuple[str, str]]:
@@ -53,9 +53,18 @@ class _Finder:
             late = self._now - view.due.timestamp()
             overdue = f"it was due {format_duration(late)} ago and has not been enqueued{self._no_coordinator}"
             return overdue if late > OVERDUE else ""
+        if view.status is Status.WAITING:
+            return self._explain_waiting(view)
         if view.status is Status.RUNNING:
             return self._explain_running(view)
         return ""
+
+    def _explain_waiting(self, view: RunView) -> str:
+        if view.waiting is None:
+            return view.why
+        late = self._now - view.waiting.until.timestamp() if view.waiting.until else 0.0
+        overdue = f"its wait ended {format_duration(late)} ago and it has not been woken{self._no_coordinator}"
+        return overdue if late > OVERDUE else ""
 
     def _explain_running(self, view: RunView) -> str:
         worker = self._workers.get(view.owner or "")

@@ -1,9 +1,11 @@
-"""Sending signals to runs with the client, on every store and with one or several partitions."""
+"""Sending signals to runs, and what is shown of runs that wait, on every store and with one or several partitions."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -24,6 +26,8 @@ from coordinator import (
     TooLarge,
     Unreadable,
 )
+from coordinator.client.operations import lists as list_operations
+from coordinator.client.scan import Walk
 from coordinator.encoding.codec import decode
 from coordinator.model import limits
 from coordinator.store.plans import attempts as attempt_plans
@@ -53,11 +57,14 @@ def payload(received: Received) -> Any:
     return decode(received.payload, "payload")
 
 
-def suspend(shop: Shop, handle: Handle[Any], topic: str = "approval", deadline: int | None = None) -> None:
-    run = shop.start(handle)[handle.id]
+def suspend_claimed(shop: Shop, run: Claimed, condition: Condition) -> None:
     keys = shop.space.keys_of(run.id)
-    plan = attempt_plans.suspend(keys, run.id, run.token, condition=Condition(deadline, {topic: 0}))
-    assert shop.do(plan) == "waiting"
+    assert shop.do(attempt_plans.suspend(keys, run.id, run.token, condition=condition)) == "waiting"
+
+
+def suspend(shop: Shop, handle: Handle[Any], *topics: str, deadline: int | None = None) -> None:
+    run = shop.start(handle)[handle.id]
+    suspend_claimed(shop, run, Condition(deadline, dict.fromkeys(topics or ("approval",), 0)))
 
 
 def test_signal_that_is_sent_before_the_run_starts_is_received(shop: Shop) -> None:
@@ -210,3 +217,77 @@ async def test_async_handle_sends_the_same(shop: Shop) -> None:
         await handle.cancel()
         with pytest.raises(Ended):
             await handle.send("approval", 2)
+
+
+# ---- what is shown of waiting runs
+
+
+def test_waiting_run_is_shown_with_what_it_waits_for(shop: Shop) -> None:
+    handle = shop.client.enqueue("work")
+    deadline = round(time.time() * 1000) + 86_400_000
+    suspend(shop, handle, "approval", "veto", deadline=deadline)
+    view = handle.view()
+    assert view.waiting is not None
+    assert (view.status, view.waiting.topics, view.owner) == (Status.WAITING, ("approval", "veto"), None)
+    assert view.waiting.until == datetime.fromtimestamp(deadline / 1000, UTC)
+    since, until = (one.isoformat(timespec="milliseconds") for one in (view.waiting.since, view.waiting.until))
+    assert view.why == f"waits for signal 'approval' or 'veto' since {since}, until {until}"
+    assert abs(view.waiting.since.timestamp() - time.time()) < 60
+
+
+def test_run_that_waits_without_a_limit_or_only_for_a_time_says_so(shop: Shop) -> None:
+    forever, sleeping = shop.client.enqueue("work"), shop.client.enqueue("work")
+    deadline = round(time.time() * 1000) + 86_400_000
+    runs = shop.start(forever, sleeping)
+    suspend_claimed(shop, runs[forever.id], Condition(None, {"approval": 0}))
+    suspend_claimed(shop, runs[sleeping.id], Condition(deadline))
+    view = forever.view()
+    assert view.waiting is not None
+    assert (view.waiting.topics, view.waiting.until) == (("approval",), None)
+    assert view.why == f"waits for signal 'approval' since {view.waiting.since.isoformat(timespec='milliseconds')}"
+    view = sleeping.view()
+    assert view.waiting is not None
+    assert view.waiting.topics == ()
+    until = datetime.fromtimestamp(deadline / 1000, UTC).isoformat(timespec="milliseconds")
+    assert view.why == f"sleeps until {until}"
+
+
+def test_waiting_runs_are_listed_counted_and_found_by_filters(shop: Shop) -> None:
+    later, sooner, queued = (shop.client.enqueue("work", queue=queue) for queue in ("a", "b", "c"))
+    now = round(time.time() * 1000)
+    shop.join("a:work@0", "b:work@0")
+    runs = shop.claim("a:work@0", "b:work@0")
+    suspend_claimed(shop, runs[later.id], Condition(None, {"approval": 0}))
+    suspend_claimed(shop, runs[sooner.id], Condition(now + 3_600_000, {"approval": 0}))
+    assert [view.id for view in shop.client.list("waiting")] == [sooner.id, later.id]
+    assert [view.id for view in shop.client.list("waiting", queue="a")] == [later.id]
+    assert {view.id for view in shop.client.list()} == {later.id, sooner.id, queued.id}
+    counts = shop.client.status().counts
+    assert (counts[Status.WAITING], counts[Status.QUEUED], counts[Status.RUNNING]) == (2, 1, 0)
+    walk = Walk(Status.WAITING, queue="b")
+    assert shop.client._do(list_operations.list_ids, walk) == [sooner.id]
+    assert later.cancel() is Status.CANCELLED
+    assert [view.id for view in shop.client.list("waiting")] == [sooner.id]
+
+
+def test_view_says_what_woke_a_run_and_which_signals_it_has_not_received(shop: Shop) -> None:
+    handle = shop.client.enqueue("work")
+    suspend(shop, handle)
+    handle.send("other", 1)
+    handle.send("approval", 2)
+    view = handle.view()
+    assert (view.status, view.cause, view.woken, view.waiting) == (Status.QUEUED, "wake", "signal approval", None)
+    assert view.signals == {"approval": 1, "other": 1}
+    assert shop.client.enqueue("work").view().signals == {}
+
+
+def test_wait_that_can_not_be_read_is_shown(shop: Shop) -> None:
+    handle = shop.client.enqueue("work")
+    suspend(shop, handle)
+    keys = shop.space.keys_of(handle.id)
+    for wait in (b"", b"\xff", b"soon -", b"1 2 3", b"1700000000000", b"1 9999999999999999999"):
+        shop.wire.ask([read(keys.at, "HSET", keys.run(handle.id), "wait", wait)])
+        view = handle.view()
+        if wait != b"1 2 3":  # parts that a newer version wrote are left out
+            assert view.waiting is None
+            assert view.why == "what it waits for can't be read: 'coordinator doctor' shows more"

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ import pytest
 from coordinator.client.client import Client
 from coordinator.config import address
 from coordinator.model.run_id import is_run_id
+from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.transport.wire import Wire, drive
@@ -400,6 +402,43 @@ def test_send_stores_a_signal_once_for_each_key(shell: Shell, client: Client) ->
     assert ended in shell("send", id, "approval").failed_with(3)
     error = shell("send", id, "approval", "--json")
     assert (error.code, json.loads(error.err)["error"]) == (3, {"type": "Ended", "message": ended})
+
+
+@pytest.fixture
+def waiting(shell: Shell, client: Client) -> str:
+    """Return the id of a run that waits for the signal 'approval'."""
+    handle = client.enqueue("greet")
+    wire = Wire(address(shell.urls["worker"]))
+    space = drive(wire, namespace_plans.create(shell.namespace, birth=""))
+    keys = space.keys_of(handle.id)
+    member = worker_plans.WorkerRecord("w-1", 60_000, "host", 1, "", "default", "", 1, ("default:greet@0",))
+    drive(wire, worker_plans.join(keys, space.birth, member))
+    _, (run,) = drive(wire, worker_plans.claim(keys, "w-1", number=1, want=1, routes=member.routes, alone=False))
+    condition = attempt_plans.Condition(round(time.time() * 1000) + 3_600_000, {"approval": 0})
+    assert drive(wire, attempt_plans.suspend(keys, run.id, run.token, condition=condition)) == "waiting"
+    wire.close()
+    return run.id
+
+
+def test_waiting_run_is_shown_woken_and_cancelled(shell: Shell, waiting: str) -> None:
+    assert re.search(
+        rf"^{waiting}  greet .* waiting .* signal 'approval', waited .*, 60 min left", shell("runs").out, re.M
+    )
+    assert [run["id"] for run in shell("runs", "--status", "waiting", "--json").json()["runs"]] == [waiting]
+    assert shell("status", "--json").json()["counts"]["waiting"] == 1
+    said = shell("send", waiting, "aproval")
+    assert (said.code, said.err) == (0, "the run still waits: it waits for signal 'approval', not for 'aproval'\n")
+    shown = shell("show", waiting)
+    assert "waits for signal 'approval' since" in shown.out
+    assert "not received yet: 1 aproval" in shown.out
+    assert shell("show", waiting, "--json").json()["waiting"]["topics"] == ["approval"]
+    assert shell("send", waiting, "approval").err == ""
+    assert "by signal 'approval'" in shell("show", waiting).out
+
+
+def test_waiting_runs_are_cancelled_by_filter(shell: Shell, waiting: str) -> None:
+    assert shell("cancel", "--status", "waiting", "--yes").out == f"{waiting}  cancelled\n"
+    assert shell("status", "--json").json()["counts"]["waiting"] == 0
 
 
 @pytest.mark.matrix("commands, case by case")

@@ -33,6 +33,7 @@ HEAD, COUNTERS, MS = (
     b"1 1 1700000000000 0 0 0 0 0 0 0 1700000000000 1700000000000",
     b"1700000000000",
 )
+WAIT = b"1700000000000 1700000009000 s:t:3 s:u:0"
 SPENT, NUMBERS = b"1000 20 3 1 500", b"1 2 1700000000000 1700000001000 1700000000500 3 4 1"
 
 
@@ -63,13 +64,17 @@ def checkpoint(dice: random.Random) -> Any:
 
 
 def view(dice: random.Random) -> Any:
+    status, cause = dice.choice([b"running", b"waiting"]), dice.choice([b"recover", b"wake signal t"])
     fields = {
-        b"spec": SPEC, b"status": b"running", b"route": b"default:k@1", b"counters": COUNTERS, b"token": b"1-2-w", b"note": NOTE,
-        b"error": ERROR, b"cause": b"recover", b"started": MS, b"ended": MS, b"reason": b"why", b"story": STORY, b"spent": SPENT,
-        b"kill": ERROR, b"killed": ERROR,
+        b"spec": SPEC, b"status": status, b"route": b"default:k@1", b"counters": COUNTERS, b"token": b"1-2-w", b"note": NOTE,
+        b"error": ERROR, b"cause": cause, b"started": MS, b"ended": MS, b"reason": b"why", b"story": STORY, b"spent": SPENT,
+        b"kill": ERROR, b"killed": ERROR, b"wait": WAIT,
     }  # fmt: skip
     flat = [part for name, value in fields.items() if dice.random() < 0.9 for part in (name, maybe(dice, value))]
-    seen = run_view("r1", [flat, maybe(dice, HEAD), [maybe(dice, b"phase:-:p#0")], 1, 1, b"", maybe(dice, MS)])
+    seen = run_view(
+        "r1",
+        [flat, maybe(dice, HEAD), [maybe(dice, b"phase:-:p#0")], 1, 1, b"", maybe(dice, MS), 1, [maybe(dice, b"t"), 1]],
+    )
     return list(story.describe_story(seen, str))
 
 

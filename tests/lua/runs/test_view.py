@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from coordinator.model import limits
 from coordinator.store.plans import clients as client_plans
+from coordinator.store.plans.attempts import netstrings
 from coordinator.store.replies import pairs
 from tests.lua.store import NOW, ROUTES, Store, delta
 
@@ -20,9 +22,9 @@ def test_view_shows_the_runs_before_it_and_workers_that_could_claim_it(store: St
     store.join("w2", routes=["default:other@0"])
     store.join("w3", routes=["default:k@7"])
     with store.unchanged():
-        fields, head, phases, before, able, paused, due, known = view(store, id)
+        fields, head, phases, before, able, paused, due, known, signals = view(store, id)
     assert pairs(fields)["status"] == b"queued"
-    assert (head, phases, before, able, paused, due, known) == (b"", [], 1, 1, b"", b"", 2)
+    assert (head, phases, before, able, paused, due, known, signals) == (b"", [], 1, 1, b"", b"", 2, [])
     store.client.sadd(store.keys.paused(), "queue:default")
     assert view(store, id)[5] == b"queue"
     store.client.sadd(store.keys.paused(), "kind:k")
@@ -65,3 +67,36 @@ def test_view_shows_that_the_owner_is_loading_the_checkpoint(store: Store) -> No
     assert "loading" not in pairs(view(store, other.id)[0]), "the run has no owner any more"
     store.client.set(store.keys.worker("w1"), "spoilt")
     assert pairs(view(store, run.id)[0])["status"] == b"running"
+
+
+def signals_of(store: Store, id: str) -> dict[str, int]:
+    return pairs(view(store, id)[8])
+
+
+def test_view_counts_the_signals_that_the_run_has_not_received(store: Store) -> None:
+    run = store.running()
+    for number in range(5):
+        store.send(run.id, "chat", operation=f"c{number}")
+    store.send(run.id, "last", operation="l")
+    assert signals_of(store, run.id) == {"chat": 5, "last": 1}
+    store.save(run, delta(1, more=netstrings([b"received:chat", b"3", b"received:last", b"1"])))
+    with store.unchanged():
+        assert signals_of(store, run.id) == {"chat": 2}
+
+
+def test_view_does_not_count_removed_signals_of_a_run_that_starts_again(store: Store) -> None:
+    run = store.running()
+    for number in range(limits.SIGNAL_COUNT):
+        store.send(run.id, operation=f"n{number}")
+    store.save(run, delta(1, more=netstrings([b"received:t", b"10"])))
+    store.send(run.id, operation="more")  # removes the signals that were received
+    store.retry(run, delay=0, from_start=True)
+    assert signals_of(store, run.id) == {"t": limits.SIGNAL_COUNT - 10 + 1}
+
+
+def test_damaged_signals_do_not_affect_a_view(store: Store) -> None:
+    id = store.enqueue()
+    store.send(id)
+    store.spoil(store.keys.signals(id))
+    store.spoil(store.keys.ckpt(id))
+    assert signals_of(store, id) == {}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from coordinator.model.run import AttemptRecord, Counters, Failure, Note, RunView, Status
+from coordinator.model.run import AttemptRecord, Counters, Failure, Note, RunView, Status, Waiting
 from coordinator.views.formatting import format_duration
 from coordinator.views.json_data import to_json_data
 from coordinator.views.namespace_display import status_summary, workers_overview, workers_table
@@ -56,6 +56,13 @@ def test_a_run_is_one_line_in_a_table() -> None:
         ({"status": Status.COMPLETED, "ended": NOW.replace(minute=5)}, "took 5 min"),
         ({"status": Status.DELAYED, "due": NOW.replace(second=30), "why": "delayed until x, after ValueError: y"},
          "due in 30 s, after ValueError: y"),
+        ({"status": Status.WAITING, "waiting": Waiting(("a", "b"), NOW - timedelta(hours=3), NOW + timedelta(days=4))},
+         "signal 'a' or 'b', waited 3 h, 4 d left"),
+        ({"status": Status.WAITING, "waiting": Waiting(("a",), NOW - timedelta(seconds=30), None)},
+         "signal 'a', waited 30 s"),
+        ({"status": Status.WAITING, "waiting": Waiting((), NOW, NOW + timedelta(minutes=9))}, "sleeps, 9 min left"),
+        ({"status": Status.WAITING, "waiting": Waiting((), NOW, NOW), "why": "sleeps until x"}, "sleeps until x"),
+        ({"status": Status.WAITING, "why": "can't be read"}, "can't be read"),
     ],
 )  # fmt: skip
 def test_table_summarises_what_a_run_is_about(changed: dict[str, Any], text: str) -> None:
@@ -206,3 +213,25 @@ def test_handler_that_does_not_stop_is_named_below_the_workers() -> None:
         text = " ".join(shown(part).split())
         for run in worker.stuck:
             assert f"worker process 7 on host: the handler of run {run} does not stop; it occupies a slot" in text
+
+
+def test_details_of_a_waiting_run_have_its_times_and_its_signals() -> None:
+    waiting = Waiting(("approval",), NOW - timedelta(hours=3), NOW + timedelta(days=4))
+    view = replace(RUN, status=Status.WAITING, owner=None, waiting=waiting, signals={"chat": 1200, "other": 1})
+    text = shown(run_details(view, NOW.timestamp()))
+    assert "(3 h ago)" in text
+    assert "(in 4 d)" in text
+    assert "signals      not received yet: 1,200 chat, 1 other" in text
+    assert to_json_data(view)["waiting"]["topics"] == ["approval"]
+
+
+@pytest.mark.parametrize(
+    ("woken", "text"),
+    [
+        ("signal approval", "by signal 'approval'"),
+        ("time", "because its time had come"),
+        ("children x", "by children x"),
+    ],
+)
+def test_details_say_what_woke_a_run(woken: str, text: str) -> None:
+    assert f"\nwoken       {text}" in shown(run_details(replace(RUN, cause="wake", woken=woken), NOW.timestamp()))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.model.run import Counters, RunView, Status
+from coordinator.model.run import Counters, RunView, Status, Waiting
 from coordinator.views.namespace_view import CoordinatorView, Overview, WorkerView
 from coordinator.views.stuck_runs import find_blocked_routes, find_stuck_runs
 
@@ -44,6 +44,9 @@ def at(ago: float) -> datetime:
         view(Status.DELAYED, due=at(-100)),
         view(Status.DELAYED, due=at(1)),
         view(Status.RUNNING, owner="w1"),
+        view(Status.WAITING, waiting=Waiting(("t",), at(100), None)),
+        view(Status.WAITING, waiting=Waiting(("t",), at(100), at(-1))),
+        view(Status.WAITING, waiting=Waiting((), at(100), at(1))),
         view(Status.COMPLETED),
         view(Status.DEAD),
     ],
@@ -73,6 +76,16 @@ def test_overdue_run_is_stuck_and_the_missing_coordinator_is_named() -> None:
     late = view(Status.DELAYED, due=at(60))
     assert whys(late, WELL) == ["it was due 60 s ago and has not been enqueued"]
     assert whys(late, ALONE) == ["it was due 60 s ago and has not been enqueued: no coordinator is running"]
+
+
+def test_run_that_is_not_woken_at_its_time_is_stuck() -> None:
+    late = view(Status.WAITING, waiting=Waiting(("t",), at(100), at(60)))
+    assert whys(late, WELL) == ["its wait ended 60 s ago and it has not been woken"]
+    assert whys(late, ALONE) == ["its wait ended 60 s ago and it has not been woken: no coordinator is running"]
+
+
+def test_run_whose_wait_can_not_be_read_is_stuck() -> None:
+    assert whys(view(Status.WAITING), WELL) == ["why"]
 
 
 def test_run_whose_worker_is_gone_is_stuck() -> None:

@@ -39,20 +39,9 @@ end
 if key ~= '' and redis.call('ZSCORE', signal_keys_key(id), key) then return { 'found' } end
 if is_ended(run.status) then return { 'ended', run.status } end
 
--- Return how many signals of each topic the run has received, as its checkpoint says.
-local function read_received()
-  local received, more = {}, redis.pcall('HGET', ckpt_key(id), 'more')
-  local parts = netstrings(type(more) == 'string' and more or '') or {}
-  for i = 1, #parts - 1, 2 do
-    local name = string.match(parts[i], '^received:(.+)$')
-    if name then received[name] = tonumber(parts[i + 1]) or 0 end
-  end
-  return received
-end
-
 -- Remove the signals that the run has received. Return the number and the bytes of those that are left.
 local function remove_received(count, bytes)
-  for name, received in pairs(read_received()) do
+  for name, received in pairs(read_received(id)) do
     local first = tonumber(redis.call('HGET', signals, 'first:' .. name) or received + 1)
     for number = first, received do
       local field = int(number) .. ':' .. name

@@ -1,13 +1,15 @@
 -- view: answer the fields of a run from which `coordinator show` and other views are made.
 -- Role: producer, read-only
--- Keys: ckpt, delayed, paused, ready, run, worker, workers
+-- Keys: ckpt, delayed, paused, ready, run, signals, worker, workers
 -- ARGV: id
 --   id: id of the run
 -- Flags: no-writes
+-- Uses: checkpoint, waiting
 -- Answers: ok, missing
 --   ok: with the run's fields, the head of its checkpoint, the names of its phases, the number of runs before it in its ready
 --     queue (-1 if it is not queued), the number of workers that listen to its route, which of queue and kind is paused, when
---     it is due, and the number of workers that know its queue and kind at any schema
+--     it is due, the number of workers that know its queue and kind at any schema, and the topics of signals that it has not
+--     received, each with their number
 local fields = redis.pcall('HGETALL', run_key(id))
 if fields.err or #fields == 0 then return { 'missing' } end
 local run = {}
@@ -54,4 +56,4 @@ if not names.err then
   end
 end
 local head = redis.pcall('HGET', ckpt_key(id), 'head')
-return { 'ok', fields, type(head) == 'string' and head or '', phases, before, able, paused, due, known }
+return { 'ok', fields, type(head) == 'string' and head or '', phases, before, able, paused, due, known, run.beside and count_unreceived(id) or {} }

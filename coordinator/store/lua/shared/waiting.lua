@@ -44,3 +44,32 @@ local function wake_run(id, counters, reason)
   redis.call('HDEL', run_key(id), 'wait')
   requeue(id, counters, 'wake ' .. reason, nil)
 end
+
+-- Return how many signals of each topic the run has received, as its checkpoint says.
+local function read_received(id)
+  local received, more = {}, redis.pcall('HGET', ckpt_key(id), 'more')
+  local parts = netstrings(type(more) == 'string' and more or '') or {}
+  for i = 1, #parts - 1, 2 do
+    local topic = string.match(parts[i], '^received:(.+)$')
+    if topic then received[topic] = tonumber(parts[i + 1]) or 0 end
+  end
+  return received
+end
+
+-- Return each topic of which the run has signals that it has not received, followed by their number.
+local function count_unreceived(id)
+  local fields, received, found = redis.pcall('HKEYS', signals_key(id)), read_received(id), {}
+  for i = 1, #fields do
+    local topic = string.match(fields[i], '^last:(.+)$')
+    if topic then
+      local last, first = unpack(redis.call('HMGET', signals_key(id), 'last:' .. topic, 'first:' .. topic))
+      local before = math.max(received[topic] or 0, (tonumber(first) or 1) - 1)
+      local number = (tonumber(last) or 0) - before
+      if number > 0 then
+        found[#found + 1] = topic
+        found[#found + 1] = number
+      end
+    end
+  end
+  return found
+end
