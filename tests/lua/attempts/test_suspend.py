@@ -161,12 +161,26 @@ def test_signal_that_was_stored_after_the_deadline_is_left_for_the_next_receive(
     assert store.receive(run, t=0).word == "signal"
 
 
-def test_signal_that_was_stored_at_the_deadline_wins_however_late_the_run_looks(store: Store) -> None:
+def test_signal_that_was_stored_before_the_deadline_wins_however_late_the_run_looks(store: Store) -> None:
     run = store.running()
-    store.later(1000)
+    store.later(999)
     store.send(run.id)
     store.later(60_000)
     assert store.receive(run, deadline=NOW + 1000, t=0).word == "signal"
+
+
+def test_wait_that_timed_out_times_out_again_after_a_signal_in_the_same_millisecond(store: Store) -> None:
+    run = store.running()
+    store.later(1000)
+    assert store.receive(run, deadline=NOW + 1000, t=0).word == "timeout"
+    store.send(run.id)
+    assert store.receive(run, deadline=NOW + 1000, t=0).word == "timeout"
+
+
+def test_first_look_without_patience_finds_a_signal_of_the_same_millisecond(store: Store) -> None:
+    run = store.running()
+    store.send(run.id)
+    assert store.receive(run, timeout_ms=0, t=0).word == "signal"
 
 
 def test_only_the_owner_receives(store: Store) -> None:

@@ -1,6 +1,7 @@
 -- receive: answer the signal that a run receives next, from the topics that its handler names.
 -- Protects: the signals of a topic are received in their order, and the signals of several topics in the order in which they were
--- sent; a signal that was stored after the deadline is left for the next receive; only the server's clock decides what was first.
+-- sent; a signal that was not stored before the deadline is left for the next receive; only the server's clock decides what was
+-- first. A wait that has timed out times out again, even if a signal is stored in the same millisecond.
 -- Role: worker
 -- Keys: namespace, run, signals
 -- ARGV: now, id, token, deadline, timeout
@@ -39,7 +40,8 @@ for i = 1, items do
     local number = math.max(received + 1, tonumber(first) or 1)
     local signal = redis.call('HGET', signals_key(id), int(number) .. ':' .. topic)
     local at, order, payload = string.match(signal or '', '^(%d+) (%d+) (.*)$')
-    if at and (not till or tonumber(at) <= till) and (not found or tonumber(order) < found.order) then
+    -- At the first look the deadline is set now, and every stored signal was stored before it.
+    if at and (deadline == '' or tonumber(at) < till) and (not found or tonumber(order) < found.order) then
       found = { topic = topic, number = number, order = tonumber(order), payload = payload }
     end
   end
