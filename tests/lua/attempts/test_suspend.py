@@ -139,6 +139,13 @@ def test_delta_without_more_keeps_it_and_an_empty_one_removes_it(store: Store) -
     assert store.client.hget(store.keys.ckpt(run.id), "more") is None
 
 
+def test_whole_checkpoint_without_more_keeps_it(store: Store) -> None:
+    run = store.running()
+    store.save(run, delta(1, more=b"1:a1:1"))
+    store.save(run, delta(2, acked=0))
+    assert store.client.hget(store.keys.ckpt(run.id), "more") == b"1:a1:1"
+
+
 def test_signals_are_received_in_order_and_across_topics_in_the_order_of_sending(store: Store) -> None:
     run = store.running()
     for number, topic in enumerate(["b", "a", "b", "a"]):

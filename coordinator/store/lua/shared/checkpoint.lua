@@ -87,7 +87,11 @@ local function apply_delta(plan, now)
   local appended = count_appended(plan, head)
   local progress = head.progress + (is_progress(plan, head, appended) and 1 or 0)
   if plan.head and (plan.fresh or plan.whole) then redis.call('UNLINK', messages_key(id, int(head.generation))) end
-  if plan.whole then redis.call('UNLINK', ckpt) end
+  local more = plan.more
+  if plan.whole then
+    more = more or redis.call('HGET', ckpt, 'more')
+    redis.call('UNLINK', ckpt)
+  end
   if plan.count > 0 then redis.call('HSET', messages_key(id, int(plan.generation)), int(plan.base), plan.chunk) end
   for i = 1, #plan.drop do redis.call('HDEL', ckpt, plan.drop[i]) end
   for i = 1, #plan.phases, 2 do redis.call('HSET', ckpt, plan.phases[i], plan.phases[i + 1]) end
@@ -97,10 +101,10 @@ local function apply_delta(plan, now)
   else
     redis.call('HDEL', ckpt, 'unfinished')
   end
-  if plan.more == '' then
+  if more == '' then
     redis.call('HDEL', ckpt, 'more')
-  elseif plan.more then
-    redis.call('HSET', ckpt, 'more', plan.more)
+  elseif more then
+    redis.call('HSET', ckpt, 'more', more)
   end
   redis.call('HSET', ckpt, 'head', write_head({
     seq = plan.seq, generation = plan.generation, length = plan.base + plan.count, iteration = plan.iteration,
