@@ -93,7 +93,7 @@ class Keys:
         return f"{self.at}:signals:{id}"
 
     def signal_keys(self, id: str) -> str:
-        """zset: idempotency key of a signal -> when it was sent (ms); by send. Limited in number, ends like signal-operations."""
+        """zset: idempotency key of a signal -> order of its sending; by send. Limited in number, ends like signal-operations."""
         return f"{self.at}:signal-keys:{id}"
 
     def signal_operations(self, id: str) -> str:

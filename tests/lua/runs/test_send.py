@@ -57,6 +57,14 @@ def test_key_names_one_signal(store: Store) -> None:
     assert numbers(store, id) == 2
 
 
+def test_newest_key_is_the_last_to_be_forgotten_though_the_clock_went_back(store: Store) -> None:
+    id = store.enqueue()
+    store.send(id, operation="one", key="k")
+    store.later(-3_600_000)
+    store.send(id, operation="two", key="l")
+    assert store.line(store.keys.signal_keys(id)) == ["k", "l"]
+
+
 def test_full_box_is_refused_until_the_run_has_received_signals(store: Store) -> None:
     run = store.running()
     for number in range(limits.SIGNAL_COUNT):

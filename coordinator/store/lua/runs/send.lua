@@ -71,7 +71,8 @@ redis.call('ZADD', signal_operations_key(id), int(clock), operation)
 local old = math.min(redis.call('ZCOUNT', signal_operations_key(id), '-inf', int(clock - OPERATIONS_MS)), operations + 1 - OPERATIONS_KEPT)
 if old > 0 then redis.call('ZREMRANGEBYRANK', signal_operations_key(id), 0, old - 1) end
 if key ~= '' then
-  redis.call('ZADD', signal_keys_key(id), int(clock), key)
+  -- The order of sending decides which keys are the last ones. The clock may go back.
+  redis.call('ZADD', signal_keys_key(id), int(order + 1), key)
   redis.call('ZREMRANGEBYRANK', signal_keys_key(id), 0, -1 - SIGNAL_KEYS)
 end
 if not run.beside then redis.call('HSET', run_key(id), 'beside', 's') end
