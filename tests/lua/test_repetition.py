@@ -43,3 +43,11 @@ def test_finding_a_run_by_its_key_is_replicated(real_server: Server, real_store:
     before = writes(real_server)
     assert real_store.ask_enqueue(NewRun(TWO, ROUTES[0], b"", once="key", digest="d")) == ("found", ONE)
     assert writes(real_server) > before
+
+
+def test_finding_a_signal_by_its_key_is_replicated(real_server: Server, real_store: Store) -> None:
+    real_store.enqueue(ONE)
+    real_store.send(ONE, operation="one", key="k")
+    before = writes(real_server)
+    assert real_store.send(ONE, operation="two", key="k") == ["found"]
+    assert writes(real_server) > before

@@ -31,12 +31,13 @@ local operations, keys = redis.pcall('ZCARD', signal_operations_key(id)), redis.
 if type(redis.pcall('HLEN', signals)) ~= 'number' or type(operations) ~= 'number' or type(keys) ~= 'number' then
   return { 'unreadable' }
 end
-local before = redis.call('ZSCORE', signal_operations_key(id), operation)
-if before then
-  redis.call('ZADD', signal_operations_key(id), before, operation)
-  return { 'sent' }
+-- Answer a send that stores nothing. It writes a field again, so that a WAIT for replicas covers the first send.
+local function repeat_send(answer)
+  redis.call('HSET', run_key(id), 'beside', run.beside or 's')
+  return { answer }
 end
-if key ~= '' and redis.call('ZSCORE', signal_keys_key(id), key) then return { 'found' } end
+if redis.call('ZSCORE', signal_operations_key(id), operation) then return repeat_send('sent') end
+if key ~= '' and redis.call('ZSCORE', signal_keys_key(id), key) then return repeat_send('found') end
 if is_ended(run.status) then return { 'ended', run.status } end
 
 -- Remove the signals that the run has received. Return the number and the bytes of those that are left.
