@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from coordinator.model.limits import FAR_FUTURE
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import coordinators as coordinator_plans
@@ -19,7 +20,7 @@ from coordinator.store.plans.attempts import Delta
 from coordinator.store.plans.clients import NewRun
 from coordinator.store.plans.workers import Claimed, HeartbeatReply, WorkerRecord
 from coordinator.store.replies import pairs, word
-from tests.lua.model import ENDED, Model, Save
+from tests.lua.model import ENDED, SIGNAL_COUNT, Model, Save
 from tests.lua.store import HEAD, LEASE, ROUTES, Store
 
 T = TypeVar("T")
@@ -27,6 +28,9 @@ T = TypeVar("T")
 TICK = 1000
 STEPS = [1, 1, 500, 500, 1000, 1000, 2000, 2000, 3500, LEASE, 8 * 86_400_000, -1, -2500, -3_600_000]
 KEYS = [None, None, ("a", "d1", "-"), ("a", "d1", "0"), ("a", "d2", "-"), ("b", "d1", "-")]  # key, digest, key_ttl
+
+
+TOPICS = ("a", "b")
 
 
 class Choose(Protocol):
@@ -49,6 +53,7 @@ class Owner:
     messages: list[bytes] = field(default_factory=list)
     state: bytes = b""
     phases: dict[str, bytes] = field(default_factory=dict)
+    received: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TOPICS, 0))
 
 
 @dataclass
@@ -72,6 +77,7 @@ class History:
         self.acked: dict[str, tuple[int, int]] = {}  # run -> life and seq of the last acknowledged save
         self.endings: dict[tuple[str, int], str] = {}
         self.counter = 0
+        self.signals: dict[tuple[str, str], list[bytes]] = {}  # run and topic -> payloads, in the order of sending
 
     def close(self) -> None:
         self.store.close()
@@ -116,7 +122,7 @@ class History:
     def call_as_producer(self, choose: Choose) -> None:
         self.one_of(
             choose, (self.enqueue, 12), (self.cancel, 8), (self.revive, 12), (self.wait, 4), (self.discard, 2),
-            (self.pause, 1), (self.unpause, 4),
+            (self.pause, 1), (self.unpause, 4), (self.send, 12), (self.fill_box, 1),
         )  # fmt: skip
 
     def call_as_worker(self, choose: Choose) -> None:
@@ -124,13 +130,29 @@ class History:
 
     def call_as_owner(self, choose: Choose) -> None:
         if self.owners:
-            self.one_of(choose, (self.save, 10), (self.load, 2), (self.extend, 2), (self.kill, 2), (self.note, 1))
+            self.one_of(
+                choose,
+                (self.save, 10),
+                (self.load, 2),
+                (self.extend, 2),
+                (self.kill, 2),
+                (self.note, 1),
+                (self.receive, 6),
+            )
 
     def end_an_attempt(self, choose: Choose) -> None:
         if self.owners:
             self.one_of(
-                choose, (self.complete, 1), (self.fail, 2), (self.retry, 2), (self.reject, 2), (self.release, 4)
-            )
+                choose, (self.complete, 1), (self.fail, 2), (self.retry, 2), (self.reject, 2), (self.release, 4),
+                (self.suspend, 8),
+            )  # fmt: skip
+
+    def wait_and_signal(self, choose: Choose) -> None:
+        """Make a call that concerns waiting runs, so that many histories have several of them."""
+        calls = [(self.send, 6), (self.claim, 3), (self.due, 2), (self.fill_box, 1)]
+        if self.owners:
+            calls += [(self.receive, 5), (self.save, 4), (self.suspend, 4)]
+        self.one_of(choose, *calls)
 
     def call_as_coordinator(self, choose: Choose) -> None:
         self.one_of(
@@ -186,6 +208,30 @@ class History:
             lambda: self.store.revive(run.id, operation, life=life, from_start=from_start),
             lambda: self.model.revive(self.now, run.id, operation, life, from_start),
         )
+
+    def send(self, choose: Choose) -> None:
+        """Send a signal; in some cases with a key that may have been used before."""
+        topic, key = choose(TOPICS), choose(["", "", "k1", "k2"])
+        runs = list(self.model.runs.values())
+        run = choose([run for run in runs if not run.ended] * 4 + runs)
+        operation, payload = f"s{self.fresh()}", f"p{self.fresh()}".encode()
+        sent = self.signals.setdefault((run.id, topic), [])
+
+        def really() -> list[str]:
+            answer = self.store.send(run.id, topic, payload, operation, key)
+            if answer == ["sent"] and payload not in sent:
+                sent.append(payload)
+            return answer
+
+        self.make("send", really, lambda: self.model.send(self.now, run.id, topic, payload, key, operation))
+
+    def fill_box(self, choose: Choose) -> None:
+        """Let the box of a run seem full, so that the next send removes what was received."""
+        boxes = [run for run in self.model.runs.values() if run.box.stored]
+        if boxes:
+            run = choose(boxes)
+            run.box.count = SIGNAL_COUNT
+            self.store.client.hset(self.store.keys.signals(run.id), "count", SIGNAL_COUNT)
 
     def wait(self, choose: Choose) -> None:
         run = choose(list(self.model.runs.values()))
@@ -294,6 +340,7 @@ class History:
             owner.generation = owner.acked_generation = head["generation"]
             owner.base, owner.iteration, owner.state = head["length"], head["iteration"], fields.get("state", b"")
             owner.phases = {name: output for name, output in fields.items() if name.startswith("phase:")}
+            owner.received |= read_received(fields.get("more", b""))
         life, seq = self.acked.get(run.id, (0, 0))
         assert owner.seq >= seq or life != self.model.runs[run.id].life, "an acknowledged checkpoint was lost"
         self.owners = [known for known in self.owners if (known.run.id, known.run.token) != (run.id, run.token)]
@@ -333,7 +380,11 @@ class History:
         state = owner.state if whole or change == "state" or owner.seq - owner.acked > 1 else None
         phases = dict(owner.phases) if whole or owner.seq - owner.acked > 1 else phases
         schema = choose([1, 1, 1, 2])
-        save = Save(owner.seq, owner.acked, owner.generation, base, new, owner.iteration, schema, state, phases)
+        # Without this part of a save, the stored counts stay.
+        received = dict(owner.received) if choose([True, True, False]) else None
+        save = Save(
+            owner.seq, owner.acked, owner.generation, base, new, owner.iteration, schema, state, phases, received
+        )
         chunk = b"".join(message + b";" for message in new)
         delta = Delta(
             owner.seq,
@@ -346,6 +397,7 @@ class History:
             schema,
             state,
             tuple(phases.items()),
+            more=None if received is None else write_received(received),
         )
         return delta, save
 
@@ -368,6 +420,35 @@ class History:
         run = self.some_owner(choose).run
         owns = self.model.runs[run.id].token == run.token
         assert (self.store.load(run) == "fenced") == (not owns)
+
+    def receive(self, choose: Choose) -> None:
+        """Look for a signal, and receive it: it must be the next one that was sent."""
+        topics = choose([("a",), ("b",), TOPICS])
+        deadline, timeout = choose([(None, None), (None, 0), (None, 1000), (0, None), (500, None), (-1, None)])
+        owner = self.some_owner(choose)
+        run, received = owner.run, {topic: owner.received[topic] for topic in topics}
+        till = None if deadline is None else self.now + deadline
+        answer, _, _, topic, number, _ = self.make(
+            "receive",
+            lambda: astuple(self.store.receive(run, till, timeout, **received)),
+            lambda: self.model.receive(self.now, run.id, run.token, till, timeout, received),
+        )
+        if answer == "signal":
+            assert number > received[topic], "a signal was received twice"
+            owner.received[topic] = number
+
+    def suspend(self, choose: Choose) -> None:
+        topics = choose([(), ("a",), ("b",), TOPICS])
+        deadline = choose([None, None, 500, 1000, 3500, 0])
+        owner = self.some_owner(choose)
+        run, (last, save) = owner.run, self.last_save(choose, owner)
+        received = {topic: owner.received[topic] for topic in topics}
+        till = self.now + 1000 if deadline is None and not topics else None if deadline is None else self.now + deadline
+        self.make(
+            "suspend",
+            lambda: self.store.suspend(run, last, till, **received),
+            lambda: self.model.suspend(self.now, run.id, run.token, till, received, save),
+        )
 
     def extend(self, choose: Choose) -> None:
         run, number = self.some_owner(choose).run, choose([1, 2])
@@ -538,13 +619,21 @@ class History:
             assert (fields.get("kill", ""), fields.get("killed", "")) == (run.kill, run.killed)
             used, _, _, extensions, extended = map(int, fields.get("spent", "0 0 0 0 0").split())
             assert (used, extensions, extended) == (run.used, run.extensions, run.extended)
+            if run.reasons and fields["cause"] in [f"wake {reason}" for reason in run.reasons]:
+                run.cause = fields["cause"]
             assert fields.get("cause", "") == run.cause
             assert fields.get("note", "") == run.note.decode()
             assert ("spec" in fields) == (not run.bare)
             self._assert_checkpoint(run, stored)
+            self._assert_signals(run, fields, stored)
             if run.due is not None:
                 assert stored["delayed"][run.id] == run.due
             self._assert_epochs_and_endings(run.id, fields)
+        assert stored.get("waiting", {}) == {
+            run.id: FAR_FUTURE if run.wait.deadline is None else run.wait.deadline
+            for run in self.model.runs.values()
+            if run.wait
+        }
         assert stored.get("live", set()) == {run.id for run in self.model.runs.values() if run.started}
         assert {key for key in stored if key.startswith("run:")} == {f"run:{id}" for id in self.model.runs}
         assert {key for key in stored if key.startswith("owned:")} == {
@@ -566,9 +655,33 @@ class History:
         assert "aside" not in stored
 
     def _assert_one_place(self, id: str, place: str, stored: dict[str, Any]) -> None:
-        kinds = ("ready:", "suspect:", "delayed", "owned:", "ended:")
+        kinds = ("ready:", "suspect:", "delayed", "owned:", "ended:", "waiting")
         places = [key for key, value in stored.items() if key.startswith(kinds) and id in value]
         assert places == ([place] if place else [])
+
+    def _assert_signals(self, run: Any, fields: dict[str, str], stored: dict[str, Any]) -> None:
+        """Assert that the box is the model's; and, without the model, that no signal is lost, doubled or in the wrong order."""
+        assert fields.get("wait") == (run.wait.text if run.wait else None)
+        assert (fields["status"] == "waiting") == (run.wait is not None)
+        assert set(stored.get(f"signal-keys:{run.id}", {})) == run.box.keys
+        assert set(stored.get(f"signal-operations:{run.id}", {})) == run.box.operations
+        box = stored.get(f"signals:{run.id}", {})
+        wanted = {
+            f"{topic}:{number}": b"%d %d %s" % (signal.at, signal.order, signal.payload)
+            for (topic, number), signal in run.box.stored.items()
+        }
+        assert {name: text for name, text in box.items() if name[:2] in ("a:", "b:")} == wanted
+        assert int(box.get("count", 0)) == run.box.count
+        for topic in TOPICS:
+            sent = self.signals.get((run.id, topic), [])
+            numbers = sorted(int(name[2:]) for name in wanted if name.startswith(f"{topic}:"))
+            assert [box[f"{topic}:{number}"].split(b" ", 2)[2] for number in numbers] == [
+                sent[number - 1] for number in numbers
+            ]
+            if wanted and numbers:
+                assert numbers == list(range(numbers[0], len(sent) + 1)), "a signal was lost"
+            if run.wait and topic in run.wait.received:
+                assert not [number for number in numbers if number > run.wait.received[topic]], "a wake-up was lost"
 
     def _assert_checkpoint(self, run: Any, stored: dict[str, Any]) -> None:
         fields, have = stored.get(f"ckpt:{run.id}"), run.checkpoint
@@ -582,6 +695,7 @@ class History:
         assert (head["seq"], head["generation"], head["length"]) == (have.seq, have.generation, len(have.messages))
         assert (head["iteration"], head["peak"], head["progress"]) == (have.iteration, have.peak, have.progress)
         assert fields.get("state", b"") == have.state
+        assert read_received(fields.get("more", b"")) == have.received
         assert {name: output for name, output in fields.items() if name.startswith("phase:")} == have.phases
         assert generations == ([f"messages:{run.id}:{have.generation}"] if have.messages else [])
         found: list[bytes] = []
@@ -605,3 +719,20 @@ class History:
 
 def seen(beat: HeartbeatReply) -> tuple[list[str], list[tuple[str, str]], list[tuple[str, str]]]:
     return sorted(beat.cancels), list(beat.lost), sorted(beat.strays)
+
+
+def write_received(received: dict[str, int]) -> bytes:
+    return attempt_plans.netstrings(
+        part for topic, number in received.items() for part in (f"received:{topic}".encode(), b"%d" % number)
+    )
+
+
+def read_received(more: bytes) -> dict[str, int]:
+    parts: list[bytes] = []
+    while more:
+        size, rest = more.split(b":", 1)
+        parts, more = [*parts, rest[: int(size)]], rest[int(size) :]
+    return {
+        name.decode().removeprefix("received:"): int(number)
+        for name, number in zip(parts[::2], parts[1::2], strict=True)
+    }

@@ -12,6 +12,7 @@ DAY = 86_400_000
 KEPT = {"completed": DAY, "failed": 7 * DAY, "cancelled": 7 * DAY, "dead": 7 * DAY}
 ENDED = tuple(KEPT)
 STEP = 2**43
+SIGNAL_COUNT = 1000
 LARGE = 4096  # smaller specs are taken whatever the budget
 
 
@@ -29,6 +30,7 @@ class Checkpoint:
     messages: list[bytes] = field(default_factory=list)
     state: bytes = b""
     phases: dict[str, bytes] = field(default_factory=dict)
+    received: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -44,6 +46,53 @@ class Save:
     schema: int
     state: bytes | None
     phases: dict[str, bytes]
+    received: dict[str, int] | None = None  # None: as it was
+
+
+@dataclass
+class Wait:
+    """What a waiting run waits for."""
+
+    since: int
+    deadline: int | None
+    received: dict[str, int]  # for each topic, the number of the last signal that was received
+
+    @property
+    def text(self) -> str:
+        parts = [f"s:{topic}:{number}" for topic, number in self.received.items()]
+        return " ".join([str(self.since), "-" if self.deadline is None else str(self.deadline), *parts])
+
+
+@dataclass
+class Stored:
+    """A stored signal."""
+
+    at: int
+    order: int
+    payload: bytes
+
+
+@dataclass
+class Box:
+    """The signals of a run: those that are stored, and the marks by which a repeated send is recognised."""
+
+    stored: dict[tuple[str, int], Stored] = field(default_factory=dict)
+    first: dict[str, int] = field(default_factory=dict)
+    last: dict[str, int] = field(default_factory=dict)
+    order: int = 0
+    count: int = 0
+    operations: set[str] = field(default_factory=set)
+    keys: set[str] = field(default_factory=set)
+
+    def next(self, topic: str, received: int) -> tuple[int, Stored] | None:
+        """Return the signal that follows those that were received."""
+        number = max(received + 1, self.first.get(topic, 1))
+        found = self.stored.get((topic, number))
+        return (number, found) if found else None
+
+    def clear(self) -> None:
+        """Delete the signals. The marks stay."""
+        self.stored, self.first, self.last, self.order, self.count = {}, {}, {}, 0, 0
 
 
 @dataclass
@@ -92,6 +141,10 @@ class ModelRun:
     bare: bool = False
     checkpoint: Checkpoint | None = None
     endings: int = 0
+    wait: Wait | None = None
+    rewoken: int = -1  # the progress counter at the last suspend whose condition held already
+    box: Box = field(default_factory=Box)
+    reasons: list[str] = field(default_factory=list)  # every reason for the last wake-up; the script names one of them
 
     @property
     def ended(self) -> bool:
@@ -256,11 +309,57 @@ class Model:
         run.strikes = run.failures = run.recoveries = run.backoffs = run.losses = run.lost_at = 0
         run.kill, run.killed = "", run.kill
         run.used = run.extensions = run.extended = 0
+        run.rewoken = -1
         run.struck = run.failed = run.progress
         run.status, run.endings = "queued", 0
         self._raise_epoch(now, run)
         self._rescore(run, now)
         return "queued"
+
+    def send(self, now: int, id: str, topic: str, payload: bytes, key: str, operation: str) -> list[str]:
+        run = self.runs[id]
+        box = run.box
+        if operation in box.operations:
+            return ["sent"]
+        if key and key in box.keys:
+            return ["found"]
+        if run.ended:
+            return ["ended", run.status]
+        if box.count >= SIGNAL_COUNT:
+            self._remove_received(run)
+        if box.count >= SIGNAL_COUNT:
+            return ["full"]
+        number = box.last.get(topic, 0) + 1
+        box.first.setdefault(topic, number)
+        box.last[topic] = number
+        box.order += 1
+        box.count += 1
+        box.stored[topic, number] = Stored(now, box.order, payload)
+        box.operations.add(operation)
+        if key:
+            box.keys.add(key)
+        if run.wait and (reasons := self._find_reasons(now, run, run.wait)):
+            self._wake(run, reasons)
+        return ["sent"]
+
+    def _remove_received(self, run: ModelRun) -> None:
+        for topic, received in (run.checkpoint.received if run.checkpoint else {}).items():
+            for number in range(run.box.first.get(topic, received + 1), received + 1):
+                del run.box.stored[topic, number]
+                run.box.count -= 1
+                run.box.first[topic] = number + 1
+
+    def _find_reasons(self, now: int, run: ModelRun, wait: Wait) -> list[str]:
+        """Return every reason why the condition of a run holds; of several topics, the script names any."""
+        topics = [topic for topic, received in wait.received.items() if run.box.next(topic, received)]
+        if topics:
+            return [f"signal {topic}" for topic in topics]
+        return ["time"] if wait.deadline is not None and now >= wait.deadline else []
+
+    def _wake(self, run: ModelRun, reasons: list[str]) -> None:
+        run.wait = None
+        self._requeue(run, f"wake {reasons[0]}", None)
+        run.reasons = reasons
 
     def discard(self, id: str, life: int | None) -> list[str]:
         run = self.runs[id]
@@ -389,6 +488,7 @@ class Model:
             messages=([] if fresh else have.messages[: save.base]) + save.messages,
             state=save.state if save.state is not None else b"" if whole else have.state,
             phases=save.phases if whole else have.phases | save.phases,
+            received=have.received if save.received is None else save.received,
         )
         run.schema = save.schema
 
@@ -500,6 +600,49 @@ class Model:
         self._requeue(run, "release", now + self._back_off(run))
         return answer
 
+    def suspend(
+        self, now: int, id: str, token: str, deadline: int | None, received: dict[str, int], save: Save | None
+    ) -> str:
+        run = self.runs[id]
+        if answer := self._answer_to_non_owner(run, token, "suspend"):
+            return answer
+        if save and self._save(run, save) == "gap":
+            return "gap"
+        self._add_used_time(run, now)
+        self._raise_epoch(now, run)
+        self._reset_after_progress(run)
+        if answer := self._end_as_requested(now, run, "suspend"):
+            return answer
+        wait = Wait(now, deadline, dict(received))
+        reasons = self._find_reasons(now, run, wait)
+        spins = bool(reasons) and run.progress <= run.rewoken
+        answer = self._remember_answer(run, "suspend", "delayed" if spins else "ok" if reasons else "waiting")
+        self._clear_owner(run)
+        if not reasons:
+            run.status, run.wait = "waiting", wait
+            return answer
+        run.rewoken = run.progress
+        self._requeue(run, f"wake {reasons[0]}", now + self._back_off(run) if spins else None)
+        run.reasons = reasons
+        return answer
+
+    def receive(
+        self, now: int, id: str, token: str, deadline: int | None, timeout: int | None, received: dict[str, int]
+    ) -> tuple[str, int, int | None, str, int, bytes]:
+        run = self.runs[id]
+        if run.token != token:
+            return "fenced", 0, None, "", 0, b""
+        known = deadline is not None
+        if deadline is None and timeout is not None:
+            deadline = now + timeout
+        found = [(topic, signal) for topic, number in received.items() if (signal := run.box.next(topic, number))]
+        if known and deadline is not None:
+            found = [(topic, signal) for topic, signal in found if signal[1].at < deadline]
+        if found:
+            topic, (number, stored) = min(found, key=lambda each: each[1][1].order)
+            return "signal", now, deadline, topic, number, stored.payload
+        return "timeout" if deadline is not None and now >= deadline else "none", now, deadline, "", 0, b""
+
     def extend(self, id: str, token: str, number: int, ms: int) -> str:
         run = self.runs[id]
         if run.token != token:
@@ -602,6 +745,11 @@ class Model:
         ]
         for run in moved:
             run.status, run.due = "queued", None
+        over = [
+            run for run in self.runs.values() if run.wait and run.wait.deadline is not None and run.wait.deadline <= now
+        ]
+        for run in over:
+            self._wake(run, ["time"])
         passed = 0
         for run in self.runs.values():
             if not run.ended and run.expires is not None and run.expires <= now:
@@ -613,7 +761,7 @@ class Model:
                 self._clear_owner(run)
                 self._raise_epoch(now, run)
                 self._finish(now, run, "cancelled")
-        return len(moved), passed
+        return len(moved) + len(over), passed
 
     def trim(self, now: int) -> int:
         over = [run for run in self.runs.values() if run.listed is not None and run.listed <= now]
@@ -634,6 +782,7 @@ class Model:
     def _forget(self, run: ModelRun) -> None:
         """Reduce a run to a bare tombstone, which answers clients that repeat their enqueue."""
         run.bare, run.listed, run.checkpoint = True, None, None
+        run.box.clear()
         run.kill = run.killed = ""
         run.note = b""
         if run.once and self.once.get(run.once[0], ("",))[0] == run.id:
@@ -670,6 +819,7 @@ class Model:
 
     def _requeue(self, run: ModelRun, cause: str, due: int | None) -> None:
         run.status, run.cause, run.due = "queued" if due is None else "delayed", cause, due
+        run.reasons = []
 
     def _end_as_requested(self, now: int, run: ModelRun, call: str) -> str:
         """End the run if a cancel or a kill was requested. Return its new status, or "" if nothing was requested."""
@@ -692,13 +842,14 @@ class Model:
 
     def _finish(self, now: int, run: ModelRun, status: str) -> None:
         assert not run.ended, "one ending per life"
-        run.status, run.started, run.due, run.expires = status, False, None, None
+        run.status, run.started, run.due, run.expires, run.wait = status, False, None, None, None
         run.endings += 1
         kept = KEPT[status] if run.retention is None else run.retention
         kept = max(kept, 60_000) if kept else 0
         run.bare, run.listed = not kept, now + kept if kept else None
         if status == "completed" or not kept:
             run.checkpoint = None
+            run.box.clear()
         if not kept:
             run.kill = run.killed = ""
             run.note = b""

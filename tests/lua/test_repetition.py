@@ -13,7 +13,7 @@ from tests.servers import Server
 
 IDENTIFIED = [
     "enqueue", "claim", "checkpoint", "complete", "fail", "retry", "release", "reject", "cancel", "revive", "schedule", "fire",
-    "extend", "kill",
+    "extend", "kill", "suspend", "send",
 ]  # fmt: skip
 
 

@@ -67,6 +67,10 @@ class Runs(RuleBasedStateMachine):
         self.step(data, self.history.end_an_attempt)
 
     @rule(data=st.data())
+    def wait_and_signal(self, data: st.DataObject) -> None:
+        self.step(data, self.history.wait_and_signal)
+
+    @rule(data=st.data())
     def call_as_coordinator(self, data: st.DataObject) -> None:
         self.step(data, self.history.call_as_coordinator)
 
@@ -89,7 +93,7 @@ def test_long_history_matches_the_model(valkey_server: Server, seed: int) -> Non
         actions = [
             *[history.resend_an_earlier_call] * 3, history.move_the_clock, history.let_time_pass,
             *[history.call_as_producer] * 3, *[history.call_as_worker] * 4, *[history.call_as_owner] * 3,
-            history.end_an_attempt, *[history.call_as_coordinator] * 2,
+            history.end_an_attempt, *[history.call_as_coordinator] * 2, *[history.wait_and_signal] * 5,
         ]  # fmt: skip
         history.start_some_runs(choose)
         for _ in range(200):
