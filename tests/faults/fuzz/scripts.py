@@ -12,6 +12,7 @@ from typing import Any
 
 import redis
 
+from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import fleets as fleet_plans
 from coordinator.store.plans import trees as tree_plans
 from coordinator.store.script import Script
@@ -58,6 +59,8 @@ ODD = (
     "x" * 20_000,
 )
 
+RECEIVED = attempt_plans.netstrings([b"received:t", b"1"])
+
 
 class Scene:
     """A store with something in every key family. It is created again after many changes."""
@@ -66,6 +69,8 @@ class Scene:
         self._url, self._number = url, 0
         self._store: Store | None = None
         self.good: list[str | bytes] = []
+        self.fitting: dict[str, list[str | bytes]] = {}
+        self.owned: list[tuple[str, str]] = []
 
     @property
     def store(self) -> Store:
@@ -91,12 +96,28 @@ class Scene:
         store.kill(watched)
         told = store.running("w2")
         store.retry(told)
+        waiting, deaf = store.running("w2"), store.running("w2")
+        store.send(waiting.id, "other", operation="s1", key="k")
+        store.suspend(waiting, delta(1, more=RECEIVED).wire(), store.now + 1000, t=0)
+        store.send(running.id, "t", operation="s2")
+        store.suspend(deaf, t=0)
+        store.client.hset(store.keys.run(deaf.id), "wait", "no condition")
         store.do(fleet_plans.supervise(store.keys, "default", "s1", now=store.at))
         store.do(fleet_plans.request_roll(store.keys, "default", "roll1", at_once=1, by="host:1", now=store.at))
         store.do(fleet_plans.drain(store.keys, "w3", now=store.at))
         store.do(tree_plans.block_children(store.ns, [tree_plans.CancelledNode(told.id, 1)]))
         store.judge()
         store.lock("recovery", "t1")
+        self.owned = [(run.id, run.token) for run in (running, watched, told, waiting, completed)]
+        self.fitting = {
+            "condition": ["- s:t:0", f"{store.now + 500} s:t:1 s:other:0", f"{store.now - 1}", "- s:t:x", "1 s:"],
+            "deadline": ["", f"{store.now + 500}", f"{store.now}"],
+            "timeout": ["", "0", "1000"],
+            "jitter": ["0.5"],
+            "topic": ["t", "other", "new"],
+            "received": ["0", "1", "7"],
+            "delta": ["", delta(2, base=2, more=RECEIVED).wire(), delta(2, base=2, more=b"3:no").wire()],
+        }
         self.good = [
             running.id,
             running.token,
@@ -110,6 +131,17 @@ class Scene:
             watched.token,
             told.id,
             told.token,
+            waiting.id,
+            waiting.token,
+            deaf.id,
+            "t",
+            "other",
+            "s1",
+            "k",
+            "- s:t:0",
+            f"{store.now + 500} s:t:1 s:other:0",
+            f"{store.now - 1}",
+            delta(2, base=2, more=RECEIVED).wire(),
             "w1",
             "w2",
             "w3",
@@ -162,6 +194,16 @@ def arguments(dice: random.Random, script: Script, good: Sequence[str | bytes]) 
     return found
 
 
+def _fit(dice: random.Random, scene: Scene, names: Sequence[str], given: list[str | bytes]) -> None:
+    """Let most arguments fit their names, so that the call passes its guards."""
+    id, token = dice.choice(scene.owned)
+    choices: dict[str, list[str | bytes]] = {**scene.fitting, "id": [id], "token": [token]}
+    for index, name in enumerate(names):
+        fitting = choices.get(name)
+        if fitting and dice.random() < 0.9:
+            given[index] = dice.choice(fitting)
+
+
 def bad(scene: Scene, seed: int) -> str:
     """Return what is wrong with the effect of one call, or an empty string."""
     dice = random.Random(seed)
@@ -172,6 +214,8 @@ def bad(scene: Scene, seed: int) -> str:
     given = arguments(dice, script, scene.good)
     if "now" in script.arguments and script.arguments.index("now") < len(given) and dice.random() < 0.8:
         given[script.arguments.index("now")] = scene.store.at
+    if len(given) == len(script.arguments) + len(script.item_fields) and dice.random() < 0.5:
+        _fit(dice, scene, [*script.arguments, *script.item_fields], given)
     before = client.execute_command("DEBUG", "DIGEST")
     try:
         reply = client.eval(script.text, 1, scene.store.keys.at, *given)
