@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator.store.plans.workers import Claimed
 from tests.lua.store import NOW, ROUTES, Store, delta, messages
 
 
@@ -190,8 +191,43 @@ def test_first_look_without_patience_finds_a_signal_of_the_same_millisecond(stor
     assert store.receive(run, timeout_ms=0, t=0).word == "signal"
 
 
-def test_only_the_owner_receives(store: Store) -> None:
+def test_only_the_owner_receives(store: Store, stranger: Claimed) -> None:
+    with store.unchanged():
+        assert store.receive(stranger, t=0).word == "fenced"
+
+
+def test_only_the_owner_suspends(store: Store, stranger: Claimed) -> None:
+    with store.unchanged():
+        assert store.suspend(stranger, t=0) == "fenced"
+
+
+def test_signals_that_cannot_be_read_are_reported_to_the_receiver(store: Store) -> None:
+    run = store.running()
+    store.spoil(store.keys.signals(run.id))
+    with store.unchanged():
+        assert store.receive(run, t=0).word == "unreadable"
+
+
+def test_run_whose_condition_was_damaged_is_woken_by_any_signal(store: Store) -> None:
+    run = store.running()
+    store.suspend(run, t=0)
+    store.client.hset(store.keys.run(run.id), "wait", "damaged")
+    assert store.send(run.id, "other") == ["sent"]
+    assert (store.status(run.id), store.run(run.id)["cause"]) == ("queued", "wake unknown")
+
+
+def test_entry_of_a_run_that_does_not_wait_is_set_aside_and_the_run_stays_as_it_is(store: Store) -> None:
+    run = store.running()
+    store.client.zadd(store.keys.waiting(), {run.id: NOW})
+    store.due()
+    assert (store.status(run.id), store.places(run.id)) == ("running", ["owned:w1"])
+    assert store.line(store.keys.aside()) == [f"waiting:{run.id}"]
+
+
+def test_new_life_may_be_suspended_once_without_progress(store: Store) -> None:
     run = store.running()
     store.send(run.id)
-    store.crash(run)
-    assert store.receive(run, t=0).word == "fenced"
+    assert store.suspend(run, t=0) == "ok"
+    store.fail(store.take())
+    store.revive(run.id)
+    assert store.suspend(store.take(), t=0) == "ok"

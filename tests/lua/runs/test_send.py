@@ -96,6 +96,37 @@ def test_run_from_the_start_begins_with_the_oldest_stored_signal(store: Store) -
     assert store.receive(run, t=0).payload == b"0"
 
 
+def test_received_signals_stay_until_a_limit_is_reached(store: Store) -> None:
+    run = store.running()
+    for number in range(3):
+        store.send(run.id, payload=b"%d" % number, operation=f"n{number}")
+    save_received(store, run, 1, t=3)
+    store.send(run.id, payload=b"3", operation="n3")
+    assert numbers(store, run.id) == 4
+    assert store.receive(run, t=0).payload == b"0"
+
+
+def test_run_from_the_start_continues_with_the_oldest_signal_that_is_left(store: Store) -> None:
+    run = store.running()
+    for number in range(limits.SIGNAL_COUNT):
+        store.send(run.id, payload=b"%d" % number, operation=f"n{number}")
+    save_received(store, run, 1, t=limits.SIGNAL_COUNT)
+    store.send(run.id, payload=b"last", operation="last")
+    assert numbers(store, run.id) == 1
+    assert store.receive(run, t=0).payload == b"last"
+    assert store.suspend(run, t=0) == "ok"
+
+
+def test_removed_signals_wake_no_run_from_the_start(store: Store) -> None:
+    run = store.running()
+    for number in range(limits.SIGNAL_COUNT):
+        store.send(run.id, operation=f"n{number}")
+    save_received(store, run, 1, t=limits.SIGNAL_COUNT)
+    store.send(run.id, "other", operation="last")
+    assert store.receive(run, t=0).word == "none"
+    assert store.suspend(run, t=0) == "waiting"
+
+
 def test_signals_of_a_failed_run_are_kept_for_a_revive(store: Store) -> None:
     run = store.running()
     store.send(run.id)
