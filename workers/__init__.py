@@ -7,6 +7,7 @@ A `Registry` holds the handlers, and each handler gets a `Run` or an `AsyncRun`.
 from coordinator.model.deadline import Deadline, Extend, Kill, Leave, Watched
 from coordinator.model.retry import Retry, RetryLater
 from workers.handlers.async_run import AsyncRun
+from workers.handlers.children import ChildFailed, Done
 from workers.handlers.context import Stopped
 from workers.handlers.handler import Handler
 from workers.handlers.messages import ToolCall
@@ -17,7 +18,9 @@ from workers.handlers.waits import Signal, WaitTimeout
 
 __all__ = [
     "AsyncRun",
+    "ChildFailed",
     "Deadline",
+    "Done",
     "Extend",
     "Handler",
     "Kill",

@@ -53,6 +53,12 @@ SIGNAL_KEYS: Final = 10_000  # idempotency keys of one run
 OPERATIONS_MS: Final = 600_000  # a send may be repeated for this long
 OPERATIONS_KEPT: Final = 1_000  # and is recognised for longer while fewer sends follow it
 
+# ---- joined children
+
+CHILDREN_EXAMINED_MS: Final = 60_000  # how often a coordinator looks at a run that waits for children
+CHILDREN_EXAMINED: Final = 20  # children of a run at which it looks each time
+PARTING_GRACE_MS: Final = 30_000  # how long the handler of a child has to stop after its parent has let it go
+
 # ---- fleets
 
 SEEN_MS: Final = 60_000  # a coordinator or supervisor that was not seen for this time is removed from its list

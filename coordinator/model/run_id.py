@@ -65,6 +65,14 @@ def id_from(ms: int, tail: int, partition: int) -> str:
     return f"{_base32(ms)}{_base32(tail)}-{partition:02d}"
 
 
+def child_id(base: str, index: int) -> str:
+    """Return the id of a joined child: the children of a step count up from its base, the id of the first child."""
+    tail = 0
+    for digit in base[10:20]:
+        tail = tail * 32 + _DIGITS.index(digit)
+    return f"{base[:10]}{_base32(tail + index)}{base[20:]}"
+
+
 def made_at(run_id: str) -> int:
     """Return the Unix time in ms at which an id was made, by the clock of its process; 0 if the text is not a run id."""
     if not is_run_id(run_id):

@@ -74,7 +74,8 @@ RUN: Final = (
     "reason",  # why it was cancelled or is dead
     "wait",  # "<since> <condition>": what a waiting run waits for, see lua/shared/waiting.lua
     "rewoken",  # the progress counter when the run was last suspended although its condition held already
-    "beside",  # letters of the keys that the run has beside its own: s for signals
+    "beside",  # letters of the keys that the run has beside its own: s for signals, r for results; j: it is a joined child
+    "joined",  # "<parent> <life> <base> <index>": the step of its parent that waits for its end
     "waited",  # set when a client waits for its end
     "operation",  # the last cancel
     "revival",  # the last revive
@@ -110,6 +111,9 @@ SCHEDULE: Final = (
     "generation", "state", "after", "next", "due", "last", "rules", "overlap", "route", "spec", "priority", "expires", "retention",
     "offset", "why", "fired", "skipped",
 )  # fmt: skip
+
+# <base>:<index> -> "<order> <status> <payload>" for each child that has ended, and <base>#<order> -> index
+RESULTS: Final = ()
 
 FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "namespace": ("format", "partitions", "durability", "birth", "clock"),

@@ -65,6 +65,7 @@ CONSTANTS: Mapping[str, str] = {
     "DELTA_NAMES": ", ".join(formats.DELTA),  # a list of local variables, in the stored order
     "DELTA_PARTS": str(len(formats.DELTA)),
     "EMPTY_HEAD": _literal(dict.fromkeys(formats.HEAD, 0)),
+    "JOINED_PATTERN": "'^(%S+) (%d+) (%S+) (%d+)$'",  # parent, life, base, index
     "ROUTE_PATTERN": "'^[^:]+:.+@%d+$'",
     "ROUTE_PARTS": "'^([^:]+):(.+)@(%d+)$'",  # queue, kind, schema
     # life, attempt and epoch as they are, and the other counters as one text

@@ -103,6 +103,24 @@ class Keys:
         """
         return f"{self.at}:signal-operations:{id}"
 
+    def joins(self, id: str) -> str:
+        """hash: base of a step -> "<spawned> <ended>": its joined children; by join_children. Ends like results."""
+        return f"{self.at}:joins:{id}"
+
+    def results(self, id: str) -> str:
+        """hash: see RESULTS in formats.py; by each ending of a joined child.
+
+        Deleted when the parent completes or lets the step go, otherwise expires with the parent.
+        """
+        return f"{self.at}:results:{id}"
+
+    def parting(self) -> str:
+        """zset: "<base> <spawned>" -> index of the first child that was not cancelled yet; by each ending of a parent.
+
+        An entry is removed by due, when the children that the parent has let go are cancelled.
+        """
+        return f"{self.at}:parting"
+
     def deadlines(self) -> str:
         """zset: expire:<id> or cancel:<id> -> ms; by enqueue and cancel. Removed by due."""
         return f"{self.at}:deadlines"

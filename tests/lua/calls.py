@@ -103,6 +103,17 @@ def release(store: Store) -> Any:
     )
 
 
+def join_children(store: Store) -> Any:
+    run = _running(store)
+    return attempt_plans.join_children(store.keys, run.id, run.token, base=TWO, count=2)
+
+
+def collect(store: Store) -> Any:
+    run = _running(store)
+    store.do(attempt_plans.join_children(store.keys, run.id, run.token, base=TWO, count=2))
+    return attempt_plans.collect(store.keys, run.id, run.token, base=TWO, by="index", start=0)
+
+
 def suspend(store: Store) -> Any:
     run = _running(store)
     condition = attempt_plans.Condition(store.now + 1000, {"t": 0})

@@ -11,7 +11,7 @@ import redis
 
 from coordinator.config import address
 from coordinator.model.run import Counters
-from coordinator.model.run_id import RunIds
+from coordinator.model.run_id import RunIds, child_id
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import coordinators as coordinator_plans
@@ -188,9 +188,24 @@ class Store:
             attempt_plans.release(self.keys, run.id, run.token, mode=mode, jitter=jitter, delta=last, now=self.at)
         )
 
-    def suspend(self, run: Claimed, last: bytes = b"", deadline: int | None = None, **received: int) -> str:
-        """Suspend a run until a deadline, or until a signal of one of the topics arrives."""
-        condition = attempt_plans.Condition(deadline, received)
+    def join_children(self, run: Claimed, base: str, count: int, **more: Any) -> tuple[str, int]:
+        return self.do(attempt_plans.join_children(self.keys, run.id, run.token, base=base, count=count, **more))
+
+    def child(self, parent: Claimed, base: str, index: int, life: int = 1) -> Any:
+        """Enqueue a joined child, and return the answer."""
+        joined = f"{parent.id} {life} {base} {index}"
+        return self.ask_enqueue(NewRun(child_id(base, index), ROUTES[0], b"spec", parent=joined))
+
+    def collect(
+        self, run: Claimed, base: str, by: str = "index", start: int = 0, **more: Any
+    ) -> attempt_plans.Collected:
+        return self.do(attempt_plans.collect(self.keys, run.id, run.token, base=base, by=by, start=start, **more))
+
+    def suspend(
+        self, run: Claimed, last: bytes = b"", deadline: int | None = None, children: Any = None, **received: int
+    ) -> str:
+        """Suspend a run until a deadline, until a signal of one of the topics arrives, or until children have ended."""
+        condition = attempt_plans.Condition(deadline, received, children or {})
         return self.do(
             attempt_plans.suspend(self.keys, run.id, run.token, condition=condition, delta=last, now=self.at)
         )

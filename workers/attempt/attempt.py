@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
@@ -15,10 +15,12 @@ from coordinator.errors import Refused, Unreadable
 from coordinator.model.deadline import DeadlineExceeded
 from coordinator.model.outcome import Why
 from coordinator.model.run import Counters, Note
-from coordinator.store.plans.attempts import Condition, Received
+from coordinator.store.plans.attempts import Collected, Condition, Received
+from coordinator.store.plans.clients import NewRun
 from coordinator.store.plans.workers import Claimed
 from workers.attempt.lifecycle import Lifecycle
 from workers.attempt.saver import Saver, SaverClosed
+from workers.handlers.children import Child
 from workers.handlers.context import Facts, Stopped
 from workers.handlers.draft import Cut, Draft
 from workers.handlers.handler import Handler
@@ -53,9 +55,29 @@ class Waiter(Protocol):
         """Ask for the next signal of a run. Wait while the server cannot be reached."""
         ...
 
+    def make_id(self, attempt: Attempt) -> str:
+        """Return a new run id in the partition of an attempt's run."""
+        ...
+
+    async def join_children(self, attempt: Attempt, base: str, count: int, old: str, keep: Sequence[str]) -> str:
+        """Announce the children of a step, and return the answer word."""
+        ...
+
+    async def spawn(self, attempt: Attempt, runs: Sequence[NewRun]) -> str:
+        """Enqueue children, and return ok, or stale if the parent does not wait for them any more."""
+        ...
+
+    async def collect(self, attempt: Attempt, base: str, by: str, start: int) -> Collected:
+        """Return a page of the endings of a step's children."""
+        ...
+
     async def may_suspend(self, attempt: Attempt) -> bool:
         """Return False if a live process is too old to know waiting runs. Log which process."""
         ...
+
+
+async def _word(word: str) -> str:
+    return word
 
 
 class Attempt(Lifecycle):
@@ -176,6 +198,14 @@ class Attempt(Lifecycle):
             raise Refused(
                 "a run can wait only in its handler's own task or thread, not in one that the handler started"
             )
+        self.start_lingering()
+
+    def start_lingering(self) -> None:
+        """Begin to count the time for which a wait lingers.
+
+        Raises:
+            Stopped: If a stop was requested.
+        """
         self._lingering_since = self.clock()
         self._raise_any_stop()
 
@@ -212,13 +242,69 @@ class Attempt(Lifecycle):
         left = self.handler.linger - (self.clock() - self._lingering_since)
         to_deadline = math.inf if condition.deadline is None else max(0.0, (condition.deadline - now) / 1000)
         # Without a topic only the deadline can end the wait, so an attempt stays only if it is near.
-        stays = left > 0 and (condition.received or to_deadline <= left) and self.observer.may_linger(self)
+        stays = (
+            left > 0
+            and (condition.received or condition.children or to_deadline <= left)
+            and self.observer.may_linger(self)
+        )
         if not stays and await self._unless_stopped(self.waiter.may_suspend(self), lambda: True):
             self.condition = condition
             self.request_stop("wait")
             self._raise_any_stop()
         seconds = min(LOOK_SECONDS, to_deadline, left if left > 0 else LOOK_SECONDS)
         await self._unless_stopped(self._wait_for_hint(seconds), lambda: True)
+
+    # -- children
+
+    @property
+    def life(self) -> int:
+        """The life of the run."""
+        return self.counters.life
+
+    def make_child_base(self) -> str:
+        """Return a new run id in the partition of the run."""
+        assert self.waiter is not None
+        return self.waiter.make_id(self)
+
+    async def join_children(self, base: str, count: int, old: str, keep: Sequence[str]) -> None:
+        """Announce the children of a step.
+
+        Raises:
+            Stopped: If a stop was requested, or the run belongs to another owner.
+            Unreadable: If what the server has stored about children is damaged.
+        """
+        assert self.waiter is not None
+        await self._require_owner(self.waiter.join_children(self, base, count, old, keep))
+
+    async def spawn(self, children: Sequence[Child]) -> None:
+        """Enqueue children.
+
+        Raises:
+            Stopped: If a stop was requested, or the run belongs to another owner.
+            TreeCancelled: If the run was cancelled together with its tree.
+        """
+        assert self.waiter is not None
+        await self._require_owner(self.waiter.spawn(self, [child.run for child in children]))
+
+    async def collect(self, base: str, by: str, start: int) -> Collected:
+        """Return a page of the endings of a step's children.
+
+        Raises:
+            Stopped: If a stop was requested, or the run belongs to another owner.
+        """
+        assert self.waiter is not None
+        self._hint.clear()
+        found = await self._unless_stopped(self.waiter.collect(self, base, by, start), lambda: True)
+        await self._require_owner(_word(found.word))
+        return found
+
+    async def _require_owner(self, asking: Coroutine[Any, Any, str]) -> None:
+        word = await self._unless_stopped(asking, lambda: True)
+        if word in ("fenced", "stale"):
+            self.request_stop("lost")
+            self._raise_any_stop()
+        if word != "ok":
+            raise Unreadable(f"the children of run {self.id} can't be read: {word}")
 
     async def _wait_for_hint(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from coordinator.clock import Clock
-from coordinator.errors import CoordinatorError
+from coordinator.errors import CoordinatorError, TreeCancelled, Unconfirmed, Unreachable
 from coordinator.model.features import WAITS
+from coordinator.model.run_id import RunIds
+from coordinator.store.keys import Namespace
 from coordinator.store.plans import attempts as attempt_plans
+from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import workers as worker_plans
-from coordinator.store.plans.attempts import Condition, Received
+from coordinator.store.plans.attempts import Collected, Condition, Received
+from coordinator.store.plans.clients import NewRun
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from workers.attempt.attempt import Attempt
 
@@ -26,16 +31,61 @@ class ServerWaiter:
     Attributes:
         wire: The connection to the server.
         clock: The time source.
+        namespace: The namespace of the worker.
     """
 
     wire: AsyncWire
     clock: Clock
+    namespace: Namespace
+    _ids: RunIds = field(default_factory=RunIds)
     _trusted: dict[int, float] = field(default_factory=dict)  # by partition: until when its processes need not be asked
     _warned: set[str] = field(default_factory=set)
 
     async def look(self, attempt: Attempt, condition: Condition, timeout_ms: int | None) -> Received:
         """Ask for the next signal of a run. Wait while the server cannot be reached."""
         plan = attempt_plans.receive(attempt.lease.keys, attempt.id, attempt.token, condition, timeout_ms=timeout_ms)
+        return await drive_async(self.wire, plan, give_up=lambda: attempt.stopping is not None)
+
+    def make_id(self, attempt: Attempt) -> str:
+        """Return a new run id in the partition of an attempt's run."""
+        return self._ids.make(self.clock.now(), attempt.lease.keys.partition)
+
+    async def join_children(self, attempt: Attempt, base: str, count: int, old: str, keep: Sequence[str]) -> str:
+        """Announce the children of a step, and return the answer word."""
+        plan = attempt_plans.join_children(
+            attempt.lease.keys, attempt.id, attempt.token, base=base, count=count, old=old, keep=keep
+        )
+        answer, _ = await drive_async(self.wire, plan, give_up=lambda: attempt.stopping is not None)
+        return answer
+
+    async def spawn(self, attempt: Attempt, runs: Sequence[NewRun]) -> str:
+        """Enqueue children. A call that is repeated after an outage creates no child twice.
+
+        Returns:
+            `ok`, or the first answer word of another meaning.
+
+        Raises:
+            TreeCancelled: If the parent was cancelled together with its tree.
+        """
+        plan = client_plans.enqueue(self.namespace, runs)
+        while True:
+            answers = await drive_async(self.wire, plan, give_up=lambda: attempt.stopping is not None)
+            errors = [answer for answer in answers if isinstance(answer, Exception)]
+            if not errors:
+                break
+            if not isinstance(errors[0], (Unconfirmed, Unreachable)) or attempt.stopping is not None:
+                raise errors[0]
+            plan = client_plans.enqueue(self.namespace, runs)
+        for answer, other in answers:
+            if answer == "blocked":
+                raise TreeCancelled(f"run {other} was cancelled with all runs below it", parent=other)
+            if answer != "created":
+                return str(answer)
+        return "ok"
+
+    async def collect(self, attempt: Attempt, base: str, by: str, start: int) -> Collected:
+        """Return a page of the endings of a step's children."""
+        plan = attempt_plans.collect(attempt.lease.keys, attempt.id, attempt.token, base=base, by=by, start=start)
         return await drive_async(self.wire, plan, give_up=lambda: attempt.stopping is not None)
 
     async def may_suspend(self, attempt: Attempt) -> bool:

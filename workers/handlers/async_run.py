@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from datetime import datetime, timedelta
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from coordinator.encoding.codec import decode
+from coordinator.model.enqueue import Inputs
+from workers.handlers.children import ChildOptions, Done
 from workers.handlers.context import BaseRun, R_co
 from workers.handlers.draft import RESULT_LIMIT, current_phase
 from workers.handlers.messages import kept
@@ -160,6 +162,71 @@ class AsyncRun(BaseRun[R_co]):
             BadOption: If the time is not valid, or both arguments are given.
         """
         await self._waits.sleep(seconds, until)
+
+    async def gather(
+        self,
+        name: str,
+        children: Sequence[Inputs[Any]],
+        *,
+        at_once: int | None = None,
+        return_failures: bool = False,
+        **options: Unpack[ChildOptions],
+    ) -> list[Any]:
+        """Run children, wait until all of them have ended, and return their results in the order of the inputs.
+
+        The run holds no slot while it waits: it is suspended as in `receive`. A gather is a step like a phase: after a crash the
+        handler finds the same children again, and their results stay on the server until the turn of `loop` or the run ends. If
+        the run ends before its children, they are cancelled.
+
+        Args:
+            name: The name of the step, 1 to 200 printable characters. Steps of the same name are told apart by their order, and
+                inside `loop` also by the turn.
+            children: The children, each made by `handler.inputs(…)`, or a pair of a kind and its inputs.
+            at_once: How many children are enqueued at a time. None enqueues all of them.
+            return_failures: Return a ChildFailed in the place of each child that did not complete, instead of raising.
+            **options: Options of `enqueue` for the children: queue, priority, delay, at, expires, retention, schema, meta.
+
+        Returns:
+            The results.
+
+        Raises:
+            ChildFailed: For the first child that did not complete, when all have ended.
+            Stopped: If a stop was requested, or the run is suspended. Let it pass.
+            Refused: If it is called inside a phase, outside of the handler's own task, or while another wait is under way.
+            BadOption: If an option is not valid, or a key is given.
+        """
+        step = self._children.begin(name, children, options, at_once)
+        return await step.gather(return_failures)
+
+    async def as_completed(
+        self,
+        name: str,
+        children: Sequence[Inputs[Any]],
+        *,
+        at_once: int | None = None,
+        **options: Unpack[ChildOptions],
+    ) -> AsyncIterator[Done]:
+        """Run children, and iterate over them in the order in which they end.
+
+        The order is stored: a later attempt iterates over the same children in the same order, from the first one on. Keep what
+        the loop computes in local variables, or in phases, and not in `run.state`.
+
+        Args:
+            name: The name of the step, as for `gather`.
+            children: The children, as for `gather`.
+            at_once: How many children are enqueued at a time. None enqueues all of them.
+            **options: Options of `enqueue` for the children, as for `gather`.
+
+        Returns:
+            An async iterator over the children that have ended.
+
+        Raises:
+            Stopped: If a stop was requested, or the run is suspended. Let it pass.
+            Refused: As for `gather`.
+            BadOption: As for `gather`.
+        """
+        async for done in self._children.begin(name, children, options, at_once).as_completed():
+            yield done
 
 
 async def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], threads: Executor | None) -> Any:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
 from coordinator.errors import Refused
 from coordinator.model.outcome import Why
 from coordinator.model.run import Failure, Note
+from workers.handlers.children import ChildBacking, Children
 from workers.handlers.draft import Cut, Draft
 from workers.handlers.messages import Messages
 from workers.handlers.waits import WaitBacking, Waits
@@ -86,7 +87,7 @@ class Facts(NamedTuple):
     resumed: Resumed | None
 
 
-class Backing(WaitBacking, Protocol):
+class Backing(WaitBacking, ChildBacking, Protocol):
     """The object behind a run that saves its cuts and requests its stop: the attempt in a worker, or a stand-in in a test."""
 
     @property
@@ -161,6 +162,10 @@ class BaseRun(Generic[R_co]):
     @cached_property
     def _waits(self) -> Waits:
         return Waits(self._draft, self._backing, self._read_signal)
+
+    @cached_property
+    def _children(self) -> Children:
+        return Children(self._draft, self._backing, self._facts.id, self._facts.meta)
 
     @property
     def id(self) -> str:

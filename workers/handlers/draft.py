@@ -192,6 +192,16 @@ class Draft:
         self._waiting, self.last_wait = True, field
         return field
 
+    def resume_wait(self, field: str) -> None:
+        """Wait again in a step that has begun.
+
+        Raises:
+            Refused: If a phase or another wait is under way.
+        """
+        if self._running or self._waiting:
+            raise Refused("a run can't wait for its children while a phase or another wait is under way")
+        self._waiting, self.last_wait = True, field
+
     def end_wait(self) -> None:
         """End the wait that is under way."""
         self._waiting = False

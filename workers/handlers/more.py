@@ -8,13 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from coordinator.errors import Unreadable
 from coordinator.store.plans.attempts import netstrings
 
 OVER = 0  # the deadline of a wait that has timed out: no server has to be asked again
 
-_RECEIVED, _DEADLINE = "received:", "deadline:"
+_RECEIVED, _DEADLINE, _BASE = "received:", "deadline:", "base:"
+
+
+class Base(NamedTuple):
+    """Where the children of a step begin.
+
+    Attributes:
+        life: The life of the run in which the step began.
+        id: The id of the first child. The others count up from it.
+        made: How many children were certainly enqueued.
+    """
+
+    life: int
+    id: str
+    made: int
 
 
 @dataclass(slots=True)
@@ -24,20 +39,23 @@ class More:
     Attributes:
         received: The number of the last signal that the run has received, by topic.
         deadlines: The server time in ms at which a wait ends, by the field of the wait. OVER if the wait has timed out.
+        bases: Where the children of a step begin, by the field of the step.
     """
 
     received: dict[str, int] = field(default_factory=dict)
     deadlines: dict[str, int] = field(default_factory=dict)
+    bases: dict[str, Base] = field(default_factory=dict)
 
     def pack(self) -> bytes:
         """Return the stored form. It is empty if there is nothing to store."""
-        if not self.received and not self.deadlines:
+        if not (self.received or self.deadlines or self.bases):
             return b""
-        numbers: Mapping[str, int] = {
+        values: Mapping[str, object] = {
             **{_RECEIVED + topic: number for topic, number in self.received.items()},
             **{_DEADLINE + name: ms for name, ms in self.deadlines.items()},
+            **{_BASE + name: f"{base.life} {base.id} {base.made}" for name, base in self.bases.items()},
         }
-        return netstrings(part for name, number in numbers.items() for part in (name.encode(), b"%d" % number))
+        return netstrings(part for name, value in values.items() for part in (name.encode(), str(value).encode()))
 
     @classmethod
     def parse(cls, data: bytes) -> More:
@@ -53,12 +71,16 @@ class More:
                 more.received[text.removeprefix(_RECEIVED)] = int(value)
             elif text.startswith(_DEADLINE):
                 more.deadlines[text.removeprefix(_DEADLINE)] = int(value)
+            elif text.startswith(_BASE):
+                life, id, made = value.decode().split(" ")
+                more.bases[text.removeprefix(_BASE)] = Base(int(life), id, int(made))
         return more
 
     def end_turn(self) -> None:
-        """Drop the deadlines of waits inside a turn of `loop`."""
-        for name in [name for name in self.deadlines if not name.startswith("wait:-:")]:
-            del self.deadlines[name]
+        """Drop the deadlines of waits and the bases of steps inside a turn of `loop`."""
+        for by_field in (self.deadlines, self.bases):
+            for name in [name for name in by_field if not name.startswith("wait:-:")]:
+                del by_field[name]
 
 
 def split_netstrings(data: bytes) -> list[bytes]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from coordinator.encoding.codec import decode
+from coordinator.model.enqueue import Inputs
+from workers.handlers.children import ChildOptions, Done
 from workers.handlers.context import BaseRun, R_co
 from workers.handlers.draft import RESULT_LIMIT, current_phase
 from workers.handlers.messages import kept
@@ -154,3 +156,76 @@ class Run(BaseRun[R_co]):
             BadOption: If the time is not valid, or both arguments are given.
         """
         self._await(self._waits.sleep(seconds, until))
+
+    def gather(
+        self,
+        name: str,
+        children: Sequence[Inputs[Any]],
+        *,
+        at_once: int | None = None,
+        return_failures: bool = False,
+        **options: Unpack[ChildOptions],
+    ) -> list[Any]:
+        """Run children, wait until all of them have ended, and return their results in the order of the inputs.
+
+        The run holds no slot while it waits: it is suspended as in `receive`. A gather is a step like a phase: after a crash the
+        handler finds the same children again, and their results stay on the server until the turn of `loop` or the run ends. If
+        the run ends before its children, they are cancelled.
+
+        Args:
+            name: The name of the step, 1 to 200 printable characters. Steps of the same name are told apart by their order, and
+                inside `loop` also by the turn.
+            children: The children, each made by `handler.inputs(…)`, or a pair of a kind and its inputs.
+            at_once: How many children are enqueued at a time. None enqueues all of them.
+            return_failures: Return a ChildFailed in the place of each child that did not complete, instead of raising.
+            **options: Options of `enqueue` for the children: queue, priority, delay, at, expires, retention, schema, meta.
+
+        Returns:
+            The results.
+
+        Raises:
+            ChildFailed: For the first child that did not complete, when all have ended.
+            Stopped: If a stop was requested, or the run is suspended. Let it pass.
+            Refused: If it is called inside a phase, outside of the handler's own thread, or while another wait is under way.
+            BadOption: If an option is not valid, or a key is given.
+        """
+        step = self._children.begin(name, children, options, at_once)
+        return self._await(step.gather(return_failures))
+
+    def as_completed(
+        self,
+        name: str,
+        children: Sequence[Inputs[Any]],
+        *,
+        at_once: int | None = None,
+        **options: Unpack[ChildOptions],
+    ) -> Iterator[Done]:
+        """Run children, and iterate over them in the order in which they end.
+
+        The order is stored: a later attempt iterates over the same children in the same order, from the first one on. Keep what
+        the loop computes in local variables, or in phases, and not in `run.state`.
+
+        Args:
+            name: The name of the step, as for `gather`.
+            children: The children, as for `gather`.
+            at_once: How many children are enqueued at a time. None enqueues all of them.
+            **options: Options of `enqueue` for the children, as for `gather`.
+
+        Returns:
+            An iterator over the children that have ended.
+
+        Raises:
+            Stopped: If a stop was requested, or the run is suspended. Let it pass.
+            Refused: As for `gather`.
+            BadOption: As for `gather`.
+        """
+        done = self._children.begin(name, children, options, at_once).as_completed()
+        while True:
+            try:
+                yield self._await(_next(done))
+            except StopAsyncIteration:
+                return
+
+
+async def _next(done: AsyncIterator[Done]) -> Done:
+    return await anext(done)

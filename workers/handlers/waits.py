@@ -63,6 +63,14 @@ class WaitBacking(Protocol):
         """
         ...
 
+    def start_lingering(self) -> None:
+        """Begin to count the time for which a wait lingers.
+
+        Raises:
+            Stopped: If a stop was requested.
+        """
+        ...
+
     def offer(self, cut: Cut) -> None:
         """Offer a cut to be saved."""
         ...

@@ -1,13 +1,16 @@
-"""The signals and the clock of runs that live in memory."""
+"""The signals, the clock and the children of runs that live in memory."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.encoding.codec import encode
 from coordinator.model.names import name
-from coordinator.store.plans.attempts import Condition, Received
+from coordinator.model.run_id import RunIds
+from coordinator.store.plans.attempts import ChildEnding, Collected, Condition, Received, netstrings
+from workers.handlers.children import Child
 
 START_MS = 1_700_000_000_000
 
@@ -21,10 +24,40 @@ class Mailbox:
     Attributes:
         now_ms: The time, in Unix ms.
         signals: The signals: topic, number, time in ms, and encoded payload. Oldest first.
+        endings: The endings of children by the base of their step, in the order in which they ended.
+        ids: Makes the ids of children.
     """
 
     now_ms: int = START_MS
     signals: list[tuple[str, int, int, bytes]] = field(default_factory=list)
+    endings: dict[str, list[ChildEnding]] = field(default_factory=dict)
+    ids: RunIds = field(default_factory=RunIds)
+
+    def make_child_base(self) -> str:
+        """Return a new id for the first child of a step."""
+        return self.ids.make(self.now_ms / 1000, 0)
+
+    async def run_child(self, child: Child, perform: Callable[[Child], Awaitable[Any]]) -> None:
+        """Run a child, unless it has run before, and keep how it ended."""
+        base = child.run.parent.split(" ")[2]
+        endings = self.endings.setdefault(base, [])
+        if any(one.index == child.index for one in endings):
+            return
+        try:
+            result = await perform(child)
+            endings.append(ChildEnding(child.index, "completed", encode(result, "result")))
+        except Exception as error:  # noqa: BLE001  # whatever a child raises, it has failed
+            failure = encode([type(error).__name__, str(error), ""], "error")
+            endings.append(ChildEnding(child.index, "failed", netstrings([failure, b""])))
+
+    def collect(self, base: str, by: str, start: int) -> Collected:
+        """Return what the script `collect` would answer."""
+        endings = self.endings.get(base, [])
+        if by == "order":
+            page = endings[start - 1 :]
+        else:
+            page = [one for one in sorted(endings, key=lambda one: one.index) if one.index >= start]
+        return Collected("ok", len(endings), len(endings), tuple(page))
 
     def send(self, topic: str, payload: Any = None) -> None:
         """Send a signal.

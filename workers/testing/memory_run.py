@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from coordinator.encoding.codec import decode
+from coordinator.errors import Refused
 from coordinator.model.outcome import Why
 from coordinator.model.run import Note
-from coordinator.store.plans.attempts import Condition, Received
+from coordinator.store.plans.attempts import Collected, Condition, Received
 from workers.handlers import async_run, run
+from workers.handlers.children import Child
 from workers.handlers.context import BaseRun, Facts, Resumed, Stopped
 from workers.handlers.draft import Cut, Draft
 from workers.handlers.messages import Messages
@@ -44,7 +46,9 @@ class MemoryBacking:
         at_cut: called with the number of each saved cut.
         dead: whether the run has crashed.
         threads: not used; phases with plain functions run in the default executor.
-        mailbox: the signals and the clock of the run.
+        mailbox: the signals, the clock and the children of the run.
+        resources: what the handlers of children find as `run.resources`.
+        life: the life of the run.
         condition: what the run waits for, once its handler was stopped at a wait.
     """
 
@@ -58,6 +62,22 @@ class MemoryBacking:
     threads: None = None
     mailbox: Mailbox = field(default_factory=Mailbox)
     condition: Condition | None = None
+    resources: Any = None
+    life: int = 1
+
+    async def perform_child(self, child: Child) -> Any:
+        """Call the handler of a child, and return its result.
+
+        Raises:
+            Refused: If the child was made from a kind, so that its handler is not known.
+        """
+        handler: Any = child.inputs.handler
+        if handler is None:
+            raise Refused(f"a run in memory can't run the child {child.inputs.kind!r}: make it with handler.inputs(…)")
+        values = handler.arguments(dict(child.inputs.values))
+        kind: type[AsyncRun] | type[Run] = AsyncRun if handler.is_async else Run
+        result = handler.function(kind(self.resources, inputs=child.inputs.values), **values)
+        return handler.plain_result(await result if handler.is_async else result)
 
     def offer(self, cut: Cut) -> None:
         """Save a cut, unless the run has crashed or was lost to another worker."""
@@ -87,6 +107,32 @@ class MemoryBacking:
         if self.stopping is not None:
             self.delivered = True
             raise self.stopping
+
+    def start_lingering(self) -> None:
+        """Raise a stop that was requested, as for every wait."""
+        self.check_wait()
+
+    def make_child_base(self) -> str:
+        """Return the id of the first child of a step."""
+        return self.mailbox.make_child_base()
+
+    async def join_children(self, base: str, count: int, old: str, keep: Sequence[str]) -> None:
+        """Announce a step. There is nothing to prepare in memory."""
+        if self.dead:
+            raise Crash
+
+    async def spawn(self, children: Sequence[Child]) -> None:
+        """Run the handlers of children to their ends, one after the other. A child that has run before does not run again."""
+        for child in children:
+            if self.dead:
+                raise Crash
+            await self.mailbox.run_child(child, self.perform_child)
+
+    async def collect(self, base: str, by: str, start: int) -> Collected:
+        """Return the endings of a step's children."""
+        if self.dead:
+            raise Crash
+        return self.mailbox.collect(base, by, start)
 
     async def look(self, condition: Condition, timeout_ms: int | None) -> Received:
         """Return the next signal of the mailbox."""
@@ -228,6 +274,7 @@ class AsyncRun(async_run.AsyncRun[Any], _MemoryRun):
             facts or _first_facts(inputs, meta), resources, draft or Draft(), _choose_backing(backing, desk)
         )
         self._first_cut = self._draft.cut()
+        self._memory.resources = resources
 
     def after_crash(self, backing: MemoryBacking | None = None) -> AsyncRun:
         """Return the next attempt after the process of this one died: it starts from the last saved cut."""
@@ -273,6 +320,7 @@ class Run(run.Run[Any], _MemoryRun):
             facts or _first_facts(inputs, meta), resources, draft or Draft(), _choose_backing(backing, desk)
         )
         self._first_cut = self._draft.cut()
+        self._memory.resources = resources
 
     def _await(self, awaitable: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine of the backing without an event loop: it never waits."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +13,11 @@ from coordinator.store.replies import text, word
 from coordinator.store.script import Request
 from coordinator.store.scripts import (
     CHECKPOINT,
+    COLLECT,
     COMPLETE,
     EXTEND,
     FAIL,
+    JOIN_CHILDREN,
     KILL,
     NOTE,
     RECEIVE,
@@ -165,14 +167,17 @@ class Condition:
     Attributes:
         deadline: The server time in ms at which the wait ends; None to wait without a limit.
         received: For each topic that the run waits for, the number of the last signal that it has received.
+        children: For each step that the run waits for, by its base, how many of its children must have ended.
     """
 
     deadline: int | None = None
     received: Mapping[str, int] = field(default_factory=dict)
+    children: Mapping[str, int] = field(default_factory=dict)
 
     def wire(self) -> str:
         """Return the condition as the scripts read it."""
         parts = [f"s:{topic}:{number}" for topic, number in self.received.items()]
+        parts += [f"c:{base}:{need}" for base, need in self.children.items()]
         return " ".join(["-" if self.deadline is None else str(self.deadline), *parts])
 
 
@@ -237,6 +242,83 @@ def receive(
         return Received(answer, clock, deadline)
     topic, number, payload = reply[3:]
     return Received(answer, clock, deadline, text(topic), int(number), payload)
+
+
+def join_children(
+    keys: Keys, id: str, token: str, *, base: str, count: int, old: str = "", keep: Sequence[str] = ()
+) -> Generator[Request, Any, tuple[str, int]]:
+    """Announce the children of a step before they are enqueued.
+
+    Args:
+        keys: The keys of the run's partition.
+        id: The parent.
+        token: The token of its owner.
+        base: The id of the first child of the step.
+        count: How many children the step may create.
+        old: The base of the same step in an earlier life, if there was one. Results of children that completed are kept.
+        keep: The bases of the other steps that the run still needs. All others are let go.
+
+    Returns:
+        The answer word of join_children.lua (ok, fenced, bad, unreadable), and how many children have ended.
+    """
+    reply = yield JOIN_CHILDREN.call(
+        keys.at, [(one,) for one in keep], id=id, token=token, base=base, old=old, count=count
+    )
+    return word(reply), int(reply[1]) if len(reply) > 1 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEnding:
+    """How a joined child ended.
+
+    Attributes:
+        index: The place of the child in its step, from 0.
+        status: The status in which it ended.
+        payload: The encoded result of a completed child; otherwise netstrings: the encoded error, and the reason.
+    """
+
+    index: int
+    status: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """A page of the endings of a step's children.
+
+    Attributes:
+        word: The answer word of collect.lua: ok, fenced, missing, bad.
+        spawned: How many children the step may create.
+        ended: How many of them have ended.
+        endings: The endings of this page.
+    """
+
+    word: str
+    spawned: int = 0
+    ended: int = 0
+    endings: tuple[ChildEnding, ...] = ()
+
+
+def collect(
+    keys: Keys, id: str, token: str, *, base: str, by: str, start: int, room: int = 1024 * 1024
+) -> Generator[Request, Any, Collected]:
+    """Return a page of the endings of a step's children.
+
+    Args:
+        keys: The keys of the run's partition.
+        id: The parent.
+        token: The token of its owner.
+        base: The id of the first child of the step.
+        by: `index` for the order of the step, `order` for the order in which the children ended, from 1.
+        start: The first index or order of the page.
+        room: The bytes of a page; it has at least one ending.
+    """
+    reply = yield COLLECT.call(keys.at, id=id, token=token, base=base, by=by, start=start, room=room)
+    if word(reply) != "ok":
+        return Collected(word(reply))
+    rows = reply[3]
+    endings = (ChildEnding(int(rows[i]), text(rows[i + 1]), rows[i + 2]) for i in range(0, len(rows), 3))
+    return Collected("ok", int(reply[1]), int(reply[2]), tuple(endings))
 
 
 def reject(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from datetime import UTC, datetime
 from typing import Any
@@ -14,8 +14,9 @@ import pytest
 
 from coordinator.errors import NotPlain, Refused
 from coordinator.model.run import Note
-from coordinator.store.plans.attempts import Condition, Received
+from coordinator.store.plans.attempts import Collected, Condition, Received
 from workers.handlers.async_run import AsyncRun
+from workers.handlers.children import Child
 from workers.handlers.context import Facts, Stopped
 from workers.handlers.draft import Cut, Draft
 from workers.handlers.run import Run
@@ -46,6 +47,23 @@ class Backing:
 
     def check_wait(self) -> None:
         return
+
+    life = 1
+
+    def start_lingering(self) -> None:
+        return
+
+    def make_child_base(self) -> str:
+        raise NotImplementedError
+
+    async def join_children(self, base: str, count: int, old: str, keep: Sequence[str]) -> None:
+        raise NotImplementedError
+
+    async def spawn(self, children: Sequence[Child]) -> None:
+        raise NotImplementedError
+
+    async def collect(self, base: str, by: str, start: int) -> Collected:
+        raise NotImplementedError
 
     async def look(self, condition: Condition, timeout_ms: int | None) -> Received:
         raise NotImplementedError

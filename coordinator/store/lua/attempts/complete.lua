@@ -2,8 +2,8 @@
 -- Protects: only the owner ends a run, once; a repeated call gets the same answer; a run whose cancel was requested does not
 -- complete.
 -- Role: worker
--- Keys: ckpt, deadlines, ended, live, messages, namespace, once, owned, run, signal_keys, signal_operations, signals, waiters
--- Keys: wake, worker
+-- Keys: ckpt, coordinator_bell, deadlines, ended, inbox, joins, live, messages, namespace, once, owned, parting, results, run
+-- Keys: signal_keys, signal_operations, signals, waiters, waiting, wake, worker
 -- ARGV: now
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 -- EACH: id, token, result
@@ -11,7 +11,7 @@
 --   token: the token of the run's owner
 --   result: encoded; empty for None
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, endings
+-- Uses: time, run, queue, checkpoint, children, endings
 -- Moves: running -> completed
 -- Answers: ok, fenced, requested
 --   requested: a cancel was requested, so the run does not complete; its owner then releases it, which ends it as cancelled

@@ -1,13 +1,14 @@
 -- due: enqueue a batch of delayed runs whose time has come, wake waiting runs whose time has come, and carry out the deadlines that have passed.
 -- Protects: a delayed run is enqueued once; a waiting run is woken once; a cancel that the owner did not honour in time is forced.
 -- Role: coordinator
--- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, ended, live, messages, namespace, once, owned, ready, routes
--- Keys: run, signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake, worker
+-- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, ended, inbox, joins, live, messages, namespace, once, owned
+-- Keys: parting, ready, results, routes, run, signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, waiting
+-- Keys: wake, worker
 -- ARGV: now, batch
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   batch: the largest number of delayed runs, of waiting runs, and of deadlines, in this call
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, endings, waiting
+-- Uses: time, run, queue, checkpoint, children, endings, waiting, cancel
 -- Moves: delayed -> queued, waiting -> queued, queued -> cancelled, delayed -> cancelled, waiting -> cancelled, running -> cancelled
 -- Unconfirmed: a run that is not moved is still due
 -- Answers: ok
@@ -31,6 +32,29 @@ local function enqueue_delayed(id)
   end
 end
 
+-- Look at some of the children that a run waits for. A child that is gone without an ending counts as dead.
+local function examine_children(id, run, base)
+  local spawned = read_join(id, base)
+  local life = string.match(run.counters, '^%d+')
+  local window = math.min(spawned or 0, CHILDREN_EXAMINED)
+  local first = math.floor(clock / CHILDREN_EXAMINED_MS) * CHILDREN_EXAMINED
+  for i = first, first + window - 1 do
+    local index = i % spawned
+    if redis.call('EXISTS', run_key(child_id(base, index))) == 0 then
+      record_result(id, life, base, int(index), DEAD .. ' ' .. netstring('') .. netstring('it is gone without an ending'), clock)
+    end
+  end
+end
+
+-- Look at a run that waits for children, and let it wait until the next look unless its condition holds. Return true if it waits.
+local function still_waits(id, run, condition)
+  if not condition.joins then return false end
+  for base in pairs(condition.steps) do examine_children(id, run, base) end
+  if find_reason(id, condition, clock) then return false end
+  add_to_waiting(id, condition, clock)
+  return true
+end
+
 -- A run that is woken too early looks at its condition and is suspended again, so nothing more is checked here.
 local function wake_due(id)
   local run = read_run(id)
@@ -40,7 +64,9 @@ local function wake_due(id)
     redis.call('ZADD', aside_key(), int(clock), 'waiting:' .. id)
     return
   end
-  wake_run(id, counters, 'time')
+  local condition = read_wait(run)
+  if condition and still_waits(id, run, condition) then return end
+  wake_run(id, counters, condition and find_reason(id, condition, clock) or 'time')
 end
 
 local function expire(id)
@@ -67,6 +93,27 @@ local delayed = redis.call('ZRANGEBYSCORE', delayed_key(), '-inf', int(clock), '
 for i = 1, #delayed do enqueue_delayed(delayed[i]) end
 local woken = redis.call('ZRANGEBYSCORE', waiting_key(), '-inf', int(clock), 'LIMIT', 0, batch)
 for i = 1, #woken do wake_due(woken[i]) end
+
+-- Cancel children that their parents have let go. Return how many are examined, and true if more are left.
+local function part_children(most)
+  local entry, start = unpack(redis.call('ZRANGE', parting_key(), 0, 0, 'WITHSCORES'))
+  if not entry then return 0, false end
+  local base, spawned = string.match(entry, '^([0-9a-z]+%-%d+) (%d+)$')
+  local from = tonumber(start)
+  local to = math.min(tonumber(spawned or 0), from + most)
+  for index = from, to - 1 do
+    local id = child_id(base, index)
+    local run = read_run(id)
+    local counters = run and read_counters(run.counters)
+    if counters and not is_ended(run.status) and redis.call('HEXISTS', run_key(id), 'joined') == 1 then
+      cancel_run(id, run, counters, clock, PARTING_GRACE_MS, 'cancelled: its parent does not wait for it any more')
+    end
+  end
+  if not base or to >= tonumber(spawned) then redis.call('ZREM', parting_key(), entry) else redis.call('ZADD', parting_key(), to, entry) end
+  return to - from, redis.call('EXISTS', parting_key()) == 1
+end
+local parted, more_to_part = part_children(tonumber(batch))
+
 local passed = redis.call('ZRANGEBYSCORE', deadlines_key(), '-inf', int(clock), 'LIMIT', 0, batch)
 for i = 1, #passed do
   redis.call('ZREM', deadlines_key(), passed[i])
@@ -74,9 +121,10 @@ for i = 1, #passed do
   if what == 'expire' then expire(id) elseif what == 'cancel' then force_cancel(id) end
 end
 
-local next = ''
+local next_entry = ''
 for _, key in ipairs({ delayed_key(), waiting_key(), deadlines_key() }) do
   local first, time = unpack(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES'))
-  if first and tonumber(time) < FAR_FUTURE and (next == '' or tonumber(time) < tonumber(next)) then next = int(tonumber(time)) end
+  if first and tonumber(time) < FAR_FUTURE and (next_entry == '' or tonumber(time) < tonumber(next_entry)) then next_entry = int(tonumber(time)) end
 end
-return { 'ok', #delayed + #woken, #passed, next, int(clock) }
+if more_to_part then next_entry = int(clock) end
+return { 'ok', #delayed + #woken, #passed + parted, next_entry, int(clock) }

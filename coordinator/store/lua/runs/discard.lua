@@ -2,12 +2,13 @@
 -- Protects: a run that has not ended, or that was revived since, is never removed. A tombstone without inputs and result stays for
 -- as long as a client may repeat its enqueue.
 -- Role: producer
--- Keys: ckpt, ended, messages, once, run, signal_keys, signal_operations, signals
+-- Keys: ckpt, coordinator_bell, ended, inbox, joins, messages, once, parting, results, run, signal_keys, signal_operations
+-- Keys: signals, waiting
 -- ARGV: id, life
 --   id: id of the run
 --   life: the life that ended; empty: the current one
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, endings, forget
+-- Uses: time, run, queue, checkpoint, children, endings, forget
 -- Answers: discarded, open, changed, missing
 local run = read_run(id)
 if not run then return { 'missing' } end

@@ -2,7 +2,8 @@
 -- Protects: a run is created once, however often its enqueue is sent; an idempotency key names one run; no run is created below a
 -- parent whose tree was cancelled.
 -- Role: producer
--- Keys: bell, children, coordinator_bell, deadlines, delayed, felled, namespace, once, parents, ready, routes, run
+-- Keys: bell, children, coordinator_bell, deadlines, delayed, felled, joins, namespace, once, parents, ready, results, routes
+-- Keys: run
 -- ARGV: now, birth
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   birth: the birth mark of the namespace that the caller knows; empty: it is not checked
@@ -17,16 +18,17 @@
 --   digest: the digest of the inputs; the same key with another digest is a conflict
 --   key_ttl: ms that the idempotency key is kept after the end; '-': as long as the run
 --   retention: ms that the run is kept after its end; empty: the default of its status
---   parent: id of the run that enqueues this one; empty: none
--- Uses: time, run, queue
+--   parent: id of the run that enqueues this one; empty: none. Of a joined child: "<parent> <life> <base> <index>"
+-- Uses: time, run, queue, children
 -- Moves: none -> queued, none -> delayed
--- Answers: created, found, conflict, mismatch, bad, unreadable, blocked
+-- Answers: created, found, conflict, mismatch, bad, unreadable, blocked, stale
 --   created: the run exists; this call or an earlier one created it
 --   found: the idempotency key names another run, with the same inputs
 --   mismatch: the stored birth mark of the namespace is another one
 --   bad: an argument can't be read
 --   unreadable: a key has another type
 --   blocked: the tree of the parent was cancelled
+--   stale: the parent does not wait for this child any more
 if birth ~= '' and redis.call('HGET', namespace_key(), 'birth') ~= birth then
   local answers = {}
   for i = 1, items do answers[i] = { 'mismatch', '' } end
@@ -71,8 +73,16 @@ local function with_options()
   -- Return the answer if the run is not to be created; nil otherwise.
   local function refuse(id, route, once, digest, parent)
     local answer = once ~= '' and find_by_key(id, once_of(route, once), digest) or nil
-    if not answer and parent ~= '' and is_blocked(parent) then answer = { 'blocked', parent } end
-    return answer
+    local named, life, base, index = string.match(parent, JOINED_PATTERN)
+    if not answer and parent ~= '' and is_blocked(named or parent) then answer = { 'blocked', named or parent } end
+    if answer or not named then return answer end
+    -- A child that has ended may be gone already. It is not created again. A parent that has let the step go gets no child.
+    if redis.pcall('HEXISTS', results_key(named), base .. ':' .. index) == 1 then return { 'created', id } end
+    local counters, status = read_fields(run_key(named), 'counters', 'status')
+    local spawned = read_join(named, base)
+    if not spawned or tonumber(index) >= spawned or not is_open(status) or string.match(counters or '', '^%d+') ~= life then
+      return { 'stale', named }
+    end
   end
 
   local function start_of(due)
@@ -91,6 +101,11 @@ local function with_options()
       redis.call('HSET', run_key(id), 'expires', int(clock + tonumber(expires)))
       redis.call('ZADD', deadlines_key(), int(clock + tonumber(expires)), 'expire:' .. id)
       ring(coordinator_bell_key())
+    end
+    local named = string.match(parent, JOINED_PATTERN)
+    if named then
+      redis.call('HSET', run_key(id), 'joined', parent, 'beside', 'j')
+      parent = named
     end
     if parent ~= '' then
       redis.pcall('SADD', children_key(parent), id)

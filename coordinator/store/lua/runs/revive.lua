@@ -2,8 +2,8 @@
 -- Protects: a revive that is sent twice or late revives once; if the run's idempotency key belongs to another run by now, the
 -- other run keeps it.
 -- Role: producer
--- Keys: bell, ckpt, coordinator_bell, delayed, ended, messages, namespace, once, ready, routes, run, signal_keys
--- Keys: signal_operations, signals, suspect, suspect_bell
+-- Keys: bell, ckpt, coordinator_bell, delayed, ended, joins, messages, namespace, once, ready, results, routes, run
+-- Keys: signal_keys, signal_operations, signals, suspect, suspect_bell
 -- ARGV: now, id, operation, life, from_start, digest
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
@@ -12,7 +12,7 @@
 --   from_start: 1 if the next attempt starts without the checkpoint
 --   digest: the digest of the inputs, for the idempotency key; empty: the stored one
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, endings
+-- Uses: time, run, queue, checkpoint, children, endings
 -- Moves: failed -> queued, dead -> queued, cancelled -> queued
 -- Answers: queued, changed, running, completed, conflict, unreadable, missing
 --   running: the run has not ended
@@ -55,9 +55,10 @@ else
   counters.struck, counters.failed = head.progress, head.progress
 end
 if run.beside then
-  redis.call('PERSIST', signals_key(id))
-  redis.call('PERSIST', signal_keys_key(id))
-  redis.call('PERSIST', signal_operations_key(id))
+  for _, key in ipairs({ signals_key(id), signal_keys_key(id), signal_operations_key(id), joins_key(id), results_key(id) }) do
+    redis.call('PERSIST', key)
+  end
+  if from_start == '1' or not head then redis.call('UNLINK', joins_key(id), results_key(id)) end
 end
 advance_epoch(counters, clock)
 counters.life = counters.life + 1

@@ -53,8 +53,6 @@ local function describe_owner(worker)
 end
 local function remember_owner(id, token) redis.call('HSET', run_key(id), 'prev', describe_owner(worker_of(token))) end
 
-local function netstring(text) return #text .. ':' .. text end
-
 -- Return the number of phases in a checkpoint: the number of its fields, without the fields that are not phases.
 local function count_phases(id)
   local others = 1 -- the head
@@ -120,15 +118,24 @@ local function expire_checkpoint(id, status, kept)
   redis.call('PEXPIRE', ckpt_key(id), int(kept))
 end
 
--- Let the keys beside an ended run end. Signals of a completed run are deleted, because no later attempt can receive them. Those of
--- any other ended run expire with the run, because a revived run may receive them. Operations stay for as long as a client may
--- repeat its send.
-local function expire_beside(id, status, kept)
+-- Let the keys beside an ended run end, and tell its parent. Signals and results of a completed run are deleted, because no later
+-- attempt needs them. Those of any other ended run expire with the run, because a revived run may need them. Operations stay for as
+-- long as a client may repeat its send. Children that have not ended are let go.
+local function expire_beside(id, beside, status, kept, now)
   local keeps = status ~= COMPLETED and kept > 0
-  if keeps then redis.call('PEXPIRE', signals_key(id), int(kept)) else redis.call('UNLINK', signals_key(id)) end
-  local ttl = int(keeps and kept or TOMBSTONE_MS)
-  redis.call('PEXPIRE', signal_keys_key(id), ttl)
-  redis.call('PEXPIRE', signal_operations_key(id), ttl)
+  local function expire(key) if keeps then redis.call('PEXPIRE', key, int(kept)) else redis.call('UNLINK', key) end end
+  if string.find(beside, 's', 1, true) then
+    expire(signals_key(id))
+    local ttl = int(keeps and kept or TOMBSTONE_MS)
+    redis.call('PEXPIRE', signal_keys_key(id), ttl)
+    redis.call('PEXPIRE', signal_operations_key(id), ttl)
+  end
+  if string.find(beside, 'r', 1, true) then
+    let_go_all(id)
+    expire(joins_key(id))
+    expire(results_key(id))
+  end
+  if now and string.find(beside, 'j', 1, true) then report_ending(id, status, now) end
 end
 
 -- End a run as completed, failed, cancelled or dead. The caller has removed its owner. Further fields and values of its hash are
@@ -141,7 +148,7 @@ local function end_run(id, run, status, now, ...)
   write('SREM', live_key(), id)
   if has_schema(run.route) then expire_checkpoint(id, status, kept) end
   if run.once then expire_once_key(id, run, kept) end
-  if run.beside then expire_beside(id, status, kept) end
+  if run.beside then expire_beside(id, run.beside, status, kept, now) end
   if kept <= 0 then
     -- The retention is 0: only a tombstone stays, for longer than any client repeats its call.
     redis.call('HDEL', key, 'result', 'error', 'note', 'prev', 'story', 'kill', 'killed', 'waited', SPEC_FIELDS)

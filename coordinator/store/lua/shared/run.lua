@@ -26,6 +26,8 @@ local function join_spec(id, ...)
   return table.concat(pieces)
 end
 
+local function netstring(text) return #text .. ':' .. text end
+
 -- Return the worker in a token. A token is "<epoch>-<number of the claim>-<worker>".
 local function worker_of(token) return string.match(token, '^%d+%-%d+%-(.+)$') end
 

@@ -1,16 +1,21 @@
 -- Runs that wait. The field `wait` of a waiting run is "<since> <condition>", and a condition is "<deadline> <part> <part> …". The
 -- deadline is in ms, or - for none. A part is s:<topic>:<received>: the run waits for a signal of the topic after those that it has
--- received. A condition holds if its deadline has passed or if one of its parts holds.
+-- received. Or it is c:<base>:<need>: the run waits until that many children of a step have ended. A condition holds if its deadline has passed or if one of its parts holds.
 
 -- Return the deadline of a condition (false: none) and its topics with the number of received signals; nil if it can't be read.
 local function read_condition(text)
   local deadline, parts = string.match(text, '^(%S+)(.*)$')
   if not deadline or (deadline ~= '-' and not natural(deadline)) then return nil end
-  local condition = { deadline = deadline ~= '-' and tonumber(deadline), topics = {} }
+  local condition = { deadline = deadline ~= '-' and tonumber(deadline), topics = {}, steps = {} }
   for part in string.gmatch(parts, '%S+') do
     local topic, received = string.match(part, '^s:([%w_.-]+):(%d+)$')
-    if not topic then return nil end
-    condition.topics[topic] = tonumber(received)
+    local base, need = string.match(part, '^c:([0-9a-z]+%-%d+):(%d+)$')
+    if not topic and not base then return nil end
+    if topic then
+      condition.topics[topic] = tonumber(received)
+    else
+      condition.steps[base], condition.joins = tonumber(need), true
+    end
   end
   return condition
 end
@@ -21,18 +26,27 @@ local function read_wait(run)
   return condition and read_condition(condition)
 end
 
--- Return why a condition holds: 'signal <topic>' or 'time'; nil if it does not hold.
+-- Return why a condition holds: 'signal <topic>', 'children' or 'time'; nil if it does not hold.
 local function find_reason(id, condition, clock)
   for topic, received in pairs(condition.topics) do
     local last, first = unpack(redis.pcall('HMGET', signals_key(id), 'last:' .. topic, 'first:' .. topic))
     -- A run that starts again from the beginning has received nothing. What was removed does not come again.
     if last and tonumber(last) >= math.max(received + 1, tonumber(first or 1)) then return 'signal ' .. topic end
   end
+  for base, need in pairs(condition.steps) do
+    local text = redis.pcall('HGET', joins_key(id), base)
+    local ended = string.match(type(text) == 'string' and text or '', '^%d+ (%d+)$')
+    -- Without an entry nothing would ever wake the run.
+    if not ended or tonumber(ended) >= need then return 'children' end
+  end
   if condition.deadline and clock >= condition.deadline then return 'time' end
 end
 
 -- A coordinator sleeps until the first waiting run is due, so an earlier deadline must wake it.
-local function add_to_waiting(id, deadline)
+local function add_to_waiting(id, condition, clock)
+  local deadline = condition.deadline
+  -- A run that waits for children is looked at now and then, in case that a child is lost without an ending.
+  if condition.joins then deadline = math.min(deadline or FAR_FUTURE, clock + CHILDREN_EXAMINED_MS) end
   local first, first_due = unpack(redis.call('ZRANGE', waiting_key(), 0, 0, 'WITHSCORES'))
   redis.call('ZADD', waiting_key(), int(deadline or FAR_FUTURE), id)
   if deadline and (not first or tonumber(first_due) > deadline) then ring(coordinator_bell_key()) end

@@ -1,8 +1,8 @@
 -- abandon: condemn a worker whose process is dead, as its supervisor reports, and take a batch of its runs.
 -- Protects: an abandoned worker never joins, claims or renews again, even if it had not joined yet.
 -- Role: worker
--- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, ended, inbox, live, messages, namespace, once, owned, ready
--- Keys: routes, run, signal_keys, signal_operations, signals, waiters, wake, worker, workers
+-- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, ended, inbox, joins, live, messages, namespace, once, owned
+-- Keys: parting, ready, results, routes, run, signal_keys, signal_operations, signals, waiters, waiting, wake, worker, workers
 -- ARGV: now, worker, batch, blame, jitter
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   worker: id of the worker
@@ -10,7 +10,7 @@
 --   blame: the only run that gets a strike, because it blocked the event loop of the process; nobody: none; empty: each run
 --   jitter: a number from 0 to 1, which spreads delays
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, endings, recover
+-- Uses: time, run, queue, checkpoint, children, endings, recover
 -- Moves: running -> queued, running -> delayed, running -> dead, running -> cancelled, running -> failed
 -- Unconfirmed: a run that is not taken is found again; the claim that follows waits for replicas
 -- Answers: ok

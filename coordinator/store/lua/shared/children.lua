@@ -1,0 +1,83 @@
+-- Joined children: runs for whose endings a step of their parent waits. They live in the partition of their parent, so that the
+-- ending of a child and the news of it are one script. A step is known by its base, the id of its first child. `joins` counts how
+-- many children a step has and how many of them have ended; `results` has their endings, in the order in which they ended.
+
+local DIGITS = '0123456789abcdefghjkmnpqrstvwxyz'
+
+-- Return the id of a child: the children of a step count up from its base.
+local function child_id(base, index)
+  local time, tail, partition = string.match(base, '^(..........)(..........)(%-%d+)$')
+  local number, digits = index, {}
+  for i = 1, 10 do
+    local digit = string.find(DIGITS, string.sub(tail, i, i), 1, true) - 1
+    number = number + digit * 32 ^ (10 - i)
+  end
+  for i = 10, 1, -1 do
+    local digit = number % 32
+    digits[i] = string.sub(DIGITS, digit + 1, digit + 1)
+    number = (number - digit) / 32
+  end
+  return time .. table.concat(digits) .. partition
+end
+
+-- Return how many children a step has and how many have ended; nil if the parent does not know the step, or has let it go.
+local function read_join(parent, base)
+  local text = redis.pcall('HGET', joins_key(parent), base)
+  local spawned, ended = string.match(type(text) == 'string' and text or '', '^(%d+) (%d+)$')
+  if spawned then return tonumber(spawned), tonumber(ended) end
+end
+
+-- Store how a child ended, once, if its parent is open and in the same life. If that is what the parent waits for, a coordinator
+-- wakes the parent: it finds the run due.
+local function record_result(parent, life, base, index, ending, now)
+  local owner = read_named(run_key(parent), 'status', 'counters', 'wait', 'token')
+  if not owner or not is_open(owner.status) or string.match(owner.counters or '', '^%d+') ~= life then return end
+  local spawned, ended = read_join(parent, base)
+  if not spawned then return end
+  local results, order = results_key(parent), int(ended + 1)
+  if redis.pcall('HSETNX', results, base .. ':' .. index, order .. ' ' .. ending) ~= 1 then return end
+  redis.call('HSET', results, base .. '#' .. order, index)
+  redis.call('HSET', joins_key(parent), base, int(spawned) .. ' ' .. order)
+  if owner.status == RUNNING and owner.token then return notify(worker_of(owner.token), 'signal ' .. parent) end
+  if owner.status ~= WAITING or not owner.wait then return end
+  local part = ' c:' .. base .. ':'
+  local from, to = string.find(owner.wait, part, 1, true)
+  if from and tonumber(order) >= tonumber(string.match(owner.wait, '^%d+', to + 1)) then
+    redis.call('ZADD', waiting_key(), 'XX', int(now), parent)
+    ring(coordinator_bell_key())
+  end
+end
+
+-- Tell the parent of a joined child how the child ended.
+local function report_ending(id, status, now)
+  local joined, result, error, reason = read_fields(run_key(id), 'joined', 'result', 'error', 'reason')
+  local parent, life, base, index = string.match(joined or '', JOINED_PATTERN)
+  if not parent then return end
+  local payload = status == COMPLETED and (result or '') or netstring(error or '') .. netstring(reason or '')
+  record_result(parent, life, base, index, status .. ' ' .. payload, now)
+end
+
+-- Let the children of a step go that have not ended: coordinators cancel them.
+local function let_go(parent, base)
+  local spawned, ended = read_join(parent, base)
+  if spawned and ended < spawned then
+    redis.call('ZADD', parting_key(), 'NX', 0, base .. ' ' .. int(spawned))
+    ring(coordinator_bell_key())
+  end
+end
+
+local function let_go_all(parent)
+  local bases = redis.pcall('HKEYS', joins_key(parent))
+  for i = 1, #bases do let_go(parent, bases[i]) end
+end
+
+-- Forget the results of a step.
+local function drop_results(parent, base)
+  local _, ended = read_join(parent, base)
+  for order = 1, ended or 0 do
+    local field = base .. '#' .. int(order)
+    local index = redis.call('HGET', results_key(parent), field)
+    redis.call('HDEL', results_key(parent), field, base .. ':' .. (index or ''))
+  end
+  redis.call('HDEL', joins_key(parent), base)
+end

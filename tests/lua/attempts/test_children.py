@@ -1,0 +1,252 @@
+"""join_children, collect and the endings of joined children: each ending counts once, wakes its parent, and no child is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from coordinator.model import limits
+from coordinator.model.run_id import child_id
+from coordinator.store.plans import clients as client_plans
+from coordinator.store.plans.workers import Claimed
+from tests.lua.store import LEASE, NOW, Store, delta
+
+BASE = "01hf7wz8001hf7wz800z-00"
+OTHER = "01hf7wz8001hf7wz9000-00"
+
+
+def spawn(store: Store, count: int = 3) -> tuple[Claimed, list[str]]:
+    """Return a parent whose step has enqueued children, and the ids of the children."""
+    parent = store.running()
+    assert store.join_children(parent, BASE, count) == ("ok", 0)
+    for index in range(count):
+        assert store.child(parent, BASE, index) == ("created", child_id(BASE, index))
+    return parent, [child_id(BASE, index) for index in range(count)]
+
+
+def claim_all(store: Store, worker: str = "w2") -> dict[str, Claimed]:
+    store.join(worker)
+    return {run.id: run for run in store.claim(worker, want=100)[1]}
+
+
+def test_children_count_up_from_the_base_over_the_last_digit() -> None:
+    assert [child_id(BASE, index)[17:] for index in (0, 1, 32)] == ["00z-00", "010-00", "01z-00"]
+
+
+def test_parent_wakes_when_all_children_have_ended_and_collects_in_their_order(store: Store) -> None:
+    parent, ids = spawn(store)
+    assert store.suspend(parent, children={BASE: 3}) == "waiting"
+    runs = claim_all(store)
+    for index in (2, 0):
+        store.complete(runs[ids[index]], b"r%d" % index)
+        assert store.due().moved == 0
+    store.complete(runs[ids[1]], b"r1")
+    assert store.due().moved == 1
+    parent = store.take()
+    assert parent.cause == "wake children"
+    by_index = store.collect(parent, BASE)
+    assert (by_index.spawned, by_index.ended) == (3, 3)
+    assert [(one.index, one.status, one.payload) for one in by_index.endings] == [
+        (0, "completed", b"r0"), (1, "completed", b"r1"), (2, "completed", b"r2"),
+    ]  # fmt: skip
+    assert [one.index for one in store.collect(parent, BASE, by="order", start=1).endings] == [2, 0, 1]
+    assert [one.index for one in store.collect(parent, BASE, by="order", start=3).endings] == [1]
+
+
+def test_suspend_after_the_last_ending_queues_the_parent_immediately(store: Store) -> None:
+    parent, ids = spawn(store, 1)
+    store.complete(claim_all(store)[ids[0]])
+    assert store.suspend(parent, children={BASE: 1}) == "ok"
+    assert store.run(parent.id)["cause"] == "wake children"
+
+
+def test_running_parent_is_told_through_the_inbox_of_its_worker(store: Store) -> None:
+    parent, ids = spawn(store, 1)
+    store.complete(claim_all(store)[ids[0]])
+    assert store.client.lrange(store.keys.inbox("w1"), 0, -1) == [f"signal {parent.id}".encode()]
+
+
+def _fail(store: Store, run: Claimed) -> None:
+    store.fail(run, b"error")
+
+
+def _cancel(store: Store, run: Claimed) -> None:
+    store.cancel(run.id)
+    store.release(run)
+
+
+def _force(store: Store, run: Claimed) -> None:
+    store.cancel(run.id, grace=1)
+    store.later(1000)
+    store.due()
+
+
+def _die(store: Store, run: Claimed) -> None:
+    for worker in ("d1", "d2", "d3"):
+        store.crash(run)
+        store.later(10_000)
+        store.due()
+        if store.status(run.id) == "dead":
+            return
+        run = store.take(worker, alone=True)
+    raise AssertionError("the run is not dead")
+
+
+@pytest.mark.parametrize(
+    ("end", "status"), [(_fail, "failed"), (_cancel, "cancelled"), (_force, "cancelled"), (_die, "dead")]
+)
+def test_every_other_ending_of_a_child_wakes_its_parent(
+    store: Store, end: Callable[[Store, Claimed], None], status: str
+) -> None:
+    parent, ids = spawn(store, 1)
+    store.suspend(parent, children={BASE: 1})
+    end(store, claim_all(store)[ids[0]])
+    store.due()
+    assert store.status(parent.id) == "queued"
+    store.join("w4")
+    again = store.claim("w4")[1][0]
+    assert [one.status for one in store.collect(again, BASE).endings] == [status]
+
+
+def test_expired_and_cancelled_children_wake_their_parent(store: Store) -> None:
+    parent, ids = spawn(store, 1)
+    store.suspend(parent, children={BASE: 1})
+    assert store.cancel(ids[0]) == ["cancelled"]
+    assert store.due().moved == 1
+
+
+def test_ending_counts_once_even_if_the_child_is_revived(store: Store) -> None:
+    parent, ids = spawn(store, 2)
+    store.fail(claim_all(store)[ids[0]])
+    store.revive(ids[0])
+    store.complete(claim_all(store, "w3")[ids[0]])
+    collected = store.collect(parent, BASE)
+    assert (collected.ended, [one.status for one in collected.endings]) == (1, ["failed"])
+
+
+def test_repeated_announcement_and_enqueue_change_nothing(store: Store) -> None:
+    parent, ids = spawn(store, 2)
+    store.complete(claim_all(store)[ids[0]])
+    with store.unchanged():
+        assert store.join_children(parent, BASE, 2) == ("ok", 1)
+        assert store.child(parent, BASE, 0) == ("created", ids[0])
+
+
+def test_ended_child_whose_record_is_gone_is_not_created_again(store: Store) -> None:
+    parent, ids = spawn(store, 1)
+    store.complete(claim_all(store)[ids[0]])
+    store.client.delete(store.keys.run(ids[0]))
+    assert store.child(parent, BASE, 0) == ("created", ids[0])
+    assert store.status(ids[0]) == "missing"
+
+
+def test_stale_parent_creates_nothing(store: Store) -> None:
+    parent, _ = spawn(store, 1)
+    with store.unchanged():
+        assert store.child(parent, OTHER, 0)[0] == "stale"
+        assert store.child(parent, BASE, 1)[0] == "stale"
+        assert store.child(parent, BASE, 0, life=2) == ("created", child_id(BASE, 0)), "it exists already"
+    store.crash(parent)
+    assert store.join_children(parent, OTHER, 1)[0] == "fenced"
+    other = store.take("w2", want=1)
+    store.complete(other)
+    with store.unchanged():
+        assert store.child(parent, BASE, 0)[0] in ("created", "stale")
+
+
+def test_parent_that_ends_lets_its_open_children_go(store: Store) -> None:
+    parent, ids = spawn(store, 3)
+    running = claim_all(store)
+    store.complete(running[ids[0]])
+    store.release(running[ids[1]])
+    store.fail(parent)
+    store.due()
+    assert [store.status(id) for id in ids] == ["completed", "cancelled", "running"]
+    assert "cancel" in store.run(ids[2]), "its worker is asked to stop it"
+    assert store.line(store.keys.parting()) == []
+
+
+def test_completed_parent_leaves_no_results(store: Store) -> None:
+    parent, ids = spawn(store, 1)
+    store.complete(claim_all(store)[ids[0]])
+    store.complete(parent)
+    assert store.client.exists(store.keys.results(parent.id), store.keys.joins(parent.id)) == 0
+
+
+def test_open_children_are_let_go_in_batches(store: Store) -> None:
+    parent, ids = spawn(store, 5)
+    store.complete(parent)
+    result = store.due(batch=2)
+    assert result.next_ms == 0
+    assert [store.status(id) for id in ids].count("cancelled") == 2
+    store.due(batch=2)
+    assert store.due(batch=2).next_ms is None
+    assert {store.status(id) for id in ids} == {"cancelled"}
+
+
+def test_new_step_lets_steps_go_that_are_not_kept(store: Store) -> None:
+    parent, ids = spawn(store, 1)
+    assert store.join_children(parent, OTHER, 1, keep=[BASE]) == ("ok", 0)
+    assert store.status(ids[0]) == "queued"
+    third = child_id(OTHER, 500)
+    assert store.join_children(parent, third, 1) == ("ok", 0)
+    store.due()
+    assert store.status(ids[0]) == "cancelled"
+    assert set(store.client.hkeys(store.keys.joins(parent.id))) == {third.encode()}
+
+
+def test_revived_parent_keeps_completed_results_and_gets_new_children_for_the_others(store: Store) -> None:
+    parent, ids = spawn(store, 3)
+    runs = claim_all(store)
+    store.complete(runs[ids[2]], b"kept")
+    store.fail(runs[ids[0]])
+    store.fail(parent, last=delta(1, state=b"s").wire())
+    store.due()
+    store.revive(parent.id)
+    again = store.take("w3", want=1)
+    assert store.join_children(again, OTHER, 3, old=BASE) == ("ok", 1)
+    collected = store.collect(again, OTHER, by="order", start=1)
+    assert [(one.index, one.payload) for one in collected.endings] == [(2, b"kept")]
+    assert store.child(again, OTHER, 0, life=2)[0] == "created"
+    assert store.collect(again, BASE).word == "missing"
+
+
+def test_retry_from_the_start_lets_all_children_go(store: Store) -> None:
+    parent, ids = spawn(store, 1)
+    store.retry(parent, from_start=True)
+    store.due()
+    assert store.status(ids[0]) == "cancelled"
+    assert store.client.exists(store.keys.joins(parent.id), store.keys.results(parent.id)) == 0
+
+
+def test_child_that_is_gone_without_an_ending_is_found_by_the_coordinator(store: Store) -> None:
+    parent, ids = spawn(store, 2)
+    store.suspend(parent, children={BASE: 2})
+    store.cancel(ids[0])
+    store.client.delete(store.keys.run(ids[1]))
+    store.later(limits.CHILDREN_EXAMINED_MS)
+    assert store.due().moved == 1
+    store.join("w2", lease=LEASE * 100)
+    again = next(run for run in store.claim("w2")[1] if run.id == parent.id)
+    assert [one.status for one in store.collect(again, BASE).endings] == ["cancelled", "dead"]
+
+
+def test_parent_whose_children_are_open_waits_on_after_a_look(store: Store) -> None:
+    parent, _ = spawn(store, 2)
+    store.suspend(parent, children={BASE: 2})
+    for _ in range(3):
+        store.later(limits.CHILDREN_EXAMINED_MS)
+        store.due()
+        assert store.status(parent.id) == "waiting"
+    assert store.score(store.keys.waiting(), parent.id) == store.now + limits.CHILDREN_EXAMINED_MS
+    assert store.now > NOW
+
+
+def test_discarded_parent_and_child(store: Store) -> None:
+    parent, ids = spawn(store, 1)
+    store.fail(claim_all(store)[ids[0]])
+    store.fail(parent)
+    store.do(client_plans.discard(store.keys, ids[0]))
+    store.do(client_plans.discard(store.keys, parent.id))
+    assert store.client.exists(store.keys.joins(parent.id), store.keys.results(parent.id)) == 0
