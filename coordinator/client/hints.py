@@ -78,9 +78,8 @@ class HintReader:
         seconds = BLOCK_MEMORY if self._address.scheme == "memory" else BLOCK
         try:
             if found := bell.wait(list(lists), seconds):
-                self._boxes.deliver(
-                    [found[1].decode()]
-                )  # this hint is delivered first, so that its caller does not wait for the others
+                # This hint is delivered first, so that its caller does not wait for the others.
+                self._boxes.deliver([found[1].decode()])
                 plan = client_plans.take_hints(lists[found[0]], self.client, HINTS_PER_TRIP)
                 self._boxes.deliver(drive(self._wire, plan, timeout=1.0))
         except CoordinatorError:

@@ -11,9 +11,8 @@ from typing import Final
 # ---- losses: when a run is set aside as dead
 
 STRIKES: Final = 3  # losses without progress after which a run is dead
-SUSPECT_STRIKES: Final = (
-    STRIKES - 1
-)  # with this number of strikes, the next one is the last: the run must be alone in a process
+# With this number of strikes, the next one is the last: the run must be alone in a process.
+SUSPECT_STRIKES: Final = STRIKES - 1
 BACKSTOP: Final = 100  # losses without progress after which a run is dead, even if other runs were to blame for them
 
 # ---- order: score = time of enqueueing in ms - priority * PRIORITY_STEP
@@ -26,9 +25,8 @@ FAR_FUTURE: Final = 2**53 - 1  # the largest whole number that a Lua number and 
 DAY_MS: Final = 86_400_000
 WEEK_MS: Final = 7 * DAY_MS
 RETENTION_MS: Final = {"completed": DAY_MS, "failed": WEEK_MS, "cancelled": WEEK_MS, "dead": WEEK_MS}
-TOMBSTONE_MS: Final = (
-    60_000  # a client or worker may repeat its last call for this time, so the server remembers the run or worker
-)
+# A client or worker may repeat its last call for this time, so the server remembers the run or worker.
+TOMBSTONE_MS: Final = 60_000
 MARK_MS: Final = 60_000  # the mark at the end of a trip that waits for replicas
 CHILDREN_MS: Final = 2 * WEEK_MS  # the set of a run's children, renewed by each child
 CHILDREN_LOOK_MS: Final = 300_000  # how often a coordinator looks at the children of a run while some of them are open

@@ -22,9 +22,8 @@ from coordinator.encoding.codec import decode, encode
 from coordinator.errors import BadOption, Unreadable
 from coordinator.model.run_id import id_from
 
-LATE_MS = (
-    60_000  # a fire time that is older counts as missed; coordinators are replaced and servers restart within this time
-)
+# A fire time that is older counts as missed; coordinators are replaced and servers restart within this time.
+LATE_MS = 60_000
 MOST_MISSED = 100  # how many missed fire times are caught up at most; the newest ones count
 FIRE_TIMES_PER_STEP = 100  # fire times of one schedule that one call handles
 SHORTEST, LONGEST = 1.0, 366 * 86_400.0
@@ -282,9 +281,8 @@ class Firing:
 def firings(name: str, rules: Rules, state: ScheduleState, now: int) -> list[Firing]:
     """Return the steps that a schedule takes now."""
     expected = state.expected
-    first = (
-        rules.after(state.after) if expected is None else expected
-    )  # a fire time that another coordinator computed counts as it is
+    # A fire time that another coordinator computed counts as it is.
+    first = rules.after(state.after) if expected is None else expected
     since = first if expected is None else rules.resume_after(expected, state.offset)
     horizon = now - LATE_MS - round(rules.jitter * 1000)
     times = rules.times(max(since, horizon - 1) if first < horizon else since)

@@ -7,9 +7,8 @@ from typing import Literal
 from coordinator.model.deadline import Deadline, Extend, Kill, Spent, Verdict
 
 CHECK_SECONDS = 5.0  # the critic checks at least this often, so that it does not miss a lease in doubt
-ASK_AGAIN_SECONDS = (
-    30.0  # an escalator without a verdict is asked again after this time, or the soft time if that is shorter
-)
+# An escalator without a verdict is asked again after this time, or the soft time if that is shorter.
+ASK_AGAIN_SECONDS = 30.0
 
 
 class DeadlineTracker:

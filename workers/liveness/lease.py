@@ -29,9 +29,8 @@ class Lease:
         self.keys, self.length, self._clock = keys, length, clock
         self.worker = new_worker_id()
         self.number = 0  # the number of the last claim that was sent
-        self.floor = (
-            0  # claims up to this number were answered or given up; the server refuses them if they arrive late
-        )
+        # Claims up to this number were answered or given up; the server refuses them if they arrive late.
+        self.floor = 0
         self.gone = False
         self._beat_at = clock.monotonic()
         self._doubted = False

@@ -19,9 +19,8 @@ class Shutdown:
         self._requested = asyncio.Event()
         self._without_grace = asyncio.Event()
         self.error: BaseException | None = None  # the reason, if the worker shuts down because of an error
-        self.deadline: float | None = (
-            None  # the time until which a draining worker waits for the server; None before the drain
-        )
+        # The time until which a draining worker waits for the server; None before the drain.
+        self.deadline: float | None = None
 
     def is_requested(self) -> bool:
         """Return True if the worker has been asked to shut down."""

@@ -168,9 +168,8 @@ async def _work(
         StraySignals(worker).install(loop)
     else:
         loop.add_signal_handler(signal.SIGTERM, worker.drain)
-    loop.add_signal_handler(
-        signal.SIGINT, lambda: None
-    )  # Ctrl-C in a terminal reaches this process too, but the supervisor decides what to do
+    # Ctrl-C in a terminal reaches this process too, but the supervisor decides what to do.
+    loop.add_signal_handler(signal.SIGINT, lambda: None)
     supervisor.follow_commands(worker)
 
     async def report_ready() -> None:

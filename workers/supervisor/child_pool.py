@@ -211,9 +211,8 @@ class ChildPool:
         finally:
             del self.children[number]
             child.close()
-        is_last = (
-            self.stopping.is_set()
-        )  # otherwise the process is replaced, and its exit code does not count for the supervisor's
+        # Otherwise the process is replaced, and its exit code does not count for the supervisor's.
+        is_last = self.stopping.is_set()
         await self._abandon_runs(child)
         if is_last:
             self.exit_codes.append(child.exit_code)

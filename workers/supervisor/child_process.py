@@ -45,7 +45,7 @@ class ChildProcess:
     rejects_a_kind: asyncio.Event = field(default_factory=asyncio.Event)
     stuck_runs: set[str] = field(
         default_factory=set
-    )  # runs that the process no longer performs, but whose handlers do not stop
+    )  # runs whose handlers do not stop, although the process ended them
     extra: bool = False  # the process was started for one suspect run and has no child slot
     held_runs: int = 0  # the number of runs that were taken from the process after its end
     summary: str = ""  # the new statuses of those runs, in words, for the log

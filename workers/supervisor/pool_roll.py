@@ -14,9 +14,8 @@ from workers.supervisor.child_pool import ChildPool
 from workers.supervisor.child_process import ChildProcess
 
 START_TIMEOUT = 120.0  # seconds until the first claim of a new process must be answered
-OBSERVED_SECONDS = (
-    0.5  # a new process is observed for this long after it took over: a kind that it rejects shows by then
-)
+# A new process is observed for this long after it took over: a kind that it rejects shows by then.
+OBSERVED_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
