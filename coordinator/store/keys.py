@@ -6,11 +6,15 @@ the keys of the Lua scripts from these methods, so that each name is written in 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator.model.durability import replicas_of
 from coordinator.model.names import name
 from coordinator.model.run_id import partition_of
+
+# The type of a key in the docstrings of Keys -> its name on the server.
+TYPES = {"hash": "hash", "set": "set", "sorted set": "zset", "list": "list", "string": "string"}
 
 
 class Tag(str):
@@ -30,213 +34,342 @@ class Tag(str):
 
 
 class Keys:
-    """The keys of one partition. Each docstring says the type, the content, the script that creates the key, and when it ends."""
+    """The keys of one partition. Each docstring has the type of the key, the scripts that write it, and when it ends."""
 
     def __init__(self, namespace: str, partition: int, durability: str = "local") -> None:
         self.partition = partition
         self.at = Tag(f"{{{name(namespace, 'namespace')}:{partition}}}", replicas_of(durability))
 
     def namespace(self) -> str:
-        """hash: format, partitions, durability, birth, clock; by create_namespace. Never ends. Partition 0 is authoritative."""
+        """Return the key of a hash with the facts of the namespace: format, partitions, durability, birth and clock.
+
+        Script create_namespace creates the key, and it is never deleted. The copy in partition 0 is authoritative.
+        """
         return f"{self.at}:namespace"
 
     def run(self, id: str) -> str:
-        """hash: see RUN in formats.py; by enqueue or fire. Expires after the end of the run."""
+        """Return the key of a hash with the fields of a run (see RUN in formats.py).
+
+        Scripts enqueue and fire create the key. It expires after the end of the run.
+        """
         return f"{self.at}:run:{id}"
 
     def ckpt(self, id: str) -> str:
-        """hash: head, state, phase:…, unfinished; by checkpoint. Deleted when the run completes, otherwise expires with it."""
+        """Return the key of a hash with a checkpoint: head, state, phase:… and unfinished.
+
+        Script checkpoint creates the key. It is deleted when the run completes, and otherwise expires with the run.
+        """
         return f"{self.at}:ckpt:{id}"
 
     def messages(self, id: str, generation: str) -> str:
-        """hash: index of a chunk's first message -> chunk; by checkpoint. Deleted with the checkpoint or a new generation."""
+        """Return the key of a hash with the chunks of messages by the index of their first message.
+
+        Script checkpoint creates the key. It is deleted with the checkpoint, or when the transcript gets a new generation.
+        """
         return f"{self.at}:messages:{id}:{generation}"
 
     def live(self) -> str:
-        """set: runs that have started and not ended; by claim. A run is removed when it ends."""
+        """Return the key of a set with the runs that have started and not ended.
+
+        Script claim adds a run, and the script that ends the run removes it.
+        """
         return f"{self.at}:live"
 
     def owned(self, worker: str) -> str:
-        """set: runs that a worker owns; by claim. A run is removed when its attempt ends."""
+        """Return the key of a set with the runs that a worker owns.
+
+        Script claim adds a run, and the script that ends its attempt removes it.
+        """
         return f"{self.at}:owned:{worker}"
 
     def workers(self) -> str:
-        """zset: worker -> deadline of its lease (ms); by join, renewed by heartbeat. Removed by leave, recover or abandon."""
+        """Return the key of a sorted set with the deadline of each worker's lease, in ms.
+
+        Script join adds a worker, and heartbeat renews its deadline. Scripts leave, recover and abandon remove the worker.
+        """
         return f"{self.at}:workers"
 
     def worker(self, worker: str) -> str:
-        """hash: see WORKER in formats.py; by join. Expires 60 s after the worker is gone."""
+        """Return the key of a hash with the fields of a worker (see WORKER in formats.py).
+
+        Script join creates the key. It expires 60 s after the worker is gone.
+        """
         return f"{self.at}:worker:{worker}"
 
     def ready(self, route: str) -> str:
-        """zset: queued runs by score; by enqueue, fire, due, release, recover, revive. A run is removed when it is claimed."""
+        """Return the key of a sorted set with the queued runs of a route, by score.
+
+        Scripts enqueue, fire, due, release, recover and revive add a run, and claim removes it.
+        """
         return f"{self.at}:ready:{route}"
 
     def suspect(self, route: str) -> str:
-        """zset: queued runs whose next strike would be the last; otherwise like ready."""
+        """Return the key of a sorted set with the queued runs of a route whose next strike would be their last, by score.
+
+        The scripts that requeue such a run add it, and claim removes it.
+        """
         return f"{self.at}:suspect:{route}"
 
     def routes(self) -> str:
-        """set: routes in which runs may wait; by each script that queues a run. Removed by ring when no run waits there."""
+        """Return the key of a set with the routes in which runs may wait.
+
+        Each script that queues a run adds its route. Script ring removes a route in which no run waits.
+        """
         return f"{self.at}:routes"
 
     def delayed(self) -> str:
-        """zset: run -> when it is due (ms); by enqueue, retry, release, reject, recover. Removed by due."""
+        """Return the key of a sorted set with the delayed runs by the time at which they are due, in ms.
+
+        Scripts enqueue, retry, release, reject and recover add a run, and due removes it.
+        """
         return f"{self.at}:delayed"
 
     def waiting(self) -> str:
-        """zset: waiting run -> when it is woken (ms), or FAR_FUTURE; by suspend. Removed when the run is woken or ends."""
+        """Return the key of a sorted set with the waiting runs by the time at which they are woken, in ms; FAR_FUTURE for never.
+
+        Script suspend adds a run. A run is removed when it is woken or ends.
+        """
         return f"{self.at}:waiting"
 
     def signals(self, id: str) -> str:
-        """hash: see SIGNALS in formats.py; by send. Deleted when the run completes, otherwise expires with it."""
+        """Return the key of a hash with the signals of a run: see SIGNALS in formats.py.
+
+        Script send creates the key. It is deleted when the run completes, otherwise it expires with the run.
+        """
         return f"{self.at}:signals:{id}"
 
     def signal_keys(self, id: str) -> str:
-        """zset: idempotency key of a signal -> order of its sending; by send. Limited in number, ends like signal-operations."""
+        """Return the key of a sorted set with the idempotency keys of a run's signals by the order of their sending.
+
+        Script send adds an entry, and removes the oldest ones. The key expires like signal-operations.
+        """
         return f"{self.at}:signal-keys:{id}"
 
     def signal_operations(self, id: str) -> str:
-        """zset: operation id of a send -> when it was sent (ms); by send. Trimmed by send.
+        """Return the key of a sorted set with the operation ids of sends by the time at which they were sent, in ms.
 
-        Expires one minute after a completion, otherwise with the run.
+        Script send adds an entry, and removes old ones. The key expires one minute after a completion, otherwise with the run.
         """
         return f"{self.at}:signal-operations:{id}"
 
     def joins(self, id: str) -> str:
-        """hash: base of a step -> "<spawned> <ended>": its joined children; by join_children. Ends like results."""
+        """Return the key of a hash with the number of joined children of each step of a run, as "<spawned> <ended>" by base.
+
+        Script join_children creates the key. It ends like results.
+        """
         return f"{self.at}:joins:{id}"
 
     def results(self, id: str) -> str:
-        """hash: see RESULTS in formats.py; by each ending of a joined child.
+        """Return the key of a hash with the endings of a run's joined children: see RESULTS in formats.py.
 
-        Deleted when the parent completes or lets the step go, otherwise expires with the parent.
+        Each ending of a joined child adds to it. It is deleted when the parent completes, otherwise it expires with the parent.
         """
         return f"{self.at}:results:{id}"
 
     def parting(self) -> str:
-        """zset: "<base> <spawned>" -> index of the first child that was not cancelled yet; by each ending of a parent.
+        """Return the key of a sorted set with "<base> <spawned>" of steps that were let go, by the next child to cancel.
 
-        An entry is removed by due, when the children that the parent has let go are cancelled.
+        Each ending of a parent adds an entry, and due removes it when the children are cancelled.
         """
         return f"{self.at}:parting"
 
     def deadlines(self) -> str:
-        """zset: expire:<id> or cancel:<id> -> ms; by enqueue and cancel. Removed by due."""
+        """Return the key of a sorted set with expire:<id> and cancel:<id> by the time at which the deadline passes, in ms.
+
+        Scripts enqueue and cancel add an entry, and due removes it.
+        """
         return f"{self.at}:deadlines"
 
     def aside(self) -> str:
-        """zset: entries that could not be read -> time (ms); by claim, due and recover. Limited in number, trimmed after a week."""
+        """Return the key of a sorted set with entries that could not be read, by the time at which they were set aside, in ms.
+
+        Scripts claim, due and recover add an entry. Script trim limits their number, and removes them after a week.
+        """
         return f"{self.at}:aside"
 
     def set_aside(self, name: str) -> str:
-        """hash: or another type: a key that had a wrong type or could not be read; moved here by doctor. Expires after one week."""
+        """Return the key of a hash (or key of another type) that had a wrong type or could not be read.
+
+        The scripts of the doctor move the damaged key here. It expires after one week.
+        """
         return f"{self.at}:set-aside:{name}"
 
     def ended(self, status: str) -> str:
-        """zset: ended run -> when its retention is over (ms), for listing; by each ending. Trimmed by trim."""
+        """Return the key of a sorted set with the ended runs of a status by the time at which their retention is over, in ms.
+
+        The script that ends a run adds it, and trim removes it. Lists of runs read this key.
+        """
         return f"{self.at}:ended:{status}"
 
     def children(self, id: str) -> str:
-        """set: runs of this partition with this parent; by enqueue. A run is removed by trim_children when it is gone.
+        """Return the key of a set with the runs of this partition that have this parent.
 
-        Expires after two weeks, renewed by each child and by trim_children.
+        Script enqueue adds a run, and trim_children removes it when it is gone. The key expires after two weeks; each new child and
+        trim_children renew it.
         """
         return f"{self.at}:children:{id}"
 
     def parents(self) -> str:
-        """zset: run with children in this partition -> when trim_children looks at them next (ms); by enqueue. Removed there."""
+        """Return the key of a sorted set with the runs that have children, by the time of the next look at the children, in ms.
+
+        Script enqueue adds a run, and trim_children removes it.
+        """
         return f"{self.at}:parents"
 
     def felled(self, id: str) -> str:
-        """string: life of a run whose new children are refused, with '-' in front if it was revived from it; by block_children.
+        """Return the key of a string with the life of a run whose new children are refused, with '-' in front after a revive.
 
-        Expires after the retention of the run, but not before five minutes and not after one day.
+        Script block_children creates the key. It expires after the retention of the run, but not before five minutes and not after
+        one day.
         """
         return f"{self.at}:felled:{id}"
 
     def bell(self, route: str) -> str:
-        """list: one token while runs wait in ready; workers block on it. Expires after one minute."""
+        """Return the key of a list with one token while runs wait in `ready`. Workers block on it.
+
+        The scripts that queue a run push the token. The key expires after one minute.
+        """
         return f"{self.at}:bell:{route}"
 
     def suspect_bell(self, route: str) -> str:
-        """list: one token while runs wait in suspect; workers block on it. Expires after one minute."""
+        """Return the key of a list with one token while runs wait in `suspect`. Workers block on it.
+
+        The scripts that queue a suspect push the token. The key expires after one minute.
+        """
         return f"{self.at}:bell:suspect:{route}"
 
     def coordinator_bell(self) -> str:
-        """list: one token if something is due earlier than the coordinators expect; they block on it. Expires after one minute."""
+        """Return the key of a list with one token if work is due earlier than expected. Coordinators block on it.
+
+        The scripts that add an earlier entry push the token. The key expires after one minute.
+        """
         return f"{self.at}:bell:coordinator"
 
     def inbox(self, worker: str) -> str:
-        """list: hints for a worker or supervisor (cancel, drain, roll); the facts are in hashes. Expires after one minute."""
+        """Return the key of a list with hints for a worker or a supervisor: cancel, drain or roll.
+
+        The scripts that store such a request push the hint; the request itself is in a hash. The key expires after one minute.
+        """
         return f"{self.at}:inbox:{worker}"
 
     def waiters(self, id: str) -> str:
-        """set: clients that wait for the end of a run; by wait. Expires after 20 s, renewed by each wait."""
+        """Return the key of a set with the clients that wait for the end of a run.
+
+        Script wait adds a client. The key expires after 20 s, and each call of wait renews it.
+        """
         return f"{self.at}:waiters:{id}"
 
     def wake(self, client: str) -> str:
-        """list: ended runs for which a client waits; by each ending. Limited, expires after one minute."""
+        """Return the key of a list with the ended runs for which a client waits.
+
+        The script that ends a run pushes its id. The length is limited, and the key expires after one minute.
+        """
         return f"{self.at}:wake:{client}"
 
     def once(self, kind: str, key: str) -> str:
-        """string: run id and digest of the inputs for an idempotency key; by enqueue. Expires after the end of the run."""
+        """Return the key of a string with the run id and the digest of the inputs for an idempotency key.
+
+        Script enqueue creates the key. It expires after the end of the run.
+        """
         return f"{self.at}:once:{kind}:{key}"
 
     def paused(self) -> str:
-        """set: queue:<name> or kind:<name>; by pause. Removed by unpause."""
+        """Return the key of a set with queue:<name> and kind:<name> of the paused queues and kinds.
+
+        Script pause adds an entry, and unpause removes it.
+        """
         return f"{self.at}:paused"
 
     def lock(self, lock: str) -> str:
-        """string: the token of the holder; by lock. Expires, renewed by its holder."""
+        """Return the key of a string with the token of the holder of a lock.
+
+        Script lock creates the key. It expires unless its holder renews it.
+        """
         return f"{self.at}:lock:{lock}"
 
     def watch(self) -> str:
-        """hash: at (when leases were last judged), hold_until, clamped (when deadlines were last clamped); by judge. Never ends."""
+        """Return the key of a hash with the last judgement of leases: at, hold_until and clamped.
+
+        The three values are the times of the judgement, of the end of a pause of recovery, and of the last clamping of deadlines.
+        Script judge creates the key, and it is never deleted.
+        """
         return f"{self.at}:watch"
 
     def schedule(self, name: str) -> str:
-        """hash: see SCHEDULE in formats.py; by schedule. Deleted ten minutes after unschedule."""
+        """Return the key of a hash with the fields of a schedule (see SCHEDULE in formats.py).
+
+        Script schedule creates the key. It is deleted ten minutes after unschedule.
+        """
         return f"{self.at}:schedule:{name}"
 
     def schedules(self) -> str:
-        """zset: schedule -> when a coordinator looks at it next (ms); by schedule. Removed with the schedule."""
+        """Return the key of a sorted set with the schedules by the time at which a coordinator checks them next, in ms.
+
+        Script schedule adds a schedule. The entry is removed with the schedule.
+        """
         return f"{self.at}:schedules"
 
     def mark(self) -> str:
-        """string: empty; by confirm, at the end of each trip that waits for replicas. Expires after one minute."""
+        """Return the key of a string that is empty. Script confirm writes it at the end of each trip that waits for replicas.
+
+        The key expires after one minute.
+        """
         return f"{self.at}:mark"
 
     def coordinators(self) -> str:
-        """zset: coordinator -> when it was last seen (ms); by judge, trimmed after one minute."""
+        """Return the key of a sorted set with the coordinators by the time at which they were last seen, in ms.
+
+        Script judge adds a coordinator, and removes those that were not seen for one minute.
+        """
         return f"{self.at}:coordinators"
 
     def supervisors(self, fleet: str) -> str:
-        """zset: supervisor of a fleet -> when it was last seen (ms); by supervise, in partition 0. Expires after one minute."""
+        """Return the key of a sorted set with the supervisors of a fleet by the time at which they were last seen, in ms.
+
+        Script supervise adds a supervisor, in partition 0. The key expires after one minute.
+        """
         return f"{self.at}:supervisors:{fleet}"
 
     def roll(self, fleet: str) -> str:
-        """hash: roll, by, asked, at_once, part:<supervisor>; by roll, in partition 0. Expires one hour after its last progress."""
+        """Return the key of a hash with the last roll of a fleet: roll, by, asked, at_once and part:<supervisor>.
+
+        Script roll creates the key, in partition 0. It expires one hour after the last progress of the roll.
+        """
         return f"{self.at}:roll:{fleet}"
 
     def record(self, id: str) -> str:
-        """hash: head, meta, state, phase:…, owner, past, claim; by record_save. Expires, renewed by each save."""
+        """Return the key of a hash with a stand-alone checkpoint: head, meta, state, phase:…, owner, past and claim.
+
+        Script record_save creates the key. It expires unless a save renews it.
+        """
         return f"{self.at}:record:{id}"
 
     def record_messages(self, id: str, generation: str) -> str:
-        """hash: index of a chunk's first message -> chunk; by record_save. Deleted with the record or a new generation."""
+        """Return the key of a hash with the chunks of messages of a record by the index of their first message.
+
+        Script record_save creates the key. It is deleted with the record, or when the transcript gets a new generation.
+        """
         return f"{self.at}:record-messages:{id}:{generation}"
 
     def records(self) -> str:
-        """zset: run with a record -> when the record expires (ms); by record_save, trimmed there. Expires with its last record."""
+        """Return the key of a sorted set with the runs that have a record, by the time at which the record expires, in ms.
+
+        Script record_save adds a run, and removes expired ones. The key expires with its last record.
+        """
         return f"{self.at}:records"
 
     def record_owners(self) -> str:
-        """zset: owner of records -> deadline of its lease (ms); by record_keep, trimmed there.
+        """Return the key of a sorted set with the owners of records by the deadline of their lease, in ms.
 
-        Expires after five minutes, or after the longest lease.
+        Script record_keep adds an owner, and removes expired ones. The key expires after five minutes, or after the longest lease.
         """
         return f"{self.at}:record-owners"
+
+
+def type_of_key(method: Callable[..., str]) -> str:
+    """Return the type of the key that a method of Keys builds, as the server names it, from the method's docstring."""
+    words = (method.__doc__ or "").removeprefix("Return the key of a ")
+    return next(name for start, name in TYPES.items() if words.startswith(start))
 
 
 @dataclass(frozen=True, slots=True)

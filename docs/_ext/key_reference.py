@@ -10,7 +10,7 @@ from docutils import nodes
 from docutils.parsers.rst import Directive
 from docutils.statemachine import StringList
 
-from coordinator.store.keys import Keys
+from coordinator.store.keys import Keys, type_of_key
 
 
 def rows() -> list[tuple[str, str, str]]:
@@ -24,10 +24,8 @@ def rows() -> list[tuple[str, str, str]]:
             "NAMESPACE:0", "namespace:partition"
         )
         text = " ".join((inspect.getdoc(method) or "").split())
-        kind, _, rest = text.partition(":")
-        if not re.fullmatch(r"\w+", kind):
-            kind, rest = "", text
-        found.append((key, kind, rest.strip()))
+        content = re.sub(r"^Return the key of a (sorted set|\w+) (with )?", "", text)
+        found.append((key, type_of_key(method), content[:1].upper() + content[1:]))
     return found
 
 

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from coordinator.store import scripts
-from coordinator.store.keys import Keys
+from coordinator.store.keys import Keys, type_of_key
 from coordinator.store.replies import require_all, text, word
 from coordinator.store.script import Call, Request, read
 
@@ -23,14 +23,14 @@ Faults = list[tuple[str, str]]  # word, detail
 
 @cache
 def key_types() -> dict[str, str]:
-    """Return the type that each key must have, by its name or the first part of its name, from the docstrings of keys.py."""
+    """Return the type that each key must have, by its name or the first part of its name."""
     keys, found = Keys("-", 0), {}
     for method, function in inspect.getmembers(Keys, inspect.isfunction):
         if method.startswith("_") or method == "set_aside":
             continue
         arguments = len(inspect.signature(function).parameters) - 1
         name: str = function(keys, *[""] * arguments).removeprefix(f"{keys.at}:")
-        found[name.split(":")[0] if arguments else name] = (function.__doc__ or "").split(":")[0]
+        found[name.split(":")[0] if arguments else name] = type_of_key(function)
     return found
 
 

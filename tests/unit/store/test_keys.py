@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.errors import BadCall, BadName
 from coordinator.store.generated_lua import lua_keys
-from coordinator.store.keys import Keys, Namespace
+from coordinator.store.keys import Keys, Namespace, type_of_key
 
 METHODS = {name: method for name, method in inspect.getmembers(Keys, inspect.isfunction) if not name.startswith("_")}
 
@@ -47,7 +47,8 @@ def test_lua_has_a_function_for_each_key_method_and_no_other() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_key_documents_its_type_and_content(name: str) -> None:
-    assert re.match(r"(hash|set|zset|list|string): .+", METHODS[name].__doc__ or "")
+    assert re.match(r"Return the key of a (hash|set|sorted set|list|string) \S+", METHODS[name].__doc__ or "")
+    assert type_of_key(METHODS[name]) in {"hash", "set", "zset", "list", "string"}
 
 
 def test_keys_of_a_partition_share_one_hash_tag_and_are_distinct() -> None:
