@@ -1,4 +1,4 @@
-"""Clocks. This is the only module that reads the machine's time; everything else is given a clock."""
+"""Clocks. Only this module reads the machine's time. All other code gets a clock as an argument."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells the time and sleeps. Tests replace it."""
+    """A clock, which tells the time and sleeps. Tests use a clock of their own."""
 
     def now(self) -> float:
         """Return the Unix time in seconds."""

@@ -1,4 +1,4 @@
-"""The settings of a client, a worker or a coordinator: validated when they are built."""
+"""The settings of a client, a worker or a coordinator. They are validated when they are built."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Settings:
     def __post_init__(self) -> None:
         address(self.url)
         name(self.namespace, "namespace")
-        # The server remembers a run without retention for 60 s. A call that is repeated later would not be recognised.
+        # The server remembers a run without retention for 60 s. It would not recognise a call that is repeated later.
         if not 0 < self.timeout <= 50:
             raise BadOption(f"timeout {self.timeout!r} is not valid: use more than 0 and at most 50 seconds")
         codecs_from_environment()  # it applies to the process; a wrong value is refused before anything is written
@@ -93,8 +93,8 @@ def local_settings(
     namespace: str | None = None,
     timeout: float = 30.0,
 ) -> Settings:
-    """Return the settings for one person's terminal: by default a server of this folder's own.
+    """Return the settings for `workers dev`: by default an embedded server in the current folder.
 
-    REDIS_URL does not count here: many programs read it, and it may name a server that other people use.
+    REDIS_URL is ignored here, because many programs use it, and it may name a server that other people use.
     """
     return settings(url or read_environment().url or LOCAL_URL, namespace, timeout)

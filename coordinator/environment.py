@@ -27,7 +27,7 @@ class Environment:
 
 
 def read_environment() -> Environment:
-    """Read the variables of this process."""
+    """Return the values of the environment variables of this process."""
     return Environment(
         url=os.environ.get("RUNS_URL", ""),
         redis_url=os.environ.get("REDIS_URL", ""),

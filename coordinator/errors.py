@@ -112,7 +112,7 @@ class Unconfirmed(CoordinatorError):
 
     Attributes:
         ids: The ids of the runs that the call would create.
-        acknowledged: Those of the ids that the server has confirmed.
+        acknowledged: The part of `ids` that the server has confirmed.
     """
 
     def __init__(self, message: str, ids: Sequence[str] = (), acknowledged: Sequence[str] = ()) -> None:
@@ -150,7 +150,7 @@ class RunDead(RunFailed):
     """
 
     def __str__(self) -> str:
-        """Return the run and why it is dead in one sentence."""
+        """Return one sentence with the id of the run and the reason why it is dead."""
         return f"run {self.run} is dead: {self.message}" if self.run else self.message
 
 

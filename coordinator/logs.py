@@ -20,7 +20,8 @@ from coordinator.printable import clean, json_text
 about: ContextVar[Mapping[str, object]] = ContextVar("about", default=MappingProxyType({}))
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "about", "taskName"}
-TRACEBACK_CHARACTERS = 20_000  # from its end: the message of an error may have any length
+# Only the end of a traceback is written, because the message of an error may have any length.
+TRACEBACK_CHARACTERS = 20_000
 _COLOURS = {"DEBUG": "\x1b[2m", "INFO": "\x1b[32m", "WARNING": "\x1b[33m", "ERROR": "\x1b[31m"}
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
@@ -49,19 +50,19 @@ def install(handler: logging.Handler, level: int) -> None:
 
 
 def _attach_context(record: logging.LogRecord) -> bool:
-    """Store the context's fields in the record. Later, in another thread, they could not be read."""
+    """Store the fields of the context in the record, because another thread could not read them later. Return True."""
     record.about = about.get()
     return True
 
 
 def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
-    """Yield the fields of a record: those of its context, overridden by its own extra fields."""
+    """Yield the fields of a record: the fields of its context and its own extra fields, which win."""
     own = {name: value for name, value in vars(record).items() if name not in _STANDARD}
     yield from {**getattr(record, "about", {}), **own}.items()
 
 
 class Lines(logging.Formatter):
-    """Formats records as text lines for people."""
+    """A formatter that writes records as text lines for people."""
 
     def __init__(self, *, colour: bool = False) -> None:
         super().__init__()
@@ -85,7 +86,7 @@ class Lines(logging.Formatter):
 
 
 def _is_in_message(value: object, message: str) -> bool:
-    """Return whether the message has the value already, as with an id; then it is not repeated as a field."""
+    """Return True if the message contains the value of a field already, so that the line need not repeat the field."""
     return len(str(value)) >= 8 and str(value) in message
 
 
@@ -95,7 +96,7 @@ def _format_field(value: object) -> str:
 
 
 class JsonLines(logging.Formatter):
-    """Formats each record as a JSON object on one line."""
+    """A formatter that writes each record as a JSON object on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the JSON object."""

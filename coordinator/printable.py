@@ -1,7 +1,7 @@
 """Make text safe to print: characters that could rewrite a terminal or forge a log line become escapes.
 
-These are control characters (also those of the C1 range, such as U+009B), and characters that change the direction of text (such as
-U+202E). Texts that users, handlers and foreign servers control are printed through this module only.
+Such characters are control characters (including the C1 range, such as U+009B), and characters that change the direction of text
+(such as U+202E). Texts that users, handlers and foreign servers control are printed through this module only.
 """
 
 from __future__ import annotations

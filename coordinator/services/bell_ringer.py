@@ -1,4 +1,4 @@
-"""Ring the bells of ready queues with waiting runs, once a second: if a push is lost, a run waits a second longer, not forever."""
+"""Ring the bells of ready queues with waiting runs once a second. If the token of a bell is lost, its runs wait only a second."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BellReport:
 
 
 class BellRinger:
-    """The bells of one partition."""
+    """The service that rings the bells of one partition."""
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition

@@ -36,7 +36,7 @@ LAST_TICK = 5.0  # seconds that the current ticks may still take when the coordi
 
 
 class Coordinator:
-    """Runs the services of a namespace.
+    """A coordinator: run the services of a namespace.
 
     `run` returns after `stop`, when the current ticks have ended.
     """
@@ -51,8 +51,8 @@ class Coordinator:
     def health(self) -> Health:
         """Return the coordinator's health.
 
-        It is live while its services tick, also if the server does not answer. It is ready when the server has answered each
-        service, until it is stopped.
+        The coordinator is live while its services tick, even if the server does not answer. It is ready from the time at which the
+        server has answered each service until the coordinator is stopped.
         """
         now = self._clock.monotonic()
         stuck = {one.service.name: now - one.last_tick_at for one in self._loops if now - one.last_tick_at > STANDSTILL}
@@ -87,7 +87,12 @@ class Coordinator:
             log.info("coordinator %s has stopped", self.id)
 
     async def _enter(self, wire: AsyncWire) -> Namespace | None:
-        """Wait for the server, and return the namespace. Return None if the coordinator was stopped before."""
+        """Wait for the server, and return the namespace; None if the coordinator was stopped meanwhile.
+
+        Raises:
+            Unreachable: The server could not be reached within the timeout of the settings.
+            NotConfigured: The server's settings do not fit.
+        """
         try:
             return await self._try_to_enter(wire, QUIET_SECONDS)
         except (Unreachable, Unconfirmed) as error:
@@ -100,7 +105,12 @@ class Coordinator:
             raise
 
     async def _try_to_enter(self, wire: AsyncWire, seconds: float) -> Namespace:
-        """Check the server and return the namespace, or raise after some seconds without an answer."""
+        """Check the server, and return the namespace.
+
+        Raises:
+            Unreachable: The server has not answered after this number of seconds.
+            NotConfigured: The server's settings do not fit.
+        """
         until = self._clock.monotonic() + seconds
 
         def give_up() -> bool:
@@ -148,7 +158,7 @@ class Coordinator:
 
 
 async def _cancel_all(tasks: list[asyncio.Task[None]]) -> None:
-    """Cancel the tasks until all have ended. On Python 3.11, a timeout that ends at the same moment may swallow a cancel."""
+    """Cancel the tasks repeatedly until all have ended. On Python 3.11, a timeout at the same moment may swallow a cancel."""
     pending = set(tasks)
     while pending:
         for task in pending:

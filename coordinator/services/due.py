@@ -1,7 +1,7 @@
 """Enqueue delayed runs when they are due, and carry out deadlines.
 
-No lock is needed: the script moves each entry once, and a second coordinator finds nothing to move. So every coordinator that
-hears the bell acts immediately.
+No lock is needed: the script moves each entry once, and a second coordinator then finds no entry to move. So every coordinator
+whose bell rings calls the script immediately.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class DueReport:
 
 
 class DueRuns:
-    """The delayed runs and the deadlines of one partition."""
+    """The service for the delayed runs and the deadlines of one partition."""
 
     def __init__(self, partition: Partition, batch: int = BATCH) -> None:
         self._partition, self._batch = partition, batch
         self.name = f"due runs of partition {partition.keys.partition}"
 
     async def tick(self) -> DueReport:
-        """Move everything that is due, batch by batch. The report's rest ends when the next entry is due."""
+        """Move all entries that are due, batch by batch, and return the report. Its `rest` lasts until the next entry is due."""
         moved = passed = 0
         for _ in range(BATCHES):
             now = self._partition.now()

@@ -1,9 +1,9 @@
 """Serve health checks over HTTP (`--health`): GET /live and GET /ready, for Kubernetes, systemd or a load balancer.
 
-A process is live while it makes progress, also while the Redis server is away: a restart would not help then. It is ready when the
-server has answered it, until it stops. No client can block the process: the size of a request, its time and the number of
-connections are limited. When there are too many, the oldest silent connection is
-closed, not the newest: a probe sends its request as soon as it has connected.
+A process is live while it makes progress, even while the Redis server can't be reached, because a restart would not help then. A
+process is ready from the first answer of the Redis server until the process stops. No HTTP client can block the process: the size
+of a request, its time and the number of connections are limited. When there are too many connections, the oldest one without a
+request is closed and not the newest, because a probe sends its request as soon as it has connected.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Al
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The reasons why a process is not live or not ready. Without reasons it is."""
+    """The reasons why a process is not live or not ready. A process without such reasons is live or ready."""
 
     not_live: tuple[str, ...] = ()
     not_ready: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ async def serve_health(place: str | None, look: Callable[[], Health]) -> AsyncGe
 
 
 class _HealthServer:
-    """Reads one request from each connection, answers it, and closes the connection."""
+    """Read one request from each connection, answer it, and close the connection."""
 
     def __init__(self, look: Callable[[], Health]) -> None:
         self._look = look
@@ -116,9 +116,11 @@ class _HealthServer:
         task.add_done_callback(self._forget)
 
     def _close_oldest(self) -> None:
-        """Close the oldest connection without a request, or the oldest of all, to make room for a new one."""
+        """Close the oldest connection that has sent no request, or else the oldest connection, to make room for a new one."""
         oldest = next(iter(self._silent or self._open))
-        self._open[oldest].transport.abort()  # here, too: a task that is cancelled before it begins never runs
+        self._open[
+            oldest
+        ].transport.abort()  # removed here too, because a task that is cancelled before it begins never runs its clean-up
         oldest.cancel()
         self._forget(oldest)
 

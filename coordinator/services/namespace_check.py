@@ -23,7 +23,7 @@ class NamespaceReport:
 
 
 class NamespaceCheck:
-    """Compares the birth mark in partition 0. A missing mark is ignored: the next user of the namespace creates it."""
+    """The service that compares the birth mark in partition 0. A missing mark is ignored: the next client creates the namespace."""
 
     name = "namespace check"
 
@@ -31,7 +31,7 @@ class NamespaceCheck:
         self._partition, self._birth, self._on_recreated = partition, birth, on_recreated
 
     async def tick(self) -> NamespaceReport:
-        """Read the birth mark, and call `on_recreated` if it has changed."""
+        """Read the birth mark, call `on_recreated` if the mark has changed, and return the report."""
         birth = await self._partition.ask(namespace_plans.read_birth(self._partition.keys))
         recreated = birth not in ("", self._birth)
         if recreated:

@@ -1,8 +1,8 @@
 """Recover the runs of workers whose lease has expired: requeue them, or set them aside after three strikes.
 
 Each coordinator judges the leases at each tick, without a lock: the judgement is stored on the server, and so is a pause of
-recovery. The lock only saves work, because the script that takes the runs checks everything again. A coordinator without the lock
-leaves the runs to the coordinator that has it.
+recovery. The lock only avoids double work, because the script that takes the runs checks all conditions again. A coordinator that
+does not get the lock takes no runs.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ NOTHING = Recovered("ok")
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What a tick of the recovery did.
+    """The result of a tick of the recovery.
 
     Attributes:
         workers: The lost workers of which all runs were recovered.
-        runs: What happened to the runs.
+        runs: The numbers of runs by their new status.
         hold: Seconds for which recovery is paused for other workers.
         rest: Seconds until the next tick.
     """
@@ -46,7 +46,7 @@ class RecoveryReport:
 
 
 class Recovery:
-    """Recovery in one partition."""
+    """The service that recovers the runs of lost workers in one partition."""
 
     def __init__(
         self, partition: Partition, coordinator: str, clock: Clock, jitter: Callable[[], float] = random.random
@@ -58,7 +58,7 @@ class Recovery:
         self.name = f"recovery of partition {partition.keys.partition}"
 
     async def tick(self) -> RecoveryReport:
-        """Judge the leases, and recover the runs of lost workers."""
+        """Judge the leases, recover the runs of lost workers, and return the report."""
         keys, now = self._partition.keys, self._partition.now()
         lost, held_ms = await self._partition.ask(
             coordinator_plans.judge(keys, announce(self._coordinator), tick=TICK, most=MAX_WORKERS, now=now)
@@ -74,13 +74,13 @@ class Recovery:
                 break
             if part.word == "ok":
                 done.append(worker)
-        # Release the lock if this coordinator still has it: if it stops now, the others need not wait until the lock expires.
+        # Release the lock if this coordinator still has it, so that other coordinators need not wait until the lock expires.
         await self._lock(0.001)
         more = len(lost) == MAX_WORKERS and bool(done)
         return RecoveryReport(tuple(done), total, held_ms / 1000, 0.0 if more else TICK)
 
     async def _recover(self, worker: str) -> Recovered:
-        """Recover all runs of a worker, batch by batch. The result's word is that of the last batch."""
+        """Recover all runs of a worker, batch by batch. Return the sums of all batches, with the answer word of the last one."""
         keys = self._partition.keys
         host, pid = await self._partition.ask(coordinator_plans.read_host_and_pid(keys, worker))
         total = NOTHING
@@ -117,7 +117,7 @@ class Recovery:
 
 
 def add(total: Recovered, part: Recovered) -> Recovered:
-    """Return the sum of both. Word and number of runs left are those of the later one."""
+    """Return the sum of two results. The answer word and the number of runs that are left come from `part`."""
     return Recovered(
         part.word, total.queued + part.queued, total.delayed + part.delayed, total.dead + part.dead,
         total.cancelled + part.cancelled, total.aside + part.aside, part.left, total.failed + part.failed,

@@ -34,14 +34,14 @@ class RetentionReport:
 
 
 class Retention:
-    """The ended runs of one partition."""
+    """The service that deletes ended runs of one partition."""
 
     def __init__(self, partition: Partition, namespace: Namespace, keep: int = KEEP) -> None:
         self._partition, self._namespace, self._keep = partition, namespace, keep
         self.name = f"retention of partition {partition.keys.partition}"
 
     async def tick(self) -> RetentionReport:
-        """Delete ended runs whose retention is over, and ended runs beyond the number to keep. Return how many were deleted."""
+        """Delete ended runs whose retention is over, and ended runs beyond the number to keep. Return the report."""
         forgotten = 0
         while True:
             part = await self._partition.ask(coordinator_plans.trim(self._partition.keys, now=self._partition.now()))
@@ -64,7 +64,7 @@ class Retention:
                 break
         if total:
             log.warning(
-                "deleted %d %s runs in partition %d before their retention was over: more than %d were kept (--keep)",
+                "deleted %d %s runs in partition %d before their retention was over: the coordinator keeps at most %d (--keep)",
                 total, status, self._partition.keys.partition, self._keep,
             )  # fmt: skip
         return total

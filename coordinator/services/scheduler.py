@@ -1,8 +1,8 @@
 """Fire schedules: compute their fire times, enqueue their runs, and move each schedule from its fire time to the next.
 
 No lock is needed: the script compares the expected fire time, so a second coordinator changes nothing. If this coordinator can't
-read a schedule, because its rules are damaged or this machine does not know its time zone, the other schedules still fire. For two
-seconds another coordinator has the chance to fire it; then the schedule is marked with the problem.
+read a schedule, because its rules are damaged or this machine does not know its time zone, the other schedules still fire. Another
+coordinator may fire the schedule within two seconds. After that, the schedule is marked with the problem.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SchedulerReport:
 
 
 class Scheduler:
-    """The schedules of one partition."""
+    """The service that fires the schedules of one partition."""
 
     def __init__(self, partition: Partition, batch: int = BATCH) -> None:
         self._partition, self._batch = partition, batch
@@ -45,7 +45,7 @@ class Scheduler:
         self.name = f"scheduler of partition {partition.keys.partition}"
 
     async def tick(self) -> SchedulerReport:
-        """Fire all schedules that are due."""
+        """Fire all schedules that are due, and return the report."""
         fired = skipped = troubled = 0
         while True:
             found = await self._partition.ask(
@@ -123,7 +123,9 @@ def _log_step(step: Fire, word: str, run: str) -> None:
         log.info("schedule %s skipped a fire time: run %s has not ended", step.name, run)
     if word in ("fired", "skipped", "moved") and step.expected and step.at != step.expected:
         log.warning(
-            "schedule %s missed fire times before %s, which are not made up for", step.name, step.at or step.next
+            "schedule %s missed fire times before %s: no runs are created for them (catch_up)",
+            step.name,
+            step.at or step.next,
         )
 
 

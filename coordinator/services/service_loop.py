@@ -1,4 +1,4 @@
-"""The loop that runs a service: it calls `tick()` again and again, until it is stopped.
+"""The loop that runs a service: it calls `tick()` repeatedly, until the coordinator is stopped.
 
 A service has `tick() -> report` for one partition. Tests call `tick()` directly. The report says how long the loop sleeps. A tick
 that raises does not end the loop. An outage of the server is logged when it begins and when it ends, not at each tick. A partition
@@ -40,7 +40,7 @@ class Partition:
 
 
 class TickReport(Protocol):
-    """What a tick did."""
+    """The result of a tick."""
 
     @property
     def rest(self) -> float:
@@ -57,12 +57,12 @@ class Service(Protocol):
         ...
 
     async def tick(self) -> TickReport:
-        """Do the work that is due now."""
+        """Do the work that is due now, and return the report."""
         ...
 
 
 class Outage:
-    """Whether the server can be reached, as all services together see it. Logs the beginning and the end of an outage."""
+    """The outage of the server, as all services together see it. Log its beginning and its end."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -86,7 +86,7 @@ class Outage:
 
 
 class ServiceLoop:
-    """Runs one service until it is stopped."""
+    """Run one service until it is stopped."""
 
     def __init__(self, service: Service, clock: Clock, outage: Outage) -> None:
         self.service, self._clock, self._outage = service, clock, outage
@@ -146,11 +146,11 @@ class ServiceLoop:
 async def listen_to_bell(bell: AsyncBell, key: str, ring: Callable[[], None], clock: Clock) -> None:
     """Call `ring` for each token on a bell, until cancelled.
 
-    This runs beside the service's loop: if the bell's connection dies without an error, the ticks continue.
+    This function runs beside the service's loop, so that the ticks continue if the bell's connection dies without an error.
     """
     while True:
         try:
             if await bell.wait([key], BELL_SECONDS) is not None:
                 ring()
-        except CoordinatorError:  # the ticks meet the same trouble, and log it
+        except CoordinatorError:  # the ticks get the same error, and log it
             await clock.asleep(LONGEST_REST)

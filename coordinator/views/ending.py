@@ -1,4 +1,4 @@
-"""How a run ended: its result, or the error that the client raises. Pure, no I/O."""
+"""The ending of a run: its result, or the error that the client raises. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coordinator.store.replies import text
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run ended. A bare ending has a status, but its result is no longer stored."""
+    """The ending of a run. A bare ending has a status, but the result is no longer stored."""
 
     run: str
     status: Status
@@ -38,7 +38,7 @@ class Ending:
             raise unreadable_run(run, wrong) from wrong
 
     def result(self) -> Any:
-        """Return what the handler returned.
+        """Return the result of the handler.
 
         Raises:
             NotFound: The run completed, but its result is no longer stored.
@@ -62,12 +62,12 @@ class Ending:
 
 
 def cancel_reason(reason: str) -> str:
-    """Return the reason of a cancel; the scripts store the bare word "cancelled" where the caller gave none."""
+    """Return the reason of a cancel in words. The scripts store only the word "cancelled" if the caller gave no reason."""
     return "a cancel was requested" if reason in ("", "cancelled") else reason
 
 
 def read_failure(data: bytes | None) -> Failure | None:
-    """Decode a stored error, or return None if there is none. A damaged error becomes a failure of type Unreadable."""
+    """Return the failure from a stored error; None if there is none. A damaged error becomes a failure of type Unreadable."""
     if not data:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Format numbers, times, sizes and users' values for a terminal. Pure, no I/O."""
+"""Format numbers, times, sizes and users' values for a terminal. This module does no I/O."""
 
 from __future__ import annotations
 

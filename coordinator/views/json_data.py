@@ -15,7 +15,7 @@ SHOWN_COUNTERS = ("life", "attempt", "epoch", "releases", "recoveries", "strikes
 
 
 def to_json_data(value: Any) -> Any:
-    """Convert a value for JSON: times become ISO 8601, bytes base64, views objects. None becomes null."""
+    """Return a value as data for JSON: times become ISO 8601, bytes become base64, views become objects, None becomes null."""
     if isinstance(value, RunView):
         return {**_fields(value), "attempt": value.attempt}
     if isinstance(value, Counters):

@@ -1,4 +1,4 @@
-"""Show a namespace and its workers on a terminal. Pure, no I/O."""
+"""Format a namespace and its workers for a terminal. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ COORDINATOR_SILENCE = 5.0  # seconds after which a coordinator counts as gone; a
 
 
 def has_coordinator(overview: Overview) -> bool:
-    """Return whether a live coordinator serves the namespace."""
+    """Return True if a live coordinator serves the namespace."""
     return any(one.age < COORDINATOR_SILENCE for one in overview.coordinators)
 
 
 def status_summary(overview: Overview, address: str) -> RenderableType:
-    """Return a namespace at a glance: run counts, ready queues, workers, and what needs attention."""
+    """Return the summary of a namespace: run counts, ready queues, workers, and problems that need attention."""
     head = Text(f"namespace {overview.namespace}", "bold").append(
         f" on {clean(address)}, {format_count(overview.partitions, 'partition')}, durability {overview.durability}",
         "not bold",
@@ -54,7 +54,7 @@ def describe_stuck(workers: Iterable[WorkerView]) -> Iterable[str]:
 
 
 def workers_table(workers: Iterable[WorkerView]) -> Table:
-    """Return a table with one line for each process. A process has a worker, with its own id, in each partition."""
+    """Return a table with one line for each worker process. A process has one worker id in each partition."""
     columns = ("worker", "host", "pid", "fleet", "code", "running", "lease age", "memory", "state")
     table = new_table(*columns, right=("pid", "running", "lease age", "memory"))
     for one, *others in group_by_process(workers):
@@ -69,7 +69,7 @@ def workers_table(workers: Iterable[WorkerView]) -> Table:
 
 
 def group_by_process(workers: Iterable[WorkerView]) -> list[list[WorkerView]]:
-    """Group the workers of each process. A worker with an expired lease is grouped apart from live ones."""
+    """Return the workers grouped by process. Workers with an expired lease are in groups of their own."""
     found: dict[tuple[object, ...], list[WorkerView]] = {}
     for one in workers:
         found.setdefault((one.host, one.pid, one.fleet, one.code, str(_state(one))), []).append(one)

@@ -10,7 +10,7 @@ from coordinator.model.run import Status
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A worker as the server knows it.
+    """A worker as it is stored on the server.
 
     Attributes:
         id: The worker's id. A process has one worker in each partition.
@@ -69,7 +69,7 @@ class Overview:
         durability: Which writes the server must persist or replicate: none, local, synced or replicated(n).
         counts: Number of runs by status.
         queues: Number of queued runs by route, as `queue:kind@schema`.
-        paused: What is paused, as `queue:<name>` or `kind:<name>`.
+        paused: The paused queues and kinds, as `queue:<name>` or `kind:<name>`.
         aside: Number of entries that a worker or a coordinator could not read and set aside.
         workers: The workers, one for each process and partition.
         coordinators: The coordinators.

@@ -1,4 +1,4 @@
-"""Show runs on a terminal: a table of many, the details of one. Pure, no I/O.
+"""Format runs for a terminal: a table of many runs, or the details of one. This module does no I/O.
 
 Ids are never cut. Users' text is shown as plain text, without markup and control characters.
 """
@@ -51,7 +51,7 @@ def runs_table(views: Iterable[RunView], now: float) -> Table:
 
 
 def run_details(view: RunView, now: float, hint: str = "") -> RenderableType:
-    """Return everything about one run, with a hint below its status."""
+    """Return the details of one run, with the hint below its status."""
     grid = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -65,7 +65,7 @@ def run_details(view: RunView, now: float, hint: str = "") -> RenderableType:
 
 
 def suggest_kind(view: RunView, workers: Iterable[WorkerView]) -> str:
-    """Return a hint if no live worker handles the run's kind, but one handles a kind with a similar name; else empty."""
+    """Return a hint if no live worker handles the run's kind, but one handles a similar kind; otherwise an empty text."""
     routes = {route for worker in workers if not worker.expired for route in worker.routes}
     known = {route.partition(":")[2].rpartition("@")[0] for route in routes}
     if view.status is not Status.QUEUED or view.kind in known:
@@ -167,7 +167,7 @@ def _unreceived(view: RunView) -> str:
 
 
 def _time_used(view: RunView, now: float) -> str:
-    """Return the time by which deadlines count; empty if it is only the time of the present attempt."""
+    """Return a text with the time of all attempts, which counts for deadlines; empty if there is only one attempt."""
     if not (view.used or view.extensions):
         return ""
     times = "once" if view.extensions == 1 else f"{view.extensions} times"
@@ -176,7 +176,7 @@ def _time_used(view: RunView, now: float) -> str:
 
 
 def _seconds_used(view: RunView, now: float) -> float:
-    """Return the seconds used by all attempts. The stored number does not contain a present or a completed attempt."""
+    """Return the seconds that all attempts have used. The stored number does not include a running or completed attempt."""
     if view.started is None or view.status not in (Status.RUNNING, Status.COMPLETED):
         return view.used
     until = view.ended.timestamp() if view.ended else now

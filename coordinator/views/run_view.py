@@ -1,4 +1,4 @@
-"""Build a RunView from the reply of view.lua. Pure, no I/O."""
+"""Build a RunView from the reply of view.lua. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run_view(id: str, reply: Sequence[Any]) -> RunView:
 
 
 def unreadable_view(id: str, status: Status, error: Unreadable) -> RunView:
-    """Return a placeholder for a run that can't be read, so that a list can still show the run and its neighbours."""
+    """Return a view with only the id, the status and the error of a run that can't be read, so that lists can show it."""
     return RunView(
         id=id, kind="?", queue="?", status=status, inputs={}, meta={}, cancelling=False, why=str(error), counters=Counters(),
         schema=0, iteration=0, phases=(), note=None, error=None, owner=None, cause=None, created=_moment(made_at(id)),
@@ -46,7 +46,7 @@ def unreadable_view(id: str, status: Status, error: Unreadable) -> RunView:
 
 
 def read_counters(id: str, data: bytes | None) -> Counters:
-    """Parse the counters of a run.
+    """Return the counters of a run from their stored form.
 
     Raises:
         Unreadable: The stored counters can't be parsed.
@@ -58,7 +58,7 @@ def read_counters(id: str, data: bytes | None) -> Counters:
 
 
 def read_note(data: bytes | None) -> Note | None:
-    """Decode a stored note, or return None if there is none or it is damaged."""
+    """Return the note from its stored form; None if there is none or it is damaged."""
     if not data:
         return None
     try:
@@ -138,9 +138,9 @@ def _last_error(of: dict[str, Any]) -> Failure | None:
 
 
 def _read_spec(data: bytes | None) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]:
-    """Return inputs, meta, the other options, and what is wrong with them.
+    """Return the inputs, the meta, the other options, and a text about damaged parts; the text is empty if none is damaged.
 
-    A run with damaged inputs is still shown: the reason why it is dead is stored elsewhere.
+    A run with damaged inputs is still shown, because its other fields, such as the reason of its death, can be read.
     """
     try:
         return (*read_spec(data), "") if data is not None else ({}, {}, {}, "")
@@ -149,7 +149,7 @@ def _read_spec(data: bytes | None) -> tuple[dict[str, Any], dict[str, Any], dict
 
 
 def _read_head(data: Any) -> tuple[CheckpointHead, str]:
-    """Return the checkpoint's head, and what is wrong with it."""
+    """Return the head of the checkpoint, and a text about its damage; the text is empty if the head is valid."""
     try:
         head = CheckpointHead.parse(data) if data else NO_CHECKPOINT
         _moment(head.updated)
@@ -169,7 +169,7 @@ def _read_wait(data: bytes | None) -> Waiting | None:
 
 
 def _escaped(data: Any) -> str:
-    """Decode text for display; bytes that are not UTF-8 become backslash escapes."""
+    """Return the data as text for display. Bytes that are not UTF-8 become backslash escapes."""
     return data.decode(errors="backslashreplace") if isinstance(data, bytes) else str(data or "")
 
 

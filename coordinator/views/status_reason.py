@@ -1,4 +1,4 @@
-"""Explain in one sentence why a run has its status. Pure, no I/O."""
+"""Explain in one sentence why a run has its status. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from coordinator.views.ending import cancel_reason
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """Where a queued run waits, and which workers could take it.
+    """The place of a queued run in its ready queue, and the workers that could take it.
 
     Attributes:
-        before: Number of runs ahead of it in the ready queue; negative for a suspect.
+        before: Number of runs ahead of the run in the ready queue; negative for a suspect.
         able: Number of live workers that listen to the run's route.
         paused: "queue" or "kind" if one of them is paused, else empty.
         saved: Whether the run has a checkpoint.
@@ -39,7 +39,7 @@ def explain_status(
 
     Args:
         view: The run.
-        position: Where the run waits, if it is queued.
+        position: The place of the run in its ready queue, if it is queued.
         reason: The reason that a script stored with the run's ending.
         killing: The critic has killed the run, but its handler has not ended yet.
         failed_loads: While its worker is loading the run's checkpoint: how many loads have failed.

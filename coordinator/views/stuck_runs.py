@@ -1,4 +1,4 @@
-"""Find the runs that can't continue because a worker or a coordinator is missing, or because they are paused. Pure, no I/O.
+"""Find the runs that can't continue because a worker or a coordinator is missing, or because they are paused, without I/O.
 
 A run is not stuck while it waits for its turn, for a signal or for a time, or takes long. A run that is over counts as stuck while
 its handler does not stop and occupies a slot of a worker.
@@ -19,7 +19,7 @@ OVERDUE = 5.0  # seconds after its due time within which a live coordinator has 
 
 
 def find_blocked_routes(overview: Overview) -> list[tuple[str, str]]:
-    """Return queue and kind of the routes with queued runs that no live worker takes."""
+    """Return the queue and the kind of each route with queued runs from which no live worker takes runs."""
     served = _served_routes(overview)
     blocked = [parse_route(one)[:2] for one in overview.queues if one not in served or _is_paused(one, overview)]
     return sorted(set(blocked))
