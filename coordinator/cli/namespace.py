@@ -18,6 +18,7 @@ from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.rights import ROLES
 from coordinator.store.rights import acl as acl_rules
 from coordinator.store.role_checks import examine_roles
+from coordinator.store.server_requirements import of_address
 from coordinator.store.transport.wire import Wire, drive
 from coordinator.views.formatting import clean, format_count
 
@@ -78,7 +79,7 @@ def check(context: CommandContext) -> int:
         roles, failures = drive(wire, examine_roles(settings.namespace))
     finally:
         wire.close()
-    problems = [*checks.of_address(settings.address), *dict.fromkeys([*found, *failures])]
+    problems = [*of_address(settings.address), *dict.fromkeys([*found, *failures])]
     rows = [{"sentence": problem.sentence, "refused": problem.refused} for problem in problems]
     lines = [
         Text.assemble(("refused  ", "red") if problem.refused else ("warning  ", "yellow"), clean(problem.sentence))

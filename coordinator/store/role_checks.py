@@ -1,6 +1,6 @@
-"""Check which roles a user has: one script of each role is run, in a way that changes nothing.
+"""Check which roles a user of the server has, by running one script of each role in a way that changes nothing.
 
-INFO and HGETALL may be allowed where EVALSHA is not, so a server whose settings are right may still be of no use.
+A user may have the right to run INFO and HGETALL but not EVALSHA. So correct settings do not prove that the user can run scripts.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from coordinator.errors import NotConfigured, Unconfirmed, Unreachable
 from coordinator.store.keys import Keys
 from coordinator.store.script import Request
 from coordinator.store.scripts import HEARTBEAT, UPCOMING, VIEW, WAIT
-from coordinator.store.server_checks import ServerProblem
+from coordinator.store.server_requirements import ServerProblem
 
 NOBODY = "0" * 32  # the id of a run, worker or client that does not exist
 
 
 def examine_roles(namespace: str) -> Generator[list[Request], Any, tuple[list[str], list[ServerProblem]]]:
-    """Run one script of each role, about a run and a worker that do not exist.
+    """Run one script of each role, with ids of a run and a worker that do not exist.
 
     Returns:
-        The roles whose script could be run, and the findings. Missing rights for some roles are not a finding: a user may have
-        one role only.
+        The roles whose script could be run, and the problems. Missing rights for some roles are not a problem, because a user may
+        have only one role.
 
     Raises:
         Unreachable: The server can't be reached.

@@ -1004,7 +1004,7 @@ MUTANTS = [
     ),
     Mutant(
         "a remedy says CONFIG SET where CONFIG is not allowed",
-        "coordinator/store/server_checks.py",
+        "coordinator/store/server_requirements.py",
         "    if can_configure:\n",
         "    if True:\n",
         "tests/unit/client/test_client_checks.py::test_where_config_is_not_allowed_no_remedy_is_config_set",

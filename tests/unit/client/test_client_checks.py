@@ -7,7 +7,8 @@ import pytest
 from coordinator.config import address
 from coordinator.errors import NotConfigured
 from coordinator.model.durability import check_durability
-from coordinator.store.server_checks import Wanted, examine, findings, of_address, refuse
+from coordinator.store.server_checks import examine, refuse
+from coordinator.store.server_requirements import Wanted, findings, of_address
 
 GOOD = {
     "redis_version": "7.2.4",
