@@ -1,1 +1,1 @@
-"""Everything that talks to the server: keys, Lua scripts, plans that call them, and the transport."""
+"""The code that talks to the server: keys, Lua scripts, plans that call the scripts, and the transport."""

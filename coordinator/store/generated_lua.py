@@ -1,8 +1,8 @@
 """The Lua code that is generated from Python: constants, keys, and readers and writers of the stored formats.
 
-A script uses the generated names like any others. `expand` writes constants, keys and readers out where a script uses them, and
-`FUNCTIONS` holds the few that stay functions. A server creates every function of a script again for each call, so code that is
-written out in place costs the server less than a call of a function.
+A script uses the generated names like its own functions. `expand` replaces constants, keys and readers by their code where a script
+uses them. `FUNCTIONS` holds the few names that stay functions. The server creates every function of a script again for each call,
+so code in place takes the server less time than a function.
 
     QUEUED, STRIKES, BELL_MS                    a constant: a status, a limit
     is_ended(status)                            a condition
@@ -48,7 +48,7 @@ def _literal(value: object) -> str:
 
 
 def _numbers(count: int, *, signed: Sequence[int] = ()) -> list[str]:
-    """Return a pattern for each of some whole numbers; those at the places `signed` may be negative."""
+    """Return a Lua pattern for each of `count` whole numbers. The numbers at the places `signed` may be negative."""
     return ["%-?%d+" if place in signed else "%d+" for place in range(count)]
 
 
@@ -80,7 +80,7 @@ CONSTANTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class LuaExpression:
-    """An expression with parameters. It is written out where its arguments are plain names."""
+    """An expression with parameters. `expand` replaces a call by the expression if the arguments are plain names."""
 
     name: str
     parameters: tuple[str, ...]
@@ -88,7 +88,7 @@ class LuaExpression:
 
     @property
     def source(self) -> str:
-        """The same as a Lua function, for a script that passes it on or gives it other arguments."""
+        """The expression as a Lua function, for a script that passes the function on or calls it with other arguments."""
         return f"local function {self.name}({', '.join(self.parameters)}) return {self.of(self.parameters)[1:-1]} end"
 
     def of(self, arguments: Sequence[str]) -> str:
@@ -106,7 +106,7 @@ class LuaExpression:
 
 @cache
 def lua_keys() -> dict[str, LuaExpression]:
-    """Return for each method of `Keys` the Lua expression that builds the same key, by its name in Lua."""
+    """Return the Lua expression for the key of each method of `Keys`, by its name in Lua."""
     found = {}
     keys, mark = Keys("-", 0), "\0"
     for method, function in inspect.getmembers(Keys, inspect.isfunction):
@@ -143,7 +143,7 @@ def _has_schema(arguments: Sequence[str]) -> str:
 
 
 def _initial_counters(arguments: Sequence[str]) -> str:
-    """Return the counters of a new run: life 1, its score, its time of creation, and 0 everywhere else."""
+    """Return the Lua expression for the counters of a new run: life 1, its score, its time of creation, and otherwise 0."""
     given = {"life": "1", "score": None, "created": None}
     score, created = arguments
     before = " ".join(given.get(name) or "0" for name in formats.COUNTERS[:_SCORE])
@@ -212,7 +212,7 @@ _PLAIN = r"[\w.]+(?:\[[\w .+*-]+\])?"  # an argument that may be written out: a 
 
 
 def expand(body: str) -> str:
-    """Return Lua source with the generated constants, readers and expressions written out.
+    """Return Lua source in which generated constants, readers and expressions are replaced by their code.
 
     Raises:
         BadCall: If the source reads a field that formats.py does not declare.
@@ -246,7 +246,7 @@ def _write_out(body: str) -> str:
         return known[found[1]].of(found[2].split(", ") if found[2] else [])
 
     def write_code(code: str) -> str:
-        """Write out what stands outside strings."""
+        """Return code outside strings, with constants and expressions replaced."""
         code = called.sub(write_call, code)
         return "'".join(
             part if place % 2 else constant.sub(lambda found: CONSTANTS[found[0]], part)
@@ -263,6 +263,6 @@ def names_in(source: str) -> set[str]:
 
 
 def functions_for(body: str) -> list[str]:
-    """Return the expressions that a script still uses as functions after it was expanded."""
+    """Return the Lua functions of the expressions that an expanded script still calls."""
     names = names_in(body)
     return [one.source for one in expressions().values() if one.name in names]

@@ -1,4 +1,4 @@
-"""Find the nodes of a namespace. Some questions are for servers and not for partitions: each node is asked by one partition."""
+"""Find the nodes of a namespace, for requests that concern a server and not a partition: each node gets such a request once."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ MOST_TAGS = 8 * SLOTS  # tags to try: with this many, nearly every hash slot has
 
 
 def every_master(space: Namespace) -> Generator[list[Request], Any, dict[str, str]]:
-    """Return a name and a tag for each master of a Cluster. Empty for a server that is not in a Cluster.
+    """Return a hash tag by name for each master of a Cluster. Return nothing for a server that is not in a Cluster.
 
-    A request with the tag goes to the master. The tag is that of a partition if the master serves one, else any tag in one of its
-    hash slots.
+    A request with the tag goes to that master. If the master serves a partition, the tag is the partition's. Otherwise it is any
+    tag in one of the master's hash slots.
     """
     (reply,) = yield [read(space.keys(0).at, "CLUSTER", "SLOTS")]
     if isinstance(reply, (Unreachable, Unconfirmed)):
@@ -40,7 +40,7 @@ def every_master(space: Namespace) -> Generator[list[Request], Any, dict[str, st
 
 
 def one_for_each_node(space: Namespace) -> Generator[list[Request], Any, list[Keys]]:
-    """Return the keys of one partition for each node that serves partitions. A server that is not in a Cluster serves all."""
+    """Return the keys of one partition for each node that serves partitions. A single server serves all partitions."""
     first = space.keys(0)
     (reply,) = yield [read(first.at, "CLUSTER", "SLOTS")]
     if isinstance(reply, (Unreachable, Unconfirmed)):

@@ -1,4 +1,4 @@
-"""Readers of server replies that plans share."""
+"""Functions with which plans read the replies of the server."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 
 def text(value: Any) -> str:
-    """Decode a word or a name from a reply."""
+    """Return a word or a name of a reply as text."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def word(reply: Any) -> str:
-    """Return the word that a script answered with."""
+    """Return the answer word of a script: the first element of its reply."""
     return text(reply[0] if isinstance(reply, list) else reply)
 
 
@@ -22,7 +22,11 @@ def pairs(flat: Sequence[Any]) -> dict[str, Any]:
 
 
 def require_all(replies: Sequence[Any]) -> Sequence[Any]:
-    """Return the replies, or raise the first error among them."""
+    """Return the replies if none of them is an error.
+
+    Raises:
+        Exception: The first error among the replies.
+    """
     for reply in replies:
         if isinstance(reply, Exception):
             raise reply

@@ -1,7 +1,7 @@
 """The rights that each role needs on a server, as the arguments of ACL SETUSER.
 
-A role needs rights for the commands that it sends and for the commands inside the scripts that it calls. Both the scripts of a role
-and their commands are read from the Lua files.
+A role needs rights for the commands that it sends, and for the commands inside the scripts that it calls. The scripts of a role and
+the commands in them are read from the Lua files.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROLES: Mapping[str, tuple[tuple[Script, ...], tuple[str, ...]]] = {
 
 
 def commands_of(scripts: Iterable[Script]) -> set[str]:
-    """Return the commands that some scripts call, directly or through `try` and `write` (see lua/shared)."""
+    """Return the server commands that the given scripts call, directly or through `try` and `write` (see lua/shared)."""
     called = re.compile(r"(?:redis\.p?call|\btry|\bwrite)\('([A-Za-z]+)'")
     return {found.lower() for script in scripts for found in called.findall(script.text)}
 

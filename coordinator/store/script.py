@@ -1,6 +1,6 @@
 """Lua scripts and their calls. Each script is a file under lua/, and its head is checked against every call.
 
-The head of a file names what the script is given, and these names are bound for it:
+The head of a file names the arguments of the script, which become local variables, and describes the script:
 
     -- Role: producer, worker  the roles that call it: its rights on the server follow from this (see rights.py)
     -- Keys: run, ready        the keys that it may touch
@@ -33,8 +33,8 @@ from coordinator.store.keys import Tag
 
 Argument = str | bytes | int | float
 
-# Arguments that are whole numbers in every script. Anything else is refused before the first line: a number that can't be read in
-# the middle of a script would leave half of the work behind.
+# Arguments that are whole numbers in every script. Any other value is refused before the first line, because a number that can't be
+# read in the middle of a script would leave half of its writes undone.
 NUMBERS = frozenset(
     {
         "lease",
@@ -88,8 +88,8 @@ def read_part(name: str) -> str:
 def _select_used(shared: str, source: str) -> str:
     """Return the pieces of the shared parts that a script uses, directly or through another piece.
 
-    A server creates every function of a script again for each call. Unused functions were half of the cost of a short script. Each
-    piece begins with `local` at the start of a line and stands before the pieces that use it.
+    The server creates every function of a script again for each call. Unused functions took half of the time of a short script.
+    Each piece begins with `local` at the start of a line, and precedes the pieces that use it.
     """
     words, kept = names_in(source), list[str]()
     for piece in reversed(re.split(r"^(?=local )", shared, flags=re.M)):
@@ -120,7 +120,7 @@ class Script:
 
     @cached_property
     def source(self) -> str:
-        """The Lua file."""
+        """The text of the Lua file."""
         return _files()[0][self.name].read_text()
 
     @cached_property
@@ -158,12 +158,12 @@ class Script:
 
     @cached_property
     def confirmed(self) -> bool:
-        """Whether its trip waits for replicas, in a namespace that has replicas to confirm writes."""
+        """Whether a trip with this script waits for replicas, in a namespace in which replicas confirm writes."""
         return self.changes and "Unconfirmed" not in self.head
 
     @cached_property
     def body(self) -> str:
-        """The file and what it uses of the shared parts and the generated functions, before they are expanded."""
+        """The text of the file, with the shared pieces and generated functions that it uses, before it is expanded."""
         shared = "\n".join([FUNCTIONS, *map(read_part, self.head.get("Uses", ()))])
         source = _without_comment_lines(self.source)
         return f"{_select_used(_without_comment_lines(shared), source)}\n{source}"
@@ -176,7 +176,7 @@ class Script:
         return "\n".join([shebang, "local TAG = KEYS[1]", *self._bindings(), *functions_for(body), body])
 
     def _bindings(self) -> list[str]:
-        """Return the lines that check the arguments and bind their names."""
+        """Return the Lua lines that check the arguments and make them local variables."""
         fixed = len(self.arguments)
         lines = [*self._guards(), *(f"local {argument} = ARGV[{i}]" for i, argument in enumerate(self.arguments, 1))]
         if width := len(self.item_fields):
@@ -186,7 +186,7 @@ class Script:
         return lines
 
     def _guards(self) -> list[str]:
-        """Return the line that refuses a call with too few arguments, half an item, or text in the place of a number."""
+        """Return the Lua line that refuses a call with too few arguments, an incomplete item, or text instead of a number."""
         fixed, width = len(self.arguments), len(self.item_fields)
         odd = f"#ARGV < {fixed} or (#ARGV - {fixed}) % {width} ~= 0" if width else f"#ARGV ~= {fixed}"
         wrong = [odd]
@@ -203,7 +203,7 @@ class Script:
 
     @cached_property
     def text_without_shebang(self) -> str:
-        """The script for fakeredis, which can't compile the first line."""
+        """The script without its first line, which fakeredis can't compile."""
         return self.text.split("\n", 1)[1]
 
     @cached_property
@@ -238,7 +238,8 @@ class Script:
         return Call(self, at, self._in_order(self.arguments, fixed), (item,), run)
 
     def _in_order(self, names: tuple[str, ...], given: Mapping[str, Argument]) -> tuple[Argument, ...]:
-        # The look-up finds a missing name and the length finds an unknown one. This is called for every run, so it must be fast.
+        # The look-up finds a missing name, and the length finds an unknown one. This method is called for every run, so it must be
+        # fast.
         try:
             values = tuple([given[name] for name in names])
         except KeyError:
@@ -250,7 +251,7 @@ class Script:
 
 @dataclass(slots=True, eq=False)  # not frozen, because that takes six times as long to create, for every run
 class Call:
-    """A call of a script. It is never changed after it was made.
+    """A call of a script. A call is never changed after it was made.
 
     Attributes:
         script: The script.
@@ -270,7 +271,7 @@ class Call:
 
     @property
     def merges(self) -> bool:
-        """Whether it may be merged with other calls into one command. A call about many runs is not merged further."""
+        """Whether the call may be merged with other calls into one command. A call about many runs is not merged further."""
         return self.script.merges and self.run is not None
 
     @property
@@ -280,12 +281,12 @@ class Call:
 
     @property
     def replicas(self) -> int:
-        """The number of replicas that must confirm its writes before its answer counts."""
+        """The number of replicas that must confirm the writes of the call before its answer counts."""
         return self.at.replicas if isinstance(self.at, Tag) and self.script.confirmed else 0
 
     @property
     def size(self) -> int:
-        """Its approximate size in bytes. Only arguments of type bytes can be large; all others count as 200 bytes together."""
+        """The approximate size of the call in bytes. Only arguments of type bytes are counted; all others count as 200 bytes."""
         size = 200
         for values in (self.fixed, *self.items):
             for value in values:
@@ -316,7 +317,7 @@ class Command:
 
     @property
     def size(self) -> int:
-        """Its approximate size in bytes."""
+        """The approximate size of the command in bytes."""
         return 100
 
 
@@ -324,7 +325,7 @@ Request = Call | Command
 
 
 def fail_fast(call: Call) -> Call:
-    """Return the same call with `fail_fast` set: the transport does not retry it if it was surely not sent."""
+    """Return the same call with `fail_fast` set: the transport does not retry it if it was certainly not sent."""
     return replace(call, fail_fast=True)
 
 

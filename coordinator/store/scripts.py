@@ -1,4 +1,4 @@
-"""Every script of the store. Scripts are discovered: each Lua file outside lua/shared is one.
+"""All scripts of the store. Each Lua file outside lua/shared is a script, and is found by its file name.
 
 A script is imported under its name in capitals, for example `from coordinator.store.scripts import ENQUEUE` for
 lua/runs/enqueue.lua.
@@ -13,7 +13,11 @@ _BY_CONSTANT = {script.name.upper(): script for script in SCRIPTS}
 
 
 def __getattr__(constant: str) -> Script:
-    """Return the script of a constant such as ENQUEUE."""
+    """Return the script for a constant such as ENQUEUE.
+
+    Raises:
+        AttributeError: There is no Lua file of this name.
+    """
     try:
         return _BY_CONSTANT[constant]
     except KeyError:
