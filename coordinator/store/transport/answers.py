@@ -1,4 +1,4 @@
-"""The answers to a list of requests, collected over as many tries as it takes. No I/O except the pauses between tries."""
+"""Collect the answers to a list of requests over several tries. This module does no I/O except the pauses between tries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coordinator.store.transport.error_mapping import TransientError, final_erro
 
 
 def make_retrying(kind: Any, stop: Any) -> Any:
-    """Return a tenacity loop that repeats while its function returns True, with back-off and jitter.
+    """Return a tenacity loop that calls a function again while it returns True, with back-off and jitter.
 
     Args:
         kind: `tenacity.Retrying` or `tenacity.AsyncRetrying`.
@@ -28,7 +28,7 @@ def make_retrying(kind: Any, stop: Any) -> Any:
 
 def all_good(answers: Sequence[Any]) -> bool:
     """Return True if none of the answers is an error."""
-    for answer in answers:  # noqa: SIM110  # a generator expression would cost more than the checks themselves
+    for answer in answers:  # noqa: SIM110  # a generator expression would take longer than the checks themselves
         if isinstance(answer, Exception):
             return False
     return True
@@ -76,5 +76,5 @@ class Answers:
         return [self.requests[index] for index in self.open]
 
     def result(self) -> list[Any]:
-        """Return a reply or an error for each request. Transient errors become the errors that callers know."""
+        """Return a reply or an error for each request. A transient error becomes Unreachable or Unconfirmed."""
         return [final_error(answer) if isinstance(answer, TransientError) else answer for answer in self.answers]

@@ -1,7 +1,7 @@
 """Wait for bells in an event loop, on connections of their own: a blocked connection cannot serve other requests.
 
-A call may wait at the server behind the bell. The server carries it out as soon as a token is there, one round trip
-sooner than if the client first heard of the token and then made the call.
+A call may wait at the server behind the bell. The server carries out the call as soon as the list has a token, one round trip
+sooner than if the client first received the token and then made the call.
 
 On one server, a client can wait for lists of several partitions with one command. In a Cluster each partition needs a
 wait of its own. The first wait that brings a token ends the call. The other waits continue, so that no token on its way
@@ -40,7 +40,7 @@ MOST_BELL_REDIRECTS = 3
 
 
 class AsyncBell:
-    """Waits, in an event loop, until one of several lists has a token."""
+    """Wait, in an event loop, until one of several lists has a token."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -80,7 +80,7 @@ class AsyncBell:
             plan: The plan. It must make exactly one call.
 
         Returns:
-            What the plan returns.
+            The result of the plan.
         """
         call = next(plan)
         assert isinstance(call, Call)
@@ -138,7 +138,11 @@ class AsyncBell:
         return None
 
     async def _wait_on_one_node(self, keys: Sequence[str], seconds: float, call: Call | None = None) -> Any:
-        """Return a token of lists that are on one node, or the answer to the call that waits behind them."""
+        """Wait for lists that are on one node. Return a token, or the answer to the call that waits behind the lists.
+
+        Raises:
+            Unreachable: The node can't be reached, or this client has closed the bell.
+        """
         failure = TransientError(f"no node of {self.address} serves this partition", sent=False)
         for _ in range(MOST_BELL_REDIRECTS):
             node = HERE
@@ -150,7 +154,7 @@ class AsyncBell:
                 return await self._block(node, keys, seconds, call)
             except Exception as error:  # after any error there is no token
                 if self._closed:  # redis-py raises odd errors when a connection is closed while it is in use
-                    raise Unreachable("the bell was closed") from error
+                    raise Unreachable("the wait ended: this client has closed its bell") from error
                 failure = as_transient(map_error(error, self.address, sent=call is not None, node=node))
             if isinstance(failure, SlotMoved):
                 self._topology.moved(failure.slot, failure.node)
@@ -161,9 +165,9 @@ class AsyncBell:
         raise final_error(failure) from None
 
     async def _find(self, key: str) -> Node | None:
-        """Return the node that has a list.
+        """Return the node that has a list; None if no node is known to have it.
 
-        During a recheck, the wait goes to the known node. The next wait goes to the node that the recheck found.
+        During a recheck, a wait uses the known node. The next wait uses the node that the recheck found.
         """
         loop = asyncio.get_running_loop()
         known = self._topology.where(key)
@@ -218,12 +222,15 @@ class AsyncBell:
 
 
 def check_open(closed: bool) -> None:
-    """Raise if the bell was closed.
+    """Check that the bell is open, before a wait blocks.
 
-    Closing a bell ends its open connections. A wait that was still connecting at that time learns of it here, before it blocks.
+    Closing a bell ends its open connections, but not a wait that was still connecting at that time.
+
+    Raises:
+        ConnectionError: The bell was closed.
     """
     if closed:
-        raise ConnectionError("the bell was closed")
+        raise ConnectionError("this client has closed its bell")
 
 
 def read_token(reply: Any) -> Token | None:
@@ -234,7 +241,11 @@ def read_token(reply: Any) -> Token | None:
 
 
 def as_transient(error: Exception) -> TransientError:
-    """Return a transient error, and raise any other."""
+    """Return the error if it is transient.
+
+    Raises:
+        Exception: The error itself, if it is not transient.
+    """
     if isinstance(error, TransientError):
         return error
     raise error

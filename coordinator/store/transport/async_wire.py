@@ -1,8 +1,7 @@
-"""The wire for one event loop: sends requests to their nodes, and repeats them after transient errors.
+"""The wire for one event loop: send requests to their nodes, and repeat them after transient errors.
 
-The wire gathers the requests of one turn of the event loop and carries them in few trips. A trip is a task of the wire:
-if the task that waits for an answer is cancelled, the trip continues. A trip on which nothing moves for too long drops its
-connection.
+The wire gathers the requests of one turn of the event loop and sends them in few trips. A trip is a task of the wire: if the task
+that waits for an answer is cancelled, the trip continues. A trip in which no byte moves for too long drops its connection.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ TRIPS_AT_ONCE = 2  # for each lane
 
 
 class PendingRequest(NamedTuple):
-    """A request without an answer yet, the future for its answer, and how many MOVED redirects it followed."""
+    """A request without an answer yet, the future for its answer, and the number of MOVED redirects that it followed."""
 
     request: Request
     future: asyncio.Future[Any]
@@ -57,7 +56,7 @@ class LaneQueue:
 
 
 class AsyncWire:
-    """Carries requests of one event loop to the servers.
+    """The wire that sends the requests of one event loop to the servers.
 
     Args:
         address: The address of the server, Sentinel group or Cluster.
@@ -86,19 +85,20 @@ class AsyncWire:
     async def ask(
         self, requests: Sequence[Request], timeout: float | None = None, give_up: Callable[[], bool] | None = None
     ) -> list[Any]:
-        """Send requests, and repeat those with transient errors.
+        """Send requests, and repeat the requests that get transient errors.
 
         Args:
             requests: The requests to send.
             timeout: Seconds for which requests are repeated; the wire's own by default.
-            give_up: Called before each repetition, in place of a timeout. Repetitions end when it returns True.
+            give_up: A function that is called before each repetition, instead of a timeout. If it returns True, requests are not
+                repeated any more.
 
         Returns:
             A reply or an error for each request.
         """
         answers = [await future for future in [self.submit(request) for request in requests]]
         if all_good(answers):
-            return answers  # nearly always: there is nothing to keep track of
+            return answers  # the usual case: no request has to be repeated
         gathered = Answers(requests)
         gathered.take(answers)
         if gathered.open:
@@ -113,9 +113,10 @@ class AsyncWire:
         return gathered.result()
 
     def recheck_topology(self) -> None:
-        """Ask, beside the next trip, whether partitions are still on the same nodes.
+        """Search for the nodes of the partitions again, in parallel to the next trip.
 
-        A master that was cut off and replaced still answers. A caller that does not wait for replicas would keep using it.
+        A master that was cut off and replaced still answers. A caller that does not wait for replicas would keep using that
+        master.
         """
         self._lanes.topology.recheck()
 
@@ -161,7 +162,7 @@ class AsyncWire:
             self._discovery = asyncio.get_running_loop().create_task(self._discover())
 
     async def _discover(self) -> None:
-        """Ask which nodes serve the partitions. Then dispatch the requests that waited for it, or answer them with an error."""
+        """Find the nodes that serve the partitions. Then dispatch the waiting requests, or answer them with the error."""
         error: Exception = TransientError(f"no node of {self.address} serves this partition", sent=False)
         try:
             await discover_async(self.address, self._lanes.topology)
@@ -272,7 +273,7 @@ class AsyncWire:
             await self._end_trips(dict(self._under_way))
 
     def _refuse_waiting(self) -> None:
-        """Answer all waiting requests with an error. A trip that began now would open a connection that nothing closes."""
+        """Answer all waiting requests with an error, because a new trip would open a connection that is never closed."""
         waiting = [*self._submitted, *self._undirected, *(one for q in self._queues.values() for one in q.waiting)]
         self._submitted, self._undirected = [], []
         for queue in self._queues.values():

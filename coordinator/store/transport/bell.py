@@ -1,4 +1,4 @@
-"""Wait for bells in a thread."""
+"""Wait, in a thread, for the tokens of bells."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _clock = SystemClock()
 
 
 class Bell:
-    """Waits, in a thread, until one of several lists has a token. Another thread may close it, which ends the wait."""
+    """Wait, in a thread, until one of several lists has a token. Another thread may close the bell, which ends the wait."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -40,7 +40,7 @@ class Bell:
             The list's key and the token, or None when the time is over.
 
         Raises:
-            Unreachable: No node of these lists can be reached, or the bell was closed.
+            Unreachable: No node of these lists can be reached, or another thread has closed the bell.
         """
         if self.address.kind == "cluster":
             self._cluster_bell = self._cluster_bell or _ClusterBell(self.address)
@@ -54,7 +54,7 @@ class Bell:
             return self._block(node, keys, seconds)
         except Exception as error:  # after any error there is no token
             if self._closed:  # redis-py raises odd errors when another thread closes a connection that is in use
-                raise Unreachable("the bell was closed") from error
+                raise Unreachable("the wait ended: this client has closed its bell") from error
             failure = as_transient(map_error(error, self.address, sent=False, node=node))
         self._topology.doubt(node)
         raise final_error(failure)
@@ -86,11 +86,11 @@ class Bell:
 
 
 class _ClusterBell:
-    """Waits for bells of a Cluster in a thread: an AsyncBell in a private event loop.
+    """Wait for bells of a Cluster in a thread, with an AsyncBell in a private event loop.
 
-    One thread cannot wait for several connections at once, so the event loop does it. The last thread that uses the
-    loop ends it: the thread that waits, or else the thread that closes the bell. A loop that is not ended would keep
-    the waits of the other partitions, and their connections, until the garbage collector finds them.
+    One thread cannot wait for several connections at the same time, but an event loop can. The last thread that uses the loop ends
+    it: the thread that waits, or else the thread that closes the bell. Otherwise the waits of the other partitions, and their
+    connections, would stay until the garbage collector finds them.
     """
 
     def __init__(self, address: Address) -> None:
@@ -102,12 +102,12 @@ class _ClusterBell:
     def wait(self, keys: Sequence[str], seconds: float) -> Token | None:
         with self._lock:
             if self._closed.is_set():
-                raise Unreachable("the bell was closed")
+                raise Unreachable("the wait ended: this client has closed its bell")
             waiting = self._waiting = self._loop.create_task(self._bell.wait(keys, seconds))
         try:
             return self._loop.run_until_complete(waiting)
         except asyncio.CancelledError:
-            raise Unreachable("the bell was closed") from None
+            raise Unreachable("the wait ended: this client has closed its bell") from None
         finally:
             with self._lock:
                 self._waiting, closed = None, self._closed.is_set()

@@ -1,4 +1,4 @@
-"""Run a plan: send the requests that it yields, and give it the replies."""
+"""Run a plan: send the requests that the plan yields, and pass the replies to the plan."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ async def drive_async(
 
 
 def _value_or_error(yielded: Request | list[Request], answers: list[Any]) -> tuple[Any, Exception | None]:
-    """Return what the plan receives: a list of answers for a list of requests, else one reply or one error."""
+    """Return the value to send into the plan, and the error to raise in it.
+
+    For a list of requests the value is the list of answers. For one request it is the reply, or there is an error.
+    """
     if isinstance(yielded, list):
         return answers, None
     answer = answers[0]

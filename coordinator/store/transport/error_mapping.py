@@ -16,7 +16,7 @@ ServerLoading = foreign.BusyLoadingError
 
 
 class TransientError(Exception):
-    """A failure that may pass: the request may be sent again.
+    """A temporary failure, after which the request may be sent again.
 
     Attributes:
         sent: True if the request may have been carried out.
@@ -29,7 +29,7 @@ class TransientError(Exception):
 
 
 class SlotMoved(TransientError):
-    """The hash slot has another master now: send the request there."""
+    """The error of a request whose hash slot has another master now, to which the request must be sent."""
 
     def __init__(self, message: str, slot: int, node: Node) -> None:
         super().__init__(message, sent=False, rediscover=True)
@@ -39,7 +39,7 @@ class SlotMoved(TransientError):
 def map_error(
     error: Exception, address: Address, *, sent: bool, node: Node | None = None, sentinel: bool = False
 ) -> Exception:
-    """Return our error for an error of redis-py. Its message never contains a password.
+    """Return the error of this package for an error of redis-py. The message never contains a password.
 
     Args:
         error: The error to map. Errors of this package are returned as they are.
@@ -76,10 +76,10 @@ def map_error(
 
 
 def _is_broken_connection(error: Exception, text: str) -> bool:
-    """Return True if an error that is neither an OSError nor one of redis-py's says that a connection broke.
+    """Return True if the error means that a connection broke, although it is neither an OSError nor an error of redis-py.
 
-    uvloop raises a RuntimeError if a connection was closed while it was being written to. An allocation that failed may succeed
-    later.
+    uvloop raises a RuntimeError if a connection was closed while it was being written to. A MemoryError counts too, because an
+    allocation that failed may succeed later.
     """
     return isinstance(error, (EOFError, MemoryError)) or (
         isinstance(error, RuntimeError) and "the handler is closed" in text
@@ -87,7 +87,7 @@ def _is_broken_connection(error: Exception, text: str) -> bool:
 
 
 def _unexpected(error: Exception, text: str, where: str) -> CoordinatorError:
-    """Map an error that no outage causes. It is raised at once: repeating the request would only delay the message."""
+    """Return the error of this package for an error that no outage causes. The caller does not repeat the request."""
     if isinstance(error, ImportError):
         return _caused_by(error, NotConfigured(f"a package that {where} needs can't be imported: {text}"))
     return _caused_by(
@@ -96,7 +96,7 @@ def _unexpected(error: Exception, text: str, where: str) -> CoordinatorError:
 
 
 def _caused_by(error: Exception, mapped: CoordinatorError) -> CoordinatorError:
-    """Return a mapped error whose traceback shows the original one."""
+    """Return the mapped error with the original error as its cause, so that a traceback shows both."""
     mapped.__cause__ = error
     return mapped
 
@@ -104,7 +104,7 @@ def _caused_by(error: Exception, mapped: CoordinatorError) -> CoordinatorError:
 def _hint(reason: str, address: Address) -> str:
     """Return the likely cause of a failed connection, as a question for the reader of the message."""
     if address.tls and "imeout" in reason:
-        # A server without TLS takes the handshake for the beginning of a command, and waits for the rest.
+        # A server without TLS reads the handshake as the beginning of a command, and waits for the rest.
         return " (does it speak TLS?)"
     if "refused" in reason:
         return " (is the server running?)"
@@ -112,7 +112,7 @@ def _hint(reason: str, address: Address) -> str:
 
 
 def _refused(error: Exception, text: str, where: str, sentinel: bool) -> CoordinatorError | None:
-    """Map a refusal that a retry cannot change: wrong password, missing rights, full memory."""
+    """Return the error for a refusal that a retry cannot change (wrong password, missing rights, full memory); else None."""
     if isinstance(
         error, (foreign.AuthenticationError, foreign.AuthenticationWrongNumberOfArgsError)
     ) or text.startswith(("NOAUTH", "WRONGPASS")):
@@ -132,7 +132,7 @@ def _refused(error: Exception, text: str, where: str, sentinel: bool) -> Coordin
 
 
 def _wrong_scheme(error: Exception, text: str, where: str, address: Address) -> NotConfigured | None:
-    """Map an error which shows that the URL's scheme does not fit the server."""
+    """Return the error for a URL whose scheme does not fit the server; None if the error means something else."""
     if isinstance(error, foreign.MovedError) and address.kind == "one":
         return NotConfigured(f"{where} is a node of a Cluster with several nodes: use redis+cluster:// in the URL")
     if "cluster support disabled" in text:
@@ -153,7 +153,7 @@ def _wrong_scheme(error: Exception, text: str, where: str, address: Address) -> 
 
 
 def _wrong_server(error: Exception, text: str, where: str) -> CoordinatorError | TransientError | None:
-    """Map the errors of a server that accepts no requests of this client, or is not a Redis or Valkey server."""
+    """Return the error for a server that accepts no requests of this client, or is not a Redis or Valkey server; else None."""
     if text.startswith("DENIED") and "protected mode" in text:
         return NotConfigured(
             f"{where} refuses connections from other machines, because it runs in protected mode: set a password for its default "
@@ -172,7 +172,7 @@ def _wrong_server(error: Exception, text: str, where: str) -> CoordinatorError |
 
 
 def _try_later(error: Exception, text: str, where: str, node: Node | None) -> TransientError | None:
-    """Map the error of a node that cannot serve a request at the moment, or does not serve the partition any longer."""
+    """Return the error for a node that cannot serve a request now, or no longer serves the partition; otherwise None."""
     if isinstance(error, foreign.ReadOnlyError):
         return TransientError(
             f"{where} is a replica and takes no writes: use the address of its primary", sent=False, rediscover=True
@@ -193,7 +193,7 @@ def _try_later(error: Exception, text: str, where: str, node: Node | None) -> Tr
 
 
 def _wrong_certificate(text: str, where: str) -> NotConfigured | None:
-    """Map a TLS failure that a retry cannot change: a certificate that is missing or not trusted."""
+    """Return the error for a certificate that is missing or not trusted, which a retry cannot change; otherwise None."""
     if "CERTIFICATE_VERIFY_FAILED" in text:
         found = re.search(r"certificate verify failed: ([^(\]]+)", text)
         why = found[1].strip().rstrip(".") if found else "not trusted"

@@ -1,4 +1,4 @@
-"""Lanes: which node each request goes to, and which requests travel together."""
+"""Lanes: choose the node of each request, and the requests that are sent together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_REDIRECTS = 5  # for one try of a request
 
 
 class Lane(NamedTuple):
-    """Requests that travel together: to one node, with the same number of replicas that must confirm.
+    """A lane. Requests of one lane are sent together: to one node, with the same number of replicas that must confirm.
 
     Requests that wait for replicas have a lane of their own, so that they do not delay the others.
     """
@@ -25,7 +25,7 @@ class Lane(NamedTuple):
 
 
 class LaneFinder:
-    """Chooses the lane of each request, and learns from errors which nodes changed.
+    """Choose the lane of each request, and update the topology after errors.
 
     Attributes:
         topology: Knows which node serves which partition.
@@ -36,7 +36,7 @@ class LaneFinder:
     def __init__(self, address: Address) -> None:
         self.topology = make_topology(address)
         self.master_check = MasterCheckTimer(self.topology)
-        self.only_lane = Lane(HERE, 0) if address.kind == "one" else None  # every request asks for it: made once
+        self.only_lane = Lane(HERE, 0) if address.kind == "one" else None  # made once, because every request needs it
 
     def find(self, request: Request) -> Lane | None:
         """Return the lane of a request, or None while no node is known to serve its partition."""

@@ -1,4 +1,4 @@
-"""A hook for test programs: an observer sees every exchange with a server. The fault lab records its histories with it.
+"""A hook for test programs: an observer is called for every exchange with a server. The fault lab records histories with it.
 
 The observer sees the packets before they are written to the socket, when they are written, and their replies. If the
 trip waited for replicas, the last reply is the number of replicas. An observer may raise, or end the process, to cause
@@ -30,7 +30,7 @@ class ObservedExchange(Protocol):
 
 
 class Observer(Protocol):
-    """Called at the start of each exchange, before anything is written."""
+    """A function that is called at the start of each exchange, before any byte is written."""
 
     def __call__(self, packets: Sequence[Packet]) -> ObservedExchange:
         """Return the observer of one exchange."""
@@ -38,7 +38,7 @@ class Observer(Protocol):
 
 
 class _NoObserver:
-    """The default: ignores every exchange, at no measurable cost."""
+    """The default observer, which ignores every exchange."""
 
     __slots__ = ()
 
@@ -64,11 +64,11 @@ _observer: Observer = _NoObserver()
 
 
 def install_observer(observer: Observer | None) -> None:
-    """Let an observer see every exchange of this process from now on. None removes the observer."""
+    """Call the observer for every exchange of this process from now on. None removes the observer."""
     global _observer  # noqa: PLW0603  # one for the process, as its connections are
     _observer = observer or _NoObserver()
 
 
 def start_exchange(packets: Sequence[Packet]) -> ObservedExchange:
-    """Tell the observer that an exchange begins. Use the result as a context manager."""
+    """Tell the observer that an exchange begins. Return the observed exchange, which is a context manager."""
     return _observer(packets)

@@ -1,7 +1,7 @@
-"""Merge requests into few commands, and split the replies again. Pure: no I/O.
+"""Merge requests into few commands, and split the replies again. This module does no I/O.
 
 Calls with the same script, partition and fixed arguments become one command that takes a list of items and answers item by item.
-One script call for a hundred runs costs the client a tenth of what a hundred pipelined calls cost.
+One script call for a hundred runs takes the client a tenth of the time of a hundred pipelined calls.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Packet:
     """One command on the wire.
 
     Attributes:
-        request: The first of the requests that it carries.
-        carries: Indices of the requests that it carries.
+        request: The first of the requests that the command carries.
+        carries: Indices of the requests that the command carries.
         items: The items of the merged calls.
         size: Bytes of the items.
     """
@@ -65,7 +65,7 @@ class Packet:
 
 def pack(requests: Sequence[Request]) -> list[Packet]:
     """Merge requests into as few packets as possible. Packets keep the order of their first requests."""
-    if len(requests) == 1:  # the usual case of a producer, and the fastest
+    if len(requests) == 1:  # the usual case of a producer, without a search for requests to merge
         one = requests[0]
         return [Packet(one, [0], list(one.items) if isinstance(one, Call) else [])]
     packets: list[Packet] = []
@@ -88,7 +88,7 @@ def pack(requests: Sequence[Request]) -> list[Packet]:
 
 
 def count_next_trip(waiting: Sequence[Request]) -> int:
-    """Return how many of the waiting requests fit into the next trip.
+    """Return the number of waiting requests that fit into the next trip.
 
     A trip ends before its size exceeds MOST_BYTES, and before a second request about the same run.
     """

@@ -1,7 +1,7 @@
-"""The wire for threads: sends requests to their nodes, and repeats them after transient errors.
+"""The wire for threads: send requests to their nodes, and repeat them after transient errors.
 
-The wire repeats a request, not redis-py, because every script may be sent twice with the same identity. Each node has a
-lane of its own, so a node that does not answer does not delay requests to others. Requests that wait for replicas have
+The wire repeats requests itself, instead of redis-py, because only the wire knows that a script may be sent twice. Each node has a
+lane of its own, so that a node that does not answer does not delay requests to other nodes. Requests that wait for replicas have
 lanes of their own, too.
 """
 
@@ -33,7 +33,7 @@ _clock = SystemClock()
 
 
 class Wire:
-    """Carries requests of threads to the servers. After a fork, the child process opens connections of its own.
+    """The wire that sends the requests of threads to the servers. After a fork, the child process opens its own connections.
 
     Args:
         address: The address of the server, Sentinel group or Cluster.
@@ -47,7 +47,7 @@ class Wire:
         self._start_process()
 
     def _start_process(self) -> None:
-        """Set up what belongs to one process."""
+        """Create the locks, pools and threads that belong to one process."""
         self._pid = os.getpid()
         self._discovering = threading.Lock()
         self._pools: dict[Node, Any] = {}
@@ -55,7 +55,7 @@ class Wire:
         self._closings = 0
 
     def ask(self, requests: Sequence[Request], timeout: float | None = None) -> list[Any]:
-        """Send requests, and repeat those with transient errors.
+        """Send requests, and repeat the requests that get transient errors.
 
         Args:
             requests: The requests to send.
@@ -68,7 +68,7 @@ class Wire:
             self._start_process()
         answers = self._try(requests)
         if all_good(answers):
-            return answers  # nearly always: there is nothing to keep track of
+            return answers  # the usual case: no request has to be repeated
         gathered = Answers(requests)
         gathered.take(answers)
         if gathered.open:
@@ -92,7 +92,7 @@ class Wire:
     # -- choosing lanes
 
     def _try(self, requests: Sequence[Request], *, again: bool = False) -> list[Any]:
-        """Try each request once, in as many trips as it takes. Follow MOVED redirects."""
+        """Try each request once, in as many trips as needed, and follow MOVED redirects. Return a reply or an error for each."""
         if len(requests) == 1 and self._lanes.only_lane is not None and not requests[0].replicas:
             return self._trip(self._lanes.only_lane, requests)  # one request to a single server: nothing to sort
         answers: list[Any] = [None] * len(requests)
@@ -103,7 +103,7 @@ class Wire:
             self._discover(needed=again or any(self._lanes.find(requests[i]) is None for i in left))
             lanes = self._sort(requests, left, answers)
             carry = partial(self._carry_lane, requests, answers)
-            # All nodes at the same time: a node that does not answer must not delay the requests to the others.
+            # All nodes are asked at the same time, so that a node that does not answer does not delay the requests to the others.
             if len(lanes) == 1:
                 carry(*next(iter(lanes.items())))
             elif lanes:
@@ -115,7 +115,7 @@ class Wire:
         return answers
 
     def _sort(self, requests: Sequence[Request], indices: Sequence[int], answers: list[Any]) -> dict[Lane, list[int]]:
-        """Group requests by lane. A request without a lane gets an error as its answer."""
+        """Return the indices of the requests by lane. A request without a lane gets an error as its answer."""
         lanes: dict[Lane, list[int]] = {}
         for i in indices:
             lane = self._lanes.find(requests[i])
@@ -139,12 +139,12 @@ class Wire:
         return self._executor
 
     def _discover(self, *, needed: bool) -> None:
-        """Ask which nodes serve the partitions, if that is in doubt.
+        """Find the nodes that serve the partitions, if the topology is stale.
 
-        What is known stays in use if no node answers.
+        The known nodes stay in use if no node answers.
 
         Args:
-            needed: False for requests that had no error themselves: a node that hangs must not delay them.
+            needed: False if the requests had no error themselves. Then a node that hangs must not delay them.
         """
         topology = self._lanes.topology
         if not topology.stale or not needed:

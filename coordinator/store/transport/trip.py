@@ -1,4 +1,4 @@
-"""One trip to one node, as commands and replies, and whether enough replicas confirmed its writes. Pure: no I/O."""
+"""One trip to one node, as commands and replies, and the check that enough replicas confirmed its writes. No I/O."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Trip:
         self._bare = address.scheme == "memory"
         self._marks, self._confirmation = 0, list[list[Argument]]()
         if lane.replicas:
-            # One write for each partition gives WAIT something to wait for. The success of any of them is enough: the
-            # hash slot of one partition may be moving to another node.
+            # One write for each partition is added, because WAIT waits for the last write of the connection. The success of any of
+            # them is enough: the hash slot of one partition may be moving to another node.
             marks = pack([CONFIRM.call(at) for at in dict.fromkeys(request.at for request in requests)])
             # WAIT must time out before the trip does. Otherwise its answer is lost, and with it the number of replicas.
             wait: list[Argument] = ["WAIT", lane.replicas, max(1, round(min(seconds / 2, 1.0) * 1000))]
@@ -66,7 +66,7 @@ class Trip:
         return [packet.command(bare=self._bare, whole=whole) for packet in packets] + self._confirmation, packets
 
     def _without_confirmation(self, replies: list[Any]) -> list[Any]:
-        """Take the replies to the confirmation commands off the list, and remember what they say."""
+        """Return the replies without those to the confirmation commands, from which the confirmation is remembered."""
         if not self._confirmation:
             return replies
         *answers, self._confirmed = replies
@@ -76,14 +76,14 @@ class Trip:
         return answers[: -self._marks]
 
     def _judge(self, answer: Any) -> Any:
-        """Return the answer, or an error if too few replicas confirmed it, whatever the master answered."""
+        """Return the answer of the master, or an error if too few replicas confirmed the trip's writes."""
         if isinstance(answer, Exception):
             return self.map_error(answer, sent=False)
         if isinstance(self._confirmed, Exception):
             return self._unconfirmed(self._confirmed)
         if self._lane.replicas and self._confirmed < self._lane.replicas:
-            # A master that was cut off and replaced does not know it. Its replicas follow the new master by now, so the
-            # wire must ask again which node is the master.
+            # A master that was cut off and replaced does not know that it was replaced. Its replicas follow the new master by now,
+            # so the wire must search for the master again.
             few = f"{self._confirmed} of {self._lane.replicas} replicas of {self._address} confirmed the write"
             return TransientError(few, sent=True, rediscover=True)
         return answer
@@ -98,5 +98,5 @@ class Trip:
         return judged if isinstance(judged, NotConfigured) else TransientError(str(judged), sent=True, rediscover=True)
 
     def map_error(self, error: Exception, *, sent: bool) -> Exception:
-        """Return our error for an error of redis-py that ended this trip."""
+        """Return the error of this package for an error of redis-py that ended this trip."""
         return map_error(error, self._address, sent=sent, node=self._lane.node)

@@ -1,4 +1,4 @@
-"""The entrance to the transport: everything that other packages import from it."""
+"""The public names of the transport, which other packages import from here."""
 
 from coordinator.store.transport.async_bell import AsyncBell
 from coordinator.store.transport.async_wire import AsyncWire

@@ -1,4 +1,4 @@
-"""Pools of connections for an event loop. redis-py's own retries and time limits are off: the wire has its own."""
+"""Pools of connections for an event loop. The retries and time limits of redis-py are off, because the wire has its own."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def make_async_pool(
 class _Pool(redis.asyncio.ConnectionPool):
     """A pool that keeps released connections in a list of its own, as the pool for threads does, and closes without waiting.
 
-    When redis-py closes a connection, it waits until everything is sent, or until TLS has shut down. With a server that hangs, that
-    never happens, and if the closing task is cancelled meanwhile, the connection is left to the garbage collector.
+    When redis-py closes a connection, it waits until all bytes are sent and TLS has shut down. If the server hangs, that wait never
+    ends, and if the closing task is cancelled meanwhile, the connection stays open until the garbage collector finds it.
 
     Attributes:
         leave_server: Ends the pool's use of an embedded server.
@@ -82,7 +82,7 @@ class _Pool(redis.asyncio.ConnectionPool):
 
 
 def transport_of(connection: Any) -> asyncio.Transport | None:
-    """Return the transport of a connection. redis-py forgets it when an exchange fails, so ask before the exchange."""
+    """Return the asyncio transport of a connection. Call this before an exchange, because redis-py drops it after a failure."""
     return getattr(getattr(connection, "_writer", None), "transport", None)
 
 

@@ -81,7 +81,11 @@ os.register_at_fork(after_in_child=_forget_in_child)
 def _revive_server(directory: str) -> str:
     """Start an embedded server again if it has died, and return the path of its socket.
 
-    If several processes come at the same time, the first one starts it.
+    If several processes do this at the same time, the first one starts the server.
+
+    Raises:
+        ConnectionError: This process has detached.
+        Refused: The server cannot be started on this machine.
     """
     shared = _attached.get(directory)
     if shared is None:  # a process that has detached must not start a server

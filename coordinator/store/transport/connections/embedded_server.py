@@ -1,4 +1,4 @@
-"""embedded://./dir: a real Valkey server that belongs to a directory. Its first user starts it, its last user stops it.
+"""The server of embedded://./dir: a real Valkey server for one directory. Its first user starts it, its last user stops it.
 
 Two rules hold: there are never two servers on the same data, and a server is never stopped while a process uses it.
 Lock files in the directory ensure this. The kernel releases each lock when its holders are gone, even after `kill -9`.
@@ -9,9 +9,9 @@ Lock files in the directory ensure this. The kernel releases each lock when its 
     attached.lock   shared by all attachments; the watcher gets it when none is left
     watcher.lock    held by the watcher as long as it lives
 
-The server daemonises, so it is not a child of the process that started it, and survives `kill -9` of that process while
-others use it. A last user that ends by a signal runs no exit functions: the watcher, a small process beside the server,
-stops the server then.
+The server daemonises: it is not a child of the process that started it, and survives `kill -9` of that process while other
+processes use it. If the last user is ended by a signal, it runs no exit functions. Then the watcher, a small process beside the
+server, stops the server.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Attachment:
             raise Unreachable(f"the server of embedded://{self._directory} can't be started: {error}") from error
 
     def close(self) -> None:
-        """Detach from the server, and stop it if this was the last user. A second call does nothing."""
+        """Detach from the server, and stop the server if this was its last user. A second call does nothing."""
         users, self._users = self._users, None
         if users is None:
             return

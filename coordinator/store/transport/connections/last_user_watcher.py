@@ -1,8 +1,8 @@
 """A small process that stops an embedded server when its last user is gone, even after `kill -9`.
 
-It is a program, not a module: `watcher_process` runs it with the standard library alone, so that it starts fast and stays small.
-It waits in the kernel for attached.lock, which every attachment shares. The kernel gives it the lock when no attachment is
-left. Then the program takes the same locks as an attachment that leaves, and stops the server.
+This file is a program, not a module: `watcher_process` runs it with the standard library alone, so that it starts fast and stays
+small. The program waits for attached.lock, which every attachment shares. The kernel grants the lock when no attachment is left.
+Then the program takes the same locks as an attachment that leaves, and stops the server.
 
     python -I -S last_user_watcher.py DIRECTORY FD    FD is watcher.lock, which is held as long as this process lives
 """
@@ -22,7 +22,7 @@ OTHER_USER_SECONDS = 0.5  # the pause before it looks again while a process of a
 
 
 def main() -> None:
-    """Detach from the process that started this one, wait for the last user to go, and stop the server."""
+    """Detach from the process that started this one, wait until no user is left, and stop the server."""
     directory = sys.argv[1]
     if os.fork():
         os._exit(0)  # this process is not the child of a user of the server: no zombie process is left to the user
@@ -51,7 +51,7 @@ def _stop_if_unused(directory: str, files: dict[str, int]) -> bool:
 
 
 def _is_same_file(path: str, file: int) -> bool:
-    """Return False if the directory was removed or replaced: the socket may belong to another server then."""
+    """Return True if the path still names the open file. Otherwise the directory was removed or replaced."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(file))
     except OSError:

@@ -1,4 +1,4 @@
-"""Lock files, on which processes that share an embedded server take turns. The kernel releases a lock when its holders are gone."""
+"""Lock files of the processes that share an embedded server. The kernel releases a lock when its holders are gone."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ POLL_SECONDS = 0.01
 
 
 def open_lock(path: Path) -> int:
-    """Open a lock file, and create it if needed. As all files that Python opens, it is closed by exec.
+    """Open a lock file, create it if needed, and return its descriptor. As all files that Python opens, it is closed by exec.
 
-    In a process without standard input, output or error, the file does not get one of their numbers: a server that inherits the
-    file would replace it with its own standard file, and lose the lock.
+    In a process without standard input, output or error, the descriptor does not get one of their numbers. Otherwise a server that
+    inherits the descriptor would replace it with its own standard file, and lose the lock.
     """
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     if file > 2:
@@ -31,7 +31,7 @@ def open_lock(path: Path) -> int:
 
 
 def try_lock(file: int, how: int = fcntl.LOCK_EX) -> bool:
-    """Take a lock without waiting. Return False if another process has it."""
+    """Take a lock without waiting. Return False if another process has the lock."""
     try:
         fcntl.flock(file, how | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -54,7 +54,11 @@ def wait_for_lock(file: int, how: int, directory: Path, clock: Clock) -> None:
 
 @contextlib.contextmanager
 def start_lock(directory: Path, clock: Clock) -> Iterator[None]:
-    """Hold start.lock: only one process at a time starts or stops the server of a directory."""
+    """Hold start.lock while the context is open, so that only one process at a time starts or stops the server.
+
+    Raises:
+        Unreachable: Another process has kept the lock for LOCK_SECONDS.
+    """
     file = open_lock(directory / "start.lock")
     try:
         wait_for_lock(file, fcntl.LOCK_EX, directory, clock)

@@ -1,4 +1,4 @@
-"""`memory://name`: fakeredis, with one store per name in this process. For tests and for trying things out."""
+"""The store of `memory://name`: fakeredis, with one store per name in this process. It is for tests and experiments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ _servers: dict[str, Any] = {}
 
 
 def _import_fakeredis() -> Any:
-    """Import fakeredis and the Lua interpreter that it needs for scripts. Only users of memory:// need them."""
+    """Import and return fakeredis, with the Lua interpreter that it needs for scripts. Only users of memory:// need them.
+
+    Raises:
+        NotConfigured: The extra `memory` is not installed.
+    """
     try:
         import lupa  # noqa: F401  # first: a fakeredis that is imported without it never knows EVAL
 

@@ -1,4 +1,4 @@
-"""The parts of redis-py that are not public, and that the pools use. They are checked when this package is imported."""
+"""The private parts of redis-py that the pools use. They are checked when this package is imported."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check_redis_py() -> None:
     """Check that redis-py has the parts that the pools use.
 
     Raises:
-        ImportError: It does not. Requests would fail later, with errors that do not name the cause.
+        ImportError: A part is missing. Without this check, requests would fail later with errors that do not name the cause.
     """
     if missing := missing_parts():
         raise ImportError(

@@ -1,7 +1,7 @@
-"""A time limit for exchanges that ends a silence, not a long transfer.
+"""A time limit for exchanges in which no bytes move. A long transfer has no limit.
 
-A large checkpoint over a slow line takes longer than any limit that also finds a dead server soon. As long as bytes arrive, or the
-server's host confirms bytes that were sent, the exchange continues.
+A large checkpoint over a slow line takes longer than any limit that detects a dead server soon. So the exchange continues as long
+as bytes arrive, or the server's host confirms bytes that were sent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TCP_INFO = getattr(socket, "TCP_INFO", None)
 
 
 class SilenceLimit:
-    """Raise TimeoutError when nothing moved on a connection for some seconds.
+    """A context that raises TimeoutError when no bytes moved on a connection for some seconds.
 
     Where the system does not count the bytes of a connection (unix sockets, systems other than Linux), the whole exchange has to
     end within the limit.
@@ -39,7 +39,7 @@ class SilenceLimit:
 
     async def __aenter__(self) -> SilenceLimit:
         await self._timeout.__aenter__()
-        # Nearly every exchange ends before the first look, so the count at its beginning is not asked for.
+        # Nearly every exchange ends before the bytes are counted first, so they are not counted at its beginning.
         self._look_again = asyncio.get_running_loop().call_later(self._seconds / LOOKS, self._look)
         return self
 
@@ -60,9 +60,12 @@ class SilenceLimit:
 
 
 def wait_for_reply(sock: Any, seconds: float | None) -> None:
-    """Wait, from a thread, until a reply begins to arrive, or until nothing moved on the socket for some seconds.
+    """Wait, from a thread, until a reply begins to arrive, or until no bytes moved on the socket for some seconds.
 
     A large request may still be on its way: the system has accepted its bytes, but the server has not received them.
+
+    Raises:
+        TimeoutError: No bytes moved for this number of seconds.
     """
     if not isinstance(sock, socket.socket) or seconds is None:  # the stand-in of memory:// is not a socket
         return
@@ -85,7 +88,7 @@ def _count_bytes(sock: Any) -> tuple[int, int] | None:
     if _TCP_INFO is None or sock is None or sock.family == getattr(socket, "AF_UNIX", None):
         return None
     try:
-        # A socket object of its own: that of uvloop has no getsockopt.
+        # A new socket object is made, because the socket object of uvloop has no getsockopt.
         with socket.socket(fileno=os.dup(sock.fileno())) as copy:
             info = copy.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 192)
         acked, received = struct.unpack_from("=QQ", info, _BYTES_ACKED)

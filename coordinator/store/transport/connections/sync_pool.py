@@ -52,8 +52,8 @@ def make_pool(
 class _Pool(redis.ConnectionPool):
     """A pool that keeps released connections in a list of its own.
 
-    For redis-py, an idle connection remains in use. redis-py's own acquire and release, with two locks and its metrics,
-    take as long as writing a request and reading the reply.
+    redis-py counts an idle connection of this list as in use. The acquire and release of redis-py, with two locks and metrics,
+    would take as long as writing a request and reading the reply.
 
     Attributes:
         leave_server: Ends the pool's use of an embedded server.
@@ -95,7 +95,7 @@ def close_pool(pool: Any) -> None:
 
 
 def _is_silent(sock: Any) -> bool:
-    """Return True if the server has neither closed the connection nor sent anything on it."""
+    """Return True if the server has neither closed the connection nor sent unexpected bytes on it."""
     if sock is None:
         return False
     poll = select.poll()
@@ -107,7 +107,7 @@ def _is_silent(sock: Any) -> bool:
 
 
 class _TlsConnection(redis.SSLConnection):
-    """A TLS connection whose errors say why the server closed it.
+    """A TLS connection whose errors contain the server's reason for closing it.
 
     With TLS 1.3 a server refuses a client's certificate after the handshake. The next write then fails with a plain
     connection error, but the server's alert with the reason can still be read.

@@ -26,7 +26,7 @@ LONGEST_LOG = 1 << 20
 
 
 def is_alive(directory: Path) -> bool:
-    """Return True if the server process lives. Its lock proves it, even if the process hangs or is stopped."""
+    """Return True if the server process lives: it holds its lock, even if it hangs or is suspended."""
     file = open_lock(directory / "server.lock")
     try:
         return not try_lock(file)
@@ -71,7 +71,7 @@ def start(directory: Path, clock: Clock) -> Path:
 
 
 def stop(directory: Path, clock: Clock) -> bool:
-    """Stop the server. It writes everything that it acknowledged to its append-only file first.
+    """Stop the server. The server first writes all acknowledged data to its append-only file.
 
     Returns:
         False if the server is still running after ANSWER_SECONDS.
@@ -148,7 +148,7 @@ def _wait_for_answer(directory: Path, path: Path, clock: Clock) -> bool:
 
 
 def _send(path: Path, command: str, timeout: float = 1.0) -> str:
-    """Send a command and return the first line of the answer, or an empty text if there is none."""
+    """Send a command to the server, and return the first line of the answer; an empty text if no answer came."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line, contextlib.suppress(OSError):
         line.settimeout(timeout)
         line.connect(str(path))
@@ -172,7 +172,11 @@ def _log(directory: Path, lines: int = 10) -> str:
 
 
 def _socket_path(directory: Path) -> Path:
-    """Return a short path for the socket, whatever the directory's name: a socket's path is limited to about 100 bytes."""
+    """Return a short path for the socket of a directory, because the path of a socket is limited to about 100 bytes.
+
+    Raises:
+        Refused: There is no safe folder with a short path.
+    """
     name = hashlib.sha256(os.fsencode(directory)).hexdigest()[:16] + ".sock"
     for place in (Path(tempfile.gettempdir()), Path("/tmp")):
         path = place / f"run-coordinator-{os.geteuid()}" / name
@@ -185,7 +189,10 @@ def _socket_path(directory: Path) -> Path:
 def _make_private(folder: Path) -> None:
     """Create a folder that only this user can use.
 
-    In a shared temp dir, another user could prepare a folder of that name and so get access to the socket.
+    In a shared temporary folder, another user could create a folder of that name and so get access to the socket.
+
+    Raises:
+        Refused: Another user can use the folder.
     """
     folder.mkdir(mode=0o700, exist_ok=True)
     facts = folder.lstat()

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 def ensure_watcher(directory: Path) -> None:
     """Start the watcher of a directory, unless it is running. The caller holds start.lock.
 
-    Without a watcher the server works, but outlives a last user that ends by a signal.
+    Without a watcher the server works, but it keeps running if its last user is ended by a signal.
     """
     lock = open_lock(directory / "watcher.lock")
     try:
@@ -42,8 +42,8 @@ def _launch(directory: Path, lock: int) -> None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        cwd="/",  # it must not keep a file system busy
-        start_new_session=True,  # a Ctrl-C in the terminal is not meant for it
+        cwd="/",  # the watcher must not keep the file system of the current folder busy
+        start_new_session=True,  # a session of its own, so that Ctrl-C in the terminal does not end the watcher
         check=True,
         timeout=30,
     )

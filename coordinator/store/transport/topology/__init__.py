@@ -1,9 +1,8 @@
-"""Which node serves a partition: a single server, the master of a Sentinel group, or a node of a Redis Cluster.
+"""Find the node that serves a partition: a single server, the master of a Sentinel group, or a node of a Redis Cluster.
 
-Each topology is pure: its search is a generator that yields questions for nodes and receives their answers, so that
-threads and event loops share it. `discovery` asks the questions. redis-py's own Sentinel and Cluster clients are not
-used: they retry on their own, load each script on every master, and cannot pipeline scripts. The transport only needs
-to know which node serves a partition.
+A topology does no I/O: its search is a generator that yields questions for nodes and receives their answers, so that threads and
+event loops share it. `discovery` asks the questions. The Sentinel and Cluster clients of redis-py are not used: they retry on their
+own, load each script on every master, and cannot pipeline scripts. The transport only needs to know which node serves a partition.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ Topology = SingleServer | SentinelGroup | Cluster
 
 
 def make_topology(address: Address) -> Topology:
-    """Return the topology for an address, before anything is known of its nodes."""
+    """Return a new topology for an address. Its nodes are not known yet."""
     if address.kind == "sentinel":
         return SentinelGroup(address)
     return Cluster(address) if address.kind == "cluster" else SingleServer()

@@ -1,4 +1,4 @@
-"""Cluster discovery: find the node that serves each hash slot of a Redis Cluster. Pure: no I/O."""
+"""Cluster discovery: find the node that serves each hash slot of a Redis Cluster. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from coordinator.store.transport.topology.question import Question, Search, sear
 
 
 class Cluster:
-    """Nodes that share the hash slots.
+    """The topology of a Redis Cluster: nodes that share the hash slots.
 
     The known masters stay in use while a search is under way: only requests to the nodes that changed fail meanwhile.
 
@@ -30,7 +30,7 @@ class Cluster:
         return node
 
     def doubt(self, node: Node) -> None:
-        """Mark a node that failed. The next search asks it last, and looks for its successor."""
+        """Mark a node as failed. The next search asks this node last, and looks for its successor."""
         self.stale = True
         self._doubted.add(node)
         if node in self._nodes:
@@ -38,7 +38,7 @@ class Cluster:
             self._nodes.append(node)
 
     def recheck(self) -> None:
-        """Ask the nodes again with the next search."""
+        """Mark the topology as stale, so that the next search asks the nodes again."""
         self.stale = True
 
     def moved(self, slot: int, node: Node) -> None:
@@ -52,8 +52,8 @@ class Cluster:
     def search(self) -> Search:
         """Ask nodes for the masters of all hash slots, until one answer is good enough.
 
-        A node that is cut off from the others continues to report the old masters. So an answer that names a master which failed
-        is used only if no node knows better.
+        A node that is cut off from the others continues to report the old masters. So an answer that names a failed master is used
+        only if no node gives another answer.
 
         Raises:
             TransientError: No node answered.

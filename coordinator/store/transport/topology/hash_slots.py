@@ -1,4 +1,4 @@
-"""Hash slots of a Redis Cluster: which hash slot a key is in, and which node serves it. Pure: no I/O."""
+"""Hash slots of a Redis Cluster: the hash slot of a key, and the node that serves a hash slot. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def masters_from_reply(reply: Sequence[Any], asked: Node) -> list[Node | None]:
 
     Args:
         reply: The reply to CLUSTER SLOTS.
-        asked: The node that sent the reply. It stands for a master without a host name: a node may not know its own.
+        asked: The node that sent the reply. A master without a host name in the reply is this node, which may not know its name.
     """
     found: list[Node | None] = [None] * SLOTS
     for first, last, master, *_ in reply:

@@ -1,4 +1,4 @@
-"""The questions that a search asks nodes, to find out which node serves a partition."""
+"""The questions that the search for the node of a partition asks."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ def search_error(reason: object, failure: str) -> Exception:
 
     Args:
         reason: The last answer or error of a node.
-        failure: What the search did not find.
+        failure: A sentence about the node that the search did not find.
     """
     return reason if isinstance(reason, CoordinatorError) else TransientError(f"{failure}: {reason}", sent=False)

@@ -1,4 +1,4 @@
-"""Sentinel discovery: find the master of a Sentinel group. Pure: no I/O."""
+"""Sentinel discovery: find the master of a Sentinel group. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MASTER_CHECK_SECONDS = 10.0
 
 
 class SentinelGroup:
-    """Servers that sentinels watch. All partitions are on the group's master.
+    """The topology of a Sentinel group: servers that sentinels watch. All partitions are on the group's master.
 
     After an error of the master, the master is unknown until a search has found it. During a recheck, and while no
     sentinel answers a recheck, the known master stays in use.
@@ -32,12 +32,12 @@ class SentinelGroup:
         return self._master
 
     def doubt(self, node: Node) -> None:
-        """Forget the master if this node is the master: it failed."""
+        """Forget the master if the failed node is the master."""
         if node == self._master:
             self._master, self.stale = None, True
 
     def recheck(self) -> None:
-        """Ask the sentinels again with the next search. The known master stays in use until then."""
+        """Mark the topology as stale, so that the next search asks the sentinels. The known master stays in use until then."""
         self.stale = True
 
     def moved(self, slot: int, node: Node) -> None:
@@ -46,9 +46,9 @@ class SentinelGroup:
     def search(self) -> Search:
         """Ask the sentinels for the master, and the master for its role.
 
-        A sentinel that was cut off together with an old master continues to name it, and the old master continues to
-        call itself a master. So an answer counts at once only if most sentinels give it. Otherwise the answer with the
-        latest epoch counts, as it does among sentinels themselves.
+        A sentinel that was cut off together with an old master continues to name it, and the old master continues to report the
+        role of a master. So an answer counts immediately only if most sentinels give it. Otherwise the answer with the latest
+        epoch counts, as it does among sentinels themselves.
 
         Raises:
             TransientError: No usable master was found, and none was known before.
@@ -106,10 +106,10 @@ class SentinelGroup:
 
 
 def _check_role(master: Node) -> Generator[Question, Any, object]:
-    """Return why a server that a sentinel names can't be used, or None if it can.
+    """Return the reason why a server that a sentinel names can't be used; None if the server can be used.
 
     The sentinel may not know yet that the server is gone, or that it is a replica now. If this client has no right to send ROLE, it
-    trusts the sentinel.
+    relies on the sentinel.
     """
     role = yield Question(master, ("ROLE",))
     if isinstance(role, TransientError):
@@ -122,10 +122,10 @@ class _Rechecked(Protocol):
 
 
 class MasterCheckTimer:
-    """Starts a recheck of a Sentinel group's master every MASTER_CHECK_SECONDS. Does nothing for other topologies.
+    """Start a recheck of a Sentinel group's master every MASTER_CHECK_SECONDS. Do nothing for other topologies.
 
-    A master that was cut off and replaced still answers its clients. A client that does not wait for replicas would keep using it
-    until it is connected again. The masters of a Cluster stop by themselves in this case.
+    A master that was cut off and replaced still answers its clients. A client that does not wait for replicas would keep using that
+    master until the master is connected again. The masters of a Cluster stop by themselves in this case.
     """
 
     def __init__(self, topology: _Rechecked) -> None:

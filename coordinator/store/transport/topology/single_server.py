@@ -1,4 +1,4 @@
-"""A single server: every partition is at the address that the URL names."""
+"""The topology of a single server: every partition is at the address in the URL."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from coordinator.store.transport.topology.question import Search
 
 
 class SingleServer:
-    """A server that is neither in a Sentinel group nor in a Cluster. There is nothing to find out."""
+    """A server that is neither in a Sentinel group nor in a Cluster, so that no search is needed."""
 
     stale = False
 
