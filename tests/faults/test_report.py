@@ -34,6 +34,19 @@ def test_a_script_that_was_hit_less_often_than_the_others_is_not_hidden() -> Non
     assert "each of 1 scripts had at least 5 late requests" in said
 
 
+def test_faults_of_a_renamed_script_count_for_its_present_name() -> None:
+    before = Record("replies", 1, "abc", 3, 9.0, "passed", {"fault fell cut": 3, "fault claim cut": 5})
+    after = Record("replies", 2, "abc", 1, 9.0, "passed", {"fault block_children cut": 1})
+    assert "each of 2 scripts had at least 4 lost replies" in table([before, after])
+
+
+def test_records_keep_the_script_names_of_the_commit_that_was_measured() -> None:
+    first = next(
+        record for record in records.read() if record.campaign == "replies" and "fault fell cut" in record.counts
+    )
+    assert "fault block_children cut" not in first.counts
+
+
 def test_only_what_is_between_the_marks_is_written() -> None:
     text = rendered(f"before\n{BEGIN}\nold\n{END}\nafter\n", [ONE])
     assert text.startswith("before\n")
