@@ -18,11 +18,11 @@ from tests.servers import Server
 DEEPER = int(os.environ.get("RUNS_TEST_DEPTH", "1"))
 
 
-def look(history: History, repair: bool = False) -> DoctorReport:
+def examine_history(history: History, repair: bool = False) -> DoctorReport:
     return history.store.do(examine(history.store.ns, repair=repair, now=history.store.at))
 
 
-def said(report: DoctorReport) -> list[str]:
+def sentences_of(report: DoctorReport) -> list[str]:
     """Return the findings, without one false alarm of the tests.
 
     The test clock jumps by days and trims lists, while the TTLs of the runs follow the real clock. That is not damage.
@@ -30,7 +30,7 @@ def said(report: DoctorReport) -> list[str]:
     return [finding.sentence for finding in report.findings if finding.fault != "unlisted"]
 
 
-def going_on(history: History, choose: random.Random, steps: int) -> None:
+def call_random_scripts(history: History, choose: random.Random, steps: int) -> None:
     actions = [
         *[history.resend_an_earlier_call] * 3, history.move_the_clock, history.let_time_pass,
         *[history.call_as_producer] * 3, *[history.call_as_worker] * 4, *[history.call_as_owner] * 3,
@@ -41,11 +41,11 @@ def going_on(history: History, choose: random.Random, steps: int) -> None:
         choose.choice(actions)(choose.choice)
 
 
-@pytest.mark.parametrize("name", sorted(name for name in PREPARE if not name.startswith(("examine", "mend"))))
+@pytest.mark.parametrize("name", sorted(name for name in PREPARE if not name.startswith("examine")))
 def test_doctor_finds_nothing_after_any_single_script(valkey_server: Server, namespace: str, name: str) -> None:
     with closing(Store(valkey_server.url, namespace)) as store:
         store.do(PREPARE[name](store))
-        assert said(store.do(examine(store.ns, now=store.at))) == []
+        assert sentences_of(store.do(examine(store.ns, now=store.at))) == []
 
 
 @pytest.mark.parametrize("seed", range(8 * DEEPER))
@@ -53,8 +53,8 @@ def test_doctor_finds_nothing_after_any_history(valkey_server: Server, seed: int
     choose = random.Random(seed)
     with closing(History(valkey_server.url)) as history:
         for _ in range(8):
-            going_on(history, choose, 25)
-            assert said(look(history)) == []
+            call_random_scripts(history, choose, 25)
+            assert sentences_of(examine_history(history)) == []
 
 
 @pytest.mark.parametrize("seed", range(8 * DEEPER))
@@ -62,7 +62,7 @@ def test_doctor_repairs_any_damage_until_nothing_is_wrong(valkey_server: Server,
     """Keys are deleted, overwritten or half emptied, and TTLs are added or removed."""
     choose = random.Random(seed)
     with closing(History(valkey_server.url)) as history:
-        going_on(history, choose, 150)
+        call_random_scripts(history, choose, 150)
         store = history.store
         keys = sorted(key for key in store.dump() if not key.endswith((":namespace", ":watch")))
         for key in choose.sample(keys, min(8, len(keys))):
@@ -84,6 +84,6 @@ def test_doctor_repairs_any_damage_until_nothing_is_wrong(valkey_server: Server,
                     store.client.hset(key, choose.choice(sorted(store.client.hkeys(key))), "garbled")
                 case _:
                     store.client.rename(key, key + "x")
-        repaired = look(history, repair=True)
+        repaired = examine_history(history, repair=True)
         assert repaired.healthy, [(finding.sentence, finding.outcome) for finding in repaired.findings]
-        assert look(history).found == 0
+        assert examine_history(history).found == 0
