@@ -45,7 +45,7 @@ def _kill(made: Cluster | Group, tag: str) -> None:
     master.restart()
 
 
-def whole_again(made: Cluster | Group) -> None:
+def wait_until_whole(made: Cluster | Group) -> None:
     wait_until(made.whole, "all nodes are there again", timeout=90)
 
 
@@ -64,7 +64,7 @@ class Restless:
         try:
             for kind in itertools.cycle(kinds_of(self.made)):
                 disturb(self.made, kind, self.tag)
-                whole_again(self.made)
+                wait_until_whole(self.made)
                 self.counts[kind] += 1
                 if self._over.wait(BETWEEN):
                     return

@@ -14,7 +14,7 @@ from coordinator.store.transport.wire import Wire, drive
 
 
 @pytest.fixture(params=[1, 3])
-def founded(store_url: str, request: pytest.FixtureRequest) -> tuple[str, str]:
+def created_namespace(store_url: str, request: pytest.FixtureRequest) -> tuple[str, str]:
     """The URL and the name of a namespace with one or three partitions."""
     name = f"t{uuid.uuid4().hex[:10]}"
     wire = Wire(address(store_url), timeout=5)
@@ -24,8 +24,8 @@ def founded(store_url: str, request: pytest.FixtureRequest) -> tuple[str, str]:
 
 
 @pytest.fixture
-async def client(founded: tuple[str, str]) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(*founded) as made:
+async def client(created_namespace: tuple[str, str]) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(*created_namespace) as made:
         yield made
 
 
@@ -58,8 +58,8 @@ async def test_pause_requires_a_queue_or_a_kind(client: AsyncClient) -> None:
             await pausing(queue="a b")
 
 
-def test_sync_client_does_the_same(founded: tuple[str, str]) -> None:
-    with Client(*founded) as client:
+def test_sync_client_does_the_same(created_namespace: tuple[str, str]) -> None:
+    with Client(*created_namespace) as client:
         assert client.pause(kind="k") is True
         assert client.status().paused == ("kind:k",)
         assert client.unpause(kind="k") is True

@@ -24,7 +24,7 @@ from coordinator.store.rights import ROLES, acl
 from coordinator.store.transport.wire import Wire, drive
 from tests.clusters import Cluster, Group
 from tests.servers import Server
-from tests.unrest import LEVELS, disturb, kinds_of, whole_again
+from tests.unrest import LEVELS, disturb, kinds_of, wait_until_whole
 
 TOPOLOGY = os.environ.get("RUNS_TEST_TOPOLOGY", "one")
 RIGHTS = os.environ.get("RUNS_TEST_RIGHTS") == "yes"
@@ -116,7 +116,7 @@ class Unrest:
     def __exit__(self, *error: object) -> None:
         self._over.set()
         self._thread.join()
-        whole_again(self._made)
+        wait_until_whole(self._made)
         print(f"unrest: {self.kind} {'in the middle' if self.done else 'did not come: no handler had begun'}")
 
     def _disturb(self) -> None:

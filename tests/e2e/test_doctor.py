@@ -38,7 +38,7 @@ class DoctorConnection:
         self.wire = Wire(address(url), timeout=30)
         self.space: Namespace = drive(self.wire, namespace_plans.create(namespace, birth="b1", durability=None))
 
-    def look(self, repair: bool = False) -> DoctorReport:
+    def examine(self, repair: bool = False) -> DoctorReport:
         return drive(self.wire, examine(self.space, repair=repair))
 
 
@@ -58,24 +58,24 @@ class BusyNamespace:
     def __init__(self, stage: Stage, client: Client, clinic: DoctorConnection) -> None:
         self.stage, self.client, self.clinic = stage, client, clinic
         self.choose = random.Random(5)
-        self.looks = self.kills = 0
+        self.checks = self.kills = 0
         self.left: dict[str, Handle[Any]] = {}
         self.fleet = stage.fleet(3, concurrency=10)
 
-    def look(self) -> None:
-        report = self.clinic.look(repair=self.looks % 2 == 1)  # A repair must find nothing to do either.
-        assert [finding.sentence for finding in report.findings] == [], f"at look {self.looks}"
-        self.looks += 1
+    def check_for_findings(self) -> None:
+        report = self.clinic.examine(repair=self.checks % 2 == 1)  # A repair must find nothing to do either.
+        assert [finding.sentence for finding in report.findings] == [], f"at check {self.checks}"
+        self.checks += 1
 
     def enqueue(self) -> None:
         runs: list[tuple[str, dict[str, Any]]] = [("steps", {"total": 5, "seconds": 0.02})] * 20
         handles = self.client.enqueue_many(runs)
         handles += self.client.enqueue_many(runs[:5], delay=0.5, expires=60)
         handles += self.client.enqueue_many([("saved", {"total": 3})] * 5, retention=0)
-        sleeper = self.client.enqueue("sleeper", key=f"sleeper-{self.looks}")
+        sleeper = self.client.enqueue("sleeper", key=f"sleeper-{self.checks}")
         self.left |= {handle.id: handle for handle in [*handles, sleeper]}
         for handle in [*self.choose.sample(handles, 3), sleeper]:
-            if handle is not sleeper or self.looks % 2:
+            if handle is not sleeper or self.checks % 2:
                 handle.cancel()
 
     def kill(self) -> None:
@@ -93,18 +93,18 @@ class BusyNamespace:
         self.fleet = self.stage.fleet(3, concurrency=10)
 
     def killed(self, often: int) -> bool:
-        self.look()
+        self.check_for_findings()
         if len(self.left) < 200:
             self.enqueue()
-        if self.looks % 4 == 0:
+        if self.checks % 4 == 0:
             self.kill()
         self._forget_ended()
         return self.kills >= often
 
     def all_ended(self) -> bool:
-        self.look()
+        self.check_for_findings()
         for handle in self.left.values():
-            if self.looks % 10 == 0 and handle.view().kind == "sleeper":
+            if self.checks % 10 == 0 and handle.view().kind == "sleeper":
                 handle.cancel()
         self._forget_ended()
         return not self.left
@@ -124,8 +124,8 @@ def test_doctor_finds_nothing_in_a_busy_namespace_with_killed_processes(
     wait_until(lambda: busy.killed(4), "four processes to be killed while a doctor looks", timeout=60)
     busy.lose_host()
     wait_until(busy.all_ended, "all runs to end while a doctor looks", timeout=60)
-    assert busy.looks >= 20
-    assert clinic.look().runs >= 200
+    assert busy.checks >= 20
+    assert clinic.examine().runs >= 200
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------------

@@ -304,7 +304,7 @@ class History:
             beat = self.store.do(
                 worker_plans.heartbeat(keys, name, lease_ms=worker.lease, floor=floor, held=held, now=self.store.at)
             )
-            return beat and seen(beat)
+            return beat and parts_of_reply(beat)
 
         self.make("heartbeat", really, lambda: self.model.beat(self.now, name, floor, held))
 
@@ -717,7 +717,7 @@ class History:
             assert (id, life) not in self.endings, "an ended life does not continue"
 
 
-def seen(beat: HeartbeatReply) -> tuple[list[str], list[tuple[str, str]], list[tuple[str, str]]]:
+def parts_of_reply(beat: HeartbeatReply) -> tuple[list[str], list[tuple[str, str]], list[tuple[str, str]]]:
     return sorted(beat.cancels), list(beat.lost), sorted(beat.strays)
 
 

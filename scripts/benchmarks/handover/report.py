@@ -20,7 +20,7 @@ def write(found: dict[str, Any]) -> None:
                 value.pop("samples", None)
     (DOCS / "handover.json").write_text(json.dumps(slim, indent=2) + "\n")
     readme = DOCS / "README.md"
-    text, section = readme.read_text(), f"{BEGIN}\n{shown(found)}\n{END}"
+    text, section = readme.read_text(), f"{BEGIN}\n{describe(found)}\n{END}"
     if BEGIN in text:
         text = re.sub(re.escape(BEGIN) + r".*" + re.escape(END), lambda _: section, text, flags=re.DOTALL)
     else:
@@ -29,7 +29,7 @@ def write(found: dict[str, Any]) -> None:
     plot(found, DOCS / "handover.png")
 
 
-def shown(found: dict[str, Any]) -> str:
+def describe(found: dict[str, Any]) -> str:
     parts, lost, again = found["parts"], found["parts"]["tree lost"], found["parts"]["tree started again"]
     rows = [_row(label, parts[f"stop {name}"], parts[f"kill {name}"]) for name, label in NAMES.items()]
     lines = [

@@ -28,10 +28,10 @@ _DELTA = ("seq", "acked", "generation", "base", "count", "chunk", "iteration")
 # ---- writing -----------------------------------------------------------------------------------------------------------
 
 
-def shown(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """Return a value as JSON: short text as it is, everything else as length and digest."""
     if isinstance(value, list | tuple):
-        return [shown(part) for part in value]
+        return [to_plain(part) for part in value]
     if isinstance(value, bytes):
         try:
             text = value.decode()
@@ -47,7 +47,7 @@ def digest(data: bytes) -> str:
     return f"#{len(data)}:{hashlib.sha1(data, usedforsecurity=False).hexdigest()[:16]}"
 
 
-def asked(packet: Packet) -> dict[str, Any]:
+def describe_request(packet: Packet) -> dict[str, Any]:
     """Return the script of a packet and its arguments by name, item by item."""
     request = packet.request
     if not isinstance(request, Call):
@@ -63,7 +63,7 @@ def asked(packet: Packet) -> dict[str, Any]:
 
 def _given(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
     return {
-        name: _READ[name](bytes(value)) if name in _READ and value else shown(value)
+        name: _READ[name](bytes(value)) if name in _READ and value else to_plain(value)
         for name, value in zip(names, values, strict=True)
         if name not in ("now", "spec") and value != ""
     }
@@ -94,18 +94,18 @@ _READ: dict[str, Callable[[bytes], Any]] = {"delta": delta, "rules": interval}
 def reply_as_json(script: str, reply: Any) -> Any:
     """Return a reply as JSON. Of claimed runs, only what the judge needs is kept."""
     if script == "claim" and isinstance(reply, list) and len(reply) > 1:
-        return [shown(reply[0]), [_claimed(row) for row in reply[1]]]
+        return [to_plain(reply[0]), [_claimed(row) for row in reply[1]]]
     if script == "load" and isinstance(reply, list) and len(reply) == 3:
-        return [shown(reply[0]), _head(reply[1])]
+        return [to_plain(reply[0]), _head(reply[1])]
     if script == "record_load" and isinstance(reply, list) and len(reply) == 4:
-        return [shown(reply[0]), _head(reply[1])]
-    return shown(reply)
+        return [to_plain(reply[0]), _head(reply[1])]
+    return to_plain(reply)
 
 
 def _claimed(row: Sequence[Any]) -> dict[str, Any]:
     id, token, route, _, cause, counters, *_, checkpoint = row
     claimed = {"id": id, "token": token, "route": route, "cause": cause, "counters": counters}
-    claimed = {name: shown(value) for name, value in claimed.items()}
+    claimed = {name: to_plain(value) for name, value in claimed.items()}
     if isinstance(checkpoint, list):
         claimed |= {"head": _head(checkpoint[0]), "chunks": {f.decode(): digest(c) for f, c in _pairs(checkpoint[1])}}
     elif checkpoint:

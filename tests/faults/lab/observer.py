@@ -70,7 +70,7 @@ class Exchange:
 
     def __init__(self, recorder: Recorder, packets: Sequence[Packet]) -> None:
         self._recorder, self._packets = recorder, packets
-        self._asked = [history.asked(packet) for packet in packets]
+        self._asked = [history.describe_request(packet) for packet in packets]
         self._scripts = [asked["script"] for asked in self._asked]
         self._calls = [recorder.next_call() for _ in packets]
         self._done = False

@@ -138,14 +138,14 @@ async def test_outage_is_logged_once_and_work_continues_after_it(
         await producer.becomes_queued(await producer.enqueue("+10"))
         server.kill()
 
-        def said(part: str) -> list[str]:
+        def lines_with(part: str) -> list[str]:
             return [record.getMessage() for record in caplog.records if part in record.getMessage()]
 
-        await eventually(lambda: said("can't be reached"), "the outage to be said")
+        await eventually(lambda: lines_with("can't be reached"), "the outage to be said")
         server.start()
-        await eventually(lambda: said("answers again"), "the end of the outage to be said")
+        await eventually(lambda: lines_with("answers again"), "the end of the outage to be said")
         await producer.becomes_queued(await producer.enqueue("+10"))
-        assert len(said("can't be reached")) == len(said("answers again")) == 1
+        assert len(lines_with("can't be reached")) == len(lines_with("answers again")) == 1
     await producer.wire.close()
 
 

@@ -153,21 +153,21 @@ async def test_process_with_one_slot_runs_a_suspect_although_other_runs_wait(her
 async def test_log_records_of_a_handler_name_its_run(here, plain):
     runs, seen = Registry(), {}
 
-    def look(where: str) -> None:
+    def record_place(where: str) -> None:
         seen[where] = dict(logs.about.get())
 
     @runs.handler(kind="a")
     async def handler(run: AsyncRun) -> None:
-        look("handler")
-        await run.phase("thread", look, "phase")
-        await asyncio.to_thread(look, "thread")
+        record_place("handler")
+        await run.phase("thread", record_place, "phase")
+        await asyncio.to_thread(record_place, "thread")
         async with asyncio.TaskGroup() as group:
-            group.create_task(run.phase("task", look, "task"))
+            group.create_task(run.phase("task", record_place, "task"))
 
     @runs.handler(kind="p")
     def plain_handler(run: Run) -> None:
-        look("handler")
-        run.phase("phase", look, "phase")
+        record_place("handler")
+        run.phase("phase", record_place, "phase")
 
     here.worker(runs)
     kind = "p" if plain else "a"

@@ -127,7 +127,7 @@ def test_completion_wakes_waiting_clients(store: Store) -> None:
 
 
 def test_with_retention_0_only_a_bare_tombstone_is_left(store: Store) -> None:
-    founded = store.dump()
+    before = store.dump()
     run = store.running(retention="0", once="key", digest="d", expires="9000", spec=b"s" * 200)
     store.save(run, delta(1, count=1, state=b"s", note=b"n"))
     store.complete(run)
@@ -136,7 +136,7 @@ def test_with_retention_0_only_a_bare_tombstone_is_left(store: Store) -> None:
         store.keys.worker("w1"), store.keys.bell(ROUTES[0]), store.keys.coordinator_bell(), store.keys.routes()
     )
     left = store.dump()
-    assert left.keys() - founded.keys() == {store.keys.run(run.id)}
+    assert left.keys() - before.keys() == {store.keys.run(run.id)}
     assert not left[store.keys.run(run.id)][1].keys() & {*SPEC_FIELDS, "result", "error", "note", "prev", "token"}
     assert 50_000 < store.client.pttl(store.keys.run(run.id)) <= 60_000
     assert store.complete(run) == "ok", "and the tombstone still answers"

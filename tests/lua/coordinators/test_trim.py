@@ -49,7 +49,7 @@ ENDINGS = [
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_trimmed_run_leaves_nothing_behind(store: Store, ending: str, retention: str) -> None:
     """Every key without a TTL is removed; every key with one expires within the retention."""
-    founded = set(store.dump())
+    before = set(store.dump())
     id = store.enqueue(once="key", digest="d", expires="50000", retention=retention)
     store.wait(id)
     if ending == "expired":
@@ -91,12 +91,12 @@ def test_trimmed_run_leaves_nothing_behind(store: Store, ending: str, retention:
     store.later(kept)
     store.trim()
     store.client.delete(store.keys.routes())  # a coordinator forgets empty routes (ring)
-    left = {key: ttl for key in set(store.dump()) - founded if (ttl := store.client.pttl(key)) < 0 or ttl > kept}
+    left = {key: ttl for key in set(store.dump()) - before if (ttl := store.client.pttl(key)) < 0 or ttl > kept}
     assert left == {}
 
 
 def test_revived_run_leaves_nothing_behind_after_its_second_ending(store: Store) -> None:
-    founded = set(store.dump())
+    before = set(store.dump())
     run = store.running(once="key", digest="d")
     store.save(run, delta(1, count=1, state=b"s"))
     store.fail(run)
@@ -107,5 +107,5 @@ def test_revived_run_leaves_nothing_behind_after_its_second_ending(store: Store)
     store.later(DAY)
     store.trim()
     store.client.delete(store.keys.routes(), store.keys.bell(ROUTES[0]), store.keys.bell(ROUTES[1]))
-    left = {key: store.client.pttl(key) for key in set(store.dump()) - founded}
+    left = {key: store.client.pttl(key) for key in set(store.dump()) - before}
     assert all(0 < ttl <= DAY for ttl in left.values()), left

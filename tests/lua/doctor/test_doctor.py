@@ -23,7 +23,7 @@ LINE = ROUTES[0]
 DAY = 86_400_000
 
 
-def look(store: Store, repair: bool = False) -> DoctorReport:
+def examine_store(store: Store, repair: bool = False) -> DoctorReport:
     return store.do(examine(store.ns, repair=repair, now=store.at))
 
 
@@ -77,12 +77,12 @@ def busy(store: Store) -> dict[str, str]:
 def test_doctor_finds_nothing_in_a_sound_namespace(store: Store) -> None:
     busy(store)
     with store.unchanged():
-        report = look(store)
+        report = examine_store(store)
         assert [finding.sentence for finding in report.findings] == []
         assert report.healthy
         assert (report.runs, report.found) == (10, 0)
     with store.unchanged():
-        assert look(store, repair=True).healthy
+        assert examine_store(store, repair=True).healthy
 
 
 # ---- damage --------------------------------------------------------------------------------------------------------------
@@ -399,7 +399,7 @@ def test_damage_is_found_described_and_repaired(store: Store, name: str) -> None
     damage.plant(store, at)
 
     with store.unchanged():
-        report = look(store)
+        report = examine_store(store)
     assert not report.healthy
     expected = set(damage.said) - ({"entry runless", "key leaked"} if damage.status == "missing" else set())
     assert expected <= set(words(report)), words(report)
@@ -407,12 +407,12 @@ def test_damage_is_found_described_and_repaired(store: Store, name: str) -> None
         finding.sentence for finding in report.findings
     ]
 
-    repaired = look(store, repair=True)
+    repaired = examine_store(store, repair=True)
     assert repaired.healthy, [(finding.sentence, finding.outcome) for finding in repaired.findings]
     assert sorted({*words(repaired)}) == sorted({*damage.said})
     assert all(finding.repaired and finding.remedy for finding in repaired.findings)
     with store.unchanged():
-        assert look(store).found == 0
+        assert examine_store(store).found == 0
     if damage.run:
         id = at[damage.run]
         if damage.status:
@@ -448,17 +448,17 @@ def test_key_of_another_type_is_set_aside_and_its_content_rebuilt(store: Store, 
     key = KEYS[name](store, at)
     store.spoil(key)
     short = key.split("}:", 1)[1]
-    report = look(store)
+    report = examine_store(store)
     assert any(f"key {short!r} is a string and should be a" in finding.sentence for finding in report.findings)
 
-    repaired = look(store, repair=True)
+    repaired = examine_store(store, repair=True)
     assert repaired.healthy, [(finding.sentence, finding.outcome) for finding in repaired.findings]
     assert any(
         f"moved to 'set-aside:{short}', where it is kept for a week" in finding.remedy for finding in repaired.findings
     )
     assert store.client.get(store.keys.set_aside(short)) == b"spoilt"
     assert store.client.pttl(store.keys.set_aside(short)) > 0
-    assert look(store).found == 0
+    assert examine_store(store).found == 0
     for which in ("queued", "later", "suspect", "delayed"):
         if not (name == "a run" and which == "queued"):
             assert store.status(at[which]) in ("queued", "delayed"), which
@@ -468,8 +468,8 @@ def test_idempotency_key_of_another_type_is_set_aside(store: Store) -> None:
     id = store.enqueue(once="a", digest="d")
     store.client.delete(store.keys.once("k", "a"))
     store.client.sadd(store.keys.once("k", "a"), "spoilt")
-    assert words(look(store)) == ["type string"]
-    assert look(store, repair=True).healthy
+    assert words(examine_store(store)) == ["type string"]
+    assert examine_store(store, repair=True).healthy
     assert store.status(id) == "queued"
 
 
@@ -477,8 +477,8 @@ def test_entries_and_names_may_be_any_bytes(store: Store) -> None:
     store.client.zadd(store.keys.ready(LINE), {b"\xff\x00": 1})
     store.client.sadd(store.keys.live(), b"\xff\x00")
     store.client.hset(store.keys.ckpt("").encode() + b"\xff", "head", "x")
-    assert words(look(store)) == ["entry runless", "entry runless", "key leaked"]
-    assert look(store, repair=True).healthy
+    assert words(examine_store(store)) == ["entry runless", "entry runless", "key leaked"]
+    assert examine_store(store, repair=True).healthy
 
 
 def test_all_kinds_of_damage_at_once_are_repaired(store: Store) -> None:
@@ -488,10 +488,10 @@ def test_all_kinds_of_damage_at_once_are_repaired(store: Store) -> None:
             damage.plant(store, at)
     for key in (store.keys.ready(LINE), store.keys.live(), store.keys.owned("w3")):
         store.spoil(key)
-    assert not look(store).healthy
-    repaired = look(store, repair=True)
+    assert not examine_store(store).healthy
+    repaired = examine_store(store, repair=True)
     assert repaired.healthy, [(finding.sentence, finding.outcome) for finding in repaired.findings]
-    assert look(store).found == 0
+    assert examine_store(store).found == 0
 
 
 # ---- effects of a repair on the run ---------------------------------------------------------------------------------------
@@ -500,7 +500,7 @@ def test_all_kinds_of_damage_at_once_are_repaired(store: Store) -> None:
 def test_requeued_run_is_claimed(store: Store) -> None:
     id = store.enqueue()
     store.client.delete(store.keys.ready(LINE), store.keys.bell(LINE), store.keys.routes())
-    look(store, repair=True)
+    examine_store(store, repair=True)
     assert store.client.llen(store.keys.bell(LINE)) == 1
     assert store.take().id == id
 
@@ -511,7 +511,7 @@ def test_requeued_run_keeps_its_position(store: Store) -> None:
     store.later(1000)
     store.enqueue()
     store.client.zrem(store.keys.ready(LINE), first)
-    look(store, repair=True)
+    examine_store(store, repair=True)
     assert store.score(store.keys.ready(LINE), first) == score
 
 
@@ -524,7 +524,7 @@ def test_delayed_run_keeps_its_due_time(store: Store, how: str) -> None:
         store.retry(run, delay=9)
         id = run.id
     store.client.delete(store.keys.delayed())
-    look(store, repair=True)
+    examine_store(store, repair=True)
     assert store.score(store.keys.delayed(), id) == NOW + 9000
 
 
@@ -532,7 +532,7 @@ def test_owner_of_a_requeued_run_is_fenced(store: Store) -> None:
     run = store.running()
     store.save(run, delta(1, count=1, state=b"s"))
     store.client.zrem(store.keys.workers(), "w1")
-    look(store, repair=True)
+    examine_store(store, repair=True)
     assert store.status(run.id) == "queued"
     assert store.save(run, delta(2, base=1, count=1)) == "fenced"
     assert store.complete(run) == "fenced"
@@ -545,7 +545,7 @@ def test_owner_of_a_requeued_run_is_fenced(store: Store) -> None:
 def test_owner_of_a_run_that_is_also_queued_is_fenced(store: Store) -> None:
     run = store.running()
     store.client.hset(store.keys.run(run.id), "status", "queued")
-    look(store, repair=True)
+    examine_store(store, repair=True)
     assert store.places(run.id) == [f"ready:{LINE}"]
     assert store.complete(run) == "fenced"
     assert store.take("w2").token != run.token
@@ -554,7 +554,7 @@ def test_owner_of_a_run_that_is_also_queued_is_fenced(store: Store) -> None:
 def test_owner_of_a_run_restored_to_its_owned_set_continues(store: Store) -> None:
     run = store.running()
     store.client.delete(store.keys.owned("w1"), store.keys.live())
-    look(store, repair=True)
+    examine_store(store, repair=True)
     assert store.save(run, delta(1, count=1)) == "ok"
     assert store.complete(run) == "ok"
 
@@ -564,13 +564,13 @@ def test_repaired_unreadable_run_can_be_revived(store: Store) -> None:
     store.save(run, delta(1, count=2, state=b"s"))
     store.client.hset(store.keys.run(run.id), "counters", "1 2 3")
     waiting = store.wait(run.id)
-    look(store, repair=True)
+    examine_store(store, repair=True)
     assert waiting == ["open", "running"]
     assert store.client.lrange(store.keys.wake("c1"), 0, -1) == [run.id.encode()], "who waits for it is woken"
     assert store.run(run.id)["reason"] == "it could not be read: counters 1 2 3"
     assert store.complete(run) == "fenced"
     assert store.revive(run.id) == "queued"
-    assert look(store).found == 0
+    assert examine_store(store).found == 0
     again = store.take("w2")
     assert again.id == run.id
     assert store.transcript(run.id) == ["m0", "m1"]
@@ -580,7 +580,7 @@ def test_repaired_unreadable_run_can_be_revived(store: Store) -> None:
 def test_repaired_unreadable_run_is_shown_whatever_bytes_it_had(store: Store, field: str) -> None:
     id = store.enqueue()
     store.client.hset(store.keys.run(id), field, b"\xff\x00\x1b[31m" + b"x" * 5000)
-    look(store, repair=True)
+    examine_store(store, repair=True)
     shown = run_view(id, store.do(client_plans.view(store.keys, id)))
     assert shown.status == Status.DEAD
     assert shown.why.startswith(rf"it could not be read: {field} \xff\x00\x1b[31mxxx")
@@ -590,18 +590,18 @@ def test_repaired_unreadable_run_is_shown_whatever_bytes_it_had(store: Store, fi
 def test_key_whose_run_is_gone_can_be_used_again(store: Store) -> None:
     id = store.enqueue(once="a", digest="d")
     store.client.delete(store.keys.run(id))
-    look(store, repair=True)
+    examine_store(store, repair=True)
     assert store.enqueue(once="a", digest="d") != id
 
 
 def test_worker_without_a_record_is_recovered(store: Store) -> None:
     run = store.running()
     store.client.delete(store.keys.worker("w1"))
-    look(store, repair=True)
+    examine_store(store, repair=True)
     assert store.judge()[0] == ["w1"]
     assert store.recover().queued == 1
     assert store.status(run.id) == "queued"
-    assert look(store).found == 0
+    assert examine_store(store).found == 0
 
 
 # ---- a repair checks the finding again --------------------------------------------------------------------------------------
@@ -652,7 +652,7 @@ def test_repair_that_depends_on_another_waits_for_it(store: Store) -> None:
 def test_expired_lease_is_left_to_the_coordinator(store: Store) -> None:
     store.running()
     store.later(10 * LEASE)
-    assert look(store).found == 0
+    assert examine_store(store).found == 0
 
 
 def test_list_of_ended_runs_may_lag_behind(store: Store) -> None:
@@ -660,7 +660,7 @@ def test_list_of_ended_runs_may_lag_behind(store: Store) -> None:
     store.complete(run)
     store.client.delete(store.keys.run(run.id))
     store.later(DAY)
-    assert look(store).found == 0
+    assert examine_store(store).found == 0
 
 
 def test_key_that_expires_by_itself_is_not_touched(store: Store) -> None:
@@ -668,7 +668,7 @@ def test_key_that_expires_by_itself_is_not_touched(store: Store) -> None:
     store.client.hset(store.keys.ckpt(gone), "head", "x")
     store.client.expire(store.keys.ckpt(gone), 100)
     store.client.set(store.keys.once("k", "a"), f"{gone} d", ex=100)
-    assert look(store).found == 0
+    assert examine_store(store).found == 0
 
 
 def test_damage_that_is_gone_at_the_second_look_is_not_reported(store: Store) -> None:
@@ -701,9 +701,9 @@ def test_every_partition_is_examined(store_url: str, namespace: str) -> None:
     try:
         for partition in range(3):
             store.client.sadd(store.ns.keys(partition).live(), f"0000000000000000000{partition}-0{partition}")
-        report = look(store)
+        report = examine_store(store)
         assert sorted(finding.partition for finding in report.findings) == [0, 1, 2]
-        assert look(store, repair=True).healthy
+        assert examine_store(store, repair=True).healthy
     finally:
         store.close()
 
@@ -712,8 +712,8 @@ def test_another_namespace_is_not_touched(store: Store, store_url: str, namespac
     other = Store(store_url, f"{namespace}.b")
     try:
         store.client.sadd(other.keys.live(), "00000000000000000001-00")
-        assert look(store, repair=True).found == 0
-        assert look(other).found == 1
+        assert examine_store(store, repair=True).found == 0
+        assert examine_store(other).found == 1
     finally:
         other.close()
 
@@ -736,7 +736,7 @@ def test_many_findings_are_all_repaired_and_the_first_are_listed(store: Store, m
     monkeypatch.setattr("coordinator.doctor.report.MAX_FINDINGS", 5)
     ids = {store.enqueue() for _ in range(40)}
     store.client.delete(store.keys.ready(LINE))
-    report = look(store, repair=True)
+    report = examine_store(store, repair=True)
     assert (report.found, report.repaired, len(report.findings)) == (40, 40, 5)
     assert report.counts == {"run: lineless": 40}
     assert set(store.line(store.keys.ready(LINE))) == ids

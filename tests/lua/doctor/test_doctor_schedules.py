@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coordinator.store.plans import schedules as schedule_plans
-from tests.lua.doctor.test_doctor import look, words
+from tests.lua.doctor.test_doctor import examine_store, words
 from tests.lua.schedule_calls import put
 from tests.lua.store import Store
 
@@ -26,7 +26,7 @@ def busy(store: Store) -> None:
 def test_doctor_finds_nothing_in_sound_schedules(store: Store) -> None:
     busy(store)
     with store.unchanged():
-        assert look(store, repair=True).found == 0
+        assert examine_store(store, repair=True).found == 0
 
 
 DAMAGE: dict[str, tuple[Callable[[Store], Any], str, str]] = {
@@ -55,14 +55,14 @@ def test_damage_is_found_described_and_repaired(store: Store, name: str) -> None
     busy(store)
     plant(store)
     with store.unchanged():
-        report = look(store)
+        report = examine_store(store)
     assert set(words(report)) == {said}
     assert any(sentence in finding.sentence for finding in report.findings), [f.sentence for f in report.findings]
-    repaired = look(store, repair=True)
+    repaired = examine_store(store, repair=True)
     assert repaired.healthy
     assert all(finding.repaired for finding in repaired.findings)
     with store.unchanged():
-        assert look(store).found == 0
+        assert examine_store(store).found == 0
     upcoming = store.do(schedule_plans.upcoming(store.keys, batch=10, now=store.at))
     assert [entry.name for entry in upcoming.entries] == ["active"], "and a coordinator fires it"
     if name == "a removed one that would stay for ever":
@@ -73,7 +73,7 @@ def test_damage_is_found_described_and_repaired(store: Store, name: str) -> None
 def test_schedule_of_another_type_is_set_aside(store: Store, what: str) -> None:
     busy(store)
     store.spoil(store.keys.schedules() if what == "list" else store.keys.schedule("active"))
-    report = look(store, repair=True)
+    report = examine_store(store, repair=True)
     assert report.healthy, [(finding.sentence, finding.outcome) for finding in report.findings]
     if what == "list":
         upcoming = store.do(schedule_plans.upcoming(store.keys, batch=10, now=store.at))

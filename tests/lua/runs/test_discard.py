@@ -17,7 +17,7 @@ def discard(store: Store, id: str, life: int | None = None) -> list[str]:
 
 @pytest.mark.parametrize("ending", ["completed", "failed", "cancelled", "dead"])
 def test_discarded_run_leaves_only_a_bare_tombstone(store: Store, ending: str) -> None:
-    founded = set(store.dump())
+    before = set(store.dump())
     run = store.running(once="a", digest="d", spec=b"s" * 200)
     store.save(run, delta(1, count=2, state=b"s", note=b"n"))
     match ending:
@@ -34,9 +34,7 @@ def test_discarded_run_leaves_only_a_bare_tombstone(store: Store, ending: str) -
     store.leave()
     assert discard(store, run.id) == ["discarded", ending]
     left = {
-        key
-        for key in set(store.dump()) - founded
-        if ":bell:" not in key and not key.endswith((":worker:w1", ":routes"))
+        key for key in set(store.dump()) - before if ":bell:" not in key and not key.endswith((":worker:w1", ":routes"))
     }
     assert left == {store.keys.run(run.id)}
     assert 0 < store.client.pttl(store.keys.run(run.id)) <= 60_000

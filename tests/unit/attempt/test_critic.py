@@ -135,7 +135,7 @@ def test_extension_must_be_a_duration(seconds: Any):
 # ---- answers of an escalator
 
 
-async def asked(escalator: Any) -> Verdict | BaseException:
+async def ask(escalator: Any) -> Verdict | BaseException:
     async with asyncio.timeout(60):
         return await ask_escalator(escalator, SHOWN)
 
@@ -148,9 +148,9 @@ async def test_sync_and_async_escalators_are_called():
         async def __call__(self, run: Watched) -> Verdict:
             return Leave()
 
-    assert await asked(lambda run: Extend(run.age)) == Extend(10)
-    assert await asked(soon) == Kill("id")
-    assert await asked(Called()) == Leave()
+    assert await ask(lambda run: Extend(run.age)) == Extend(10)
+    assert await ask(soon) == Kill("id")
+    assert await ask(Called()) == Leave()
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt, asyncio.CancelledError, StopIteration])
@@ -161,13 +161,13 @@ async def test_exceptions_of_an_escalator_are_caught(error: type[BaseException])
     async def soon(run: Watched) -> Verdict:
         raise error
 
-    assert isinstance(await asked(plain), BaseException)
-    assert isinstance(await asked(soon), BaseException)
+    assert isinstance(await ask(plain), BaseException)
+    assert isinstance(await ask(soon), BaseException)
 
 
 @pytest.mark.parametrize("answer", [None, 60, "kill", Extend])
 async def test_answer_that_is_not_a_verdict_counts_as_none(answer: Any):
-    found = await asked(lambda run: answer)
+    found = await ask(lambda run: answer)
     assert isinstance(found, TypeError)
     assert "Extend(seconds)" in str(found)
 

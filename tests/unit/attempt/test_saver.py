@@ -87,7 +87,7 @@ class Bench:
         return self.server.sent
 
 
-def made(window: float = 10.0, head: CheckpointHead | None = None, draft: Draft | None = None) -> Bench:
+def make_bench(window: float = 10.0, head: CheckpointHead | None = None, draft: Draft | None = None) -> Bench:
     draft, server, clock = draft or Draft(), Server(), Clock()
     server.open.set()
     saver = Saver(head or CheckpointHead(), 1, draft.cut(), Throttle(window), clock, server)
@@ -114,7 +114,7 @@ def no_wait(monkeypatch: pytest.MonkeyPatch) -> Callable[[Bench], None]:
 
 
 async def test_first_save_is_immediate_and_only_the_newest_follows_in_the_window(no_wait):
-    bench = made()
+    bench = make_bench()
     bench.save(n=1)
     await settled()
     assert len(bench.sent) == 1
@@ -130,7 +130,7 @@ async def test_first_save_is_immediate_and_only_the_newest_follows_in_the_window
 
 
 async def test_save_waits_for_the_clock_to_reach_the_end_of_the_window(monkeypatch):
-    bench, waits = made(), []
+    bench, waits = make_bench(), []
 
     async def pause(seconds: float) -> None:
         waits.append(seconds)
@@ -145,7 +145,7 @@ async def test_save_waits_for_the_clock_to_reach_the_end_of_the_window(monkeypat
 
 
 async def test_window_of_zero_saves_every_cut():
-    bench = made(window=0.0)
+    bench = make_bench(window=0.0)
     for n in range(4):
         bench.save(n=n)
         await settled()
@@ -153,7 +153,7 @@ async def test_window_of_zero_saves_every_cut():
 
 
 async def test_one_save_is_in_flight_and_later_cuts_are_merged_into_one():
-    bench = made(window=0.0)
+    bench = make_bench(window=0.0)
     bench.server.open.clear()
     for n in range(5):
         bench.save(n=n)
@@ -167,7 +167,7 @@ async def test_one_save_is_in_flight_and_later_cuts_are_merged_into_one():
 
 
 async def test_failed_save_is_retried_with_the_newest_cut_and_a_new_seq():
-    bench = made()
+    bench = make_bench()
     bench.server.words = [Unconfirmed("no answer"), Unconfirmed("no answer")]
     bench.server.open.clear()
     bench.draft.messages.append({"n": 1})
@@ -185,7 +185,7 @@ async def test_failed_save_is_retried_with_the_newest_cut_and_a_new_seq():
 
 
 async def test_saving_and_flushing_survive_an_outage_of_hours():
-    bench = made()
+    bench = make_bench()
     bench.server.words = [Unconfirmed("no answer")] * 2000
     logging.getLogger("workers.attempt.saver").setLevel(logging.CRITICAL)
     try:
@@ -198,7 +198,7 @@ async def test_saving_and_flushing_survive_an_outage_of_hours():
 
 
 async def test_only_new_content_is_sent(no_wait):
-    bench = made(window=0.0)
+    bench = make_bench(window=0.0)
     bench.draft.messages.extend([{"n": 0}, {"n": 1}])
     bench.draft.phases["phase:-:a#0"] = b"\x01"
     bench.save(x=1)
@@ -215,7 +215,7 @@ async def test_only_new_content_is_sent(no_wait):
 
 
 async def test_unchanged_state_is_sent_again_after_an_unconfirmed_save():
-    bench = made(window=0.0)
+    bench = make_bench(window=0.0)
     bench.save(x=1)
     await settled()
     bench.server.words = [Unconfirmed("lost")]
@@ -227,7 +227,7 @@ async def test_unchanged_state_is_sent_again_after_an_unconfirmed_save():
 
 
 async def test_after_a_gap_everything_is_sent_in_a_new_generation():
-    bench = made(window=0.0)
+    bench = make_bench(window=0.0)
     bench.draft.messages.append({"n": 0})
     bench.draft.phases["phase:-:a#0"] = b"\x01"
     bench.save(x=1)
@@ -248,7 +248,7 @@ async def test_after_a_gap_everything_is_sent_in_a_new_generation():
 
 
 async def test_replaced_transcript_starts_a_new_generation():
-    bench = made(window=0.0)
+    bench = make_bench(window=0.0)
     bench.draft.messages.extend([{"n": 0}, {"n": 1}])
     bench.saver.offer(bench.draft.cut())
     await settled()
@@ -260,7 +260,7 @@ async def test_replaced_transcript_starts_a_new_generation():
 
 
 async def test_phases_of_a_turn_are_dropped_after_it():
-    bench = made(window=0.0)
+    bench = make_bench(window=0.0)
     bench.draft.turn = 0
     bench.draft.phases["phase:0:tool#0"] = b"\x01"
     bench.saver.offer(bench.draft.cut())
@@ -275,7 +275,7 @@ async def test_phases_of_a_turn_are_dropped_after_it():
 
 
 async def test_phase_of_an_unconfirmed_save_is_dropped_too():
-    bench = made(window=0.0)
+    bench = make_bench(window=0.0)
     bench.server.words = [Unconfirmed("lost")]
     bench.server.open.clear()
     bench.draft.turn = 0
@@ -290,7 +290,7 @@ async def test_phase_of_an_unconfirmed_save_is_dropped_too():
 
 
 async def test_flush_skips_the_window_and_returns_when_saved():
-    bench = made()
+    bench = make_bench()
     bench.save(n=1)
     await settled()
     bench.server.open.clear()
@@ -304,7 +304,7 @@ async def test_flush_skips_the_window_and_returns_when_saved():
 
 
 async def test_flush_waits_for_a_save_that_contains_its_cut():
-    bench = made(window=0.0)
+    bench = make_bench(window=0.0)
     bench.server.open.clear()
     bench.save(n=1)
     await settled()
@@ -318,7 +318,7 @@ async def test_flush_waits_for_a_save_that_contains_its_cut():
 
 
 async def test_abandoned_flush_is_still_saved():
-    bench = made(window=0.0)
+    bench = make_bench(window=0.0)
     bench.server.open.clear()
     flush = asyncio.ensure_future(bench.saver.flush(bench.draft.cut()))
     await settled()
@@ -330,7 +330,7 @@ async def test_abandoned_flush_is_still_saved():
 
 
 async def test_fenced_save_ends_all_saving_and_notifies_the_attempt():
-    bench, told = made(window=0.0), []
+    bench, told = make_bench(window=0.0), []
     bench.saver.on_fenced = lambda: told.append(True)
     bench.server.words = ["fenced"]
     with pytest.raises(SaverClosed):
@@ -344,7 +344,7 @@ async def test_fenced_save_ends_all_saving_and_notifies_the_attempt():
 
 
 async def test_save_in_flight_at_close_is_repeated_with_the_ending():
-    bench = made(window=0.0)
+    bench = make_bench(window=0.0)
     bench.save(n=1)
     await settled()
     bench.server.open.clear()
@@ -364,7 +364,7 @@ async def test_save_in_flight_at_close_is_repeated_with_the_ending():
 
 
 async def test_ending_carries_nothing_when_everything_is_saved():
-    bench = made(window=0.0)
+    bench = make_bench(window=0.0)
     assert bench.saver.last_delta() == b""
     bench.save(n=1)
     await settled()
@@ -372,7 +372,7 @@ async def test_ending_carries_nothing_when_everything_is_saved():
 
 
 async def test_messages_after_the_last_cut_are_unfinished_and_not_in_the_transcript():
-    bench = made(window=0.0)
+    bench = make_bench(window=0.0)
     bench.draft.messages.append({"n": 0})
     bench.saver.offer(bench.draft.cut())
     await settled()
@@ -387,7 +387,7 @@ async def test_messages_after_the_last_cut_are_unfinished_and_not_in_the_transcr
 
 
 async def test_ending_after_a_gap_carries_everything():
-    bench = made(window=0.0)
+    bench = make_bench(window=0.0)
     bench.draft.messages.append({"n": 0})
     bench.save(n=1)
     await settled()
@@ -403,7 +403,7 @@ async def test_sequence_number_continues_across_attempts():
     draft.state = {"x": 1}
     head = CheckpointHead(seq=7, generation=3, length=1, iteration=2, peak=2, progress=4, schema=1)
     draft.messages.generation = 3
-    bench = made(window=0.0, head=head, draft=draft)
+    bench = make_bench(window=0.0, head=head, draft=draft)
     bench.draft.messages.append({"n": 1})
     bench.saver.offer(bench.draft.cut())
     await settled()
@@ -413,7 +413,7 @@ async def test_sequence_number_continues_across_attempts():
 
 
 async def test_note_is_sent_once():
-    bench = made(window=0.0)
+    bench = make_bench(window=0.0)
     bench.saver.note = Note("half way", 1, 2)
     bench.save(n=1)
     await settled()
@@ -425,7 +425,7 @@ async def test_note_is_sent_once():
 
 @pytest.mark.parametrize("what", ["turn", "phase", "state", "message"])
 async def test_progress_counts_before_a_save_has_carried_it(what):
-    bench = made()
+    bench = make_bench()
     bench.save(n=1)
     await settled()
     mark = bench.saver.progress
@@ -445,7 +445,7 @@ async def test_progress_counts_before_a_save_has_carried_it(what):
 
 
 async def test_replaced_transcript_is_not_progress():
-    bench = made()
+    bench = make_bench()
     bench.draft.messages.append({"n": 1})
     bench.save(n=1)
     await settled()
@@ -456,7 +456,7 @@ async def test_replaced_transcript_is_not_progress():
 
 async def test_saver_closed_during_a_save_is_garbage_collected_at_once():
     """The saver holds the whole transcript, so it must not wait for the cyclic garbage collector."""
-    bench = made()
+    bench = make_bench()
     bench.server.open.clear()
     bench.save(n=1)
     await settled()

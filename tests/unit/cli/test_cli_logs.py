@@ -23,14 +23,14 @@ def as_before() -> Iterator[None]:
     root.handlers, root.level = handlers, level
 
 
-def said(*, as_json: bool, level: int = logging.INFO) -> io.StringIO:
+def log_output(*, as_json: bool, level: int = logging.INFO) -> io.StringIO:
     stream = io.StringIO()
     logs.configure(as_json=as_json, level=level, stream=stream)
     return stream
 
 
 def test_log_line_has_time_level_message_and_known_fields() -> None:
-    stream = said(as_json=False)
+    stream = log_output(as_json=False)
     token = logs.about.set({"run": "r-1", "kind": "research", "attempt": 2})
     logging.getLogger("users.own").warning("slow %s", "tides", extra={"wait": "a b"})
     logs.about.reset(token)
@@ -39,13 +39,13 @@ def test_log_line_has_time_level_message_and_known_fields() -> None:
 
 
 def test_id_in_the_message_is_not_repeated() -> None:
-    stream = said(as_json=False)
+    stream = log_output(as_json=False)
     logging.getLogger("x").info("worker w-12345678 is gone in 1 s", extra={"worker": "w-12345678", "attempt": 1})
     assert stream.getvalue().endswith("worker w-12345678 is gone in 1 s  attempt=1\n")
 
 
 def test_traceback_follows_its_line() -> None:
-    stream = said(as_json=False)
+    stream = log_output(as_json=False)
     try:
         raise ValueError("no tides")
     except ValueError:
@@ -56,7 +56,7 @@ def test_traceback_follows_its_line() -> None:
 
 
 def test_json_format_prints_one_object_per_line() -> None:
-    stream = said(as_json=True)
+    stream = log_output(as_json=True)
     token = logs.about.set({"run": "r-1", "message": "not this"})
     logging.getLogger("x").info("two\nlines", extra={"worker": object()})
     logs.about.reset(token)
@@ -66,7 +66,7 @@ def test_json_format_prints_one_object_per_line() -> None:
 
 
 def test_messages_below_the_level_are_not_printed() -> None:
-    stream = said(as_json=False, level=logging.WARNING)
+    stream = log_output(as_json=False, level=logging.WARNING)
     logging.getLogger("x").info("hush")
     assert stream.getvalue() == ""
 

@@ -29,7 +29,7 @@ RUN = RunView(
 WORKER = WorkerView("w-1", "host", 7, "default", "v1", 5, 2, 15.0, 1.0, False, False, ("default:research@0",))
 
 
-def shown(*parts: Any, width: int = 100) -> str:
+def render(*parts: Any, width: int = 100) -> str:
     stream = io.StringIO()
     console = Console(file=stream, width=width, highlight=False)
     for part in parts:
@@ -40,12 +40,12 @@ def shown(*parts: Any, width: int = 100) -> str:
 @pytest.mark.parametrize("width", [80, 60, 45])
 def test_ids_are_never_truncated(width: int) -> None:
     long = replace(RUN, why="x" * 300, note=None)
-    assert RUN.id in shown(runs_table([long, RUN], NOW.timestamp()), width=width)
+    assert RUN.id in render(runs_table([long, RUN], NOW.timestamp()), width=width)
 
 
 def test_a_run_is_one_line_in_a_table() -> None:
     long = replace(RUN, status=Status.FAILED, why="ValueError: first\nsecond " + "x" * 300)
-    assert len(shown(runs_table([long], NOW.timestamp())).splitlines()) == 2
+    assert len(render(runs_table([long], NOW.timestamp())).splitlines()) == 2
 
 
 @pytest.mark.parametrize(
@@ -66,22 +66,22 @@ def test_a_run_is_one_line_in_a_table() -> None:
     ],
 )  # fmt: skip
 def test_table_summarises_what_a_run_is_about(changed: dict[str, Any], text: str) -> None:
-    assert text in shown(runs_table([replace(RUN, **changed)], NOW.timestamp()), width=120)
+    assert text in render(runs_table([replace(RUN, **changed)], NOW.timestamp()), width=120)
 
 
 def test_error_is_shown_with_its_traceback_and_without_control_characters() -> None:
     error = Failure("ValueError", "no \x1b[2J[red]tides[/red]", "Traceback:\n  line\x07")
     view = replace(RUN, status=Status.DEAD, error=error, why="struck out")
-    text = shown(run_details(view, NOW.timestamp()))
+    text = render(run_details(view, NOW.timestamp()))
     assert "no \\x1b[2J[red]tides[/red]" in text
     assert text.endswith("Traceback:\n  line\\x07\n")
 
 
 def test_used_time_of_a_run_is_shown_with_its_extensions() -> None:
     view = replace(RUN, used=30.0, extensions=1, extended=12.0)
-    text = shown(run_details(view, NOW.timestamp() + 20))
+    text = render(run_details(view, NOW.timestamp() + 20))
     assert "50 s in all attempts; deadline extended once, by 12 s" in text
-    assert "time used" not in shown(run_details(RUN, NOW.timestamp()))
+    assert "time used" not in render(run_details(RUN, NOW.timestamp()))
 
 
 def test_views_and_other_values_become_json() -> None:
@@ -94,7 +94,7 @@ def test_views_and_other_values_become_json() -> None:
 def test_process_is_one_row_for_all_its_partitions() -> None:
     others = [replace(WORKER, id=f"w-{n}", running=1) for n in (2, 3)]
     lost = replace(WORKER, id="w-4", lease_age=20.0)
-    _, first, second = shown(workers_table([WORKER, *others, lost])).splitlines()
+    _, first, second = render(workers_table([WORKER, *others, lost])).splitlines()
     assert "w-1 and 2 more" in first
     assert " 4/5 " in first
     assert "lease expired" in second
@@ -104,13 +104,13 @@ OVERVIEW = Overview("runs", 1, "local", {Status.QUEUED: 2}, {"default:research@0
 
 
 def test_status_lists_what_needs_attention() -> None:
-    assert "no coordinator is running" in shown(status_summary(OVERVIEW, "redis://h"))
+    assert "no coordinator is running" in render(status_summary(OVERVIEW, "redis://h"))
     well = replace(OVERVIEW, coordinators=(CoordinatorView("c-1", 0.5),))
-    assert shown(status_summary(well, "redis://h")).endswith("1 worker with 5 slots, 1 coordinator\n")
+    assert render(status_summary(well, "redis://h")).endswith("1 worker with 5 slots, 1 coordinator\n")
     badly = replace(
         well, counts={Status.DEAD: 3}, workers=(replace(WORKER, lease_age=99.0),), aside=1, paused=("kind:x",)
     )
-    text = shown(status_summary(badly, "redis://h"))
+    text = render(status_summary(badly, "redis://h"))
     for sentence in (
         "3 runs set aside as dead",
         "1 worker has an expired lease and owns 2 runs",
@@ -148,8 +148,8 @@ def test_duration_has_few_digits(seconds: float, text: str) -> None:
 
 def test_time_of_a_completed_run_includes_all_its_attempts() -> None:
     ended = replace(RUN, status=Status.COMPLETED, used=20.0, ended=NOW + timedelta(seconds=5), note=None)
-    assert "took 25 s" in shown(runs_table([ended], NOW.timestamp()), width=150)
-    assert "25 s in all attempts" in shown(run_details(ended, NOW.timestamp() + 1000))
+    assert "took 25 s" in render(runs_table([ended], NOW.timestamp()), width=150)
+    assert "25 s in all attempts" in render(run_details(ended, NOW.timestamp() + 1000))
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_names_and_ids_are_never_read_as_markup_and_never_rewrite_the_terminal()
         runs_table([view], NOW.timestamp()),
         run_details(view, NOW.timestamp(), suggest_kind(replace(view, status=Status.QUEUED), [worker])),
     ):
-        text = shown(shown_part)
+        text = render(shown_part)
         assert "[/x]\\x1b[2J\\x9b1m\\u202e" in text or "[/x]\\u001b[2J" in text
         assert not [c for c in text if not c.isprintable() and c != "\n"]
 
@@ -188,15 +188,15 @@ def test_rejected_attempts_are_not_shown_as_recoveries() -> None:
 
     counters = Counters(life=1, attempt=4, recoveries=3)
     view = replace(RUN, counters=counters, story=(ended("rejected"), ended("rejected"), ended("recovered")))
-    text = shown(run_details(view, NOW.timestamp()))
+    text = render(run_details(view, NOW.timestamp()))
     assert "4, 1 recovery, 2 rejections" in text
     elsewhere = replace(view, counters=replace(counters, recoveries=1))  # a server that counts only lost workers
-    assert "4, 1 recovery, 2 rejections" in shown(run_details(elsewhere, NOW.timestamp()))
+    assert "4, 1 recovery, 2 rejections" in render(run_details(elsewhere, NOW.timestamp()))
 
 
 def test_tables_are_readable_in_80_columns() -> None:
     view = replace(RUN, id="01m7m2qa992e485k3221-00", kind="research", why="x" * 200, status=Status.QUEUED)
-    lines = shown(runs_table([view], NOW.timestamp()), width=80).splitlines()
+    lines = render(runs_table([view], NOW.timestamp()), width=80).splitlines()
     assert len(lines) == 2
     assert all(len(line.rstrip()) <= 80 for line in lines)
     assert lines[1].startswith("01m7m2qa992e485k3221-00  research")

@@ -13,7 +13,7 @@ from coordinator.model import story
 from coordinator.model.run import AttemptRecord, Counters, Failure, Status
 from coordinator.views.formatting import format_duration
 from coordinator.views.run_display import run_details
-from tests.unit.cli.test_cli_show import RUN, shown
+from tests.unit.cli.test_cli_show import RUN, render
 
 T0 = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -30,7 +30,7 @@ RETRIED = AttemptRecord(
 REVIVED = AttemptRecord("revived", 2, 3, after(22), after(60), None, 5, 9, 1, "w-1", "v2", "", None)
 
 
-def told_of(*entries: AttemptRecord, attempt: int = 4, **more: Any) -> list[str]:
+def story_lines(*entries: AttemptRecord, attempt: int = 4, **more: Any) -> list[str]:
     view = replace(
         RUN, counters=Counters(attempt=attempt), story=entries, started=after(30), owner="w-3", code="v3", **more
     )
@@ -38,11 +38,11 @@ def told_of(*entries: AttemptRecord, attempt: int = 4, **more: Any) -> list[str]
 
 
 def test_first_attempt_has_no_story() -> None:
-    assert told_of(attempt=1) == []
+    assert story_lines(attempt=1) == []
 
 
 def test_story_names_workers_endings_skipped_steps_and_lost_work() -> None:
-    lines = [line[15:] for line in told_of(RELEASED, LOST, RETRIED)]
+    lines = [line[15:] for line in story_lines(RELEASED, LOST, RETRIED)]
     assert lines[:7] == [
         "attempt 1 on worker w-1 (code v1)",
         "released: its worker was shutting down, after 10 s; saved: 3 turns, 1 phase, 7 messages",
@@ -52,7 +52,7 @@ def test_story_names_workers_endings_skipped_steps_and_lost_work() -> None:
         "raised and is retried: ValueError: no tides, after 1.0 s; saved: 5 turns, 1 phase, 9 messages",
         "attempt 4 on worker w-3 (code v3) after 7.0 s, continued after 5 turns, 1 phase, 9 messages",
     ]
-    assert told_of(RELEASED, LOST, RETRIED)[-1] == "in all at most 2.0 s of work lost, 10 s without an owner"
+    assert story_lines(RELEASED, LOST, RETRIED)[-1] == "in all at most 2.0 s of work lost, 10 s without an owner"
 
 
 def test_attempts_that_ended_with_a_wait_are_named_and_their_time_is_not_counted_as_without_an_owner() -> None:
@@ -63,14 +63,14 @@ def test_attempts_that_ended_with_a_wait_are_named_and_their_time_is_not_counted
 
 
 def test_story_of_a_completed_run_ends_with_its_completion() -> None:
-    lines = told_of(RELEASED, attempt=2, status=Status.COMPLETED, ended=after(35), ended_by="w-9")
+    lines = story_lines(RELEASED, attempt=2, status=Status.COMPLETED, ended=after(35), ended_by="w-9")
     assert lines[-2].endswith("completed after 5.0 s")
 
 
 @pytest.mark.parametrize("from_start", ["", "from the start"])
 def test_story_contains_a_revival_and_what_it_skips(from_start: str) -> None:
     revived = replace(REVIVED, why=from_start)
-    lines = told_of(replace(RETRIED, how="failed"), revived)
+    lines = story_lines(replace(RETRIED, how="failed"), revived)
     assert "revived by an operator" in lines[3]
     assert "for life 2" in lines[3]
     assert lines[4].endswith("from the start" if from_start else "continued after 5 turns, 1 phase, 9 messages")
@@ -85,12 +85,12 @@ def test_saved_state_counts_as_saved_work() -> None:
 
 
 def test_work_that_took_no_time_is_not_reported_as_lost() -> None:
-    lines = told_of(replace(LOST, attempt=1, saved=after(19.97)))
+    lines = story_lines(replace(LOST, attempt=1, saved=after(19.97)))
     assert lines[1].endswith("lost: its process died, after 9.0 s; saved: 5 turns, 1 phase, 9 messages")
 
 
 def test_ended_run_did_not_wait_for_an_owner() -> None:
-    lines = told_of(replace(RETRIED, how="failed"), replace(REVIVED, ended=after(29)))
+    lines = story_lines(replace(RETRIED, how="failed"), replace(REVIVED, ended=after(29)))
     assert lines[-1] == "in all 1.0 s without an owner"
 
 
@@ -100,12 +100,12 @@ def test_attempts_that_are_no_longer_recorded_are_reported_as_such() -> None:
 
 def test_of_many_equal_attempts_the_first_and_the_last_are_shown() -> None:
     many = [replace(LOST, attempt=number) for number in range(2, 9)]
-    lines = [line[15:] for line in told_of(RELEASED, *many, replace(RETRIED, attempt=9), attempt=9)]
+    lines = [line[15:] for line in story_lines(RELEASED, *many, replace(RETRIED, attempt=9), attempt=9)]
     assert [line.partition(" on ")[0] for line in lines if line.startswith("attempt")] == [
         "attempt 1", "attempt 2", "attempt 8", "attempt 9",
     ]  # fmt: skip
-    assert "attempt 3 to 7: the same" in told_of(RELEASED, *many, attempt=8)
-    assert not [line for line in told_of(*many[:4], attempt=5) if line.endswith("the same")]
+    assert "attempt 3 to 7: the same" in story_lines(RELEASED, *many, attempt=8)
+    assert not [line for line in story_lines(*many[:4], attempt=5) if line.endswith("the same")]
 
 
 def test_kill_or_cancel_is_shown_before_the_end_of_the_attempt() -> None:
@@ -133,6 +133,6 @@ def test_unreadable_entries_are_omitted(data: bytes | None) -> None:
 def test_story_is_shown_without_control_characters() -> None:
     evil = replace(RETRIED, error=Failure("ValueError", "no \x1b[2Jtides"))
     view = replace(RUN, counters=Counters(attempt=3), story=(RELEASED, LOST, evil), status=Status.DELAYED, owner=None)
-    text = shown(run_details(view, T0.timestamp()), width=200)
+    text = render(run_details(view, T0.timestamp()), width=200)
     assert "lost: its process died" in text
     assert "\\x1b[2J" in text

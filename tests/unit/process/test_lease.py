@@ -25,13 +25,13 @@ class Clock:
     async def asleep(self, seconds: float) -> None: ...
 
 
-def made() -> tuple[Lease, Clock]:
+def make_lease() -> tuple[Lease, Clock]:
     clock = Clock()
     return Lease(Keys("n", 0), 15.0, clock), clock
 
 
 def test_lease_counts_from_when_the_last_successful_heartbeat_was_sent():
-    lease, clock = made()
+    lease, clock = make_lease()
     clock.time += 10.0
     lease.renewed(105.0, compared=False)
     clock.time = 120.0
@@ -41,7 +41,7 @@ def test_lease_counts_from_when_the_last_successful_heartbeat_was_sent():
 
 
 def test_doubt_ends_only_after_a_heartbeat_that_compared_runs():
-    lease, clock = made()
+    lease, clock = make_lease()
     clock.time += 20.0
     assert lease.in_doubt
     lease.renewed(119.0, compared=False)
@@ -51,7 +51,7 @@ def test_doubt_ends_only_after_a_heartbeat_that_compared_runs():
 
 
 def test_late_reply_to_a_heartbeat_does_not_end_the_doubt():
-    lease, clock = made()
+    lease, clock = make_lease()
     clock.time += 40.0
     assert lease.in_doubt
     lease.renewed(110.0, compared=True)
@@ -59,7 +59,7 @@ def test_late_reply_to_a_heartbeat_does_not_end_the_doubt():
 
 
 def test_reply_out_of_order_does_not_shorten_the_lease():
-    lease, clock = made()
+    lease, clock = make_lease()
     lease.renewed(110.0, compared=False)
     lease.renewed(101.0, compared=False)
     clock.time = 124.0
@@ -68,7 +68,7 @@ def test_reply_out_of_order_does_not_shorten_the_lease():
 
 async def test_waiter_continues_when_the_doubt_ends_or_the_lease_is_lost():
     for over in (lambda lease: lease.renewed(120.0, compared=True), lambda lease: lease.lose()):
-        lease, clock = made()
+        lease, clock = make_lease()
         await lease.wait_until_confirmed()
         clock.time += 20.0
         waiting = asyncio.ensure_future(lease.wait_until_confirmed())
