@@ -1,4 +1,4 @@
-"""Certificates for tests: those of an authority, a server and a client."""
+"""Certificates for tests: of an authority, a server and a client."""
 
 from __future__ import annotations
 

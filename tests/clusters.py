@@ -307,7 +307,7 @@ class Sentinel:
 
 @dataclass(frozen=True)
 class Guard:
-    """What a Sentinel group requires of its clients: TLS, a password of the servers and a password of the sentinels."""
+    """The security settings of a Sentinel group: TLS, the password of the servers and the password of the sentinels."""
 
     tls: Certificates | None = None
     password: str | None = None

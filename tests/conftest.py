@@ -43,7 +43,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test with the name of its folder, so that `-m contract` works, and deselect what is not in the quick suite."""
+    """Mark each test with the name of its folder, so that `-m contract` works, and deselect tests outside the quick suite."""
     for item in items:
         folder = item.path.relative_to(SHELVES).parts[0]
         if (SHELVES / folder).is_dir():
@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take over what a process of pytest-xdist counted."""
+    """Add the counts of a pytest-xdist process to the counts of this process."""
     quick.remember(node.config, getattr(node, "workeroutput", {}).get("left_out", {}))
 
 

@@ -129,7 +129,7 @@ class Proxy:
                 _hang_up(client)
 
     def say(self, words: bytes) -> None:
-        """On every connection of this moment something that nobody asked for, as some do before they hang up on who is idle."""
+        """Send bytes on every open connection without a request, as some servers do before they close an idle connection."""
         with self._lock:
             for client in self._clients:
                 client.sendall(words)

@@ -39,7 +39,7 @@ async def eventually(
 @overload
 async def eventually(predicate: Callable[[], T], what: str, timeout: float = 30, pause: float = PAUSE) -> T: ...
 async def eventually(predicate: Callable[[], Any], what: str, timeout: float = 30, pause: float = PAUSE) -> Any:
-    """Do the same in an event loop, whose other tasks run meanwhile. The predicate may be a coroutine function."""
+    """Return the first true answer of the predicate, in an event loop. The predicate may be a coroutine function."""
     until = time.monotonic() + timeout
     while not (answer := await _answer(predicate)):
         if time.monotonic() > until:

@@ -1,4 +1,4 @@
-"""The same promises over every store and server, a Cluster and a Sentinel group among them; see tests/unrest.py."""
+"""Fixtures that run a test over every store and server, including a Cluster and a Sentinel group; see tests/unrest.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Topology = Callable[[str], Cluster | Group]
 
 @pytest.fixture(scope="session")
 def restless() -> Iterator[dict[str, Restless]]:
-    """Who disturbs what, from its first use on."""
+    """The threads that disturb the shared Cluster and Sentinel group. Each starts at its first use."""
     made: dict[str, Restless] = {}
     with ExitStack() as stack:
         yield made

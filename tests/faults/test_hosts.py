@@ -110,7 +110,7 @@ def test_closed_hosts_leave_nothing_behind() -> None:
     assert left(os.getpid()) == []
 
 
-def test_the_next_process_removes_what_a_killed_one_left_behind() -> None:
+def test_the_next_process_removes_the_hosts_of_a_killed_process() -> None:
     killed = "print(os.getpid(), flush=True); os.kill(os.getpid(), 9)"
     program = f"import os; from tests.faults.lab.hosts import Hosts; made = Hosts(2); {killed}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

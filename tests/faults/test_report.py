@@ -13,7 +13,7 @@ ONE = Record("kill", 1, "abc", 20, 60.0, "passed", {"acknowledged": 10, "lost": 
 TWO = Record("kill", 2, "abc", 10, 30.0, "failed", {"acknowledged": 5, "lost": 1})
 
 
-def test_the_docs_say_what_the_records_say() -> None:
+def test_counts_in_the_docs_equal_those_of_the_records() -> None:
     text = DOC.read_text()
     assert text == rendered(text, records.read()), "run scripts/faults report"
 
@@ -47,7 +47,7 @@ def test_records_keep_the_script_names_of_the_commit_that_was_measured() -> None
     assert "fault block_children cut" not in first.counts
 
 
-def test_only_what_is_between_the_marks_is_written() -> None:
+def test_only_the_text_between_the_marks_is_replaced() -> None:
     text = rendered(f"before\n{BEGIN}\nold\n{END}\nafter\n", [ONE])
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")

@@ -41,7 +41,7 @@ class Choose(Protocol):
 
 @dataclass
 class Owner:
-    """The view of the process that claimed a run: what the server acknowledged, and what the process holds in memory."""
+    """The state of a process that claimed a run: the save that the server acknowledged, and the messages in memory."""
 
     run: Claimed
     seq: int = 0
@@ -355,9 +355,9 @@ class History:
         return choose(true if true and honest else self.owners)
 
     def next_save(self, choose: Choose, owner: Owner) -> tuple[Delta, Save]:
-        """Return what the owner saves next.
+        """Return the next save of an owner.
 
-        That is some new messages with a turn, a state or a phase, or everything in a new generation.
+        The save has some new messages with a turn, a state or a phase, or the whole transcript in a new generation.
         """
         for _ in range(choose(range(3))):
             owner.messages.append(f"m{self.fresh()}".encode())

@@ -419,7 +419,7 @@ class Model:
     def claim(
         self, now: int, name: str, number: int, want: int, alone: bool, budget: int = 1024 * 1024
     ) -> tuple[str, list[tuple[str, str]]]:
-        """`budget` is what the specs may have together; the answer brings no checkpoint."""
+        """Model claim.lua. `budget` is the number of bytes of all specs; the model's answer has no checkpoints."""
         worker = self._live_worker(name)
         if worker is None:
             return "gone", []

@@ -1,6 +1,8 @@
 # pyright: strict
-"""An agent, a report in phases and who hands them over, as the design shows them: all of it type-checks in the strictest mode, the
-tool's argument and what a phase and a handle give back included. Never run; it only has to type-check."""
+"""An agent, a report in phases and their producer, as the design shows them. They type-check in the strictest mode.
+
+The arguments of a tool, the output of a phase and the result of a handle are checked too. The code is never run.
+"""
 
 from __future__ import annotations
 

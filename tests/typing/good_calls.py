@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a user writes, checked by mypy and pyright in their strictest mode. Never run; it only has to type-check."""
+"""Code as a user writes it, checked by mypy and pyright in their strictest mode. The code is never run."""
 
 from __future__ import annotations
 

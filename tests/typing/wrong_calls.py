@@ -1,5 +1,5 @@
 # pyright: strict
-"""Each line marked `# error` must be one for mypy and for pyright, and no other line may be. Never run."""
+"""Wrong calls. mypy and pyright must report an error on each line marked `# error`, and on no other. The code is never run."""
 
 from __future__ import annotations
 

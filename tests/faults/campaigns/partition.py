@@ -44,7 +44,7 @@ NOTICED = 45.0
 
 
 class Cut(NamedTuple):
-    """What a host is cut off from."""
+    """The hosts and processes from which a host is cut off."""
 
     name: str
     hosts: bool

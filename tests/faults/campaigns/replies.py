@@ -123,7 +123,7 @@ def first_of(lab: Lab, armed: deque[Armed]) -> Armed:
 
 
 def campaign(at_once: int = 1) -> Campaign:
-    """Return the campaign in which a number of turns wait at the same time, and one that happened makes room for the next."""
+    """Return the campaign in which a number of turns wait at the same time. When one has happened, the next turn waits."""
     hands: dict[Lab, Hand] = {}
 
     def break_one(lab: Lab) -> str:

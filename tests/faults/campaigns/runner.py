@@ -1,4 +1,4 @@
-"""What all campaigns share: arguments, the loop of faults, the judgement, the record.
+"""The common part of all campaigns: arguments, the loop of faults, the judgement, the record.
 
 A campaign is a function that breaks one thing in a lab and returns the name of the fault. Between faults it waits for
 work to be done, so that faults hit runs in progress.

@@ -138,7 +138,7 @@ TARGETS: dict[str, Target] = {
 
 
 def bad(target: str, seed: int) -> str:
-    """Return a result that is neither a value nor one of our errors, or an empty string."""
+    """Return a description of a result that is neither a value nor one of our errors; an empty string if there is none."""
     try:
         TARGETS[target](random.Random(seed))
     except CoordinatorError:

@@ -4,7 +4,7 @@ A dropped packet gets no answer at all: no refusal, no reset, no "unreachable". 
 host, by a second address (`aside`) that no fault affects.
 
 All names contain the id of the process that made them, so that several processes can have hosts at the same time. The
-next process removes what a killed one left behind.
+next process removes the hosts of a killed process.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _claimed() -> tuple[socket.socket, ipaddress.IPv4Network]:
 
 
 def _sweep() -> None:
-    """Remove what a killed process left behind."""
+    """Remove the hosts of killed processes."""
     with contextlib.suppress(OSError):
         left = [path.name for path in Path("/run/netns").glob(f"{NAME}*-*-*")]
         for lab in {"-".join(name.split("-")[:2]) for name in left}:

@@ -1,4 +1,4 @@
-"""How a lab with an operator and a record keeper is made to send each script."""
+"""Make the processes of a lab with an operator and a record keeper send each script."""
 
 from __future__ import annotations
 
@@ -90,10 +90,10 @@ NOT_HIT: Mapping[Script, str] = {
 
 
 def trigger(lab: Lab, script: Script) -> None:
-    """Make something happen after which a process sends the script.
+    """Cause an event after which a process of the lab sends the script.
 
-    Only one host is lost at a time: to recover its runs takes a lease and a pause of recovery, and more lost hosts
-    would prolong this.
+    Only one host is lost at a time: the recovery of its runs takes a lease and a pause of recovery, and more lost hosts
+    would prolong it.
     """
     workers = lab.workers(at_work=True)
     if script in ASKED:

@@ -1,7 +1,7 @@
-"""Planted bugs: each a place in the source, what it becomes, and the test or campaign that has to notice.
+"""Planted bugs: each has a text in the source, the text that replaces it, and the test or campaign that has to notice the bug.
 
-A recipe names a piece of text that is there exactly once. `caught_by` is a test (pytest's way of naming it), or a campaign with
-its arguments, as in "campaign zombie --count 6".
+The text of a recipe must occur exactly once. `caught_by` is the pytest id of a test, or a campaign with its arguments, as in
+"campaign zombie --count 6".
 """
 
 from __future__ import annotations
@@ -20,10 +20,14 @@ class Mutant:
     old: str
     new: str
     caught_by: str
-    promise: int = 0  # of those in the README: the line that is changed is one that it stands on
+    promise: int = 0  # the number of the README's promise that depends on the changed line; 0 if there is none
 
     def applied(self, text: str) -> str:
-        """The source with the bug; ValueError where the recipe does not apply any more."""
+        """Return the source with the bug.
+
+        Raises:
+            ValueError: The text of the recipe does not occur exactly once.
+        """
         if text.count(self.old) != 1:
             raise ValueError(f"mutant {self.name!r}: its text is {text.count(self.old)} times in {self.path}, not once")
         return text.replace(self.old, self.new)

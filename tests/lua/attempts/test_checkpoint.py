@@ -132,7 +132,7 @@ def test_new_generation_replaces_the_transcript(store: Store) -> None:
     assert not store.client.exists(store.keys.messages(run.id, "2"))
 
 
-def test_transcript_may_be_truncated_to_what_was_acknowledged(store: Store) -> None:
+def test_transcript_may_be_truncated_to_the_acknowledged_messages(store: Store) -> None:
     run = store.running()
     store.save(run, delta(1, count=2))
     store.save(run, delta(2, base=2, count=5))

@@ -367,7 +367,7 @@ def test_a_repeated_claim_answers_all_its_runs_whatever_their_size(store: Store)
     assert sorted(run.id for run in store.claim(number=1, budget=100)[1]) == sorted(ids)
 
 
-def test_checkpoints_have_what_the_specs_leave_of_the_budget(store: Store) -> None:
+def test_checkpoints_get_the_bytes_of_the_budget_that_specs_leave(store: Store) -> None:
     for _ in range(2):
         store.enqueue(spec=b"x" * 1000)
     store.join()

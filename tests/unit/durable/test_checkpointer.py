@@ -522,7 +522,7 @@ def test_existing_handle_is_used_without_calling_begin(checkpointer):
     assert begin(CheckpointerFactory(None, durable=never), META, existing=checkpointer) is checkpointer
 
 
-def test_attribution_is_taken_from_what_the_executor_knows_about_the_run():
+def test_metadata_is_taken_from_the_mapping_of_the_executor():
     info = {"run_id": "r1", "caller_id": 7, "guild_id": None, "inputs": {"prompt": "why?"}, "more": object()}
     assert Meta.of(info) == Meta("r1", caller_id="7", prompt="why?")
     assert Meta.of({"run_id": "r1", "prompt": "given", "inputs": {"prompt": 3}}).prompt == "given"

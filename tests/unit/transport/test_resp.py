@@ -34,7 +34,7 @@ def test_part_of_a_frame_is_not_a_frame(frame: bytes) -> None:
 
 
 @given(some.lists(some.binary(), min_size=1))
-def test_words_of_a_request_are_what_was_sent(sent: list[bytes]) -> None:
+def test_words_of_a_request_equal_the_sent_words(sent: list[bytes]) -> None:
     request = b"*%d\r\n" % len(sent) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in sent)
     assert frame_end(request) == len(request)
     assert words(request) == sent
