@@ -67,7 +67,10 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(abc\.)?(Mapping|Sequence|Iterable|Iterator|AsyncIterator|Callable|Awaitable|Coroutine|Generator)"),
     (r"py:.*", r"(tenacity|tzinfo|StopBaseT|WaitBaseT|datetime|timedelta|Unpack|TracebackType|Concatenate).*"),
     # Internal types that a public signature mentions: a clock for tests, the base of both runs, the classes of handlers.
-    (r"py:.*", r".*\.(Clock|Child|Collected|Condition|Cut|Mailbox|Received|BaseRun|HandlerOf|_Testing|_MemoryRun|Decorator)"),
+    (
+        r"py:.*",
+        r".*\.(Clock|Child|Collected|Condition|Cut|Mailbox|Received|BaseRun|HandlerOf|_Testing|_MemoryRun|Decorator)",
+    ),
     (r"py:.*", r".*\.(PlainHandler|AsyncHandler)"),
     (r"py:.*", r"tuple\[~workers\.durable\..*"),
     (r"py:.*", r"([A-Z]|[A-Z]_co|P\.(args|kwargs)|.*\.([A-Z]|[A-Z]_co))"),  # type variables

@@ -210,7 +210,7 @@ def test_handler_that_does_not_stop_is_named_below_the_workers() -> None:
             Overview("n", 1, "local", {}, {}, (), 0, (worker,), (CoordinatorView("c", 1.0),)), "redis://here"
         ),
     ):
-        text = " ".join(shown(part).split())
+        text = " ".join(render(part).split())
         for run in worker.stuck:
             assert f"worker process 7 on host: the handler of run {run} does not stop; it occupies a slot" in text
 
@@ -218,7 +218,7 @@ def test_handler_that_does_not_stop_is_named_below_the_workers() -> None:
 def test_details_of_a_waiting_run_have_its_times_and_its_signals() -> None:
     waiting = Waiting(("approval",), NOW - timedelta(hours=3), NOW + timedelta(days=4))
     view = replace(RUN, status=Status.WAITING, owner=None, waiting=waiting, signals={"chat": 1200, "other": 1})
-    text = shown(run_details(view, NOW.timestamp()))
+    text = render(run_details(view, NOW.timestamp()))
     assert "(3 h ago)" in text
     assert "(in 4 d)" in text
     assert "signals      not received yet: 1,200 chat, 1 other" in text
@@ -234,4 +234,4 @@ def test_details_of_a_waiting_run_have_its_times_and_its_signals() -> None:
     ],
 )
 def test_details_say_what_woke_a_run(woken: str, text: str) -> None:
-    assert f"\nwoken       {text}" in shown(run_details(replace(RUN, cause="wake", woken=woken), NOW.timestamp()))
+    assert f"\nwoken       {text}" in render(run_details(replace(RUN, cause="wake", woken=woken), NOW.timestamp()))

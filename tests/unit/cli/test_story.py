@@ -56,7 +56,7 @@ def test_story_names_workers_endings_skipped_steps_and_lost_work() -> None:
 
 
 def test_attempts_that_ended_with_a_wait_are_named_and_their_time_is_not_counted_as_without_an_owner() -> None:
-    lines = [line[15:] for line in told_of(RELEASED, replace(RETRIED, attempt=3), attempt=7)]
+    lines = [line[15:] for line in story_lines(RELEASED, replace(RETRIED, attempt=3), attempt=7)]
     assert lines[2] == "attempt 3 on worker w-1 (code v2) after attempt 2, which ended with a wait"
     assert lines[4] == "attempt 7 on worker w-3 (code v3) after attempts 4 to 6, which ended with a wait"
     assert len(lines) == 5, "the time without an owner is not known"
@@ -78,10 +78,10 @@ def test_story_contains_a_revival_and_what_it_skips(from_start: str) -> None:
 
 def test_saved_state_counts_as_saved_work() -> None:
     stated = replace(RETRIED, attempt=1, saved=after(22), iteration=0, messages=0, phases=0)
-    lines = told_of(stated, attempt=2)
+    lines = story_lines(stated, attempt=2)
     assert lines[1].endswith("saved: its state")
     assert lines[2].endswith(", with its state")
-    assert told_of(replace(stated, saved=None), attempt=2)[2].endswith("from the start")
+    assert story_lines(replace(stated, saved=None), attempt=2)[2].endswith("from the start")
 
 
 def test_work_that_took_no_time_is_not_reported_as_lost() -> None:
@@ -95,7 +95,7 @@ def test_ended_run_did_not_wait_for_an_owner() -> None:
 
 
 def test_attempts_that_are_no_longer_recorded_are_reported_as_such() -> None:
-    assert told_of(replace(RELEASED, attempt=31))[0] == "attempt 1 to 30: ended with a wait, or no longer recorded"
+    assert story_lines(replace(RELEASED, attempt=31))[0] == "attempt 1 to 30: ended with a wait, or no longer recorded"
 
 
 def test_of_many_equal_attempts_the_first_and_the_last_are_shown() -> None:
@@ -116,7 +116,7 @@ def test_kill_or_cancel_is_shown_before_the_end_of_the_attempt() -> None:
 
 
 def test_work_that_was_not_lost_is_not_added_up() -> None:
-    assert told_of(RELEASED, replace(RETRIED, attempt=2), attempt=3)[-1] == "in all 19 s without an owner"
+    assert story_lines(RELEASED, replace(RETRIED, attempt=2), attempt=3)[-1] == "in all 19 s without an owner"
 
 
 def test_short_error_has_its_type_and_the_beginning_of_its_message() -> None:
