@@ -47,6 +47,24 @@ class KeyConflict(Refused):
     """
 
 
+class IdExpired(Refused):
+    """The run id is too old for a repeated call, so nothing was enqueued.
+
+    The server does not know a run with this id. The run was never enqueued, or it has ended and was removed: the server can't
+    tell. Find out whether the run took effect. If it did not, enqueue it without `id`.
+
+    An id can be used for 60 % of the run's retention: for 14 hours by default, and for 36 seconds with `retention=0`. A longer
+    retention, or an idempotency key with a `key_ttl`, allows later repetitions.
+
+    Attributes:
+        run: The id.
+    """
+
+    def __init__(self, message: str, *, run: str = "") -> None:
+        super().__init__(message)
+        self.run = run
+
+
 class TreeCancelled(Refused):
     """The parent run was cancelled together with its tree, so no child can be enqueued below it.
 
@@ -108,7 +126,7 @@ class Unconfirmed(CoordinatorError):
     """The call was sent, but no answer came: it may or may not have been carried out.
 
     Make the same call again. A call of the library is carried out once, however often it is repeated, if it has the same run id
-    or idempotency key.
+    or idempotency key. An enqueue that is repeated too late raises `IdExpired`.
 
     Attributes:
         ids: The ids of the runs that the call would create.

@@ -156,6 +156,7 @@ class AsyncClient:
             NotPlain: An input has a type that can't be stored.
             TooLarge: The inputs are too large.
             BadOption: An option is not valid.
+            IdExpired: `id` is too old: the server can't tell whether its run was executed.
             TreeCancelled: The parent was cancelled with all runs below it.
         """
         return await self._do(enqueue_operations.enqueue, what, inputs, options, self._make_handle)

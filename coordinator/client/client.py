@@ -134,6 +134,7 @@ class Client:
             NotPlain: An input has a type that can't be stored.
             TooLarge: The inputs are too large.
             BadOption: An option is not valid.
+            IdExpired: `id` is too old: the server can't tell whether its run was executed.
             TreeCancelled: The parent was cancelled with all runs below it.
         """
         return self._do(enqueue_operations.enqueue, what, inputs, options, self._make_handle)

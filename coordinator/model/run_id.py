@@ -9,8 +9,8 @@ import zlib
 
 from coordinator.errors import BadName
 
-_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
-_TWO = [a + b for a in _DIGITS for b in _DIGITS]
+ID_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
+_TWO = [a + b for a in ID_DIGITS for b in ID_DIGITS]
 _RUN_ID = re.compile(r"[0-9a-hjkmnp-tv-z]{20}-(\d{2,4})")
 
 
@@ -69,7 +69,7 @@ def child_id(base: str, index: int) -> str:
     """Return the id of a joined child: the children of a step count up from its base, the id of the first child."""
     tail = 0
     for digit in base[10:20]:
-        tail = tail * 32 + _DIGITS.index(digit)
+        tail = tail * 32 + ID_DIGITS.index(digit)
     return f"{base[:10]}{_base32(tail + index)}{base[20:]}"
 
 
@@ -79,7 +79,7 @@ def made_at(run_id: str) -> int:
         return 0
     ms = 0
     for digit in run_id[:10]:
-        ms = ms * 32 + _DIGITS.index(digit)
+        ms = ms * 32 + ID_DIGITS.index(digit)
     return ms
 
 

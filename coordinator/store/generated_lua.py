@@ -25,6 +25,7 @@ from coordinator.encoding.spec import SPEC_FIELDS
 from coordinator.errors import BadCall
 from coordinator.model import limits
 from coordinator.model.run import ENDED, Status
+from coordinator.model.run_id import ID_DIGITS
 from coordinator.store import formats
 from coordinator.store.keys import Keys
 
@@ -66,6 +67,8 @@ CONSTANTS: Mapping[str, str] = {
     "DELTA_PARTS": str(len(formats.DELTA)),
     "EMPTY_HEAD": _literal(dict.fromkeys(formats.HEAD, 0)),
     "JOINED_PATTERN": "'^(%S+) (%d+) (%S+) (%d+)$'",  # parent, life, base, index
+    "ID_DIGITS": _literal(ID_DIGITS),
+    "ID_PAIRS": _literal("".join(a + b for a in ID_DIGITS for b in ID_DIGITS)),
     "ROUTE_PATTERN": "'^[^:]+:.+@%d+$'",
     "ROUTE_PARTS": "'^([^:]+):(.+)@(%d+)$'",  # queue, kind, schema
     # life, attempt and epoch as they are, and the other counters as one text

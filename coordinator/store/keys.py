@@ -273,6 +273,13 @@ class Keys:
         """
         return f"{self.at}:once:{kind}:{key}"
 
+    def forgotten(self) -> str:
+        """Return the key of a string with the newest id of a run that was removed before its retention was over.
+
+        Scripts discard and cap write the key. It expires after the retention of that run.
+        """
+        return f"{self.at}:forgotten"
+
     def paused(self) -> str:
         """Return the key of a set with queue:<name> and kind:<name> of the paused queues and kinds.
 

@@ -18,7 +18,7 @@ from typing import Any
 import msgpack
 from server import BenchServer
 
-from coordinator.model.run_id import id_from
+from coordinator.model.run_id import id_from, ids_from
 from coordinator.store import scripts
 from coordinator.store.keys import Keys
 from coordinator.store.plans import clients as client_plans
@@ -129,9 +129,8 @@ def by_tool(server: BenchServer, count: int) -> dict[str, float]:
     if not program:
         return {}
     bare = Bare(server, "tool")
-    call = Call(
-        scripts.ENQUEUE, bare.keys.at, ("", "bench"), (tuple(client_plans.NewRun("__rand_int__", ROUTE, b"x" * 120)),)
-    )
+    new = client_plans.NewRun(f"{ids_from(time.time())}__rand_int__", ROUTE, b"x" * 120)
+    call = Call(scripts.ENQUEUE, bare.keys.at, ("", "bench"), (tuple(new),))
     command = [str(part, "ascii") if isinstance(part, bytes) else str(part)
                for part in Packet(call, [0], list(call.items)).command(bare=False, whole=False)]  # fmt: skip
     found = {}

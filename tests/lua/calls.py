@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from coordinator.model.limits import CHILDREN_LOOK_MS
+from coordinator.model.run_id import id_from
 from coordinator.store import scripts
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import clients as client_plans
@@ -20,9 +21,9 @@ from coordinator.store.plans import workers as worker_plans
 from coordinator.store.plans.clients import NewRun
 from coordinator.store.scripts import SCRIPTS
 from tests.lua import fleet_calls, schedule_calls
-from tests.lua.store import LEASE, ROUTES, Store, delta
+from tests.lua.store import LEASE, NOW, ROUTES, Store, delta
 
-ONE, TWO = "00000000000000000001-00", "00000000000000000002-00"
+ONE, TWO = id_from(NOW, 1, 0), id_from(NOW, 2, 0)
 
 Prepare = Callable[[Store], Any]
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from coordinator.model.run_id import made_at
+
 DAY = 86_400_000
 KEPT = {"completed": DAY, "failed": 7 * DAY, "cancelled": 7 * DAY, "dead": 7 * DAY}
 ENDED = tuple(KEPT)
@@ -248,6 +250,9 @@ class Model:
         if once and once[0] in self.once:
             other, digest = self.once[once[0]]
             return ("created", id) if other == id else ("found" if digest == once[1] else "conflict", other)
+        kept, age = 86_400_000 if retention is None else max(retention, 60_000), now - made_at(id)
+        if not -0.4 * kept <= age <= 0.6 * kept:
+            return "untimely", str(now)
         start = now + delay
         run = ModelRun(
             id, "delayed" if delay else "queued", schema, schema, start - priority * STEP, now, retention, once, size

@@ -18,8 +18,18 @@ from coordinator.client.run_builder import (
     inputs_of_item,
     without,
 )
-from coordinator.errors import BadCall, KeyConflict, NotConfigured, TreeCancelled, Unconfirmed, Unreachable, Unreadable
+from coordinator.errors import (
+    BadCall,
+    IdExpired,
+    KeyConflict,
+    NotConfigured,
+    TreeCancelled,
+    Unconfirmed,
+    Unreachable,
+    Unreadable,
+)
 from coordinator.model.enqueue import HandlerOf, Inputs
+from coordinator.model.limits import TOMBSTONE_MS
 from coordinator.model.run_id import partition_of
 from coordinator.store.keys import Namespace
 from coordinator.store.plans import clients as client_plans
@@ -28,6 +38,9 @@ from coordinator.store.plans.together import Plan
 
 H = TypeVar("H")
 MakeHandle = Callable[[str, bool, object], H]
+
+# Seconds after the making of an id within which the server knows its run, however soon it ended.
+SURELY_KNOWN = TOMBSTONE_MS / 1000 - 5
 
 _WITHOUT_OPTIONS = RunBuilder({})  # most calls give no options: their builder is made once
 
@@ -109,17 +122,36 @@ def _send(
     """Make runs with ids from the requests, and send them. Return the runs, and the answer or the error for each."""
     space = namespace.facts or (yield from namespace.space())
     ids = check_given_ids(given, requests, space.partitions) if given else ()
-    runs = builder.runs(requests, namespace.ids, namespace.clock.now(), space.partitions, ids)
-    if space.partitions > 1 and not ids:
-        return (yield from _send_to_reachable(namespace, space, runs))
-    answers = yield from _call(namespace, space, runs)
+    began = namespace.clock.monotonic()
+    runs = builder.runs(requests, namespace.ids, namespace.now(), space.partitions, ids)
+    if ids:
+        return runs, (yield from _call(namespace, space, runs))
+    answers = yield from _send_new(namespace, space, runs)
+    untimely = [i for i, answer in enumerate(answers) if not isinstance(answer, Exception) and answer[0] == "untimely"]
+    if untimely and namespace.clock.monotonic() - began < SURELY_KNOWN:
+        # Had the server executed an earlier transmission, it would still know the run. So these runs do not exist, and the clock of
+        # this machine is wrong.
+        namespace.follow_clock(int(answers[untimely[0]][1]) / 1000)
+        renewed = [_with_new_id(namespace, space, runs[i]) for i in untimely]
+        others = yield from _send_new(namespace, space, renewed)
+        for i, run, answer in zip(untimely, renewed, others, strict=True):
+            runs[i], answers[i] = run, answer
     return runs, answers
 
 
-def _send_to_reachable(
-    namespace: OpenNamespace, space: Namespace, runs: list[NewRun]
-) -> Plan[tuple[list[NewRun], list[Any]]]:
-    """Send each run to its partition, and to another partition if the first can't be reached.
+def _with_new_id(namespace: OpenNamespace, space: Namespace, run: NewRun) -> NewRun:
+    return run._replace(id=namespace.ids.make(namespace.now(), partition_of(run.id, space.partitions)))
+
+
+def _send_new(namespace: OpenNamespace, space: Namespace, runs: list[NewRun]) -> Plan[list[Any]]:
+    """Send runs that have new ids. Return the answer or the error for each. If a run changes its id, `runs` is changed."""
+    if space.partitions > 1:
+        return (yield from _send_to_reachable(namespace, space, runs))
+    return (yield from _call(namespace, space, runs))
+
+
+def _send_to_reachable(namespace: OpenNamespace, space: Namespace, runs: list[NewRun]) -> Plan[list[Any]]:
+    """Send each run to its partition, and to another one if the first can't be reached.
 
     A run may change its partition only if it has no key and was certainly not sent. Return the runs with their final ids, and the
     answer or the error for each.
@@ -131,13 +163,13 @@ def _send_to_reachable(
         reachable = [partition for partition in range(space.partitions) if partition not in unreachable]
         movable = [i for i in not_sent if reachable and not runs[i].once]
         for i in movable:
-            runs[i] = runs[i]._replace(id=namespace.ids.make(namespace.clock.now(), random.choice(reachable)))
+            runs[i] = runs[i]._replace(id=namespace.ids.make(namespace.now(), random.choice(reachable)))
         others = yield from _call(namespace, space, [runs[i] for i in not_sent], fail_fast=bool(movable))
         for i, answer in zip(not_sent, others, strict=True):
             answers[i] = answer
         if not movable:  # the last call has waited for the partitions that the other runs are bound to
             break
-    return runs, answers
+    return answers
 
 
 def _call(
@@ -187,6 +219,12 @@ def _failure(
         if answer == "blocked":
             return TreeCancelled(
                 f"run {other} was cancelled with all runs below it: no more runs can be enqueued below it", parent=other
+            )
+        if answer == "untimely":
+            return IdExpired(
+                f"run {run.id} was not enqueued: its id is too old, and the server can't tell whether the run was executed "
+                "before; find out whether it took effect, and if not, enqueue it without this id",
+                run=run.id,
             )
         if answer == "mismatch":
             return NotConfigured(

@@ -44,7 +44,17 @@ class OpenNamespace:
         self.clock = clock
         self.ids = RunIds()
         self.facts: Namespace | None = None
+        self._skew = 0.0  # seconds that are added to the clock for new ids
         self._name, self._check = name, check
+
+    def now(self) -> float:
+        """Return the Unix time for new ids: the clock of this machine, corrected if the server found it wrong."""
+        return self.clock.now() + self._skew
+
+    def follow_clock(self, server_now: float) -> None:
+        """Make new ids by the server's clock, because the server refused ids that were made by the clock of this machine."""
+        self._skew = server_now - self.clock.now()
+        self.ids = RunIds()  # the old one would not go back in time
 
     def space(self) -> Plan[Namespace]:
         """Return the facts of the namespace. Check the server, and create the namespace, at first use.

@@ -67,6 +67,28 @@ MUTANTS = [
         "    return LONGEST_BLOCK_MS\n",
         "tests/integration/services/test_leftover_keys.py",
     ),
+    # -- enqueues that are repeated late
+    Mutant(
+        "an enqueue that is repeated late creates its run again",
+        LUA + "runs/enqueue.lua",
+        "    if age > 0.6 * kept or age < -0.4 * kept then return true end\n",
+        "",
+        "tests/integration/client/test_repeated_enqueues.py",
+    ),
+    Mutant(
+        "the enqueue of a discarded run creates it again",
+        LUA + "shared/forget.lua",
+        "  remember_forgotten(id, run)\n",
+        "",
+        "tests/lua/runs/test_enqueue.py::test_repeated_enqueue_of_a_run_that_was_removed_early_is_refused",
+    ),
+    Mutant(
+        "a client with a wrong clock cannot enqueue",
+        "coordinator/client/operations/enqueue.py",
+        "    if untimely and namespace.clock.monotonic() - began < SURELY_KNOWN:\n",
+        "    if untimely and namespace.clock.monotonic() < began:\n",
+        "tests/integration/client/test_repeated_enqueues.py",
+    ),
     # -- the last words of an attempt
     Mutant(
         "the last note of an attempt is not stored",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from coordinator import AsyncClient, Client, Status
 from coordinator.errors import NotConfigured, Unconfirmed
 from coordinator.model.address import address
+from coordinator.model.run_id import RunIds
 from coordinator.store import server_checks as checks
 from coordinator.store.keys import Keys, Tag
 from coordinator.store.plans import attempts as attempt_plans
@@ -29,7 +31,7 @@ from tests.clusters import replicated
 from tests.conftest import StartServer
 from tests.impatience import impatient, wire_of
 from tests.lua import record_calls
-from tests.lua.calls import ONE, PREPARE
+from tests.lua.calls import PREPARE
 from tests.lua.store import Store
 from tests.servers import DURABLE, Kind, Server
 from tests.waiting import wait_until
@@ -41,6 +43,7 @@ pytestmark = pytest.mark.matrix("replicas")
 LEVEL = "replicated(1)"
 # Timeout in seconds for calls that a replica has to confirm. It may be slow, and the wires here have short timeouts.
 PATIENT = 30.0
+ONE = RunIds().make(time.time(), 0)
 
 
 class Pair:

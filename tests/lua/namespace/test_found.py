@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from coordinator.errors import NotConfigured
+from coordinator.model.run_id import RunIds
 from coordinator.store.plans import namespace as namespace_plans
 from tests.lua.store import NOW, Store
 
@@ -37,7 +40,7 @@ def test_every_partition_stores_the_settings(store_url: str, namespace: str) -> 
 
 def test_given_time_counts_only_with_the_test_clock(store_url: str, namespace: str) -> None:
     store = Store(store_url, namespace, clock="server")
-    created = store.counters(store.enqueue()).created
+    created = store.counters(store.enqueue(RunIds().make(time.time(), 0))).created
     assert created != NOW
     assert abs(created - int(store.client.time()[0]) * 1000) < 60_000
     store.close()

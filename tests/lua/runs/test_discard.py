@@ -36,7 +36,7 @@ def test_discarded_run_leaves_only_a_bare_tombstone(store: Store, ending: str) -
     left = {
         key for key in set(store.dump()) - before if ":bell:" not in key and not key.endswith((":worker:w1", ":routes"))
     }
-    assert left == {store.keys.run(run.id)}
+    assert left == {store.keys.run(run.id), store.keys.forgotten()}
     assert 0 < store.client.pttl(store.keys.run(run.id)) <= 60_000
     assert not store.run(run.id).keys() & set(SPEC_FIELDS)
     assert store.do(examine(store.ns, now=store.at)).found == 0

@@ -8,6 +8,7 @@ import pytest
 
 from coordinator.encoding.spec import join_spec
 from coordinator.store.plans import clients as client_plans
+from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.plans.clients import NewRun
 from tests.lua.store import NOW, ROUTES, Store
 
@@ -234,3 +235,96 @@ def test_each_of_four_partitions_holds_its_runs(store_url: str, namespace: str) 
         assert (word, [run.id for run in claimed]) == ("ok", [run.id for run in runs[partition::4]])
         assert store.complete(claimed[0]) == "ok"
     store.close()
+
+
+# ---- calls that arrive too late --------------------------------------------------------------------------------------
+
+HOUR = 3_600_000
+
+
+def remove(store: Store, id: str) -> None:
+    """Let the server forget a run, as when its time is over."""
+    store.client.delete(store.keys.run(id))
+
+
+@pytest.mark.parametrize(
+    ("retention", "allowed"), [("0", 36_000), ("1000", 36_000), ("", 14 * HOUR), ("1000000", 600_000)]
+)
+def test_repeated_enqueue_is_refused_when_its_run_may_have_ended_and_gone(
+    store: Store, retention: str, allowed: int
+) -> None:
+    run = NewRun(store.id(), ROUTES[0], b"spec", retention=retention)
+    assert store.ask_enqueue(run) == ("created", run.id)
+    store.complete(store.take())
+    store.later(allowed + HOUR)
+    assert store.ask_enqueue(run) == ("created", run.id)  # The server knows the run.
+    remove(store, run.id)
+    with store.unchanged():
+        assert store.ask_enqueue(run) == ("untimely", store.at)
+
+
+@pytest.mark.parametrize(("retention", "allowed"), [("0", 36_000), ("", 14 * HOUR), ("1000000", 600_000)])
+def test_enqueue_that_was_not_carried_out_can_be_repeated_for_most_of_the_retention(
+    store: Store, retention: str, allowed: int
+) -> None:
+    run = NewRun(store.id(), ROUTES[0], b"spec", retention=retention)
+    store.later(allowed)
+    assert store.ask_enqueue(run) == ("created", run.id)
+
+
+@pytest.mark.parametrize(("retention", "ahead"), [("0", 24_000), ("", 9 * HOUR), ("1000000", 400_000)])
+def test_id_of_a_clock_that_is_ahead_is_accepted_up_to_a_limit(store: Store, retention: str, ahead: int) -> None:
+    store.later(ahead)
+    run = NewRun(store.id(), ROUTES[0], b"spec", retention=retention)
+    store.later(-ahead - HOUR)
+    assert store.ask_enqueue(run) == ("untimely", store.at)
+    store.later(HOUR)
+    assert store.ask_enqueue(run) == ("created", run.id)
+
+
+def test_id_is_accepted_at_any_time_of_day(store: Store) -> None:
+    for _ in range(60):
+        store.enqueue(store.id())
+        store.later(977_001)
+
+
+@pytest.mark.parametrize("how", ["discard", "cap"])
+def test_repeated_enqueue_of_a_run_that_was_removed_early_is_refused(store: Store, how: str) -> None:
+    other, run = NewRun(store.id(), ROUTES[0], b"spec"), NewRun(store.id(), ROUTES[0], b"spec")
+    assert store.ask_enqueue(run) == ("created", run.id)
+    store.complete(store.take())
+    if how == "discard":
+        store.do(client_plans.discard(store.keys, run.id))
+    else:
+        store.do(coordinator_plans.cap(store.keys, "completed", keep=0, batch=10))
+    remove(store, run.id)
+    store.later(36_000)
+    assert store.ask_enqueue(other) == ("created", other.id)  # The tombstone of a run is kept for longer than this.
+    store.later(1)
+    with store.unchanged():
+        assert store.ask_enqueue(run) == ("untimely", store.at)
+    later = NewRun(store.id(), ROUTES[0], b"spec")
+    store.later(HOUR)
+    assert store.ask_enqueue(later) == ("created", later.id)
+
+
+def test_runs_that_are_on_time_are_created_beside_one_that_is_not(store: Store) -> None:
+    old = NewRun(store.id(), ROUTES[0], b"spec")
+    store.later(24 * HOUR)
+    new = NewRun(store.id(), ROUTES[0], b"spec")
+    answers = store.do(client_plans.enqueue(store.ns, [old, new], now=store.at))
+    assert answers == [("untimely", store.at), ("created", new.id)]
+
+
+def test_id_without_a_time_is_refused(store: Store) -> None:
+    with store.unchanged():
+        assert store.ask_enqueue(NewRun("my-own-id", ROUTES[0], b"spec")) == ("untimely", store.at)
+
+
+def test_idempotency_key_still_finds_a_run_whose_enqueue_is_late(store: Store) -> None:
+    run = NewRun(store.id(), ROUTES[0], b"spec", once="key", digest="d")
+    store.ask_enqueue(run)
+    store.later(24 * HOUR)
+    assert store.ask_enqueue(run) == ("created", run.id)
+    late = NewRun(run.id[:-4] + "9-00", ROUTES[0], b"spec", once="key", digest="d")
+    assert store.ask_enqueue(late) == ("found", run.id)

@@ -1,9 +1,10 @@
 -- enqueue: create runs.
--- Protects: a run is created once, however often its enqueue is sent; an idempotency key names one run; no run is created below a
--- parent whose tree was cancelled.
+-- Protects: a run is created once, however often its enqueue is sent and however late; an idempotency key names one run; no run
+-- is created below a parent whose tree was cancelled.
 -- Role: producer
 -- Keys: bell, children, coordinator_bell, deadlines, delayed, felled, joins, namespace, once, parents, ready, results, routes
 -- Keys: run
+-- Keys: bell, children, coordinator_bell, deadlines, delayed, felled, forgotten, namespace, once, parents, ready, routes, run
 -- ARGV: now, birth
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   birth: the birth mark of the namespace that the caller knows; empty: it is not checked
@@ -21,7 +22,7 @@
 --   parent: id of the run that enqueues this one; empty: none. Of a joined child: "<parent> <life> <base> <index>"
 -- Uses: time, run, queue, children
 -- Moves: none -> queued, none -> delayed
--- Answers: created, found, conflict, mismatch, bad, unreadable, blocked, stale
+-- Answers: created, found, conflict, mismatch, bad, unreadable, blocked, stale, untimely
 --   created: the run exists; this call or an earlier one created it
 --   found: the idempotency key names another run, with the same inputs
 --   mismatch: the stored birth mark of the namespace is another one
@@ -29,6 +30,8 @@
 --   unreadable: a key has another type
 --   blocked: the tree of the parent was cancelled
 --   stale: the parent does not wait for this child any more
+--   untimely: the run may have ended, and nothing is known of it any more; with the server's time instead of the id. Or the
+--     clock that made the id is wrong.
 if birth ~= '' and redis.call('HGET', namespace_key(), 'birth') ~= birth then
   local answers = {}
   for i = 1, items do answers[i] = { 'mismatch', '' } end
@@ -85,6 +88,25 @@ local function with_options()
     end
   end
 
+  -- Return true if the server can't know whether a run existed that has no hash now. A run is known for as long as it is kept,
+  -- which is counted from its end, and so for at least as long after its id was made. The clock that made the id may be wrong: so
+  -- an id may be as old as 60 % of that time, and ahead of this clock by 40 %.
+  local function is_untimely(id, retention)
+    local kept = retention == '' and DAY_MS or math.max(tonumber(retention), TOMBSTONE_MS)
+    local made = 0
+    for i = 1, 10 do
+      local digit = string.find(ID_DIGITS, string.sub(id, i, i), 1, true)
+      if not digit then return true end
+      made = made * 32 + digit - 1
+    end
+    local age = clock - made
+    if age > 0.6 * kept or age < -0.4 * kept then return true end
+    if age <= 0.6 * TOMBSTONE_MS then return false end
+    -- A run that was removed before its time is known for as long as a run without retention.
+    local last = redis.pcall('GET', forgotten_key())
+    return type(last) == 'string' and id <= last
+  end
+
   local function start_of(due)
     if due == '' then return clock end
     if string.sub(due, 1, 1) == '+' then return clock + tonumber(string.sub(due, 2)) end
@@ -114,8 +136,21 @@ local function with_options()
     end
   end
 
-  return { are_readable = are_readable, refuse = refuse, start_of = start_of, write = write }
+  return { are_readable = are_readable, refuse = refuse, is_untimely = is_untimely, start_of = start_of, write = write }
 end
+
+-- The seven digits with which an id begins that is made now. They change every 33 s. An id that begins with them needs no closer
+-- look. This is written for speed: ID_PAIRS has the digits of all numbers below 1024.
+local n = math.floor(clock / 32768)
+local low = n % 1024
+n = (n - low) / 1024
+local middle = n % 1024
+n = (n - middle) / 1024
+local high = n % 1024
+n = (n - high) / 1024
+local sub = string.sub
+local present = sub(ID_DIGITS, n + 1, n + 1) .. sub(ID_PAIRS, 2 * high + 1, 2 * high + 2)
+  .. sub(ID_PAIRS, 2 * middle + 1, 2 * middle + 2) .. sub(ID_PAIRS, 2 * low + 1, 2 * low + 2)
 
 local answers, options = {}, nil
 local created = int(clock)
@@ -142,6 +177,12 @@ for i = 1, items do
       answers[i] = { 'unreadable', id }
     else
       answers[i] = not plain and options.refuse(id, route, once, digest, parent) or nil
+      -- A joined child is known by its parent for as long as the parent waits, however old its id is.
+      local joined = not plain and string.find(parent, ' ', 1, true)
+      if not answers[i] and not joined and (retention ~= '' or sub(id, 1, 7) ~= present) then
+        options = options or with_options()
+        if options.is_untimely(id, retention) then answers[i] = { 'untimely', created } end
+      end
     end
     if not answers[i] then
       local start = plain and clock or options.start_of(due)

@@ -2,19 +2,17 @@
 -- ending of a child and the news of it are one script. A step is known by its base, the id of its first child. `joins` counts how
 -- many children a step has and how many of them have ended; `results` has their endings, in the order in which they ended.
 
-local DIGITS = '0123456789abcdefghjkmnpqrstvwxyz'
-
 -- Return the id of a child: the children of a step count up from its base.
 local function child_id(base, index)
   local time, tail, partition = string.match(base, '^(..........)(..........)(%-%d+)$')
   local number, digits = index, {}
   for i = 1, 10 do
-    local digit = string.find(DIGITS, string.sub(tail, i, i), 1, true) - 1
+    local digit = string.find(ID_DIGITS, string.sub(tail, i, i), 1, true) - 1
     number = number + digit * 32 ^ (10 - i)
   end
   for i = 10, 1, -1 do
     local digit = number % 32
-    digits[i] = string.sub(DIGITS, digit + 1, digit + 1)
+    digits[i] = string.sub(ID_DIGITS, digit + 1, digit + 1)
     number = (number - digit) / 32
   end
   return time .. table.concat(digits) .. partition

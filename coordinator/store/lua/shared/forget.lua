@@ -1,6 +1,14 @@
--- Remove an ended run and its checkpoint. A tombstone without inputs and result stays for as long as a client may repeat its
--- enqueue.
+-- Removing an ended run with everything that was kept of it. A bare tombstone stays for a minute. After that, the key `forgotten`
+-- lets enqueue.lua refuse a repetition of the run's enqueue.
+local function remember_forgotten(id, run)
+  local kept = run.retention and tonumber(run.retention) or WEEK_MS
+  local last, ttl = redis.pcall('GET', forgotten_key()), redis.call('PTTL', forgotten_key())
+  if type(last) ~= 'string' or last < id then last = id end
+  redis.call('SET', forgotten_key(), last, 'PX', int(math.max(kept, ttl, TOMBSTONE_MS)))
+end
+
 local function forget(id, run)
+  remember_forgotten(id, run)
   drop_checkpoint(id)
   if run.beside then expire_beside(id, run.beside, COMPLETED, 0) end
   redis.call('ZREM', ended_key(run.status), id)
