@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator.clock import Clock
+from coordinator.errors import BadCall
 from coordinator.model.features import announce
 from coordinator.services.service_loop import Partition
 from coordinator.store.plans import coordinators as coordinator_plans
@@ -66,9 +67,13 @@ class Recovery:
         self._log_pause(held_ms / 1000)
         if not lost or not await self._lock(LOCK_SECONDS):
             return RecoveryReport(hold=held_ms / 1000)
-        done, total = [], NOTHING
+        done, total, problem = list[str](), NOTHING, None
         for worker in lost:
-            part = await self._recover(worker)
+            try:
+                part = await self._recover(worker)
+            except BadCall as error:  # A key of this worker is damaged. The other workers are recovered first.
+                problem = error
+                continue
             total = add(total, part)
             if part.word == "unlocked":
                 break
@@ -76,6 +81,8 @@ class Recovery:
                 done.append(worker)
         # Release the lock if this coordinator still has it, so that other coordinators need not wait until the lock expires.
         await self._lock(0.001)
+        if problem is not None:
+            raise problem
         more = len(lost) == MAX_WORKERS and bool(done)
         return RecoveryReport(tuple(done), total, held_ms / 1000, 0.0 if more else TICK)
 

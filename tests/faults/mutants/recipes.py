@@ -89,6 +89,43 @@ MUTANTS = [
         "    if untimely and namespace.clock.monotonic() < began:\n",
         "tests/integration/client/test_repeated_enqueues.py",
     ),
+    # -- damaged keys that many runs share
+    Mutant(
+        "an enqueue does not look whether the delayed runs can be written",
+        LUA + "runs/enqueue.lua",
+        "    if due ~= '' and type(redis.pcall('ZCARD', delayed_key())) ~= 'number' then return { 'unreadable', id } end\n",
+        "",
+        "tests/lua/test_damaged_keys.py",
+    ),
+    Mutant(
+        "a due run is queued although its queue has a wrong type",
+        LUA + "coordinators/due.lua",
+        "  if type(redis.pcall('ZCARD', queue)) ~= 'number' then\n",
+        "  if not queue then\n",
+        "tests/lua/test_damaged_keys.py",
+    ),
+    Mutant(
+        "a bell of a wrong type stops a script",
+        LUA + "shared/queue.lua",
+        "  if redis.pcall('LLEN', bell) == 0 then",
+        "  if redis.call('LLEN', bell) == 0 then",
+        "tests/lua/test_damaged_keys.py",
+    ),
+    Mutant(
+        "a damaged list of ended runs stops an ending",
+        LUA + "shared/endings.lua",
+        "  if not pending_writes then return redis.pcall(command, key, ...) end",
+        "  if not pending_writes then return redis.call(command, key, ...) end",
+        "tests/lua/test_damaged_keys.py",
+    ),
+    Mutant(
+        "a damaged key of one lost worker stops the recovery of the others",
+        "coordinator/services/recovery.py",
+        "                problem = error\n                continue\n",
+        "                raise error\n",
+        "tests/integration/services/test_services.py::"
+        "test_workers_are_recovered_although_a_key_of_another_lost_worker_is_damaged",
+    ),
     # -- the last words of an attempt
     Mutant(
         "the last note of an attempt is not stored",
@@ -896,8 +933,8 @@ MUTANTS = [
     Mutant(
         "a due run is moved again and again",
         LUA + "coordinators/due.lua",
-        "  redis.call('ZREM', delayed_key(), id)\n  if not counters or run.status",
-        "  if not counters or run.status",
+        "  redis.call('ZREM', delayed_key(), id)\n  redis.call('HSET'",
+        "  redis.call('HSET'",
         "tests/lua/coordinators/test_due.py::test_repeated_due_moves_once",
     ),
     # -- seen by the judge of a campaign, and not by a test of the guard itself
@@ -1192,8 +1229,8 @@ MUTANTS = [
     Mutant(
         "only the first run of a lost worker is requeued",
         LUA + "shared/recover.lua",
-        "    redis.call('ZADD', ready_key(run.route), int(counters.score), id)\n  else\n",
-        "  else\n",
+        "    added = type(redis.pcall('ZADD', ready_key(run.route), int(counters.score), id)) == 'number'\n",
+        "    added = true\n",
         f"{PROMISES}::test_acknowledged_work_survives_kills_of_every_process",
         promise=1,
     ),

@@ -12,6 +12,7 @@ import pytest
 
 from coordinator.clock import SystemClock
 from coordinator.config import address
+from coordinator.errors import BadCall
 from coordinator.model.names import route
 from coordinator.model.run_id import RunIds
 from coordinator.services.bell_ringer import BellRinger
@@ -152,6 +153,24 @@ async def test_worker_that_dies_while_a_coordinator_runs_is_recovered_after_one_
     assert reports[0].workers == ("w-1",)
     assert await world.statuses(ids) == ["queued"] * 2
     assert await world.claim("w-2", 5), "another worker can claim the runs"
+
+
+async def test_workers_are_recovered_although_a_key_of_another_lost_worker_is_damaged(world: World) -> None:
+    recovery = world.recovery()
+    await recovery.tick()
+    await world.join("w-1", "w-2", "w-3")
+    ids = await world.enqueue(2)
+    await world.claim("w-2", 2)
+    await world.ask(damage(world.keys.at, world.keys.owned("w-1")))
+    with pytest.raises(BadCall, match="WRONGTYPE"):
+        await world.watch(recovery, seconds=LEASE + 1, beating=("w-3",))
+    assert await world.statuses(ids) == ["queued"] * 2
+
+
+def damage(at: str, key: str) -> Plan[None]:
+    """Give a key a wrong type."""
+    yield read(at, "DEL", key)
+    yield read(at, "SET", key, "damaged")
 
 
 async def test_worker_with_heartbeats_is_never_recovered(world: World) -> None:

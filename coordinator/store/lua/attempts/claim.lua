@@ -139,7 +139,7 @@ local function take(entry)
   end
   if not life then
     aside = aside + 1
-    redis.call('ZADD', aside_key(), int(clock), 'queued:' .. id)
+    redis.pcall('ZADD', aside_key(), int(clock), 'queued:' .. id)
     return true
   end
   if #spec > LARGE_SPEC then
@@ -180,10 +180,10 @@ end
 redis.call('HSET', worker_key(worker), 'claim', number)
 if answer == 'suspect' then redis.call('HSET', worker_key(worker), 'suspect', number) end
 for key, entries in pairs(removed) do redis.call('ZREM', key, unpack(entries)) end
-if aside > 0 then redis.call('ZREMRANGEBYRANK', aside_key(), 0, -1 - ASIDE_ENTRIES) end
+if aside > 0 then redis.pcall('ZREMRANGEBYRANK', aside_key(), 0, -1 - ASIDE_ENTRIES) end
 if #ids > 0 then
   redis.call('SADD', owned_key(worker), unpack(ids))
-  redis.call('SADD', live_key(), unpack(ids))
+  redis.pcall('SADD', live_key(), unpack(ids))
 end
 -- The worker has taken the token of a bell for this claim. If runs are left, the bell must wake the next worker.
 if #ids + aside > 0 then

@@ -16,14 +16,22 @@
 --     server's time
 local clock = server_ms(now)
 
+local POSTPONED_MS = 60000
+
 local function enqueue_delayed(id)
   local run = read_run(id)
   local counters = run and read_counters(run.counters)
-  redis.call('ZREM', delayed_key(), id)
   if not counters or run.status ~= DELAYED then
-    redis.call('ZADD', aside_key(), int(clock), 'delayed:' .. id)
+    redis.call('ZREM', delayed_key(), id)
+    redis.pcall('ZADD', aside_key(), int(clock), 'delayed:' .. id)
     return
   end
+  local queue = counters.strikes >= SUSPECT_STRIKES and suspect_key(run.route) or ready_key(run.route)
+  if type(redis.pcall('ZCARD', queue)) ~= 'number' then
+    redis.call('ZADD', delayed_key(), int(clock + POSTPONED_MS), id) -- Its queue has a wrong type. The run waits for its repair.
+    return
+  end
+  redis.call('ZREM', delayed_key(), id)
   redis.call('HSET', run_key(id), 'status', QUEUED)
   if counters.strikes >= SUSPECT_STRIKES then
     add_to_suspect(id, run.route, int(counters.score))
@@ -89,14 +97,14 @@ local function force_cancel(id)
   end_cancelled(id, run, counters, clock, 'cancelled by force: its handler did not stop in time')
 end
 
-local delayed = redis.call('ZRANGEBYSCORE', delayed_key(), '-inf', int(clock), 'LIMIT', 0, batch)
+local delayed = redis.pcall('ZRANGEBYSCORE', delayed_key(), '-inf', int(clock), 'LIMIT', 0, batch)
 for i = 1, #delayed do enqueue_delayed(delayed[i]) end
-local woken = redis.call('ZRANGEBYSCORE', waiting_key(), '-inf', int(clock), 'LIMIT', 0, batch)
+local woken = redis.pcall('ZRANGEBYSCORE', waiting_key(), '-inf', int(clock), 'LIMIT', 0, batch)
 for i = 1, #woken do wake_due(woken[i]) end
 
 -- Cancel children that their parents have let go. Return how many are examined, and true if more are left.
 local function part_children(most)
-  local entry, start = unpack(redis.call('ZRANGE', parting_key(), 0, 0, 'WITHSCORES'))
+  local entry, start = unpack(redis.pcall('ZRANGE', parting_key(), 0, 0, 'WITHSCORES'))
   if not entry then return 0, false end
   local base, spawned = string.match(entry, '^([0-9a-z]+%-%d+) (%d+)$')
   local from = tonumber(start)
@@ -114,13 +122,15 @@ local function part_children(most)
 end
 local parted, more_to_part = part_children(tonumber(batch))
 
-local passed = redis.call('ZRANGEBYSCORE', deadlines_key(), '-inf', int(clock), 'LIMIT', 0, batch)
+local passed = redis.pcall('ZRANGEBYSCORE', deadlines_key(), '-inf', int(clock), 'LIMIT', 0, batch)
 for i = 1, #passed do
   redis.call('ZREM', deadlines_key(), passed[i])
   local what, id = string.match(passed[i], '^(%a+):(.+)$')
   if what == 'expire' then expire(id) elseif what == 'cancel' then force_cancel(id) end
 end
 
+-- What the other keys hold was carried out. The coordinator reports the error.
+if delayed.err or woken.err or passed.err then return delayed.err and delayed or woken.err and woken or passed end
 local next_entry = ''
 for _, key in ipairs({ delayed_key(), waiting_key(), deadlines_key() }) do
   local first, time = unpack(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES'))

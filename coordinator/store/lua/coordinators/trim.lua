@@ -12,10 +12,10 @@
 local clock = server_ms(now)
 local gone = 0
 for _, status in ipairs(ENDED_STATUSES) do
-  local over = redis.call('ZRANGEBYSCORE', ended_key(status), '-inf', int(clock), 'LIMIT', 0, 1000)
+  local over = redis.pcall('ZRANGEBYSCORE', ended_key(status), '-inf', int(clock), 'LIMIT', 0, 1000)
   for i = 1, #over do redis.call('ZREM', ended_key(status), over[i]) end
   gone = gone + #over
 end
-redis.call('ZREMRANGEBYRANK', aside_key(), 0, -1 - tonumber(cap))
-redis.call('ZREMRANGEBYSCORE', aside_key(), '-inf', int(clock - WEEK_MS))
+redis.pcall('ZREMRANGEBYRANK', aside_key(), 0, -1 - tonumber(cap))
+redis.pcall('ZREMRANGEBYSCORE', aside_key(), '-inf', int(clock - WEEK_MS))
 return { 'ok', gone }

@@ -74,7 +74,9 @@ local function with_options()
   end
 
   -- Return the answer if the run is not to be created; nil otherwise.
-  local function refuse(id, route, once, digest, parent)
+  local function refuse(id, route, due, expires, once, digest, parent)
+    if due ~= '' and type(redis.pcall('ZCARD', delayed_key())) ~= 'number' then return { 'unreadable', id } end
+    if expires ~= '' and type(redis.pcall('ZCARD', deadlines_key())) ~= 'number' then return { 'unreadable', id } end
     local answer = once ~= '' and find_by_key(id, once_of(route, once), digest) or nil
     local named, life, base, index = string.match(parent, JOINED_PATTERN)
     if not answer and parent ~= '' and is_blocked(named or parent) then answer = { 'blocked', named or parent } end
@@ -176,7 +178,7 @@ for i = 1, items do
     if status or not entries then
       answers[i] = { 'unreadable', id }
     else
-      answers[i] = not plain and options.refuse(id, route, once, digest, parent) or nil
+      answers[i] = not plain and options.refuse(id, route, due, expires, once, digest, parent) or nil
       -- A joined child is known by its parent for as long as the parent waits, however old its id is.
       local joined = not plain and string.find(parent, ' ', 1, true)
       if not answers[i] and not joined and (retention ~= '' or sub(id, 1, 7) ~= present) then
@@ -202,7 +204,7 @@ for route, entries in pairs(ready) do
     redis.call('ZADD', ready_key(route), unpack(entries, from, math.min(from + BATCH - 1, #entries)))
   end
   if #entries > 0 then
-    redis.call('SADD', routes_key(), route)
+    redis.pcall('SADD', routes_key(), route)
     ring(bell_key(route))
   end
 end

@@ -35,6 +35,7 @@ local function is_readable(schedule)
     and string.find(schedule.priority or '', '^-?%d+$')
     and string.find(schedule.expires, '^%d*$') and string.find(schedule.retention, '^%d*$')
     and type(redis.pcall('ZCARD', ready_key(schedule.route))) == 'number'
+    and (schedule.expires == '' or type(redis.pcall('ZCARD', deadlines_key())) == 'number')
 end
 
 -- Return the run of the previous fire time if it has not ended.

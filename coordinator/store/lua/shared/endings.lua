@@ -15,7 +15,7 @@ local pending_writes
 local function begin_batch() pending_writes = {} end
 
 local function write(command, key, ...)
-  if not pending_writes then return redis.call(command, key, ...) end
+  if not pending_writes then return redis.pcall(command, key, ...) end -- A damaged key must not stop the ending of a run.
   local values = pending_writes[key]
   if not values then
     values = { command = command }
@@ -41,8 +41,8 @@ local function remove_owner(id, run)
   write('SREM', owned_key(worker), id)
   redis.call('HDEL', run_key(id), 'token')
   if run.cancel then
-    redis.call('HDEL', worker_key(worker), 'cancel:' .. id)
-    redis.call('ZREM', deadlines_key(), 'cancel:' .. id)
+    redis.pcall('HDEL', worker_key(worker), 'cancel:' .. id)
+    redis.pcall('ZREM', deadlines_key(), 'cancel:' .. id)
   end
 end
 

@@ -12,14 +12,15 @@ local function condemn(worker, how)
   redis.call('ZADD', workers_key(), 'XX', 0, worker)
 end
 
--- Take one run from its owner. Return its new status (queued, delayed, dead, cancelled, failed), 'aside' if the run can't be read,
+-- Take one run from its owner. Return its new status (queued, delayed, dead, cancelled, failed), 'aside' if the run can't be read
+-- or its queue has a wrong type,
 -- or 'stale' if the worker does not own the run any more. describe_lost_worker returns `lost`; `lost.why` is the reason as text.
 local function recover_run(id, struck, lost)
   local now, key = lost.now, run_key(id)
   local run = read_run(id)
   local counters = run and read_counters(run.counters)
   if not counters then
-    redis.call('ZADD', aside_key(), int(now), 'owned:' .. id)
+    redis.pcall('ZADD', aside_key(), int(now), 'owned:' .. id)
     return 'aside'
   end
   if not run.token or worker_of(run.token) ~= lost.worker then return 'stale' end
@@ -46,13 +47,16 @@ local function recover_run(id, struck, lost)
     add_to_delayed(id, now + 1000 + math.floor(1000 * lost.jitter))
     return 'delayed'
   end
+  local added
   if lost.rung[run.route] then
-    redis.call('ZADD', ready_key(run.route), int(counters.score), id)
+    added = type(redis.pcall('ZADD', ready_key(run.route), int(counters.score), id)) == 'number'
   else
-    add_to_ready(id, run.route, int(counters.score))
-    lost.rung[run.route] = true
+    added = add_to_ready(id, run.route, int(counters.score))
+    lost.rung[run.route] = added
   end
-  return 'queued'
+  if added then return 'queued' end
+  redis.pcall('ZADD', aside_key(), int(now), 'queued:' .. id)
+  return 'aside'
 end
 
 -- Return the values that are the same for all runs of a lost worker: the worker and its code (prev), when the worker was last seen,
