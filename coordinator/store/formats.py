@@ -110,6 +110,7 @@ SIGNALS: Final = (
 SCHEDULE: Final = (
     "generation", "state", "after", "next", "due", "last", "rules", "overlap", "route", "spec", "priority", "expires", "retention",
     "offset", "why", "fired", "skipped",
+    "past",  # generations of the last changes before the present one, newest first: a repeated call is recognised by its own
 )  # fmt: skip
 
 # <base>:<index> -> "<order> <status> <payload>" for each child that has ended, and <base>#<order> -> index

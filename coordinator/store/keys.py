@@ -287,6 +287,13 @@ class Keys:
         """
         return f"{self.at}:paused"
 
+    def pauses(self, name: str) -> str:
+        """string: the last changes of a pause, newest first, as <operation>=<answer>; by pause and unpause.
+
+        Expires after ten minutes.
+        """
+        return f"{self.at}:pauses:{name}"
+
     def lock(self, lock: str) -> str:
         """Return the key of a string with the token of the holder of a lock.
 

@@ -228,13 +228,13 @@ def block_children(store: Store) -> Any:
 
 
 def pause(store: Store) -> Any:
-    return client_plans.pause(store.keys, "queue:default")
+    return client_plans.pause(store.keys, "queue:default", "o1")
 
 
 def unpause(store: Store) -> Any:
     store.enqueue(ONE)
-    store.do(client_plans.pause(store.keys, "kind:k"))
-    return client_plans.unpause(store.keys, "kind:k")
+    store.do(client_plans.pause(store.keys, "kind:k", "o1"))
+    return client_plans.unpause(store.keys, "kind:k", "o2")
 
 
 def examine(store: Store) -> Any:
@@ -293,6 +293,6 @@ PREPARE |= schedule_calls.PREPARE | fleet_calls.PREPARE
 
 # A repeated call of these scripts answers differently, because it reports what is left to do.
 ANSWERS_DIFFER_WHEN_REPEATED = {
-    "recover", "abandon", "due", "trim", "trim_children", "cap", "pause", "unpause", "repair_run", "repair_entry", "repair_key",
+    "recover", "abandon", "due", "trim", "trim_children", "cap", "repair_run", "repair_entry", "repair_key",
     "repair_type",
 }  # fmt: skip

@@ -249,16 +249,20 @@ class History:
 
     def pause(self, choose: Choose) -> None:
         name = choose(["queue:default", "kind:k"])
+        operation = self.fresh()
         self.make(
-            "pause", lambda: self.store.do(client_plans.pause(self.store.keys, name)), lambda: self.model.pause(name)
+            "pause",
+            lambda: self.store.do(client_plans.pause(self.store.keys, name, operation)),
+            lambda: self.model.change_pause(name, operation, pause=True),
         )
 
     def unpause(self, choose: Choose) -> None:
         name = choose(["queue:default", "kind:k"])
+        operation = self.fresh()
         self.make(
             "unpause",
-            lambda: self.store.do(client_plans.unpause(self.store.keys, name)),
-            lambda: self.model.unpause(name),
+            lambda: self.store.do(client_plans.unpause(self.store.keys, name, operation)),
+            lambda: self.model.change_pause(name, operation, pause=False),
         )
 
     # -- workers

@@ -227,6 +227,7 @@ class Model:
         self.clamped_at = 0
         self.hold_until = 0
         self.paused: set[str] = set()
+        self.pauses: dict[str, dict[str, bool]] = {}  # the last changes of each name and their answers, oldest first
 
     def owned(self, worker: str) -> list[ModelRun]:
         return [run for run in self.runs.values() if run.token and run.owner == worker]
@@ -375,15 +376,15 @@ class Model:
         self._forget(run)
         return ["discarded", run.status]
 
-    def pause(self, name: str) -> bool:
-        new = name not in self.paused
-        self.paused.add(name)
-        return new
-
-    def unpause(self, name: str) -> bool:
-        was = name in self.paused
-        self.paused.discard(name)
-        return was
+    def change_pause(self, name: str, operation: str, *, pause: bool) -> bool:
+        """Pause or unpause. One of the last eight operations gets its first answer again."""
+        changes = self.pauses.setdefault(name, {})
+        if operation not in changes:
+            changes[operation] = (name in self.paused) != pause
+            (self.paused.add if pause else self.paused.discard)(name)
+            if len(changes) > 8:
+                del changes[next(iter(changes))]
+        return changes[operation]
 
     # -- workers
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.model.run import RunIds
+from coordinator.model.run_id import RunIds
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans.clients import NewRun
 from coordinator.store.plans.coordinators import DueResult

@@ -13,7 +13,7 @@ from tests.servers import Server
 
 IDENTIFIED = [
     "enqueue", "claim", "checkpoint", "complete", "fail", "retry", "release", "reject", "cancel", "revive", "schedule", "fire",
-    "extend", "kill", "suspend", "send",
+    "extend", "kill", "suspend", "send", "pause",
 ]  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from coordinator.client import overview
 from coordinator.client.listing import Listing
-from coordinator.client.operations.open_namespace import OpenNamespace, reading
+from coordinator.client.operations.open_namespace import OpenNamespace, new_mark, reading
 from coordinator.client.scan import Walk
 from coordinator.errors import BadOption
 from coordinator.model.names import name
@@ -54,11 +54,13 @@ def unpause(namespace: OpenNamespace, queue: str | None, kind: str | None) -> Pl
     return (yield from _in_every_partition(namespace, client_plans.unpause, _paused_name(queue, kind)))
 
 
-def _in_every_partition(namespace: OpenNamespace, plan: Callable[[Keys, str], Plan[bool]], paused: str) -> Plan[bool]:
-    space = yield from namespace.space()
+def _in_every_partition(
+    namespace: OpenNamespace, plan: Callable[[Keys, str, str], Plan[bool]], paused: str
+) -> Plan[bool]:
+    space, operation = (yield from namespace.space()), new_mark()
     changed = False
     for keys in space.everywhere():
-        changed |= yield from plan(keys, paused)
+        changed |= yield from plan(keys, paused, operation)
     return changed
 
 

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from coordinator.encoding.seal import sealed
+from coordinator.errors import Changed
 from coordinator.model.run import Status
 from coordinator.model.run_id import partition_of
 from coordinator.store.keys import Keys, Namespace
@@ -14,6 +15,7 @@ from coordinator.store.replies import text, word
 from coordinator.store.script import Call, Request, read
 from coordinator.store.scripts import CANCEL, DISCARD, ENQUEUE, PAUSE, REVIVE, SEND, UNPAUSE, VIEW, WAIT
 
+TRIES = 20  # how often a pause is tried while other clients change the same one
 WAITER_TTL = 20_000  # ms that a client's registration outlives its last call; clients ask again every 5 s
 
 
@@ -221,16 +223,39 @@ def discard(keys: Keys, id: str, life: int | None = None) -> Generator[Request, 
 # ---- pausing -----------------------------------------------------------------------------------------------------------
 
 
-def pause(keys: Keys, name: str) -> Generator[Request, Any, bool]:
-    """Make workers stop claiming runs of `queue:<name>` or `kind:<name>` in a partition. Return False if it was already paused."""
-    reply = yield PAUSE.call(keys.at, name=name)
-    return word(reply) == "ok"
+def pause(keys: Keys, name: str, operation: str) -> Generator[Request, Any, bool]:
+    """Stop the claims of `queue:<name>` or `kind:<name>` in a partition. Return False if it was already paused.
 
+    `operation` is a random mark of this change, so that the script may be sent twice.
 
-def unpause(keys: Keys, name: str, most: int = 1000) -> Generator[Request, Any, bool]:
-    """Let workers claim runs of `queue:<name>` or `kind:<name>` again. Return False if the name was not paused.
-
-    The plan rings the bells of up to `most` routes in either case, so that a repeated call has the same effect.
+    Raises:
+        Changed: Other clients kept pausing and unpausing it at the same time.
     """
-    reply = yield UNPAUSE.call(keys.at, name=name, most=most)
-    return word(reply) == "ok"
+    seen = ""
+    for _ in range(TRIES):
+        reply = yield PAUSE.call(keys.at, name=name, seen=seen, operation=operation)
+        if word(reply) != "changed":
+            return word(reply) == "ok"
+        seen = text(reply[1])
+    raise _busy(name)
+
+
+def unpause(keys: Keys, name: str, operation: str, most: int = 1000) -> Generator[Request, Any, bool]:
+    """Allow claims again and ring the bells of up to `most` routes. Return False if the name was not paused.
+
+    `operation` is a random mark of this change, so that the script may be sent twice.
+
+    Raises:
+        Changed: Other clients kept pausing and unpausing it at the same time.
+    """
+    seen = ""
+    for _ in range(TRIES):
+        reply = yield UNPAUSE.call(keys.at, name=name, seen=seen, operation=operation, most=most)
+        if word(reply) != "changed":
+            return word(reply) == "ok"
+        seen = text(reply[1])
+    raise _busy(name)
+
+
+def _busy(name: str) -> Changed:
+    return Changed(f"{name} was not changed: other clients keep pausing and unpausing it; call again")

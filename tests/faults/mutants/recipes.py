@@ -126,6 +126,28 @@ MUTANTS = [
         "tests/integration/services/test_services.py::"
         "test_workers_are_recovered_although_a_key_of_another_lost_worker_is_damaged",
     ),
+    # -- pauses that arrive late
+    Mutant(
+        "a pause that arrives late undoes an unpause",
+        LUA + "shared/pause.lua",
+        "  if newest ~= seen then return { 'changed', newest } end\n",
+        "",
+        "tests/lua/runs/test_pause.py",
+    ),
+    Mutant(
+        "a pause that is repeated undoes an unpause",
+        LUA + "shared/pause.lua",
+        "    if made == operation then\n",
+        "    if made == operation and newest then\n",
+        "tests/lua/runs/test_pause.py",
+    ),
+    Mutant(
+        "a change of a schedule that is repeated undoes a later one",
+        LUA + "shared/schedule.lua",
+        "do found = found or past == generation end\n",
+        "do found = found or past == '' end\n",
+        "tests/lua/schedules/test_schedule.py",
+    ),
     # -- the last words of an attempt
     Mutant(
         "the last note of an attempt is not stored",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from coordinator import Status
+from coordinator.client.operations.open_namespace import new_mark
 from coordinator.store.plans import clients as client_plans
 from coordinator.views.run_view import run_view
 from tests.integration.worker_harness import Bench, bench, performing
@@ -44,10 +45,10 @@ def registry_that_never_ends(deadline: Deadline, **policy: Any) -> Registry[Any]
 
 async def enqueue_used(here: Bench, ms: int) -> str:
     """Enqueue a run of `still` that has used some of its time in earlier attempts."""
-    await here.do(client_plans.pause(here.namespace.keys(0), "kind:still"))
+    await here.do(client_plans.pause(here.namespace.keys(0), "kind:still", new_mark()))
     id = await here.enqueue("still")
     here.admin.hset(here.namespace.keys_of(id).run(id), "spent", f"{ms} 0 0 0 0")
-    await here.do(client_plans.unpause(here.namespace.keys(0), "kind:still"))
+    await here.do(client_plans.unpause(here.namespace.keys(0), "kind:still", new_mark()))
     return id
 
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from coordinator import AsyncClient, Client, logs
+from coordinator.client.operations.open_namespace import new_mark
 from coordinator.client.parent import current_parent
 from coordinator.store.plans import clients as client_plans
 from tests.integration.worker_harness import Bench, bench, performing
@@ -142,9 +143,9 @@ async def test_process_with_one_slot_runs_a_suspect_although_other_runs_wait(her
     assert await here.outcome(id) == "delayed"
     await here.make_due(id)
     await eventually(lambda: len(order) == 2 and here.status(id) == "delayed", "the second strike")
-    await here.do(client_plans.pause(here.namespace.keys(0), "kind:fine"))
+    await here.do(client_plans.pause(here.namespace.keys(0), "kind:fine", new_mark()))
     others = [await here.enqueue("fine") for _ in range(20)]
-    await here.do(client_plans.unpause(here.namespace.keys(0), "kind:fine"))
+    await here.do(client_plans.unpause(here.namespace.keys(0), "kind:fine", new_mark()))
     assert await here.outcome(others[-1]) == "completed"
     assert order == ["odd", "odd", "fine", "odd"] + 19 * ["fine"]
 

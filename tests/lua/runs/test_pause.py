@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
+from coordinator.client.operations.open_namespace import new_mark
 from coordinator.store.plans import clients as client_plans
 from tests.lua.store import ROUTES, Store
 
@@ -14,9 +17,9 @@ OTHER = "other:k@0"
 def test_paused_run_is_not_claimed_until_it_is_unpaused(store: Store, name: str) -> None:
     id = store.enqueue()
     store.join()
-    assert store.do(client_plans.pause(store.keys, name)) is True
+    assert store.do(client_plans.pause(store.keys, name, new_mark())) is True
     assert store.claim() == ("ok", [])
-    assert store.do(client_plans.unpause(store.keys, name)) is True
+    assert store.do(client_plans.unpause(store.keys, name, new_mark())) is True
     assert [run.id for run in store.claim()[1]] == [id]
 
 
@@ -24,15 +27,15 @@ def test_other_queues_and_kinds_are_still_claimed(store: Store) -> None:
     store.enqueue()
     other = store.enqueue(route=OTHER)
     store.join()
-    store.do(client_plans.pause(store.keys, "queue:default"))
-    store.do(client_plans.pause(store.keys, "kind:default"))
-    store.do(client_plans.pause(store.keys, "queue:k"))
+    store.do(client_plans.pause(store.keys, "queue:default", new_mark()))
+    store.do(client_plans.pause(store.keys, "kind:default", new_mark()))
+    store.do(client_plans.pause(store.keys, "queue:k", new_mark()))
     assert [run.id for run in store.claim(routes=(*ROUTES, OTHER))[1]] == [other]
 
 
 def test_running_run_continues(store: Store) -> None:
     run = store.running()
-    store.do(client_plans.pause(store.keys, "kind:k"))
+    store.do(client_plans.pause(store.keys, "kind:k", new_mark()))
     assert store.complete(run) == "ok"
 
 
@@ -40,10 +43,10 @@ def test_suspects_are_paused_too(store: Store) -> None:
     run = store.running()
     store.client.hset(store.keys.run(run.id), "counters", "1 1 1 0 0 2 0 0 9 0 1 1")
     store.release(run)
-    store.do(client_plans.pause(store.keys, "kind:k"))
+    store.do(client_plans.pause(store.keys, "kind:k", new_mark()))
     assert store.claim("w1", alone=True) == ("ok", [])
     store.client.delete(store.keys.suspect_bell(ROUTES[0]))
-    store.do(client_plans.unpause(store.keys, "kind:k"))
+    store.do(client_plans.unpause(store.keys, "kind:k", new_mark()))
     assert store.client.llen(store.keys.suspect_bell(ROUTES[0])) == 1
     assert store.claim("w1", alone=True)[0] == "suspect"
 
@@ -52,9 +55,9 @@ def test_suspects_are_paused_too(store: Store) -> None:
 def test_unpausing_rings_only_the_bells_of_matching_routes(store: Store, name: str) -> None:
     store.enqueue()
     store.enqueue(route="other:j@0")
-    store.do(client_plans.pause(store.keys, name))
+    store.do(client_plans.pause(store.keys, name, new_mark()))
     store.client.delete(store.keys.bell(ROUTES[0]), store.keys.bell("other:j@0"))
-    store.do(client_plans.unpause(store.keys, name))
+    store.do(client_plans.unpause(store.keys, name, new_mark()))
     assert store.client.llen(store.keys.bell(ROUTES[0])) == 1
     assert store.client.llen(store.keys.bell("other:j@0")) == 0
 
@@ -62,14 +65,62 @@ def test_unpausing_rings_only_the_bells_of_matching_routes(store: Store, name: s
 def test_bell_of_an_empty_route_is_not_rung(store: Store) -> None:
     store.complete(store.running())
     store.client.delete(store.keys.bell(ROUTES[0]))
-    store.do(client_plans.unpause(store.keys, "kind:k"))
+    store.do(client_plans.unpause(store.keys, "kind:k", new_mark()))
     assert store.client.llen(store.keys.bell(ROUTES[0])) == 0
 
 
-def test_repeated_pause_is_reported_and_changes_nothing(store: Store) -> None:
-    store.do(client_plans.pause(store.keys, "kind:k"))
+def test_second_pause_is_reported(store: Store) -> None:
+    store.do(client_plans.pause(store.keys, "kind:k", new_mark()))
+    assert store.do(client_plans.pause(store.keys, "kind:k", new_mark())) is False
+    assert store.members(store.keys.paused()) == {"kind:k"}
+    store.do(client_plans.unpause(store.keys, "kind:k", new_mark()))
+    assert store.do(client_plans.unpause(store.keys, "kind:k", new_mark())) is False
+    assert store.members(store.keys.paused()) == set()
+
+
+# ---- calls that arrive late or twice -----------------------------------------------------------------------------------
+
+PLANS = {"pause": client_plans.pause, "unpause": client_plans.unpause}
+
+
+@pytest.mark.parametrize(("first", "second"), [("pause", "unpause"), ("unpause", "pause")])
+@pytest.mark.parametrize("how", ["request", "call"])
+def test_late_repetition_does_not_undo_a_later_change(store: Store, first: str, second: str, how: str) -> None:
+    """The reply of the first call is lost. It is repeated, or its request arrives again, after another client's change."""
+    if first == "unpause":
+        store.do(client_plans.pause(store.keys, "kind:k", new_mark()))
+    requests = []
+    plan = PLANS[first](store.keys, "kind:k", "o1")
+    request = next(plan)
+    with contextlib.suppress(StopIteration):
+        while True:
+            requests.append(request)
+            request = plan.send(store.wire.ask([request])[0])
+    store.do(PLANS[second](store.keys, "kind:k", "o2"))
+    after = store.members(store.keys.paused())
+    assert after == ({"kind:k"} if second == "pause" else set())
+    if how == "request":
+        store.wire.ask(requests)
+    else:
+        assert store.do(PLANS[first](store.keys, "kind:k", "o1")) is True  # the answer of the first call
+    assert store.members(store.keys.paused()) == after
+
+
+def test_request_that_was_carried_out_by_nobody_comes_too_late(store: Store) -> None:
+    late = next(client_plans.pause(store.keys, "kind:k", "o1"))
+    store.do(client_plans.pause(store.keys, "kind:k", "o2"))
+    store.do(client_plans.unpause(store.keys, "kind:k", "o3"))
     with store.unchanged():
-        assert store.do(client_plans.pause(store.keys, "kind:k")) is False
-    store.do(client_plans.unpause(store.keys, "kind:k"))
-    with store.unchanged():
-        assert store.do(client_plans.unpause(store.keys, "kind:k")) is False
+        assert store.wire.ask([late])[0] == [b"changed", b"o3"]
+
+
+def test_order_of_the_changes_is_forgotten_after_ten_minutes(store: Store) -> None:
+    for number in range(20):
+        store.do(client_plans.pause(store.keys, "kind:k", f"o{number}"))
+    assert 0 < store.client.pttl(store.keys.pauses("kind:k")) <= 600_000
+    assert len(store.client.get(store.keys.pauses("kind:k")).split()) == 8
+
+
+def test_damaged_order_of_the_changes_does_not_stop_a_pause(store: Store) -> None:
+    store.client.sadd(store.keys.pauses("kind:k"), "damaged")
+    assert store.do(client_plans.pause(store.keys, "kind:k", "o1")) is True

@@ -343,6 +343,27 @@ def test_late_change_does_not_undo_a_later_one(store: Store, then: str) -> None:
         assert {word(reply) for reply in store.wire.ask(late)} <= {"changed", "missing"}
 
 
+@pytest.mark.parametrize("what", ["set", "pause", "unpause", "remove"])
+@pytest.mark.parametrize("then", ["set", "pause", "unpause", "remove and set"])
+def test_change_that_is_repeated_after_a_later_one_changes_nothing(store: Store, what: str, then: str) -> None:
+    """The reply of the first change is lost, another client makes the second one, and then the first is called again."""
+    planned(store)
+    if what == "unpause":
+        pause(store, "p0")
+    makers = {
+        "set": lambda mark: put(store, generation=mark, rules=OTHER), "pause": lambda mark: pause(store, mark),
+        "unpause": lambda mark: pause(store, mark, paused=False), "remove": lambda mark: remove(store, mark),
+    }  # fmt: skip
+    assert makers[what]("x") == "ok"
+    if what == "remove" or "remove" in then:
+        remove(store, "y")
+        put(store, generation="z")
+    else:
+        makers[then]("y")
+    with store.unchanged():
+        assert makers[what]("x") == "ok"
+
+
 def test_missing_schedule_can_be_neither_paused_nor_removed(store: Store) -> None:
     with store.unchanged():
         assert (pause(store, "p"), remove(store)) == ("missing", "missing")

@@ -1,10 +1,19 @@
 -- pause: make workers stop claiming the runs of a queue or a kind in this partition. Runs that are running continue.
+-- Protects: a call that is sent twice or late does not undo a later unpause.
 -- Role: producer
--- Keys: paused
--- ARGV: name
+-- Keys: paused, pauses
+-- ARGV: name, seen, operation
 --   name: queue:<name> or kind:<name>
+--   seen: the operation of the change before, as the caller has seen it; empty: none is known
+--   operation: of this change; a repetition has the same
 -- Flags: allow-oom
--- Answers: ok, again
---   again: the queue or kind was paused before
-if redis.call('SADD', paused_key(), name) == 0 then return { 'again' } end
-return { 'ok' }
+-- Uses: pause
+-- Answers: ok, again, changed
+--   again: it was paused before
+--   changed: with the operation of the last change; the caller decides again
+local answer, changes = check_change(name, seen, operation)
+if answer then return answer end
+
+local word = redis.call('SADD', paused_key(), name) == 1 and 'ok' or 'again'
+remember_change(name, operation, word, changes)
+return { word }

@@ -1,16 +1,23 @@
 -- unpause: let workers claim the runs of a queue or a kind again, and ring the bells of its routes.
 -- Protects: a worker may have taken the token of a bell while the runs could not be claimed, so this script rings the bell instead
--- of waiting until a coordinator rings it.
+-- of waiting until a coordinator rings it. A call that is sent twice or late does not undo a later pause.
 -- Role: producer
--- Keys: bell, paused, ready, routes, suspect, suspect_bell
--- ARGV: name, most
+-- Keys: bell, paused, pauses, ready, routes, suspect, suspect_bell
+-- ARGV: name, seen, operation, most
 --   name: queue:<name> or kind:<name>
---   most: the largest number of routes to check in this call
+--   seen: the operation of the change before, as the caller has seen it; empty: none is known
+--   operation: of this change; a repetition has the same
+--   most: the largest number of routes to look at
 -- Flags: allow-oom
--- Uses: queue
--- Answers: ok, again
---   again: the queue or kind was not paused
-local removed = redis.call('SREM', paused_key(), name)
+-- Uses: queue, pause
+-- Answers: ok, again, changed
+--   again: it was not paused
+--   changed: with the operation of the last change; the caller decides again
+local answer, changes = check_change(name, seen, operation)
+if answer then return answer end
+
+local word = redis.call('SREM', paused_key(), name) == 1 and 'ok' or 'again'
+remember_change(name, operation, word, changes)
 for _, route in ipairs(redis.call('SRANDMEMBER', routes_key(), most)) do
   local queue, kind = string.match(route, ROUTE_PARTS)
   if name == 'queue:' .. (queue or '') or name == 'kind:' .. (kind or '') then
@@ -18,5 +25,4 @@ for _, route in ipairs(redis.call('SRANDMEMBER', routes_key(), most)) do
     if redis.call('EXISTS', suspect_key(route)) == 1 then ring(suspect_bell_key(route)) end
   end
 end
-if removed == 0 then return { 'again' } end
-return { 'ok' }
+return { word }

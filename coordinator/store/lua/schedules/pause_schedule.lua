@@ -17,7 +17,7 @@ local refusal = refuse_change(schedule, name, seen, generation)
 if refusal then return refusal end
 
 local state = paused == '1' and 'paused' or 'active'
-redis.call('HSET', schedule_key(name), 'generation', generation)
+redis.call('HSET', schedule_key(name), 'generation', generation, 'past', extend_past(schedule))
 if schedule.state ~= state then
   redis.call('HSET', schedule_key(name), 'state', state, 'after', int(clock), 'next', '', 'due', '')
   redis.call('HDEL', schedule_key(name), 'why')

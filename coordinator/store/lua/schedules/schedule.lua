@@ -24,10 +24,7 @@ if birth ~= '' and redis.call('HGET', namespace_key(), 'birth') ~= birth then re
 local clock = server_ms(now)
 if type(redis.pcall('ZCARD', schedules_key())) ~= 'number' then return { 'unreadable' } end
 local before, other_type = read_schedule(name)
-if before and before.generation == generation then
-  redis.call('HSET', schedule_key(name), 'generation', generation)
-  return { 'ok' }
-end
+if is_repeated(before, name, generation) then return { 'ok' } end
 if (before and before.generation or '') ~= seen then return { 'changed', before and before.generation or '' } end
 
 if other_type then redis.call('UNLINK', schedule_key(name)) end
@@ -36,6 +33,7 @@ local kept = before and before.state == 'active' and before.rules == rules and b
 redis.call('HSET', schedule_key(name), 'generation', generation, 'state', paused and 'paused' or 'active', 'rules', rules,
   'overlap', overlap, 'route', route, 'spec', spec, 'priority', priority, 'expires', expires, 'retention', retention)
 redis.call('HDEL', schedule_key(name), 'why')
+if before then redis.call('HSET', schedule_key(name), 'past', extend_past(before)) end
 if not kept then redis.call('HSET', schedule_key(name), 'after', int(clock), 'next', '', 'due', '') end
 look_again_at(name, paused and int(FAR_FUTURE) or kept and before.due or int(clock))
 return { 'ok' }

@@ -12,15 +12,12 @@
 -- Answers: ok, changed, missing
 local clock = server_ms(now)
 local schedule, other_type = read_schedule(name)
-if schedule and schedule.state == 'removed' and schedule.generation == generation then
-  redis.call('HSET', schedule_key(name), 'generation', generation)
-  return { 'ok' }
-end
 local refusal = not other_type and refuse_change(schedule, name, seen, generation)
 if refusal then return refusal end
 
 redis.call('UNLINK', schedule_key(name))
 redis.call('HSET', schedule_key(name), 'generation', generation, 'state', 'removed')
+if schedule then redis.call('HSET', schedule_key(name), 'past', extend_past(schedule)) end
 if schedule and schedule.last then redis.call('HSET', schedule_key(name), 'last', schedule.last) end
 look_again_at(name, int(clock + REMOVED_MS))
 return { 'ok' }
