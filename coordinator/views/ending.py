@@ -11,6 +11,8 @@ from coordinator.errors import NotFound, RunCancelled, RunDead, RunFailed, Unrea
 from coordinator.model.run import Failure, Status
 from coordinator.store.replies import text
 
+NOT_STARTED = "its handler could not be started"  # the end of the reason that reject.lua stores
+
 
 @dataclass(frozen=True, slots=True)
 class Ending:
@@ -57,8 +59,16 @@ class Ending:
             raise RunCancelled(f"run {self.run} was cancelled: {cancel_reason(self.reason)}")
         failure = read_failure(self.error) or Failure("", self.reason)
         if self.status is Status.DEAD:
-            raise RunDead(self.reason or failure.message, run=self.run, type=failure.type, traceback=failure.traceback)
+            why = death_reason(self.reason, failure) or failure.message
+            raise RunDead(why, run=self.run, type=failure.type, traceback=failure.traceback)
         raise RunFailed(failure.message or self.reason, run=self.run, type=failure.type, traceback=failure.traceback)
+
+
+def death_reason(reason: str, failure: Failure | None) -> str:
+    """Return why a run is dead. If its handler could not be started, the error that prevented it is added."""
+    if failure is None or not failure.type or not reason.endswith(NOT_STARTED):
+        return reason
+    return f"{reason}: {failure.type}: {failure.message}"
 
 
 def cancel_reason(reason: str) -> str:

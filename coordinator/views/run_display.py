@@ -145,7 +145,7 @@ def _attempt_counts(view: RunView) -> str:
     recovered, rejected = (
         sum(one.how == how and one.life == c.life for one in view.story) for how in ("recovered", "rejected")
     )
-    # The counter of recoveries may contain rejected attempts, which lost no worker.
+    # Older workers have counted rejected attempts, which lost no worker, as recoveries.
     recoveries = max(recovered, c.recoveries - rejected)
     more = {
         "release": c.releases,

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from coordinator.model.deadline import DeadlineExceeded
 from coordinator.model.run import Failure, RunView, Status, Waiting
-from coordinator.views.ending import cancel_reason
+from coordinator.views.ending import cancel_reason, death_reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def explain_status(
         case Status.FAILED:
             return _describe_failure(view.error) or reason
         case Status.DEAD:
-            return reason
+            return death_reason(reason, view.error)
         case Status.CANCELLED:
             return cancel_reason(reason)
 

@@ -1,13 +1,15 @@
-"""Find the runs that can't continue because a worker or a coordinator is missing, or because they are paused, without I/O.
+"""Find the runs that can't continue without help, without I/O.
 
-A run is not stuck while it waits for its turn, for a signal or for a time, or takes long. A run that is over counts as stuck while
-its handler does not stop and occupies a slot of a worker.
+A worker or a coordinator is missing, the runs are paused, or their handler can't be started. A run is not stuck while it waits for
+its turn, for a signal or for a time, or takes long. A run that is over counts as stuck while its handler does not stop and
+occupies a slot of a worker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import takewhile
 
 from coordinator.model.names import parse_route, route
 from coordinator.model.run import RunView, Status
@@ -16,6 +18,7 @@ from coordinator.views.namespace_display import has_coordinator
 from coordinator.views.namespace_view import Overview
 
 OVERDUE = 5.0  # seconds after its due time within which a live coordinator has moved a delayed or a waiting run
+REJECTIONS = 3  # attempts in a row that could not be started, after which a run counts as stuck
 
 
 def find_blocked_routes(overview: Overview) -> list[tuple[str, str]]:
@@ -50,6 +53,8 @@ class _Finder:
             own = route(view.queue, view.kind, view.schema)
             return view.why if own not in self._served or _is_paused(own, self._overview) else ""
         if view.status is Status.DELAYED and view.due is not None:
+            if (rejections := _count_rejections(view)) >= REJECTIONS:
+                return _explain_rejections(view, rejections)
             late = self._now - view.due.timestamp()
             overdue = f"it was due {format_duration(late)} ago and has not been enqueued{self._no_coordinator}"
             return overdue if late > OVERDUE else ""
@@ -76,6 +81,17 @@ class _Finder:
         return (
             f"its worker sent its last heartbeat {silence} ago, and the run is not recovered yet{self._no_coordinator}"
         )
+
+
+def _count_rejections(view: RunView) -> int:
+    """Return how many of the run's last attempts in a row ended before the first line of its handler."""
+    last = takewhile(lambda attempt: attempt.how == "rejected", reversed(view.story))
+    return sum(attempt.life == view.counters.life for attempt in last)
+
+
+def _explain_rejections(view: RunView, count: int) -> str:
+    error = f": {view.error.type}: {view.error.message}" if view.error else ""
+    return f"its handler could not be started in its last {count} attempts{error}"
 
 
 def _served_routes(overview: Overview) -> set[str]:

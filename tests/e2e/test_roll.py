@@ -214,12 +214,13 @@ def test_code_that_can_not_be_imported_stops_the_roll_and_the_old_code_continues
 
 
 @pytest.mark.matrix("more cases with real processes")
+@pytest.mark.parametrize("count", [3, 30])
 def test_code_that_rejects_every_run_stops_the_roll(
-    stage: Stage, client: Client, deploy: Callable[[str], None]
+    stage: Stage, client: Client, deploy: Callable[[str], None], count: int
 ) -> None:
     stage.coordinator()
     fleet = start(stage, processes=3, concurrency=20)
-    handles = start_runs(stage, client, 30)
+    handles = start_runs(stage, client, count)
     before = set(children(fleet.pid))
     deploy(GOOD.format("1, misfit=True"))
     code, said = run_roll(stage)
@@ -230,7 +231,7 @@ def test_code_that_rejects_every_run_stops_the_roll(
     deploy(GOOD.format(1))
     assert run_roll(stage)[0] == 0
     stage.open_gate("enough")
-    assert Counter(handle.wait(120) for handle in handles) == {Status.COMPLETED: 30}
+    assert Counter(handle.wait(120) for handle in handles) == {Status.COMPLETED: count}
     assert stop(fleet) == 0
 
 

@@ -569,7 +569,6 @@ class Model:
             return answer
         if proven:
             self._strike(run)
-        run.recoveries += 1
         if self._must_die(run):
             return self._end_as_dead(now, run, "reject")
         answer = self._remember_answer(run, "reject", "delayed")

@@ -38,6 +38,8 @@ SUSPENDED = {  # the server's answers to a suspend, for the log
     "ok": "is queued: what it waits for has come",
     "delayed": "is queued after a delay: what it waits for has come, but it made no progress with it the last time",
 }
+# Why a run is resumed whose handler has started before.
+STARTED_BEFORE = ("release", "recover", "retry", "wake")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +51,14 @@ class Recorder:
         clock: The time source.
         health: Counts the runs that could not be started.
         give_up: Returns True when the worker cannot wait for the server any longer.
-        on_suspended: Is called with a kind that this process stops claiming.
+        on_refused: Is called with a kind if the code of this process probably can't start its runs.
     """
 
     wire: AsyncWire
     clock: Clock
     health: KindHealth
     give_up: Callable[[], bool]
-    on_suspended: Callable[[str], None]
+    on_refused: Callable[[str], None]
 
     async def record(self, attempt: Attempt, outcome: Outcome) -> bool:
         """Record an outcome, and repeat the request until the server answers.
@@ -245,7 +247,10 @@ class Recorder:
                 kind,
                 first_line(error),
             )
-            self.on_suspended(kind)
+            self.on_refused(kind)
+        elif not self.health.has_started(kind) and attempt.claimed.cause.split(" ")[0] in STARTED_BEFORE:
+            # Other code has started this run, so the code of this process is to blame, and not the inputs of the run.
+            self.on_refused(kind)
 
 
 def _with_result(attempt: Attempt, outcome: Outcome) -> tuple[Outcome, bytes]:

@@ -59,7 +59,7 @@ class Worker:
         has_left: Whether nothing of the worker is left on the server.
         left_to_recovery: The ids of runs that the worker could not release while it drained.
         moved_at: Returns when the last heartbeat was sent. The supervisor uses this time to notice a stuck worker.
-        on_refused: Is called with a kind that this process stops claiming because it could not start any of its runs.
+        on_refused: Is called with a kind of which this process could start no run, if its code is probably to blame.
         on_stuck: Is called with the id of a run that this process no longer performs, but whose handler does not stop.
     """
 

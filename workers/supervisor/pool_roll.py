@@ -121,5 +121,5 @@ async def _observe(pool: ChildPool, child: ChildProcess, began: float) -> str:
     if pool.stopping.is_set():
         return "the fleet was stopped"
     if rejected := {kind for one in new for kind in one.rejected_kinds}:
-        return f"a new process could not start any run of kind {min(rejected)!r}, and claims no more of them"
+        return f"a new process could not start any run of kind {min(rejected)!r}"
     return "" if child.alive else f"a new process {child.ending} as soon as it had taken over"

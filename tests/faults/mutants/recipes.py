@@ -148,6 +148,36 @@ MUTANTS = [
         "do found = found or past == '' end\n",
         "tests/lua/schedules/test_schedule.py",
     ),
+    # -- runs that cannot be started
+    Mutant(
+        "a run that could not be started counts as recovered",
+        LUA + "attempts/reject.lua",
+        "if proven == '1' then add_strike(counters, progress) end\n",
+        "if proven == '1' then add_strike(counters, progress) end\ncounters.recoveries = counters.recoveries + 1\n",
+        "tests/lua/attempts/test_reject.py",
+    ),
+    Mutant(
+        "a run that can never be started is not stuck",
+        "coordinator/views/stuck_runs.py",
+        "            if (rejections := _count_rejections(view)) >= REJECTIONS:\n",
+        "            if (rejections := _count_rejections(view)) > 10 * REJECTIONS:\n",
+        "tests/unit/cli/test_stuck_runs.py",
+    ),
+    Mutant(
+        "a dead run does not say why its handler could not be started",
+        "coordinator/views/ending.py",
+        '    return f"{reason}: {failure.type}: {failure.message}"\n',
+        "    return reason\n",
+        "tests/integration/worker/test_worker_outcomes.py::"
+        "test_unfit_inputs_are_rejected_with_a_strike_only_if_the_kind_has_worked",
+    ),
+    Mutant(
+        "a roll to code that can start no run succeeds",
+        "workers/attempt/recorder.py",
+        "        elif not self.health.has_started(kind) and attempt.claimed.cause in STARTED_BEFORE:\n",
+        "        elif not self.health.has_started(kind) and not attempt.claimed.cause:\n",
+        "tests/e2e/test_roll.py::test_code_that_rejects_every_run_stops_the_roll[3]",
+    ),
     # -- the last words of an attempt
     Mutant(
         "the last note of an attempt is not stored",

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tenacity import stop_after_delay
 
+from coordinator import AsyncClient, RunDead
 from coordinator.clock import SystemClock
 from coordinator.model.retry import Retry, RetryLater
 from tests.integration.worker_harness import Bench, bench, performing
@@ -611,6 +612,13 @@ async def test_unfit_inputs_are_rejected_with_a_strike_only_if_the_kind_has_work
     assert here.error(id)[0] == "BadInputs"
     assert "lacks 'n'" in here.error(id)[1]
     assert b"its handler could not be started" in here.run(id)["reason"]
+    assert here.counters(id).recoveries == 0, "no worker was lost"
+    view = await here.view(id)
+    assert "its handler could not be started: BadInputs: " in view.why
+    assert "lacks 'n'" in view.why
+    async with AsyncClient(here.url, here.namespace.name) as client:
+        with pytest.raises(RunDead, match=r"could not be started: BadInputs: .*lacks 'n'"):
+            await client.handle(id).result(10)
 
 
 @pytest.mark.parametrize("spec", [b"\xc1", b"", b"\x93\x01\x02\x03", b"\x80"])

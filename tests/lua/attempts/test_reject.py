@@ -23,7 +23,7 @@ def test_rejected_run_is_delayed_with_a_new_position(store: Store) -> None:
     store.later(10)
     assert store.reject(run) == "delayed"
     counters = store.counters(run.id)
-    assert (counters.strikes, counters.recoveries, counters.failures, counters.backoffs) == (1, 1, 0, 1)
+    assert (counters.strikes, counters.recoveries, counters.failures, counters.backoffs) == (1, 0, 0, 1)
     assert counters.score == store.score(store.keys.delayed(), run.id) == NOW + 10 + 2000
     assert counters.epoch == NOW + 10
     assert store.places(run.id) == ["delayed"]
@@ -48,7 +48,7 @@ def test_rejection_is_a_strike_only_if_the_kind_has_started_before(store: Store)
     run = store.running()
     for _ in range(10):
         run = rejected(store, run, proven=False)
-    assert (store.counters(run.id).strikes, store.counters(run.id).recoveries) == (0, 10)
+    assert (store.counters(run.id).strikes, store.counters(run.id).recoveries) == (0, 0)
 
 
 def test_run_is_dead_after_three_strikes(store: Store) -> None:

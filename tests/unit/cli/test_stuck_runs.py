@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.model.run import Counters, RunView, Status, Waiting
+from coordinator.model.run import AttemptRecord, Counters, Failure, RunView, Status, Waiting
 from coordinator.views.namespace_view import CoordinatorView, Overview, WorkerView
 from coordinator.views.stuck_runs import find_blocked_routes, find_stuck_runs
 
@@ -103,3 +103,26 @@ def test_run_whose_handler_does_not_stop_is_stuck(status: Status) -> None:
         why
         == "a handler of it does not stop and occupies a slot of worker process 1 on h until that process is replaced"
     )
+
+
+def attempt(how: str, life: int = 1) -> AttemptRecord:
+    return AttemptRecord(how, life, 1, None, at(60), None, 0, 0, 0, "w1", "c", "", None)
+
+
+def test_run_whose_handler_could_not_be_started_again_and_again_is_stuck() -> None:
+    error = Failure("BadInputs", "the inputs lack 'n'")
+    story = (attempt("recovered"), *[attempt("rejected")] * 3)
+    (why,) = whys(view(Status.DELAYED, due=at(-100), story=story, error=error), WELL)
+    assert why == "its handler could not be started in its last 3 attempts: BadInputs: the inputs lack 'n'"
+
+
+@pytest.mark.parametrize(
+    "story",
+    [
+        [attempt("rejected")] * 2,
+        [*[attempt("rejected")] * 3, attempt("recovered")],
+        [*[attempt("rejected", life=0)] * 2, attempt("rejected")],
+    ],
+)
+def test_run_that_may_still_start_is_not_stuck(story: list[AttemptRecord]) -> None:
+    assert whys(view(Status.DELAYED, due=at(-100), story=tuple(story)), WELL) == []

@@ -30,7 +30,6 @@ if ended then
   return { ended }
 end
 if proven == '1' then add_strike(counters, progress) end
-counters.recoveries = counters.recoveries + 1
 -- Only strikes can end the run here, and a strike needs proof that handlers of this kind can start. Without that proof the
 -- deployed code may be broken, and a bad deploy must not end runs, no matter how often they are rejected.
 if is_struck_out(counters, 0) then
