@@ -10,9 +10,13 @@ from coordinator.errors import BadCall, CoordinatorError, NotConfigured, ServerF
 from coordinator.model.address import Address, Node
 
 _TRY_LATER = ("BUSY", "UNBLOCKED", "NOREPLICAS", "MISCONF")  # error codes for which redis-py has no class
+ConnectionLost = foreign.ConnectionError
 ErrorReply = foreign.ResponseError
 ScriptMissing = foreign.NoScriptError
 ServerLoading = foreign.BusyLoadingError
+
+
+_PROTECTED, _TOO_MANY = "DENIED", "max number of clients"
 
 
 class TransientError(Exception):
@@ -152,9 +156,14 @@ def _wrong_scheme(error: Exception, text: str, where: str, address: Address) -> 
     )
 
 
+def is_refused_connection(text: str) -> bool:
+    """Return True if the text is the error with which a server refuses a new connection and closes it."""
+    return text.startswith(_PROTECTED) or _TOO_MANY in text
+
+
 def _wrong_server(error: Exception, text: str, where: str) -> CoordinatorError | TransientError | None:
     """Return the error for a server that accepts no requests of this client, or is not a Redis or Valkey server; else None."""
-    if text.startswith("DENIED") and "protected mode" in text:
+    if text.startswith(_PROTECTED):
         return NotConfigured(
             f"{where} refuses connections from other machines, because it runs in protected mode: set a password for its default "
             "user, or 'protected-mode no' if the network is safe"
@@ -164,7 +173,7 @@ def _wrong_server(error: Exception, text: str, where: str) -> CoordinatorError |
         return NotConfigured(
             f"{where} is not a Redis or Valkey server: its answer has another protocol ({kind}?); check host and port"
         )
-    if "max number of clients" in text:
+    if _TOO_MANY in text:
         return TransientError(
             f"{where} accepts no more connections: raise its maxclients, or close other clients", sent=False
         )

@@ -91,7 +91,7 @@ class SentinelGroup(Group):
         """
         master.admin.execute_command("ACL", "SETUSER", PEER, "on")
         for client in master.admin.client_list():
-            if client["user"] == "default" and not client.get("lib-name"):  # redis-py names itself as a client.
+            if client["user"] == "default" and client["name"].startswith("sentinel-"):
                 master.admin.client_kill_filter(_id=client["id"])
 
 

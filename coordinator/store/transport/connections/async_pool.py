@@ -67,6 +67,11 @@ class _Pool(redis.asyncio.ConnectionPool):
             await super().release(connection)
         return await super().get_connection()  # type: ignore[no-untyped-call]  # redis-py has no types here
 
+    async def ensure_connection(self, connection: Any) -> None:
+        # For redis-py, a new connection on which bytes have arrived is broken, and it drops them. They are the reason for which
+        # the server refuses the connection. get_connection above examines the connections that were used before.
+        await connection.connect()
+
     async def release(self, connection: Any) -> None:
         if connection.is_connected:
             self._idle.append(connection)

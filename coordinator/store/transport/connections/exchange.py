@@ -9,7 +9,12 @@ import hiredis
 
 from coordinator.store.script import Argument
 from coordinator.store.transport.connections.silence import wait_for_reply
-from coordinator.store.transport.error_mapping import ErrorReply, ServerLoading
+from coordinator.store.transport.error_mapping import (
+    ConnectionLost,
+    ErrorReply,
+    ServerLoading,
+    is_refused_connection,
+)
 from coordinator.store.transport.observer import start_exchange
 from coordinator.store.transport.packets import Packet
 
@@ -48,6 +53,8 @@ def exchange(connection: Any, commands: Sequence[list[Argument]], packets: Seque
                 replies.append(error)
             except ServerLoading as error:
                 raise _loading_error(error, replies) from None
+            except (ConnectionLost, OSError) as error:
+                raise _closing_error(error, replies) from None
         observed.answered(replies)
     return replies
 
@@ -84,6 +91,8 @@ async def exchange_async(
                 replies.append(error)
             except ServerLoading as error:
                 raise _loading_error(error, replies) from None
+            except (ConnectionLost, OSError) as error:
+                raise _closing_error(error, replies) from None
         observed.answered(replies[ahead:])
     return replies
 
@@ -95,3 +104,13 @@ def _loading_error(error: ServerLoading, replies: Sequence[Any]) -> Exception:
     carried out no command. If the server became a replica in the middle of the commands, it may have carried out some.
     """
     return ConnectionError(str(error)) if replies else error
+
+
+def _closing_error(error: Exception, replies: Sequence[Any]) -> Exception:
+    """Return the error for an exchange whose connection the server has closed.
+
+    A server that refuses a connection (in protected mode, or because it has too many) sends one error, whatever it was asked, and
+    closes the connection. That error is the reason. The others would only say that the connection is closed.
+    """
+    refused = bool(replies) and isinstance(replies[0], ErrorReply) and is_refused_connection(str(replies[0]))
+    return replies[0] if refused else error

@@ -7,11 +7,11 @@ import redis.asyncio
 
 # What the pools override or read. pyproject.toml bounds the version of redis for the same reason.
 _CLASSES: tuple[tuple[type, tuple[str, ...]], ...] = (
-    (redis.ConnectionPool, ("reset", "get_connection", "release", "disconnect")),
-    (redis.Connection, ("is_connected", "send_packed_command", "read_response")),
+    (redis.ConnectionPool, ("reset", "make_connection", "get_connection", "release", "disconnect")),
+    (redis.Connection, ("can_read", "is_connected", "send_packed_command", "read_response")),
     (redis.UnixDomainSocketConnection, ("_connect",)),
     (redis.SSLConnection, ("disconnect", "send_packed_command")),
-    (redis.asyncio.ConnectionPool, ("get_connection", "release", "disconnect")),
+    (redis.asyncio.ConnectionPool, ("ensure_connection", "get_connection", "release", "disconnect")),
     (redis.asyncio.Connection, ("_close", "_reader", "_writer", "can_read", "is_connected", "send_packed_command")),
     (redis.asyncio.UnixDomainSocketConnection, ("_connect",)),
 )

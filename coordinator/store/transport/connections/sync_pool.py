@@ -67,6 +67,13 @@ class _Pool(redis.ConnectionPool):
         self._idle: list[Any] = []
         super().reset()
 
+    def make_connection(self) -> Any:
+        # For redis-py, a new connection on which bytes have arrived is broken, and it drops them. They are the reason for which
+        # the server refuses the connection. get_connection below examines the connections that were used before.
+        connection: Any = super().make_connection()
+        connection.can_read = lambda timeout=0: False
+        return connection
+
     def get_connection(self, *_: Any, **__: Any) -> Any:
         while self.pid == os.getpid():
             try:
