@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -45,14 +46,16 @@ def deploy(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Non
     return write
 
 
-def start(stage: Stage, processes: int = 2, concurrency: int = 50, grace: float = 5.0) -> subprocess.Popen[bytes]:
+def start(
+    stage: Stage, processes: int = 2, concurrency: int = 50, grace: float = 5.0, lease: float = LONG_LEASE
+) -> subprocess.Popen[bytes]:
     options = [
         "--processes",
         processes,
         "--concurrency",
         concurrency,
         "--lease",
-        LONG_LEASE,
+        lease,
         "--grace",
         grace,
         "--timeout",
@@ -353,8 +356,8 @@ def test_fleet_that_is_stopped_during_a_roll_ends(stage: Stage, client: Client, 
 def test_killed_fleet_continues_its_runs_when_it_is_restarted(
     stage: Stage, client: Client, deploy: Callable[[str], None]
 ) -> None:
-    """Check that the new supervisor notices the dead processes: there is no coordinator, and the lease never expires."""
-    fleet = start(stage)
+    """Check that the new supervisor notices the dead processes: there is no coordinator that recovers an expired lease."""
+    fleet = start(stage, lease=5.0)
     handles = start_runs(stage, client, 20)
     pids = [fleet.pid, *children(fleet.pid)]
     for pid in pids:
@@ -365,11 +368,36 @@ def test_killed_fleet_continues_its_runs_when_it_is_restarted(
     fleet.wait()
     killed = len(stage.events("start"))
     before = stage.now()
-    start(stage)
+    start(stage, lease=5.0)
     wait_until(lambda: len(stage.events("start")) - killed >= 20, "all runs continue", LONG_LEASE / 2)
     print(f"going again {stage.now() - before:.2f} s after the start")
     assert {handle.view().counters.recoveries for handle in handles} == {1}
     assert {worker.pid for worker in client.workers()}.isdisjoint(pids)
+
+
+def test_worker_on_a_clone_of_this_machine_keeps_its_runs(
+    stage: Stage, client: Client, deploy: Callable[[str], None]
+) -> None:
+    """Check that heartbeats count for more than a missing process.
+
+    Clones of one memory snapshot have the same boot id and the same pids. So a live worker of another clone has a mark of this
+    boot whose process does not exist here.
+    """
+    start(stage, processes=1, lease=2.0)
+    handles = start_runs(stage, client, 5)
+    (worker,) = client.workers()
+    key = Keys(stage.namespace, 0).worker(worker.id)
+    boot, space, _, started = stage.place.admin.hget(key, "mark").split()
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    stage.place.admin.hset(key, "mark", b"%s %s %d %s" % (boot, space, gone.pid, started))
+    start(stage, processes=1, lease=2.0)
+    wait_until(
+        lambda: f"worker {worker.id} is alive, although its process does not exist" in stage.logs(), "the look", 60
+    )
+    assert worker.id in {one.id for one in client.workers()}
+    assert_continues(stage, handles)
+    assert {handle.view().attempt for handle in handles} == {1}
 
 
 @pytest.mark.matrix("more cases with real processes")

@@ -1,7 +1,9 @@
 """Identify a process on its machine, and prove that it has ended.
 
-A process mark consists of boot id, pid namespace, pid and start time, so no two processes ever have the same mark. A mark from
-before a reboot, or from another container, proves nothing about its process. Then the lease of the worker has to expire.
+A process mark consists of boot id, pid namespace, pid and start time, so no two processes of a machine ever have the same mark.
+After a reboot, or from another container, this process cannot prove anything about a mark; the worker's lease then has to expire.
+Virtual machines that were cloned from one memory snapshot have the same boot id and pids. The mark alone is therefore no proof that
+a worker is gone: the supervisor also waits for its heartbeats (`workers/supervisor/dead_workers.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The identity of one process, unique over machines, reboots and reused pids."""
+    """The identity of one process, unique over reboots, reused pids, and machines that are not clones of each other."""
 
     boot: str
     namespace: str
@@ -50,7 +52,7 @@ def own_mark() -> Mark | None:
 
 
 def provably_gone(mark: Mark, here: Mark | None) -> bool:
-    """Return True if the process with this mark has certainly ended.
+    """Return True if the process with this mark has certainly ended, unless it is on a clone of this machine.
 
     Args:
         mark: The mark of the process in question.

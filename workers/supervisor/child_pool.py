@@ -262,18 +262,19 @@ class ChildPool:
         if child.lifecycle.state is ChildState.UNFINISHED and len(known) == len(results) and not child.held_runs:
             child.lifecycle.record_empty()  # the process had released its runs, but had not received the server's answer
 
-    async def abandon(self, partition: int, worker: str, blame: str = "") -> Recovered | None:
-        """Make the server requeue the runs of a worker whose process has ended.
+    async def abandon(self, partition: int, worker: str, blame: str = "", deadline: str = "") -> Recovered | None:
+        """Free the runs of a worker whose process has ended. Return what became of them; None if the server did not answer.
 
         Args:
             partition: the partition of the worker.
             worker: the worker id.
-            blame: the only run that gets a strike, or `nobody`. If it is empty, each run without progress gets a strike.
-
-        Returns:
-            The numbers of runs by their new status, or None if the server did not answer.
+            blame: the only run that gets a strike, or `nobody`. If it is empty, each run without progress gets one.
+            deadline: the end of the worker's lease, if only its silence says that it is gone: a worker that has renewed its
+                lease since keeps its runs.
         """
-        plan = coordinator_plans.abandon(self._namespace.keys(partition), worker, blame=blame, jitter=random.random())
+        plan = coordinator_plans.abandon(
+            self._namespace.keys(partition), worker, blame=blame, jitter=random.random(), deadline=deadline
+        )
         try:
             return await drive_async(self._wire, plan, timeout=self.options.lease)
         except CoordinatorError as error:

@@ -15,13 +15,12 @@ from coordinator.clock import Clock, SystemClock
 from coordinator.errors import CoordinatorError, Unconfirmed, Unreachable
 from coordinator.store.keys import Namespace
 from coordinator.store.plans import coordinators as coordinator_plans
-from coordinator.store.plans import fleets as fleet_plans
 from coordinator.store.server_checks import enter
 from coordinator.store.transport.wire import AsyncWire, drive_async
-from workers.liveness.host import Mark, own_mark, provably_gone
 from workers.process.options import WorkerOptions
-from workers.supervisor.child_pool import EXIT_TIMEOUT, ChildPool, describe_abandoned
+from workers.supervisor.child_pool import EXIT_TIMEOUT, ChildPool
 from workers.supervisor.child_process import ChildProcess
+from workers.supervisor.dead_workers import DeadWorkers
 from workers.supervisor.fleet_rolls import RollParticipant
 from workers.supervisor.pool_roll import RollResult
 
@@ -153,10 +152,12 @@ class Supervisor:
 
         An unexpected error in one of the tasks drains all processes before it is raised.
         """
-        await self._abandon_dead_workers()
+        dead = DeadWorkers(self._wire, self._namespace, self.pool)
+        await dead.free_silent()
         self._roll_participant = RollParticipant(self.pool, self._wire, self._namespace.keys(0))
         self.started.set()
         background = [
+            asyncio.create_task(dead.free_fresh()),
             asyncio.create_task(self._warn_without_coordinator()),
             asyncio.create_task(self._start_extras_for_suspects()),
             asyncio.create_task(self._roll_participant.follow_requests()),
@@ -169,26 +170,6 @@ class Supervisor:
         await self.pool.wait_until_empty()
         for task in [*slots, *background]:
             task.result()
-
-    async def _abandon_dead_workers(self) -> None:
-        """Make the server requeue the runs of worker processes of this host that have provably ended.
-
-        Such processes exist after a kill of a whole fleet. Without this method, their runs would wait until their leases expire.
-        """
-        here = own_mark()
-        try:
-            for keys in self._namespace.everywhere():
-                known = await drive_async(self._wire, fleet_plans.read_process_marks(keys), timeout=CHECK_TIMEOUT)
-                marks = ((worker, Mark.read(text)) for worker, text in known)
-                dead = [worker for worker, mark in marks if mark is not None and provably_gone(mark, here)]
-                await asyncio.gather(*(self._abandon_dead_worker(keys.partition, worker) for worker in dead))
-        except CoordinatorError as error:
-            logger.warning("can't look for dead workers of this host, their runs wait for their leases: %s", error)
-
-    async def _abandon_dead_worker(self, partition: int, worker: str) -> None:
-        result = await self.pool.abandon(partition, worker)
-        if result is not None and result.taken:
-            logger.warning("worker %s is gone: %s", worker, describe_abandoned([result]))
 
     # -- background checks
 

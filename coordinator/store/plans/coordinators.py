@@ -73,25 +73,28 @@ def recover(
 
 
 def abandon(
-    keys: Keys, worker: str, *, batch: int = 200, blame: str = "", jitter: float = 0.5, now: str = ""
-) -> Generator[Request, Any, Recovered]:
-    """Condemn a worker whose process is gone, and take all its runs, batch by batch.
+    keys: Keys, worker: str, *, batch: int = 200, blame: str = "", jitter: float = 0.5, deadline: str = "", now: str = "",
+) -> Generator[Request, Any, Recovered]:  # fmt: skip
+    """Declare a worker gone, and take all its runs, batch by batch.
 
     Args:
         keys: The keys of the partition.
         worker: The worker.
-        batch: The largest number of runs in one call.
-        blame: The only run that gets a strike; `nobody` for no run; empty for each run.
+        batch: The largest number of runs that one call takes.
+        blame: The only run that gets a strike, or `nobody`. If it is empty, each run without progress gets one.
         jitter: A number from 0 to 1, which spreads delays.
+        deadline: The end of the worker's lease when the caller last looked. If the worker has renewed it since, nothing is done,
+            and the answer is `renewed`. Empty if the caller has seen the process end.
         now: The time in ms, for namespaces with the test clock.
-
-    Returns:
-        The numbers of runs of all batches.
     """
     total = Recovered("ok")
     while True:
-        reply = yield ABANDON.call(keys.at, now=now, worker=worker, batch=batch, blame=blame, jitter=jitter)
+        reply = yield ABANDON.call(
+            keys.at, now=now, worker=worker, batch=batch, blame=blame, jitter=jitter, deadline=deadline
+        )
         part = _recovered(reply)
+        if part.word != "ok":
+            return part
         total = Recovered(
             "ok", total.queued + part.queued, total.delayed + part.delayed, total.dead + part.dead,
             total.cancelled + part.cancelled, total.aside + part.aside, part.left, total.failed + part.failed,

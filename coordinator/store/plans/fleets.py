@@ -77,12 +77,40 @@ def unlock(keys: Keys, name: str, token: str) -> Generator[Request, Any, bool]:
     return word(reply) == "ok"
 
 
-def read_process_marks(keys: Keys) -> Generator[Request | list[Request], Any, list[tuple[str, str]]]:
-    """Return the workers of a partition that have a process mark, as (worker, mark)."""
-    listed = yield read(keys.at, "ZRANGE", keys.workers(), 0, MOST - 1)
-    workers = [text(worker) for worker in listed]
-    found = yield [read(keys.at, "HGET", keys.worker(worker), "mark") for worker in workers]
-    return [(worker, text(mark)) for worker, mark in zip(workers, found, strict=True) if isinstance(mark, bytes)]
+@dataclass(frozen=True, slots=True)
+class MarkedWorker:
+    """A worker whose process has a mark.
+
+    Attributes:
+        id: The worker's id.
+        mark: The mark of its process.
+        deadline: The end of its lease, in ms of the server's clock.
+        lease: The length of its lease, in seconds.
+        silent: Seconds since its last heartbeat.
+    """
+
+    id: str
+    mark: str
+    deadline: str
+    lease: float
+    silent: float
+
+
+def read_process_marks(keys: Keys) -> Generator[Request | list[Request], Any, list[MarkedWorker]]:
+    """Return each worker of a partition that has a process mark."""
+    flat = yield read(keys.at, "ZRANGE", keys.workers(), 0, MOST - 1, "WITHSCORES")
+    scores = [(text(flat[i]), text(flat[i + 1])) for i in range(0, len(flat), 2)]
+    requests: list[Request] = [read(keys.at, "HMGET", keys.worker(id), "mark", "lease") for id, _ in scores]
+    *found, now = yield [*requests, read(keys.at, "TIME")]
+    seconds, micro = require_all([now])[0]
+    clock = int(seconds) + int(micro) / 1e6
+    marked = []
+    for (id, deadline), known in zip(scores, found, strict=True):
+        mark, length = known if isinstance(known, list) else (None, None)  # a damaged worker is left to the doctor
+        if mark and length:
+            lease = int(text(length)) / 1000
+            marked.append(MarkedWorker(id, text(mark), deadline, lease, clock - (float(deadline) / 1000 - lease)))
+    return marked
 
 
 # ---- asking for a roll or a drain -----------------------------------------------------------------------------------------------

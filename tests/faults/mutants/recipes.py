@@ -1534,4 +1534,25 @@ MUTANTS = [
         "tests/integration/worker/test_worker_settings.py::"
         "test_handler_that_changed_the_folder_attaches_to_the_workers_embedded_server",
     ),
+    Mutant(
+        "a supervisor abandons the live worker of another clone of its machine",
+        "workers/supervisor/dead_workers.py",
+        "worker.id, deadline=worker.deadline)",
+        "worker.id)",
+        "tests/e2e/test_roll.py::test_worker_on_a_clone_of_this_machine_keeps_its_runs",
+    ),
+    Mutant(
+        "a supervisor does not wait for the next heartbeat of a worker without a process",
+        "workers/supervisor/dead_workers.py",
+        "return max(0.0, MISSED_BEATS * worker.lease / BEATS_PER_LEASE - worker.silent)",
+        "return 0.0",
+        "tests/e2e/test_roll.py::test_worker_on_a_clone_of_this_machine_keeps_its_runs",
+    ),
+    Mutant(
+        "abandon ignores that the worker has renewed its lease",
+        LUA + "workers/abandon.lua",
+        "if score and tonumber(score) ~= tonumber(deadline) then return { 'renewed' } end",
+        "",
+        "tests/lua/workers/test_abandon.py::test_worker_that_renewed_its_lease_since_the_caller_looked_keeps_its_runs",
+    ),
 ]

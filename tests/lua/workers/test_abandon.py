@@ -67,3 +67,23 @@ def test_blame_holds_when_another_supervisor_abandons_the_rest(store: Store) -> 
     assert store.abandon().left == 0
     assert store.counters(guilty.id).strikes == 1
     assert {store.counters(run.id).strikes for run in innocent} == {0}
+
+
+def test_worker_that_renewed_its_lease_since_the_caller_looked_keeps_its_runs(store: Store) -> None:
+    run = store.running()
+    seen = str(store.score(store.keys.workers(), "w1"))
+    store.later(1000)
+    store.beat()
+    with store.unchanged():
+        assert store.abandon(deadline=seen) == Recovered("renewed")
+    assert store.complete(run) == "ok"
+
+
+def test_silent_worker_is_abandoned_and_a_repeated_call_continues(store: Store) -> None:
+    runs = [store.running() for _ in range(3)]
+    seen = str(store.score(store.keys.workers(), "w1"))
+    store.do_abandon_batch(1)
+    assert store.abandon(deadline=seen).queued == 2
+    assert {store.status(run.id) for run in runs} == {"queued"}
+    with store.unchanged():
+        assert store.abandon(deadline=seen) == Recovered("ok")

@@ -1,21 +1,28 @@
--- abandon: condemn a worker whose process is dead, as its supervisor reports, and take a batch of its runs.
--- Protects: an abandoned worker never joins, claims or renews again, even if it had not joined yet.
+-- abandon: a supervisor declares a dead child process's runs free. This call takes the first batch of them.
+-- Protects: an abandoned worker never joins, claims or renews again, even if it had not joined yet. A worker that has renewed its
+-- lease since the caller looked is left alone.
 -- Role: worker
 -- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, ended, inbox, joins, live, messages, namespace, once, owned
 -- Keys: parting, ready, results, routes, run, signal_keys, signal_operations, signals, waiters, waiting, wake, worker, workers
--- ARGV: now, worker, batch, blame, jitter
+-- ARGV: now, worker, batch, blame, jitter, deadline
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   worker: id of the worker
 --   batch: the largest number of runs to take in this call
 --   blame: the only run that gets a strike, because it blocked the event loop of the process; nobody: none; empty: each run
 --   jitter: a number from 0 to 1, which spreads delays
+--   deadline: the end of the worker's lease when the caller last looked; empty: the caller saw the process end
 -- Flags: allow-oom
 -- Uses: time, run, queue, checkpoint, children, endings, recover
 -- Moves: running -> queued, running -> delayed, running -> dead, running -> cancelled, running -> failed
 -- Unconfirmed: a run that is not taken is found again; the claim that follows waits for replicas
--- Answers: ok
+-- Answers: ok, renewed
 --   ok: with the counts of recover_batch
+--   renewed: the worker is alive: its lease has another end now
 local clock = server_ms(now)
+if deadline ~= '' and not redis.call('HGET', worker_key(worker), 'condemned') then
+  local score = redis.call('ZSCORE', workers_key(), worker)
+  if score and tonumber(score) ~= tonumber(deadline) then return { 'renewed' } end
+end
 
 -- The first call knows which run to blame. A later call that takes the next batch may only know that the process is gone.
 redis.call('HSETNX', worker_key(worker), 'blame', blame)
