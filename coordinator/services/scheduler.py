@@ -2,7 +2,8 @@
 
 No lock is needed: the script compares the expected fire time, so a second coordinator changes nothing. If this coordinator can't
 read a schedule, because its rules are damaged or this machine does not know its time zone, the other schedules still fire. Another
-coordinator may fire the schedule within two seconds. After that, the schedule is marked with the problem.
+coordinator may fire the schedule within two seconds. After that, the schedule is marked with the problem. So is a schedule that can't fire
+because the server's memory is full.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from coordinator.errors import BadOption, CoordinatorError, Unreadable
+from coordinator.errors import BadOption, CoordinatorError, ServerFull, Unreadable
 from coordinator.model.schedule import Firing, ScheduleState, firings, rules_from, run_id
 from coordinator.services.service_loop import LONGEST_REST, Partition
 from coordinator.store.plans import schedules as plans
@@ -23,6 +24,7 @@ BATCH = 100
 CANCEL_GRACE = 30.0
 LEFT_TO_OTHERS_MS = 2000  # another coordinator may know the time zone
 LOOK_AGAIN = 30.0  # seconds after which a schedule with a problem is tried again
+LOOK_AGAIN_IF_FULL = 5.0  # memory becomes free when runs end
 STEPS = 200  # fire times in one call, during which the server does nothing else
 
 
@@ -92,7 +94,12 @@ class Scheduler:
         words: list[str] = []
         for part in _batches(steps, STEPS):
             plan = plans.fire(self._partition.keys, part, grace=CANCEL_GRACE, now=self._partition.now())
-            for step, (word, run) in zip(part, await self._partition.ask(plan), strict=True):
+            try:
+                answers = await self._partition.ask(plan)
+            except ServerFull as error:
+                troubles += [(entry, error) for entry in {steps[step].name: steps[step] for step in part}.values()]
+                continue
+            for step, (word, run) in zip(part, answers, strict=True):
                 words.append(word)
                 _log_step(step, word, run)
                 if word in ("bad", "unreadable"):
@@ -105,9 +112,8 @@ class Scheduler:
         """Mark the schedule with the problem, and log it once. Return False if another coordinator may still fire it."""
         if now - (entry.after if entry.next is None else entry.next) < LEFT_TO_OTHERS_MS:
             return False
-        plan = plans.postpone(
-            self._partition.keys, entry, plans.shorten_error(error), LOOK_AGAIN, self._partition.now()
-        )
+        wait = LOOK_AGAIN_IF_FULL if isinstance(error, ServerFull) else LOOK_AGAIN
+        plan = plans.postpone(self._partition.keys, entry, plans.shorten_error(error), wait, self._partition.now())
         if await self._partition.ask(plan) != "ok":
             return False
         if self._logged.get(entry.name) != str(error):

@@ -84,7 +84,7 @@ def _summary(view: RunView, now: float) -> str:
         return f"took {format_duration(_seconds_used(view, now))}"
     if view.status is Status.DELAYED and view.due:
         _, after, cause = clean(view.why).partition(", after ")
-        return f"due in {format_duration(view.due.timestamp() - now)}{after}{cause}".partition("\n")[0]
+        return f"{_format_due(view.due.timestamp() - now)}{after}{cause}".partition("\n")[0]
     if view.status is Status.WAITING and view.waiting and not _is_overdue(view.waiting, now):
         return _summarise_wait(view.waiting, now)
     note = _format_note(view.note) if view.note and view.status is Status.RUNNING else ""
@@ -105,6 +105,12 @@ def _summarise_wait(wait: Waiting, now: float) -> str:
         return f"sleeps{left}"
     what = describe_wait(wait).removeprefix("waits for ")
     return clean(f"{what}, waited {format_duration(now - wait.since.timestamp())}{left}")
+
+
+def _format_due(ahead: float) -> str:
+    if ahead > 0:
+        return f"due in {format_duration(ahead)}"
+    return f"overdue for {format_duration(-ahead)}" if ahead <= -1 else "due now"
 
 
 def _details(view: RunView, now: float, hint: str) -> Iterable[tuple[str, RenderableType | str | None]]:

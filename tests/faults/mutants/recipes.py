@@ -1555,4 +1555,19 @@ MUTANTS = [
         "",
         "tests/lua/workers/test_abandon.py::test_worker_that_renewed_its_lease_since_the_caller_looked_keeps_its_runs",
     ),
+    Mutant(
+        "a schedule does not say that it cannot fire because memory is full",
+        "coordinator/services/scheduler.py",
+        "                troubles += [(entry, error) for entry in {steps[step].name: steps[step] for step in part}.values()]\n",
+        "                raise error\n",
+        "tests/integration/services/test_schedules.py::"
+        "test_schedule_that_cannot_fire_because_memory_is_full_says_so_and_fires_later",
+    ),
+    Mutant(
+        "an overdue run is due in 0 ms",
+        "coordinator/views/run_display.py",
+        "    if ahead > 0:\n",
+        "    if ahead < 9e9:\n",
+        "tests/unit/cli/test_cli_show.py::test_table_summarises_what_a_run_is_about",
+    ),
 ]

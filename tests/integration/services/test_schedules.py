@@ -25,6 +25,7 @@ from coordinator.store.plans import schedules as schedule_plans
 from coordinator.store.replies import text
 from coordinator.store.script import read
 from coordinator.store.transport.wire import AsyncWire, Plan, drive_async
+from tests.conftest import StartServer
 from tests.integration.services.test_daemon import running
 from tests.waiting import eventually
 
@@ -399,3 +400,32 @@ def test_fired_run_is_logged_at_debug_level(caplog: pytest.LogCaptureFixture) ->
     assert caplog.records == []
     scheduler._log_step(step._replace(expected="0"), "fired", "id")
     assert "missed fire times" in caplog.text
+
+
+async def test_schedule_that_cannot_fire_because_memory_is_full_says_so_and_fires_later(
+    start_server: StartServer, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start_server("valkey", {})
+    wire = AsyncWire(address(server.url))
+    space = await drive_async(wire, namespace_plans.create(namespace, birth="b", partitions=1, clock="test"))
+    world = World(wire, space)
+    try:
+        await world.schedule("s", "*/2 * * * *", catch_up="all", overlap="allow")
+        await world.tick()
+        server.admin.config_set("maxmemory", "1mb")
+        world.ms += 5 * MINUTE
+        assert [report.troubled for report in await world.tick()] == [1]
+        with Client(server.url, namespace) as client:
+            (view,) = client.schedules()
+            assert "the memory of " in view.trouble
+            assert "is full" in view.trouble
+        assert "schedule s does not fire: the memory of" in caplog.text
+        server.admin.config_set("maxmemory", "0")
+        world.ms += round(scheduler.LOOK_AGAIN_IF_FULL * 1000)
+        await world.tick()
+        assert await world.fired("s") == [2, 4]
+        with Client(server.url, namespace) as client:
+            (view,) = client.schedules()
+            assert view.trouble == ""
+    finally:
+        await wire.close()

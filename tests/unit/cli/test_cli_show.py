@@ -63,6 +63,9 @@ def test_a_run_is_one_line_in_a_table() -> None:
         ({"status": Status.WAITING, "waiting": Waiting((), NOW, NOW + timedelta(minutes=9))}, "sleeps, 9 min left"),
         ({"status": Status.WAITING, "waiting": Waiting((), NOW, NOW), "why": "sleeps until x"}, "sleeps until x"),
         ({"status": Status.WAITING, "why": "can't be read"}, "can't be read"),
+        ({"status": Status.DELAYED, "due": NOW, "why": "delayed until x"}, "due now"),
+        ({"status": Status.DELAYED, "due": NOW - timedelta(minutes=5), "why": "delayed until x, after ValueError: y"},
+         "overdue for 5 min, after ValueError: y"),
     ],
 )  # fmt: skip
 def test_table_summarises_what_a_run_is_about(changed: dict[str, Any], text: str) -> None:
