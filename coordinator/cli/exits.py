@@ -76,8 +76,7 @@ def run_app(app: typer.Typer, program: str) -> NoReturn:
     try:
         code = app(prog_name=program, standalone_mode=False)
     except CoordinatorError as error:
-        hint = "; start the server, or set another one with --url or RUNS_URL" if isinstance(error, Unreachable) else ""
-        print_error(str(error).rstrip(".") + hint, error)
+        print_error(str(error).rstrip(".") + _hint(error), error)
         code = exit_code(error)
     except _UsageError as error:
         print_error(_usage_message(error, program), error)
@@ -92,6 +91,12 @@ def run_app(app: typer.Typer, program: str) -> NoReturn:
         sys.stdout = None  # otherwise Python flushes stdout into the closed pipe at exit
         code = DONE
     sys.exit(code if isinstance(code, int) else DONE)
+
+
+def _hint(error: CoordinatorError) -> str:
+    """Return what to do about a server that can't be reached. One that answers, but not now, says so itself."""
+    away = isinstance(error, Unreachable) and " can't answer now: " not in str(error)
+    return "; start the server, or set another one with --url or RUNS_URL" if away else ""
 
 
 def _was_interrupted(error: BaseException | None) -> bool:

@@ -196,6 +196,11 @@ def _try_later(error: Exception, text: str, where: str, node: Node | None) -> Tr
         return TransientError(f"{where} is moving the hash slot of this partition to another node", sent=False)
     if isinstance(error, (foreign.ClusterDownError, foreign.MasterDownError)):
         return TransientError(f"{where} can't answer now: {text}", sent=False, rediscover=True)
+    if text.startswith("MISCONF") and "No space left" in text:
+        return TransientError(
+            f"{where} can't answer now: its disk is full, so it takes no writes until there is space again ({text})",
+            sent=False,
+        )
     if isinstance(error, (foreign.TryAgainError, foreign.BusyLoadingError)) or text.startswith(_TRY_LATER):
         return TransientError(f"{where} can't answer now: {text}", sent=False, rediscover=text.startswith("UNBLOCKED"))
     return None

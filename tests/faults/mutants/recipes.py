@@ -1570,4 +1570,11 @@ MUTANTS = [
         "    if ahead < 9e9:\n",
         "tests/unit/cli/test_cli_show.py::test_table_summarises_what_a_run_is_about",
     ),
+    Mutant(
+        "a full disk is an error like any other",
+        "coordinator/store/transport/error_mapping.py",
+        'if text.startswith("MISCONF") and "No space left" in text:',
+        "if False:",
+        "tests/unit/transport/test_error_mapping.py::test_temporary_error_is_transient",
+    ),
 ]

@@ -469,3 +469,56 @@ def test_socket_folder_that_other_users_can_enter_is_rejected(
     with pytest.raises(Refused, match="only you can use"):
         attach(directory)
     monkeypatch.undo()
+
+
+@pytest.fixture
+def small_disk(short: Path) -> Iterator[Path]:
+    """Return a file system of 2 MiB."""
+    if os.geteuid():
+        pytest.skip("mounting a small file system needs root")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(short)], check=True)
+    yield short
+    # The process that watches the server's users ends a moment after the last of them.
+    wait_until(lambda: subprocess.run(["umount", str(short)], check=False).returncode == 0, "the disk to be unmounted")
+
+
+def fill(disk: Path) -> Path:
+    """Write a file until there is no space left, and return its path."""
+    ballast = disk / "ballast"
+    file = os.open(ballast, os.O_WRONLY | os.O_CREAT)
+    try:
+        for size in (65536, 4096, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    os.write(file, bytes(size))
+    finally:
+        os.close(file)
+    return ballast
+
+
+def test_server_on_a_full_disk_says_so_and_continues_when_there_is_space(small_disk: Path) -> None:
+    directory = small_disk / "data"
+    ballast = fill(small_disk)
+    with pytest.raises(Refused, match="can't be used: its disk is full"), Client(f"embedded://{directory}") as client:
+        client.enqueue("k")
+    ballast.unlink()
+    with Client(f"embedded://{directory}", timeout=1.0) as client:
+        client.enqueue("k")
+        ballast = fill(small_disk)
+
+        def refused() -> str:
+            try:
+                client.enqueue("k", {"text": "x" * 20_000})
+            except Unreachable as error:
+                return str(error)
+            return ""
+
+        # The server notices the full disk when it writes its append-only file, once in a second.
+        assert "can't answer now: its disk is full" in wait_until(refused, "the server to refuse a write")
+        command = [str(Path(sys.executable).parent / "coordinator"), "enqueue", "k", "--url", f"embedded://{directory}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 4
+        assert "its disk is full" in done.stderr
+        assert "start the server" not in done.stderr
+        ballast.unlink()
+        wait_until(lambda: not refused(), "the server to take writes again")

@@ -84,6 +84,11 @@ def test_error_that_no_retry_can_fix_says_what_to_do(error: Exception, kind: typ
         (foreign.BusyLoadingError("loading"), "can't answer now: loading", False),
         (foreign.ResponseError("UNBLOCKED force"), "can't answer now: UNBLOCKED force", True),
         (foreign.ResponseError("MISCONF no snapshot"), "can't answer now: MISCONF no snapshot", False),
+        (
+            foreign.ResponseError("MISCONF Errors writing to the AOF file: No space left on device"),
+            "can't answer now: its disk is full, so it takes no writes until there is space again",
+            False,
+        ),
     ],
 )
 def test_temporary_error_is_transient(error: Exception, sentence: str, rediscover: bool) -> None:

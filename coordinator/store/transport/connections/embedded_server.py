@@ -17,6 +17,7 @@ server, stops the server.
 from __future__ import annotations
 
 import atexit
+import errno
 import fcntl
 import logging
 import os
@@ -50,7 +51,8 @@ def attach(directory: Path, clock: Clock = _system) -> Attachment:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         return Attachment(directory, clock)
     except OSError as error:
-        raise Refused(f"embedded://{directory} can't be used: {error}") from error
+        reason = "its disk is full" if error.errno == errno.ENOSPC else str(error)
+        raise Refused(f"embedded://{directory} can't be used: {reason}") from error
 
 
 class Attachment:

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import shutil
 import socket
 import stat
 import subprocess
@@ -23,6 +24,7 @@ from coordinator.store.transport.connections.lock_files import POLL_SECONDS, ope
 ANSWER_SECONDS = 10.0  # for a server to come up, or to stop
 LONGEST_SOCKET_PATH = 100  # bytes: the kernel allows 107 on Linux, 103 on macOS
 LONGEST_LOG = 1 << 20
+SMALLEST_SPACE = 1 << 16  # bytes of free space below which a server may not be able to create its files
 
 
 def is_alive(directory: Path) -> bool:
@@ -65,7 +67,7 @@ def start(directory: Path, clock: Clock) -> Path:
         os.close(lock)  # the server inherited the file, and with it the lock
     if not _wait_for_answer(directory, path, clock):
         raise Unreachable(
-            f"the server of embedded://{directory} ended while it started; its log says:\n{_log(directory)}"
+            f"the server of embedded://{directory} ended while it started{_disk(directory)}; its log says:\n{_log(directory)}"
         )
     return path
 
@@ -118,7 +120,7 @@ def _launch(directory: Path, path: Path, lock: int) -> None:
     )
     if launched.returncode:
         raise Unreachable(
-            f"the server of embedded://{directory} can't be started: {launched.stderr or launched.stdout}"
+            f"the server of embedded://{directory} can't be started{_disk(directory)}: {launched.stderr or launched.stdout}"
         )
 
 
@@ -162,6 +164,14 @@ def _pid(directory: Path) -> str:
         return f"process {(directory / 'valkey.pid').read_text().strip()}"
     except OSError:
         return "process unknown"
+
+
+def _disk(directory: Path) -> str:
+    """Return a note for error messages if the disk is full. The server cannot write its reason into a log there."""
+    try:
+        return " (its disk is full)" if shutil.disk_usage(directory).free < SMALLEST_SPACE else ""
+    except OSError:
+        return ""
 
 
 def _log(directory: Path, lines: int = 10) -> str:
