@@ -149,7 +149,7 @@ def claim(
         alone: True if the worker holds no run, so that it may take a suspect.
         outdated: True if newer code is being rolled out. Then the worker does not take runs that were released in the last second.
         inline: The largest checkpoint, in bytes, that the answer may contain.
-        budget: The bytes of all checkpoints in the answer.
+        budget: The bytes of all specs and checkpoints in the answer. The first run is taken whatever its size.
         now: The time in ms, for namespaces with the test clock.
 
     Returns:

@@ -603,6 +603,13 @@ MUTANTS = [
         "tests/lua/coordinators/test_recover.py::test_run_that_makes_progress_before_each_loss_is_never_dead",
     ),
     Mutant(
+        "a bad deploy ends runs after 100 rejections",
+        LUA + "attempts/reject.lua",
+        "if is_struck_out(counters, 0) then",
+        "if is_struck_out(counters, 0) or counters.recoveries >= 100 then",
+        "tests/lua/attempts/test_reject.py::test_run_outlives_a_night_of_a_deploy_that_cannot_start_its_kind",
+    ),
+    Mutant(
         "an outage counts as a loss",
         LUA + "shared/recover.lua",
         "lost.excused and 0 or count_loss(id, progress)",
