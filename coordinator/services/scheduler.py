@@ -2,8 +2,8 @@
 
 No lock is needed: the script compares the expected fire time, so a second coordinator changes nothing. If this coordinator can't
 read a schedule, because its rules are damaged or this machine does not know its time zone, the other schedules still fire. Another
-coordinator may fire the schedule within two seconds. After that, the schedule is marked with the problem. So is a schedule that can't fire
-because the server's memory is full.
+coordinator may fire the schedule within two seconds. After that, the schedule is marked with the problem. So is a schedule that
+can't fire because the server's memory is full.
 """
 
 from __future__ import annotations
