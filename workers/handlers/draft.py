@@ -202,9 +202,17 @@ class Draft:
             raise Refused("a run can't wait for its children while a phase or another wait is under way")
         self._waiting, self.last_wait = True, field
 
-    def end_wait(self) -> None:
-        """End the wait that is under way."""
+    def end_wait(self, given_up: str = "") -> None:
+        """End the wait that is under way.
+
+        Args:
+            given_up: The field of a wait that ended without a value. The next wait of its name takes its place, as it would in a
+                later attempt.
+        """
         self._waiting = False
+        scope = given_up.rpartition("#")[0]
+        if scope in self._seen:  # the end of the turn may have removed the wait
+            self._seen[scope] -= 1
 
     def next_poll(self, name: str) -> str:
         """Return the field of a look that does not wait. The look becomes a step with `keep_poll` if it finds a signal."""

@@ -180,12 +180,14 @@ class Waits:
         self, field: str, topics: tuple[str, ...], timeout_ms: int | None, until: int | None
     ) -> Signal | None:
         """Wait. Return None if the deadline passed before a signal was sent."""
+        given_up = field
         try:
-            if field in self._draft.phases:
-                return self._stored(field)
-            return await self._until(field, topics, timeout_ms, until)
+            stored = field in self._draft.phases
+            signal = self._stored(field) if stored else await self._until(field, topics, timeout_ms, until)
+            given_up = ""
         finally:
-            self._draft.end_wait()
+            self._draft.end_wait(given_up)
+        return signal
 
     async def _until(
         self, field: str, topics: tuple[str, ...], timeout_ms: int | None, until: int | None

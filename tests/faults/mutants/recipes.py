@@ -1584,4 +1584,11 @@ MUTANTS = [
         "if False:",
         "tests/unit/transport/test_error_mapping.py::test_temporary_error_is_transient",
     ),
+    Mutant(
+        "a wait that the handler gave up keeps its place",
+        "workers/handlers/draft.py",
+        "        if scope in self._seen:  # the end of the turn may have removed the wait\n",
+        "        if False:\n",
+        "tests/integration/worker/test_worker_wait_steps.py::test_wait_that_the_handler_gives_up_keeps_its_place_for_the_next_one",
+    ),
 ]
