@@ -107,7 +107,7 @@ async def test_suspended_run_holds_no_slot(bench: Bench) -> None:
     waiters = [await bench.enqueue("waiting") for _ in range(5)]
     for id in waiters:
         await bench.until(id, Status.WAITING)
-    assert not worker.attempts
+    await eventually(lambda: not worker.attempts, "the worker to hold no run")
     other = await bench.enqueue("quick")
     assert (await ended(bench, other)).status is Status.COMPLETED
     for id in waiters:
