@@ -163,7 +163,7 @@ class Waits:
             if field in self._draft.phases:
                 self._draft.keep_poll(field)
                 return self._stored(field)
-            found = await self._backing.look(self._condition(topics, None), 0)
+            found = await self._look(topics, None, 0)
             if found.word != "signal":
                 return None
             self._draft.keep_poll(field)
@@ -197,8 +197,7 @@ class Waits:
         if deadline == OVER:
             return None
         while True:
-            condition = self._condition(topics, deadline)
-            found = await self._backing.look(condition, timeout_ms if deadline is None else None)
+            found = await self._look(topics, deadline, timeout_ms if deadline is None else None)
             if found.word == "signal":
                 return self._keep(field, found)
             if found.word == "timeout":
@@ -206,14 +205,20 @@ class Waits:
                 return None
             if found.deadline is not None and field not in deadlines:
                 deadline = deadlines[field] = found.deadline
-                condition = self._condition(topics, deadline)
             if not saved:
                 # The deadline is saved before anything waits for it. A drain may stop the handler here, because a suspend would
                 # let it begin at the same place.
                 await self._backing.flush(self._draft.cut(), _always)
                 await self._backing.wait_until_confirmed(_always)
                 saved = True
-            await self._backing.linger(condition, found.now)
+            await self._backing.linger(self._condition(topics, deadline), found.now)
+
+    async def _look(self, topics: tuple[str, ...], deadline: int | None, timeout_ms: int | None) -> Received:
+        """Ask for the next signal. Ask again if another task has received the same signal meanwhile."""
+        while True:
+            found = await self._backing.look(self._condition(topics, deadline), timeout_ms)
+            if found.word != "signal" or found.number > self._draft.more.received.get(found.topic, 0):
+                return found
 
     def _condition(self, topics: tuple[str, ...], deadline: int | None) -> Condition:
         return Condition(deadline, {topic: self._draft.more.received.get(topic, 0) for topic in topics})

@@ -1591,4 +1591,11 @@ MUTANTS = [
         "        if False:\n",
         "tests/integration/worker/test_worker_wait_steps.py::test_wait_that_the_handler_gives_up_keeps_its_place_for_the_next_one",
     ),
+    Mutant(
+        "a signal is received twice where a task looks beside a wait",
+        "workers/handlers/waits.py",
+        'if found.word != "signal" or found.number > self._draft.more.received.get(found.topic, 0):',
+        "if True:",
+        "tests/integration/worker/test_worker_wait_steps.py::test_signal_is_received_once_where_a_task_looks_beside_a_wait",
+    ),
 ]

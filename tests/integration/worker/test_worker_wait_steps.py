@@ -32,6 +32,10 @@ async def _wake_runs(bench: Bench) -> None:
         await asyncio.sleep(0.05)  # a coordinator in miniature: it looks again and again
 
 
+async def _has(received: list[int], number: int) -> None:
+    await eventually(lambda: number in received, f"signal {number}")
+
+
 async def test_wait_that_the_handler_gives_up_keeps_its_place_for_the_next_one(bench: Bench) -> None:
     runs, given_up = Registry(), list[int]()
 
@@ -54,3 +58,30 @@ async def test_wait_that_the_handler_gives_up_keeps_its_place_for_the_next_one(b
     await send(bench, id, "b")
     assert (await ended(bench, id)).status is Status.COMPLETED
     assert bench.result(id) == [1, 1]
+
+
+async def test_signal_is_received_once_where_a_task_looks_beside_a_wait(bench: Bench) -> None:
+    runs, received = Registry(), list[int]()
+
+    @runs.handler(linger=60)
+    async def both(run: AsyncRun) -> None:
+        async def look() -> None:
+            while True:
+                if (signal := await run.receive("a", timeout=0, default=None)) is not None:
+                    received.append(signal.number)
+
+        looking = asyncio.create_task(look())
+        try:
+            while (signal := await run.receive("a", "end")).topic == "a":
+                received.append(signal.number)
+        finally:
+            looking.cancel()
+
+    bench.worker(runs)
+    id = await bench.enqueue("both")
+    for number in range(1, 11):
+        await send(bench, id, "a")
+        await _has(received, number)
+    await send(bench, id, "end")
+    assert (await ended(bench, id)).status is Status.COMPLETED
+    assert received == list(range(1, 11))
