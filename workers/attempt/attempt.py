@@ -182,8 +182,11 @@ class Attempt(Lifecycle):
 
     # -- waits
 
-    def check_wait(self) -> None:
+    def check_wait(self, cut: Callable[[], Cut]) -> None:
         """Check that a wait may begin here.
+
+        Args:
+            cut: Makes a cut, which is offered before a stop is raised.
 
         Raises:
             Refused: If it is called outside of the handler's own task or thread: the run would be suspended, and the task would
@@ -198,15 +201,21 @@ class Attempt(Lifecycle):
             raise Refused(
                 "a run can wait only in its handler's own task or thread, not in one that the handler started"
             )
-        self.start_lingering()
+        self.start_lingering(cut)
 
-    def start_lingering(self) -> None:
+    def start_lingering(self, cut: Callable[[], Cut]) -> None:
         """Begin to count the time for which a wait lingers.
+
+        Args:
+            cut: As for `check_wait`.
 
         Raises:
             Stopped: If a stop was requested.
         """
         self._lingering_since = self.clock()
+        if self.stopping is not None and not self.delivered:
+            # Every wait begins with a cut, so the next attempt repeats nothing that the turn has done before the wait.
+            self.offer(cut())
         self._raise_any_stop()
 
     def _raise_any_stop(self) -> None:

@@ -108,11 +108,11 @@ class ChildBacking(Protocol):
         """The life of the run. It grows when the run is revived."""
         ...
 
-    def check_wait(self) -> None:
+    def check_wait(self, cut: Callable[[], Cut]) -> None:
         """Check that a wait may begin here. See `WaitBacking`."""
         ...
 
-    def start_lingering(self) -> None:
+    def start_lingering(self, cut: Callable[[], Cut]) -> None:
         """Begin a wait of a step that has begun before. See `WaitBacking`."""
         ...
 
@@ -183,7 +183,7 @@ class Children:
         inputs = [inputs_of_item(item) for item in items]
         builder = RunBuilder(dict(options), self._parent)
         requests = [builder.request(one.kind, one.values, None, one.handler) for one in inputs]
-        self._backing.check_wait()
+        self._backing.check_wait(self._draft.cut)
         field = self._draft.begin_wait(f"gather {name}")
         self._draft.end_wait()
         return Step(self._draft, self._backing, self._parent.run, field, inputs, requests, builder, at_once)
@@ -294,7 +294,7 @@ class Step:
 
     async def _wait(self, need: int) -> None:
         """Wait until that many children have ended."""
-        self._backing.start_lingering()
+        self._backing.start_lingering(self._draft.cut)
         self._draft.resume_wait(self._field)
         try:
             await self._backing.flush(self._draft.cut(), _always)

@@ -54,8 +54,11 @@ class Signal:
 class WaitBacking(Protocol):
     """What a wait needs of the worker, or of its stand-in in a test. All coroutines run on the worker's event loop."""
 
-    def check_wait(self) -> None:
+    def check_wait(self, cut: Callable[[], Cut]) -> None:
         """Check that a wait may begin here.
+
+        Args:
+            cut: Makes a cut, which is offered before a stop is raised: every wait begins with a cut.
 
         Raises:
             Refused: If it is called outside of the handler's own task or thread.
@@ -63,8 +66,11 @@ class WaitBacking(Protocol):
         """
         ...
 
-    def start_lingering(self) -> None:
+    def start_lingering(self, cut: Callable[[], Cut]) -> None:
         """Begin to count the time for which a wait lingers.
+
+        Args:
+            cut: As for `check_wait`.
 
         Raises:
             Stopped: If a stop was requested.
@@ -173,7 +179,7 @@ class Waits:
         self, name: str, topics: tuple[str, ...], timeout_ms: int | None, until: int | None = None
     ) -> Coroutine[Any, Any, Any]:
         """Begin a wait as a step of the handler. Return the coroutine that waits."""
-        self._backing.check_wait()
+        self._backing.check_wait(self._draft.cut)
         return self._wait_as_step(self._draft.begin_wait(name), topics, timeout_ms, until)
 
     async def _wait_as_step(
@@ -197,7 +203,12 @@ class Waits:
         if deadline == OVER:
             return None
         while True:
-            found = await self._look(topics, deadline, timeout_ms if deadline is None else None)
+            try:
+                found = await self._look(topics, deadline, timeout_ms if deadline is None else None)
+            except BaseException:
+                if not saved:
+                    self._backing.offer(self._draft.cut())
+                raise
             if found.word == "signal":
                 return self._keep(field, found)
             if found.word == "timeout":

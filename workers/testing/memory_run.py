@@ -100,17 +100,22 @@ class MemoryBacking:
         if self.dead:
             raise Crash
 
-    def check_wait(self) -> None:
-        """Raise a stop that was requested, even if the handler has got it before."""
+    def check_wait(self, cut: Callable[[], Cut]) -> None:
+        """Save a cut and raise a stop, if one was requested. Raise it even if the handler has got it before."""
+        if self.stopping is not None and not self.delivered:
+            self.offer(cut())
+        self._raise_any_stop()
+
+    def _raise_any_stop(self) -> None:
         if self.dead:
             raise Crash
         if self.stopping is not None:
             self.delivered = True
             raise self.stopping
 
-    def start_lingering(self) -> None:
+    def start_lingering(self, cut: Callable[[], Cut]) -> None:
         """Raise a stop that was requested, as for every wait."""
-        self.check_wait()
+        self.check_wait(cut)
 
     def make_child_base(self) -> str:
         """Return the id of the first child of a step."""
@@ -142,12 +147,12 @@ class MemoryBacking:
 
     async def linger(self, condition: Condition, now: int) -> None:
         """Let the time jump to the deadline of a wait. Stop the handler at a wait that only a signal can end."""
-        self.check_wait()
+        self._raise_any_stop()
         if condition.deadline is not None:
             self.mailbox.now_ms = max(self.mailbox.now_ms, condition.deadline)
             return
         self.condition, self.stopping = condition, Stopped("wait")
-        self.check_wait()
+        self._raise_any_stop()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

@@ -1598,4 +1598,11 @@ MUTANTS = [
         "if True:",
         "tests/integration/worker/test_worker_wait_steps.py::test_signal_is_received_once_where_a_task_looks_beside_a_wait",
     ),
+    Mutant(
+        "a drain at a wait loses what the turn has appended",
+        "workers/attempt/attempt.py",
+        "            self.offer(cut())\n",
+        "            pass\n",
+        "tests/integration/worker/test_worker_wait_steps.py::test_drain_at_a_wait_saves_what_the_turn_has_appended",
+    ),
 ]

@@ -85,3 +85,31 @@ async def test_signal_is_received_once_where_a_task_looks_beside_a_wait(bench: B
     await send(bench, id, "end")
     assert (await ended(bench, id)).status is Status.COMPLETED
     assert received == list(range(1, 11))
+
+
+async def test_drain_at_a_wait_saves_what_the_turn_has_appended(bench: Bench) -> None:
+    runs, called, asked, answer = Registry(), list[int](), asyncio.Event(), asyncio.Event()
+
+    @runs.handler(linger=0)
+    async def chat(run: AsyncRun) -> int:
+        async for _ in run.loop(1):
+            if not run.messages:
+                called.append(run.attempt)
+                asked.set()
+                await answer.wait()
+                run.messages.append({"role": "assistant", "content": "may I?"})
+            await run.receive("approval")
+        return len(run.messages)
+
+    worker, task = bench.worker(runs)
+    id = await bench.enqueue("chat")
+    await asked.wait()
+    (attempt,) = worker.attempts.values()
+    worker.stop()
+    await eventually(lambda: attempt.stopping is not None, "the drain to ask the handler")
+    answer.set()
+    await task
+    bench.worker(runs)
+    await send(bench, id, "approval")
+    assert (await ended(bench, id)).status is Status.COMPLETED
+    assert (called, bench.result(id)) == ([1], 1)

@@ -45,12 +45,12 @@ class Backing:
     async def wait_until_confirmed(self, may_drain: Callable[[], bool]) -> None:
         self.waits += 1
 
-    def check_wait(self) -> None:
+    def check_wait(self, cut: Callable[[], Cut]) -> None:
         return
 
     life = 1
 
-    def start_lingering(self) -> None:
+    def start_lingering(self, cut: Callable[[], Cut]) -> None:
         return
 
     def make_child_base(self) -> str:
