@@ -227,13 +227,14 @@ class Draft:
         return f"wait:{'-' if self.turn is None else self.turn}:{phase + '/' if phase else ''}{name}"
 
     def _next_wait(self, scope: str) -> str:
-        count = self._seen.setdefault(scope, 0)
-        if self.turn is None and sum(name.startswith("wait:-:") for name in self.phases) >= MOST_WAITS:
+        field = f"{scope}#{self._seen.setdefault(scope, 0)}"
+        new = self.turn is None and field not in self.phases
+        if new and sum(name.startswith("wait:-:") for name in self.phases) >= MOST_WAITS:
             raise Refused(
                 f"a run can wait {MOST_WAITS:,} times outside of run.loop, because each wait stays in its checkpoint: "
                 "use run.loop, which drops the waits of a turn when the turn ends"
             )
-        return f"{scope}#{count}"
+        return field
 
 
 def loaded(parts: Any) -> tuple[Draft, CheckpointHead, list[Any]]:

@@ -1605,4 +1605,11 @@ MUTANTS = [
         "            pass\n",
         "tests/integration/worker/test_worker_wait_steps.py::test_drain_at_a_wait_saves_what_the_turn_has_appended",
     ),
+    Mutant(
+        "a run with as many waits as allowed cannot be resumed",
+        "workers/handlers/draft.py",
+        "new = self.turn is None and field not in self.phases",
+        "new = self.turn is None",
+        "tests/integration/worker/test_worker_wait_steps.py::test_run_with_as_many_waits_as_allowed_can_be_resumed",
+    ),
 ]

@@ -14,7 +14,8 @@ from tests.integration.worker.test_worker_waits import ended, send
 from tests.integration.worker_harness import Bench
 from tests.servers import Server
 from tests.waiting import eventually
-from workers import AsyncRun, Registry
+from workers import AsyncRun, Registry, RetryLater
+from workers.handlers import draft
 
 
 @pytest.fixture
@@ -113,3 +114,23 @@ async def test_drain_at_a_wait_saves_what_the_turn_has_appended(bench: Bench) ->
     await send(bench, id, "approval")
     assert (await ended(bench, id)).status is Status.COMPLETED
     assert (called, bench.result(id)) == ([1], 1)
+
+
+async def test_run_with_as_many_waits_as_allowed_can_be_resumed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draft, "MOST_WAITS", 3)
+    runs = Registry()
+
+    @runs.handler(linger=0)
+    async def patient(run: AsyncRun) -> list[int]:
+        numbers = [(await run.receive("a")).number for _ in range(3)]
+        await run.flush()
+        if run.attempt == 1:
+            raise RetryLater("again", after=0)
+        return numbers
+
+    bench.worker(runs)
+    id = await bench.enqueue("patient")
+    for _ in range(3):
+        await send(bench, id, "a")
+    view = await ended(bench, id)
+    assert (view.status, bench.result(id)) == (Status.COMPLETED, [1, 2, 3]), view.error
