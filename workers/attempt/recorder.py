@@ -71,7 +71,7 @@ class Recorder:
         if attempt.saver is not None:
             attempt.saver.close()
             if isinstance(outcome, Fail) and isinstance(outcome.error, WaitTimeout):
-                attempt.saver.forget_deadline(outcome.error.field)
+                attempt.saver.forget_wait(outcome.error.field)
         outcome, result = _with_result(attempt, outcome)
         try:
             await self._send_last_note(attempt, outcome)

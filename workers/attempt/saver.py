@@ -256,11 +256,12 @@ class Saver:
                 future.exception()  # marks the exception as retrieved, because the task that waited for it may be gone
         self._waiters = []
 
-    def forget_deadline(self, field: str) -> None:
-        """Drop the deadline of a wait from the newest cut, so that a revived run waits again for as long as the handler says."""
+    def forget_wait(self, field: str) -> None:
+        """Drop a wait that timed out from the newest cut, so that a revived run waits again for as long as the handler says."""
         more = More.parse(self._newest.more)
-        if more.deadlines.pop(field, None) is not None:
-            self._newest = self._newest._replace(more=more.pack())
+        if more.deadlines.pop(field, None) is not None or field in self._newest.phases:
+            phases = {name: output for name, output in self._newest.phases.items() if name != field}
+            self._newest = self._newest._replace(more=more.pack(), phases=phases)
             self._offered += 1
 
     def progress_since(self, mark: int) -> bool:

@@ -13,8 +13,6 @@ from typing import NamedTuple
 from coordinator.errors import Unreadable
 from coordinator.store.plans.attempts import netstrings
 
-OVER = 0  # the deadline of a wait that has timed out: no server has to be asked again
-
 _RECEIVED, _DEADLINE, _BASE = "received:", "deadline:", "base:"
 
 
@@ -38,7 +36,7 @@ class More:
 
     Attributes:
         received: The number of the last signal that the run has received, by topic.
-        deadlines: The server time in ms at which a wait ends, by the field of the wait. OVER if the wait has timed out.
+        deadlines: The server time in ms at which a wait ends, by the field of the wait, until it has ended.
         bases: Where the children of a step begin, by the field of the step.
     """
 

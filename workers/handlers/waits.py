@@ -22,7 +22,6 @@ from coordinator.errors import BadOption, CoordinatorError, Refused
 from coordinator.model.names import name as valid_name
 from coordinator.store.plans.attempts import Condition, Received
 from workers.handlers.draft import Cut, Draft
-from workers.handlers.more import OVER
 
 LONGEST = 100 * 366 * 86_400.0  # seconds; a longer wait is certainly a mistake
 MISSING: Any = object()
@@ -137,11 +136,18 @@ class Waits:
             raise Refused("run.receive needs at least one topic")
         timeout_ms = None if timeout is None else _milliseconds(timeout, "timeout")
         name = "receive " + " ".join(topics)
-        waiting = self._poll(name, topics) if timeout_ms == 0 else self._wait(name, topics, timeout_ms)
-        return self._receive(waiting, topics, timeout_ms or 0, default)
+        if timeout_ms == 0:
+            return self._receive(self._poll(name, topics), topics, 0, default, "")
+        waiting = self._wait(name, topics, timeout_ms)
+        return self._receive(waiting, topics, timeout_ms or 0, default, self._draft.last_wait)
 
     async def _receive(
-        self, waiting: Coroutine[Any, Any, Signal | None], topics: tuple[str, ...], timeout_ms: int, default: Any
+        self,
+        waiting: Coroutine[Any, Any, Signal | None],
+        topics: tuple[str, ...],
+        timeout_ms: int,
+        default: Any,
+        field: str,
     ) -> Any:
         signal = await waiting
         if signal is not None:
@@ -149,7 +155,7 @@ class Waits:
         if default is not MISSING:
             return default
         when = f"arrived within {timeout_ms / 1000:g} s" if timeout_ms else "is there"
-        raise WaitTimeout(f"no signal of topic {' or '.join(map(repr, topics))} {when}", self._draft.last_wait)
+        raise WaitTimeout(f"no signal of topic {' or '.join(map(repr, topics))} {when}", field)
 
     def sleep(self, seconds: float | timedelta | None, until: datetime | None) -> Coroutine[Any, Any, None]:
         """Check a sleep in the handler's own task or thread, and return the coroutine that waits. See `AsyncRun.sleep`."""
@@ -200,8 +206,6 @@ class Waits:
     ) -> Signal | None:
         deadlines, saved = self._draft.more.deadlines, False
         deadline = deadlines.get(field, until)
-        if deadline == OVER:
-            return None
         while True:
             try:
                 found = await self._look(topics, deadline, timeout_ms if deadline is None else None)
@@ -212,7 +216,9 @@ class Waits:
             if found.word == "signal":
                 return self._keep(field, found)
             if found.word == "timeout":
-                deadlines[field] = OVER
+                # It is a step like a wait that got a signal. A cut is not needed: a later attempt times out again.
+                deadlines.pop(field, None)
+                self._draft.phases[field] = encode(None, "timeout")
                 return None
             if found.deadline is not None and field not in deadlines:
                 deadline = deadlines[field] = found.deadline

@@ -1612,4 +1612,11 @@ MUTANTS = [
         "new = self.turn is None",
         "tests/integration/worker/test_worker_wait_steps.py::test_run_with_as_many_waits_as_allowed_can_be_resumed",
     ),
+    Mutant(
+        "a sleep that has ended is no progress",
+        "workers/handlers/waits.py",
+        '                self._draft.phases[field] = encode(None, "timeout")\n',
+        "                deadlines[field] = 0\n",
+        "tests/integration/worker/test_worker_wait_steps.py::test_wait_that_timed_out_is_progress_so_that_short_sleeps_are_not_delayed",
+    ),
 ]

@@ -134,3 +134,50 @@ async def test_run_with_as_many_waits_as_allowed_can_be_resumed(bench: Bench, mo
         await send(bench, id, "a")
     view = await ended(bench, id)
     assert (view.status, bench.result(id)) == (Status.COMPLETED, [1, 2, 3]), view.error
+
+
+async def test_wait_that_timed_out_is_progress_so_that_short_sleeps_are_not_delayed(bench: Bench) -> None:
+    runs = Registry()
+
+    @runs.handler(linger=0)
+    async def restless(run: AsyncRun) -> None:
+        for _ in range(5):
+            await run.sleep(0.001)
+        for _ in range(5):
+            await run.receive("a", timeout=0.001, default=None)
+
+    bench.worker(runs, concurrency=1)
+    id = await bench.enqueue("restless")
+    await bench.until(id, Status.COMPLETED, Status.DELAYED)
+    assert bench.status(id) == Status.COMPLETED
+
+
+async def test_waits_that_timed_out_count_against_the_limit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draft, "MOST_WAITS", 3)
+    runs = Registry()
+
+    @runs.handler(linger=5)
+    async def restless(run: AsyncRun) -> None:
+        for _ in range(4):
+            await run.sleep(0)
+
+    bench.worker(runs)
+    id = await bench.enqueue("restless")
+    view = await ended(bench, id)
+    assert view.error is not None
+    assert view.error.message.startswith("a run can wait 3 times outside of run.loop")
+
+
+async def test_look_that_finds_nothing_and_fails_the_run_keeps_the_waits_before_it(bench: Bench) -> None:
+    runs = Registry()
+
+    @runs.handler(linger=5)
+    async def strict(run: AsyncRun) -> list[int]:
+        first = await run.receive("a")
+        return [first.number, (await run.receive("b", timeout=0)).number]
+
+    bench.worker(runs)
+    id = await bench.enqueue("strict")
+    await send(bench, id, "a")
+    assert (await ended(bench, id)).status is Status.FAILED
+    assert bench.admin.hexists(bench.namespace.keys_of(id).ckpt(id), "wait:-:receive a#0")
