@@ -85,6 +85,7 @@ _COLLECTION_NAMES = {
     "ready": "its ready queue",
     "suspect": "the queue of suspects",
     "delayed": "the list of delayed runs",
+    "waiting": "the list of waiting runs",
 }
 
 
@@ -95,10 +96,17 @@ def _describe_run(fault: str, detail: str) -> str:
             verb = "are" if what == "counters" else "is"
             return f"can't be read: its {what} {verb} " + (f"not valid ({value[:80]!r})" if value else "missing")
         case "lineless":
-            status = "delayed" if detail == "delayed" else "queued"
+            status = detail if detail in ("delayed", "waiting") else "queued"
             return f"is {status}, but not in {_COLLECTION_NAMES[detail]}: it would wait forever"
         case "twice":
             return f"is also in {_COLLECTION_NAMES.get(detail, detail)}, where it does not belong"
+        case "aimless":
+            return "is waiting, but what it waits for is " + (f"not valid ({detail[:80]!r})" if detail else "missing")
+        case "unwoken":
+            what, _, topic = detail.partition(" ")
+            return f"is still waiting, although {what} {topic!r} has arrived"
+        case "mistimed":
+            return f"is waiting, but {_COLLECTION_NAMES['waiting']} has another time for the end of its wait"
         case "unrouted":
             return f"waits in the ready queue of route {detail!r}, whose bell no coordinator rings"
         case "tokenless":
@@ -148,6 +156,11 @@ def _describe_entry(finding: Finding) -> str:
 _KEY_NAMES = {
     "ckpt": "the checkpoint",
     "messages": "the messages",
+    "signals": "the signals",
+    "signal-keys": "the idempotency keys of signals",
+    "signal-operations": "the list of sends",
+    "joins": "the counts of children",
+    "results": "the results of children",
     "once": "the idempotency key",
     "schedule": "the schedule",
     "worker": "the record",
@@ -156,7 +169,7 @@ _KEY_NAMES = {
 
 def _describe_key(finding: Finding) -> str:
     key = f"{_KEY_NAMES[finding.where]} {finding.what!r}"
-    plural = finding.where == "messages"
+    plural = finding.where in ("messages", "signals", "signal-keys", "joins", "results")
     match finding.fault:
         case "unwatched":
             return f"{key} is not in the list of schedules that coordinators read: it would never fire"

@@ -16,8 +16,12 @@ from coordinator.store.script import Request
 
 Steps = Generator[Request | list[Request], Any, Any]
 
-_FAMILIES = ("ckpt", "messages", "once", "worker", "schedule")
-_COLLECTIONS = ("workers", "live", "owned", "ready", "suspect", "delayed", "deadlines", "ended", "aside", "schedules")
+_FAMILIES = (
+    "ckpt", "messages", "signals", "signal-keys", "signal-operations", "joins", "results", "once", "worker", "schedule",
+)  # fmt: skip
+_COLLECTIONS = (
+    "workers", "live", "owned", "ready", "suspect", "delayed", "waiting", "deadlines", "ended", "aside", "schedules",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

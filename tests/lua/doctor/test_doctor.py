@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from coordinator import Status
+from coordinator.doctor import page_examiner
 from coordinator.doctor.examiner import examine
 from coordinator.doctor.findings import Finding
 from coordinator.doctor.report import DoctorReport
+from coordinator.model import limits
 from coordinator.store import scripts
+from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import doctor as doctor_plans
 from coordinator.store.script import Call
@@ -38,6 +41,7 @@ def busy(store: Store) -> dict[str, str]:
     for status in ("completed", "failed", "cancelled", "dead"):
         run = store.running(once=f"key-{status}", digest="d")
         store.save(run, delta(1, count=2, state=b"s"))
+        store.send(run.id, key="k")
         ended[status] = run.id
         match status:
             case "completed":
@@ -60,6 +64,12 @@ def busy(store: Store) -> dict[str, str]:
     retried = store.running("w2")
     store.save(retried, delta(1, count=1))
     store.retry(retried, delay=5)
+    waiting = store.running("w2")
+    store.save(waiting, delta(1, count=1))
+    store.send(waiting.id, "other", key="k")
+    store.suspend(waiting, deadline=NOW + DAY, approval=0)
+    endless = store.running("w2")
+    store.suspend(endless, approval=0)
     suspect = store.running("w2")
     store.client.hset(store.keys.run(suspect.id), "counters", f"1 1 {NOW} 0 1 2 0 0 9 0 {NOW} {NOW}")
     store.release(suspect)
@@ -68,6 +78,8 @@ def busy(store: Store) -> dict[str, str]:
         "tombstone": tombstone.id,
         "running": running.id,
         "delayed": retried.id,
+        "waiting": waiting.id,
+        "endless": endless.id,
         "suspect": suspect.id,
         "later": store.enqueue(due="+9000", expires="20000"),
         "queued": store.enqueue(expires="20000"),
@@ -80,7 +92,7 @@ def test_doctor_finds_nothing_in_a_sound_namespace(store: Store) -> None:
         report = examine_store(store)
         assert [finding.sentence for finding in report.findings] == []
         assert report.healthy
-        assert (report.runs, report.found) == (10, 0)
+        assert (report.runs, report.found) == (12, 0)
     with store.unchanged():
         assert examine_store(store, repair=True).healthy
 
@@ -242,6 +254,133 @@ DAMAGE: dict[str, Damage] = {
         "later",
         ["delayed"],
         "delayed",
+    ),
+    "waiting run missing from its list": Damage(
+        lambda s, at: s.client.zrem(s.keys.waiting(), at["waiting"]),
+        ("run lineless",),
+        "is waiting, but not in the list of waiting runs: it would wait forever",
+        "waiting",
+        ["waiting"],
+        "waiting",
+    ),
+    "wait that can't be read": Damage(
+        lambda s, at: s.client.hset(s.keys.run(at["waiting"]), "wait", "soon"),
+        ("run aimless",),
+        "is waiting, but what it waits for is not valid ('soon')",
+        "waiting",
+        ["ready:default:k@1"],
+        "queued",
+    ),
+    "waiting run without a wait": Damage(
+        lambda s, at: (s.client.hdel(s.keys.run(at["endless"]), "wait"), s.client.zrem(s.keys.waiting(), at["endless"])),
+        ("run aimless", "run lineless"),
+        "is waiting, but what it waits for is missing",
+        "endless",
+        [f"ready:{LINE}"],
+        "queued",
+    ),
+    "waiting run whose signal did not wake it": Damage(
+        lambda s, at: s.client.hset(s.keys.signals(at["waiting"]), mapping={"last:approval": "1", "first:approval": "1"}),
+        ("run unwoken",),
+        "is still waiting, although signal 'approval' has arrived",
+        "waiting",
+        ["ready:default:k@1"],
+        "queued",
+    ),
+    "waiting until another time": Damage(
+        lambda s, at: s.client.zadd(s.keys.waiting(), {at["waiting"]: NOW + 2 * DAY}),
+        ("run mistimed",),
+        "is waiting, but the list of waiting runs has another time for the end of its wait",
+        "waiting",
+        ["waiting"],
+        "waiting",
+    ),
+    "waiting and queued": Damage(
+        lambda s, at: s.client.zadd(s.keys.ready("default:k@1"), {at["waiting"]: 1}),
+        ("run twice",),
+        "is also in its ready queue",
+        "waiting",
+        ["waiting"],
+        "waiting",
+    ),
+    "queued and waiting": Damage(
+        lambda s, at: s.client.zadd(s.keys.waiting(), {at["queued"]: 1}),
+        ("run twice",),
+        "is also in the list of waiting runs, where it does not belong",
+        "queued",
+        [f"ready:{LINE}"],
+        "queued",
+    ),
+    "ended and waiting": Damage(
+        lambda s, at: s.client.zadd(s.keys.waiting(), {at["failed"]: NOW + DAY}),
+        ("run twice",),
+        "is also in the list of waiting runs",
+        "failed",
+        ["ended:failed"],
+        "failed",
+    ),
+    "waiting and owned": Damage(
+        lambda s, at: (
+            s.client.hset(s.keys.run(at["waiting"]), "token", f"{NOW}-9-w3"),
+            s.client.sadd(s.keys.owned("w3"), at["waiting"]),
+        ),
+        ("run held",),
+        "is not running, but is still among the runs that worker w3 owns",
+        "waiting",
+        ["waiting"],
+        "waiting",
+    ),
+    "waiting run with a TTL": Damage(
+        lambda s, at: s.client.expire(s.keys.run(at["waiting"]), 1000), ("run mortal",), "a TTL and would vanish", "waiting"
+    ),
+    "missing hash of a waiting run": Damage(
+        lambda s, at: s.client.delete(s.keys.run(at["waiting"])),
+        ("entry runless",) * 2 + ("key leaked",) * 5,
+        "'waiting' has an entry",
+    ),
+    "waiting entry without a run": Damage(
+        lambda s, at: s.client.zadd(s.keys.waiting(), {"00000000000000000001-00": 1}),
+        ("entry runless",),
+        "'waiting' has an entry '00000000000000000001-00', but this run does not exist",
+    ),
+    "counters of a waiting run": Damage(
+        spoil_counters("waiting"), ("run unreadable",), "can't be read", "waiting", ["ended:dead"], "dead"
+    ),
+    "set aside by a coordinator": Damage(
+        lambda s, at: s.client.zadd(s.keys.aside(), {"waiting:00000000000000000001-00": NOW}), ("entry aside",), "was set aside"
+    ),
+    "leaked signals": Damage(
+        lambda s, at: s.client.hset(s.keys.signals("00000000000000000001-00"), "count", "1"),
+        ("key leaked",),
+        "the signals '00000000000000000001-00' are left over: no run uses them",
+    ),
+    "leaked keys of signals": Damage(
+        lambda s, at: s.client.zadd(s.keys.signal_keys("00000000000000000001-00"), {"k": NOW}),
+        ("key leaked",),
+        "the idempotency keys of signals '00000000000000000001-00' are left over: no run uses them",
+    ),
+    "leaked sends": Damage(
+        lambda s, at: s.client.zadd(s.keys.signal_operations("00000000000000000001-00"), {"o": NOW}),
+        ("key leaked",),
+        "the list of sends '00000000000000000001-00' is left over: no run uses it",
+    ),
+    "leaked counts and results of children": Damage(
+        lambda s, at: (
+            s.client.hset(s.keys.joins("00000000000000000001-00"), "b", "1 0"),
+            s.client.hset(s.keys.results(at["completed"]), "b:0", "1 completed "),
+        ),
+        ("key endless", "key leaked"),
+        "the counts of children '00000000000000000001-00' are left over: no run uses them",
+    ),
+    "signals of an ended run without a TTL": Damage(
+        lambda s, at: (s.client.persist(s.keys.signals(at["failed"])), s.client.persist(s.keys.signal_operations(at["dead"]))),
+        ("key endless",) * 2,
+        "of an ended run have no TTL",
+    ),
+    "signals of an open run with a TTL": Damage(
+        lambda s, at: (s.client.expire(s.keys.signals(at["waiting"]), 1000), s.client.expire(s.keys.signal_keys(at["waiting"]), 9)),
+        ("key mortal",) * 2,
+        "of a run that has not ended have a TTL and would vanish",
     ),
     "ended and live": Damage(
         lambda s, at: s.client.sadd(s.keys.live(), at["failed"]), ("run live",), "is still in the set of live runs", "failed"
@@ -436,6 +575,10 @@ KEYS: dict[str, Callable[[Store, dict[str, str]], str]] = {
     "an ended list": lambda s, at: s.keys.ended("failed"),
     "a checkpoint": lambda s, at: s.keys.ckpt(at["running"]),
     "messages": lambda s, at: s.keys.messages(at["running"], "1"),
+    "waiting": lambda s, at: s.keys.waiting(),
+    "signals": lambda s, at: s.keys.signals(at["waiting"]),
+    "keys of signals": lambda s, at: s.keys.signal_keys(at["waiting"]),
+    "sends": lambda s, at: s.keys.signal_operations(at["waiting"]),
     "a bell": lambda s, at: s.keys.bell(LINE),
     "aside": lambda s, at: s.keys.aside(),
     "paused": lambda s, at: s.keys.paused(),
@@ -462,6 +605,7 @@ def test_key_of_another_type_is_set_aside_and_its_content_rebuilt(store: Store, 
     for which in ("queued", "later", "suspect", "delayed"):
         if not (name == "a run" and which == "queued"):
             assert store.status(at[which]) in ("queued", "delayed"), which
+    assert [store.status(at[which]) for which in ("waiting", "endless")] == ["waiting"] * 2
 
 
 def test_idempotency_key_of_another_type_is_set_aside(store: Store) -> None:
@@ -526,6 +670,90 @@ def test_delayed_run_keeps_its_due_time(store: Store, how: str) -> None:
     store.client.delete(store.keys.delayed())
     examine_store(store, repair=True)
     assert store.score(store.keys.delayed(), id) == NOW + 9000
+
+
+@pytest.mark.parametrize("lost", ["entry", "list", "time"])
+def test_waiting_run_keeps_what_it_waits_for(store: Store, lost: str) -> None:
+    run = store.running()
+    store.suspend(run, deadline=NOW + 9000, approval=0)
+    other = store.running()
+    store.suspend(other, approval=0)
+    store.client.delete(store.keys.coordinator_bell())
+    match lost:
+        case "entry":
+            store.client.zrem(store.keys.waiting(), run.id)
+        case "list":
+            store.client.delete(store.keys.waiting())
+        case _:
+            store.client.zadd(store.keys.waiting(), {run.id: limits.FAR_FUTURE})
+    look(store, repair=True)
+    assert store.score(store.keys.waiting(), run.id) == NOW + 9000
+    assert store.score(store.keys.waiting(), other.id) == limits.FAR_FUTURE
+    assert store.client.llen(store.keys.coordinator_bell()) == 1, "a coordinator may sleep for longer"
+    assert store.send(run.id, "approval") == ["sent"]
+    assert (store.status(run.id), store.status(other.id)) == ("queued", "waiting")
+    assert look(store).found == 0
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"), [("aimless", "unknown"), ("unwoken", "signal approval"), ("late", "time")]
+)
+def test_waiting_run_that_is_queued_by_a_repair_is_claimed_as_woken(store: Store, damage: str, reason: str) -> None:
+    run = store.running()
+    store.save(run, delta(1, count=1))
+    store.suspend(run, deadline=NOW + 9000, approval=0)
+    match damage:
+        case "aimless":
+            store.client.hset(store.keys.run(run.id), "wait", "x")
+        case "unwoken":
+            store.client.hset(store.keys.signals(run.id), mapping={"last:approval": "1", "first:approval": "1"})
+        case _:
+            store.client.zrem(store.keys.waiting(), run.id)
+            store.later(10_000)
+    look(store, repair=True)
+    assert "wait" not in store.run(run.id)
+    again = store.take("w2")
+    assert (again.id, again.cause) == (run.id, f"wake {reason}")
+    assert store.transcript(run.id) == ["m0"]
+    assert store.counters(run.id).strikes == 0
+
+
+def test_signals_of_a_run_that_a_repair_ends_do_not_stay(store: Store) -> None:
+    run = store.running()
+    store.send(run.id, key="k")
+    store.suspend(run, approval=0)
+    store.client.hset(store.keys.run(run.id), "counters", "garbage")
+    store.client.hdel(store.keys.run(run.id), "beside")
+    assert store.do(doctor_plans.repair_runs(store.keys, [(run.id, "unreadable")], now=store.at)) == ["repaired"]
+    assert store.status(run.id) == "dead"
+    for key in (store.keys.signals, store.keys.signal_keys, store.keys.signal_operations):
+        assert store.client.pttl(key(run.id)) > 0
+
+
+def test_wait_that_is_over_is_left_to_the_coordinator(store: Store) -> None:
+    run = store.running()
+    store.suspend(run, deadline=NOW + 9000, approval=0)
+    store.later(DAY)
+    assert look(store).found == 0
+
+
+def test_run_that_waits_for_children_is_examined_by_its_coordinator(store: Store) -> None:
+    run = store.running()
+    base = store.id()
+    store.client.hset(store.keys.joins(run.id), base, "2 0")
+    condition = attempt_plans.Condition(None, children={base: 2})
+    assert (
+        store.do(attempt_plans.suspend(store.keys, run.id, run.token, condition=condition, now=store.at)) == "waiting"
+    )
+    assert store.score(store.keys.waiting(), run.id) == NOW + limits.CHILDREN_EXAMINED_MS, (
+        "a coordinator looks at its children now and then"
+    )
+    assert look(store).found == 0
+    store.client.hset(store.keys.joins(run.id), base, "2 2")
+    assert look(store).found == 0, "its coordinator is about to wake it"
+    store.client.zadd(store.keys.waiting(), {run.id: limits.FAR_FUTURE})
+    assert words(look(store, repair=True)) == ["run mistimed"]
+    assert store.status(run.id) == "queued"
 
 
 def test_owner_of_a_requeued_run_is_fenced(store: Store) -> None:
@@ -723,12 +951,12 @@ def test_another_namespace_is_not_touched(store: Store, store_url: str, namespac
 
 def test_every_answer_of_a_script_has_a_sentence() -> None:
     for fault in set(scripts.EXAMINE.head["Answers"]) - {"mistaken"}:
-        detail = {"lineless": "ready", "twice": "delayed"}.get(fault, "x y")
+        detail = {"lineless": "waiting", "twice": "delayed"}.get(fault, "x y")
         assert "damaged" not in Finding("run", 0, "id", fault, detail).sentence, fault
     for fault in scripts.EXAMINE_ENTRIES.head["Answers"]:
         assert Finding("entry", 0, "id", fault, "x", "live").sentence
     for fault in set(scripts.EXAMINE_KEYS.head["Answers"]) - {"mistaken"}:
-        for family in ("ckpt", "messages", "once", "worker", "schedule"):
+        for family in page_examiner._FAMILIES:
             assert Finding("key", 0, "id", fault, "", family).sentence
 
 

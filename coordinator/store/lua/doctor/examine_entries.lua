@@ -1,7 +1,8 @@
 -- examine_entries: answer the faults of members of one set or sorted set: entries without a run, or entries of a run that belongs
 -- in another set.
 -- Role: coordinator
--- Keys: aside, deadlines, delayed, ended, live, namespace, owned, ready, run, schedule, schedules, suspect, worker, workers
+-- Keys: aside, deadlines, delayed, ended, live, namespace, owned, ready, run, schedule, schedules, suspect, waiting, worker
+-- Keys: workers
 -- ARGV: now, place, name
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   place: family of the key

@@ -2,8 +2,8 @@
 -- Protects: an entry of aside is removed only if its run has no fault; a worker without an entry of its own is condemned, so that a
 -- coordinator recovers its runs.
 -- Role: coordinator
--- Keys: aside, ckpt, deadlines, delayed, ended, live, namespace, owned, ready, routes, run, schedule, schedules, suspect, worker
--- Keys: workers
+-- Keys: aside, ckpt, deadlines, delayed, ended, joins, live, namespace, owned, ready, routes, run, schedule, schedules
+-- Keys: signals, suspect, waiting, worker, workers
 -- ARGV: now, place, name, member, fault
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   place: family of the key
@@ -11,7 +11,7 @@
 --   member: a member of the set
 --   fault: the fault that examine_entries found
 -- Flags: allow-oom
--- Uses: time, run, checkpoint, examine, stray
+-- Uses: time, run, checkpoint, waiting, examine, stray
 -- Answers: repaired, changed, blocked
 --   changed: the fault does not exist any more
 --   blocked: the run of the entry has to be repaired first
@@ -37,7 +37,13 @@ elseif place == 'schedules' then
   redis.call('ZREM', schedules_key(), member)
 elseif place == 'ended' then
   redis.call('ZREM', ended_key(name), member)
+elseif place == 'delayed' then
+  redis.call('ZREM', delayed_key(), member)
+elseif place == 'waiting' then
+  redis.call('ZREM', waiting_key(), member)
+elseif place == 'aside' then
+  redis.call('ZREM', aside_key(), member)
 else
-  redis.call('ZREM', place == 'delayed' and delayed_key() or place == 'aside' and aside_key() or deadlines_key(), member)
+  redis.call('ZREM', deadlines_key(), member)
 end
 return { 'repaired' }

@@ -11,12 +11,13 @@
 --   fault: the fault that examine found
 --   jitter: a number from 0 to 1, which spreads delays
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, children, endings, recover, examine, stray
+-- Uses: time, run, queue, checkpoint, children, endings, waiting, recover, examine, stray
 -- Answers: repaired, kept, changed, blocked
 --   kept: the run was moved aside
 --   changed: the fault does not exist any more
 --   blocked: a key that would be written has another type and has to be repaired first
--- A repair is not a move between statuses: it changes the keys to agree with the run's status, or does what recover would do.
+-- A repair is not a move between statuses: it changes the keys to agree with the run's status, or does what recover, send or due
+-- would do.
 local clock = server_ms(now)
 local faults, run = find_faults(id)
 local seen = false
@@ -26,7 +27,7 @@ if not seen then return { 'changed' } end
 -- The keys that may be written below, and their types.
 local types = {
   [live_key()] = 'set', [routes_key()] = 'set', [waiters_key(id)] = 'set', [delayed_key()] = 'zset', [deadlines_key()] = 'zset',
-  [ckpt_key(id)] = 'hash', [coordinator_bell_key()] = 'list',
+  [waiting_key()] = 'zset', [parting_key()] = 'zset', [ckpt_key(id)] = 'hash', [coordinator_bell_key()] = 'list',
 }
 for _, status in ipairs(ENDED_STATUSES) do types[ended_key(status)] = 'zset' end
 if run.routed then
@@ -39,13 +40,14 @@ for key, expected in pairs(types) do
   if is ~= 'none' and is ~= expected then return { 'blocked' } end
 end
 if run.once and not string.find(run.once, '^%S+ ') then run.once = false end
-run.waited = true -- A damaged run may have lost this field.
+run.waited, run.beside = true, 'srj' -- A damaged run may have lost these fields.
 
 -- Remove the run from all queues except the one in which it belongs.
 local function leave_other_queues(home)
   if home ~= 'ready' and run.routed then redis.call('ZREM', ready_key(run.route), id) end
   if home ~= 'suspect' and run.routed then redis.call('ZREM', suspect_key(run.route), id) end
   if home ~= 'delayed' then redis.call('ZREM', delayed_key(), id) end
+  if home ~= 'waiting' then redis.call('ZREM', waiting_key(), id) end
 end
 
 local function take_away()
@@ -108,6 +110,19 @@ local function repair_delayed()
   if not is_scored(delayed_key(), id) then add_to_delayed(id, math.max(clock, run.counted.score % PRIORITY_STEP)) end
 end
 
+-- A run of which nobody knows what it waits for is queued: its handler looks again.
+local function repair_waiting()
+  if run.token then fence(run.counted) end
+  local condition = read_wait(run)
+  local reason = not condition and 'unknown' or find_reason(id, condition, clock)
+  leave_other_queues('waiting')
+  if reason then
+    wake_run(id, run.counted, reason)
+  else
+    add_to_waiting(id, condition, clock)
+  end
+end
+
 local function repair_running()
   leave_other_queues('')
   if run.worker and is_scored(workers_key(), run.worker) then
@@ -163,9 +178,9 @@ if run.status == QUEUED then
   repair_queued()
 elseif run.status == DELAYED then
   repair_delayed()
+elseif run.status == WAITING then
+  repair_waiting()
 elseif run.status == RUNNING then
   repair_running()
-else
-  fence(run.counted)
 end
 return { 'repaired' }

@@ -45,7 +45,7 @@ local function is_still_in(place, name, member)
   if place == 'owned' then return is_member(owned_key(name), member) end
   local zsets = {
     workers = workers_key(), ready = ready_key(name), suspect = suspect_key(name), delayed = delayed_key(),
-    deadlines = deadlines_key(), aside = aside_key(), ended = ended_key(name), schedules = schedules_key(),
+    waiting = waiting_key(), deadlines = deadlines_key(), aside = aside_key(), ended = ended_key(name), schedules = schedules_key(),
   }
   return is_scored(zsets[place], member)
 end
@@ -57,6 +57,11 @@ local function key_of(family, name)
     local id, generation = string.match(name, '^(.+):(%d+)$')
     return id and messages_key(id, generation), id, generation
   end
+  if family == 'signals' then return signals_key(name), name end
+  if family == 'signal-keys' then return signal_keys_key(name), name end
+  if family == 'signal-operations' then return signal_operations_key(name), name end
+  if family == 'joins' then return joins_key(name), name end
+  if family == 'results' then return results_key(name), name end
   if family == 'worker' then return worker_key(name) end
   if family == 'schedule' then return schedule_key(name) end
   local kind, key = string.match(name, '^([^:]+):(.*)$')
@@ -87,9 +92,11 @@ local function find_leak(family, name, expected)
   local ended = is_ended(status)
   if family == 'once' then return ttl == -1 and ended and 'endless' or nil end
   if family == 'ckpt' then return nil end
-  local head, unreadable = read_head(id)
-  if unreadable then return nil end
-  if not head or int(head.generation) ~= generation then return ttl == -1 and 'leaked' or nil end
+  if family == 'messages' then
+    local head, unreadable = read_head(id)
+    if unreadable then return nil end
+    if not head or int(head.generation) ~= generation then return ttl == -1 and 'leaked' or nil end
+  end
   if ended then return ttl == -1 and 'endless' or nil end
   return is_open(status) and ttl >= 0 and 'mortal' or nil
 end
