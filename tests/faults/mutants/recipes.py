@@ -1661,4 +1661,18 @@ MUTANTS = [
         '        return overdue if late < 0 else ""\n\n    def _explain_running',
         "tests/unit/cli/test_stuck_runs.py::test_run_that_is_not_woken_at_its_time_is_stuck",
     ),
+    Mutant(
+        "signals outlive their run",
+        LUA + "shared/endings.lua",
+        "  if run.beside then expire_beside(id, run.beside, status, kept, now) end\n",
+        "",
+        "tests/lua/coordinators/test_trim.py::test_trimmed_run_leaves_nothing_behind",
+    ),
+    Mutant(
+        "signals of a discarded run are kept for the retention",
+        LUA + "shared/forget.lua",
+        "  if run.beside then expire_beside(id, run.beside, COMPLETED, 0) end\n",
+        "",
+        "tests/lua/runs/test_discard.py::test_discarded_run_leaves_only_a_bare_tombstone",
+    ),
 ]

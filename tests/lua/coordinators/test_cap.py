@@ -18,6 +18,7 @@ def cap(store: Store, status: str, keep: int, batch: int = 100) -> int:
 def ended(store: Store, ending: str) -> str:
     """An ended run with everything that can be stored for a run."""
     id = store.enqueue(once=f"key-{store.now}", digest="d")
+    store.send(id, key="k")
     store.later(1)
     if ending == "cancelled":
         store.cancel(id)
@@ -45,8 +46,9 @@ def test_oldest_runs_beyond_the_limit_are_removed_completely(store: Store, statu
     assert store.line(store.keys.ended(status)) == ids[3:]
     for id in ids[:3]:
         left = {key: store.client.pttl(key) for key in store.dump() if id in key}
-        assert set(left) == {store.keys.run(id)}, "the tombstone"
-        assert 0 < left[store.keys.run(id)] <= TOMBSTONE
+        sends = {store.keys.signal_keys(id), store.keys.signal_operations(id)}
+        assert set(left) == {store.keys.run(id), *sends}, "the tombstone, and what a repeated send needs"
+        assert all(0 < ttl <= TOMBSTONE for ttl in left.values())
         assert not store.client.hexists(store.keys.run(id), "spec")
     names = {value for kind, value, _ in store.dump().values() if kind == "string" and isinstance(value, bytes)}
     assert not any(name.startswith(f"{id} ".encode()) for name in names for id in ids[:3]), "its idempotency key"

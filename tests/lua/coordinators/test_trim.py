@@ -38,7 +38,9 @@ ENDINGS = [
     "failed, with a delta",
     "dead",
     "cancelled",
-    "cancelled while waiting",
+    "cancelled while delayed",
+    "cancelled while it waits for a signal",
+    "completed after a wait",
     "forced",
     "expired",
     "recovered",
@@ -47,11 +49,14 @@ ENDINGS = [
 
 @pytest.mark.parametrize("retention", ["", "90000", "0"])
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_trimmed_run_leaves_nothing_behind(store: Store, ending: str, retention: str) -> None:
+@pytest.mark.parametrize("signals", [False, True], ids=["", "with signals"])
+def test_trimmed_run_leaves_nothing_behind(store: Store, ending: str, retention: str, signals: bool) -> None:
     """Every key without a TTL is removed; every key with one expires within the retention."""
     before = set(store.dump())
     id = store.enqueue(once="key", digest="d", expires="50000", retention=retention)
     store.wait(id)
+    if signals:
+        store.send(id, "early", operation="early", key="early")
     if ending == "expired":
         store.later(50_000)
         store.due()
@@ -68,9 +73,16 @@ def test_trimmed_run_leaves_nothing_behind(store: Store, ending: str, retention:
             case "cancelled":
                 store.cancel(id)
                 store.release(run, last=delta(2, base=1, count=1).wire())
-            case "cancelled while waiting":
+            case "cancelled while delayed":
                 store.retry(run)
                 store.cancel(id)
+            case "cancelled while it waits for a signal":
+                store.suspend(run, deadline=NOW + 100 * DAY, t=0)
+                store.cancel(id)
+            case "completed after a wait":
+                store.suspend(run, t=0)
+                store.send(id, operation="late", key="late")
+                store.complete(store.take())
             case "forced":
                 store.cancel(id)
                 store.later(10_000)
@@ -85,9 +97,12 @@ def test_trimmed_run_leaves_nothing_behind(store: Store, ending: str, retention:
             case _:
                 store.cancel(id)
                 store.abandon()
+    if signals:  # a repeated send and one that comes too late change nothing
+        assert store.send(id, "early", operation="early", key="early") == ["sent"]
+        assert store.send(id, "early", operation="other")[0] == "ended"
     for worker in ("w1", "w2", "w3", "w4"):
         store.leave(worker)
-    kept = int(retention or {"completed": DAY}.get(ending, 7 * DAY)) or 60_000
+    kept = int(retention or (DAY if ending.startswith("completed") else 7 * DAY)) or 60_000
     store.later(kept)
     store.trim()
     store.client.delete(store.keys.routes())  # a coordinator forgets empty routes (ring)
@@ -99,6 +114,7 @@ def test_revived_run_leaves_nothing_behind_after_its_second_ending(store: Store)
     before = set(store.dump())
     run = store.running(once="key", digest="d")
     store.save(run, delta(1, count=1, state=b"s"))
+    store.send(run.id, key="k")
     store.fail(run)
     store.revive(run.id)
     store.complete(store.take("w2"))
