@@ -60,7 +60,7 @@ RUN: Final = (
     "retention",  # ms that it is kept after its end
     "once",  # its idempotency key, as "<ttl or -> <key>"
     "digest",  # of its inputs, for the idempotency key
-    "cause",  # why its next attempt resumes: release, recover, retry, revive
+    "cause",  # why its next attempt resumes: release, recover, retry, revive, or "wake <reason>"
     "cancel",  # when a cancel was requested
     "kill",  # the error with which its deadline killed it
     "killed",  # the same, of the life before
