@@ -6,6 +6,7 @@ The positions are fixed here, the arrows and their labels come from `MOVES`. The
 from __future__ import annotations
 
 from html import escape
+from textwrap import wrap
 from typing import Any
 
 from docutils import nodes
@@ -16,35 +17,39 @@ from coordinator.model.run import MOVES
 STATES = {
     "delayed": (200, 60),
     "queued": (200, 420),
-    "waiting": (330, 260),
-    "running": (600, 270),
-    "completed": (1020, 50),
-    "failed": (1020, 160),
-    "dead": (1020, 290),
-    "cancelled": (1020, 450),
+    "waiting": (360, 240),
+    "running": (620, 240),
+    "completed": (1040, 50),
+    "failed": (1040, 160),
+    "dead": (1040, 290),
+    "cancelled": (1040, 450),
 }
 WIDTH, HEIGHT = 120, 44
+LABEL_WIDTH, LINE_HEIGHT = 34, 16  # characters of one line of a label, and the distance of two lines
 
-# (from, to) -> path of the arrow, and where its label stands: x, y, text-anchor
+# (from, to) -> path of the arrow, and where the first line of its label stands: x, y, text-anchor
 ARROWS: dict[tuple[str | None, str], tuple[str, tuple[int, int, str]]] = {
     (None, "delayed"): ("M 20 60 H 134", (75, 50, "middle")),
-    (None, "queued"): ("M 20 420 H 134", (75, 410, "middle")),
+    (None, "queued"): ("M 10 420 H 134", (56, 410, "middle")),
     ("delayed", "queued"): ("M 200 82 V 394", (210, 170, "start")),
-    ("waiting", "queued"): ("M 330 282 C 320 340 290 380 262 400", (330, 345, "start")),
-    ("running", "waiting"): ("M 560 248 C 510 240 450 246 396 252", (470, 234, "middle")),
-    ("queued", "running"): ("M 264 412 C 380 390 520 350 580 298", (420, 366, "start")),
-    ("running", "queued"): ("M 610 292 C 600 400 440 434 266 430", (500, 440, "middle")),
-    ("running", "delayed"): ("M 590 248 C 560 120 400 60 266 60", (420, 60, "middle")),
-    ("running", "completed"): ("M 620 248 C 650 120 760 50 954 50", (780, 52, "middle")),
-    ("running", "failed"): ("M 660 260 L 954 166", (812, 176, "middle")),
-    ("running", "dead"): ("M 660 274 L 954 290", (812, 272, "middle")),
-    ("running", "cancelled"): ("M 640 292 C 680 380 760 440 954 450", (690, 390, "start")),
-    ("queued", "cancelled"): ("M 220 442 C 280 520 560 520 954 468", (560, 502, "middle")),
-    ("waiting", "cancelled"): ("M 300 282 C 290 330 330 560 700 520 C 830 505 900 490 970 476", (700, 512, "start")),
-    ("delayed", "cancelled"): ("M 150 82 C 60 260 80 570 360 570 C 640 570 860 560 990 476", (560, 560, "middle")),
-    ("failed", "queued"): ("M 1080 160 H 1110 V 610 H 120 V 470 L 152 446", (1120, 400, "start")),
-    ("dead", "queued"): ("M 1080 290 H 1110", (1120, 400, "start")),
-    ("cancelled", "queued"): ("M 1080 450 H 1110", (1120, 400, "start")),
+    ("waiting", "queued"): ("M 330 262 C 310 330 280 370 250 394", (292, 330, "end")),
+    ("running", "waiting"): ("M 560 240 H 426", (493, 230, "middle")),
+    ("queued", "running"): ("M 264 412 C 380 400 540 340 600 266", (452, 348, "end")),
+    ("running", "queued"): ("M 630 262 C 620 400 440 440 266 432", (540, 428, "start")),
+    ("running", "delayed"): ("M 590 218 C 560 110 420 60 266 60", (440, 38, "start")),
+    ("running", "completed"): ("M 640 218 C 680 110 800 50 974 50", (740, 82, "end")),
+    ("running", "failed"): ("M 680 228 L 974 166", (860, 130, "middle")),
+    ("running", "dead"): ("M 680 244 L 974 286", (870, 245, "middle")),
+    ("running", "cancelled"): ("M 650 262 C 680 370 780 440 974 446", (765, 364, "start")),
+    ("queued", "cancelled"): ("M 230 442 C 260 530 420 545 640 545 C 820 545 940 520 1000 478", (640, 536, "middle")),
+    ("waiting", "cancelled"): ("M 390 262 C 394 400 430 500 640 500 C 780 500 880 490 974 462", (690, 490, "middle")),
+    ("delayed", "cancelled"): (
+        "M 150 82 C 115 180 122 400 128 440 C 150 570 300 590 560 590 C 860 590 1010 560 1040 478",
+        (640, 581, "middle"),
+    ),
+    ("failed", "queued"): ("M 1100 160 H 1130 V 625 H 180 V 448", (1138, 400, "start")),
+    ("dead", "queued"): ("M 1100 290 H 1130", (1138, 400, "start")),
+    ("cancelled", "queued"): ("M 1100 450 H 1130", (1138, 400, "start")),
 }
 MARK = '<marker id="arrow" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto">'
 
@@ -55,7 +60,7 @@ def svg() -> str:
     if missing := moves.keys() ^ ARROWS.keys():
         raise ValueError(f"the state diagram and MOVES differ: {sorted(missing, key=str)}")
     parts = [
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1190 630" role="img" font-family="inherit" font-size="15">',
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1200 640" role="img" font-family="inherit" font-size="15">',
         "<title>The states of a run and the scripts that move it</title>",
         f'<defs>{MARK}<path d="M 0 0 L 10 5 L 0 10 z" fill="currentColor"/></marker></defs>',
     ]
@@ -67,7 +72,11 @@ def svg() -> str:
         parts.append(f'<path d="{path}" fill="none" stroke="currentColor" stroke-width="1.4"{end}/>')
         labels[place] = ", ".join(sorted(by))
     for (x, y, anchor), label in labels.items():
-        parts.append(f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-size="13">{escape(label)}</text>')
+        lines = [
+            f'<tspan x="{x}" y="{y + number * LINE_HEIGHT}">{escape(line)}</tspan>'
+            for number, line in enumerate(wrap(label, LABEL_WIDTH))
+        ]
+        parts.append(f'<text text-anchor="{anchor}" font-size="13">{" ".join(lines)}</text>')
     for state, (x, y) in STATES.items():
         box = f'x="{x - WIDTH // 2}" y="{y - HEIGHT // 2}" width="{WIDTH}" height="{HEIGHT}" rx="8"'
         parts.append(f'<rect {box} fill="none" stroke="currentColor" stroke-width="2"/>')
