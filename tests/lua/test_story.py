@@ -41,6 +41,15 @@ def end(store: Store, run: Claimed, how: str) -> None:
 ENDINGS = ("released", "stopped", "retried", "rejected", "failed", "forced", "recovered")
 
 
+def test_finished_waits_are_not_counted_as_phases(store: Store) -> None:
+    run = store.running()
+    saved = (("phase:-:a#0", b"o"), ("wait:-:receive approval#0", b"o"), ("wait:-:sleep#0", b"o"))
+    store.save(run, delta(1, phases=saved, more=b"10:received:t1:1"))
+    store.release(run)
+    (entry,) = story(store, run.id)
+    assert entry.phases == 1
+
+
 @pytest.mark.parametrize("how", ENDINGS)
 def test_attempt_that_does_not_complete_is_recorded(store: Store, how: str) -> None:
     run = store.running()

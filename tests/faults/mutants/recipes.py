@@ -1675,4 +1675,11 @@ MUTANTS = [
         "",
         "tests/lua/runs/test_discard.py::test_discarded_run_leaves_only_a_bare_tombstone",
     ),
+    Mutant(
+        "finished waits count as phases in the story",
+        LUA + "shared/endings.lua",
+        "if string.sub(names[i], 1, 5) == 'wait:' then others",
+        "if string.sub(names[i], 1, 5) == 'weit:' then others",
+        "tests/lua/test_story.py::test_finished_waits_are_not_counted_as_phases",
+    ),
 ]

@@ -57,6 +57,11 @@ local function remember_owner(id, token) redis.call('HSET', run_key(id), 'prev',
 local function count_phases(id)
   local others = 1 -- the head
   for _, field in ipairs({ 'state', 'unfinished', 'inputs', 'more' }) do others = others + redis.call('HEXISTS', ckpt_key(id), field) end
+  -- Only the checkpoint of a run that has waited has the part `more`, and fields of finished waits.
+  local names = redis.call('HEXISTS', ckpt_key(id), 'more') == 1 and redis.call('HKEYS', ckpt_key(id)) or {}
+  for i = 1, #names do
+    if string.sub(names[i], 1, 5) == 'wait:' then others = others + 1 end
+  end
   return redis.call('HLEN', ckpt_key(id)) - others
 end
 
