@@ -718,8 +718,8 @@ MUTANTS = [
     Mutant(
         "a suspended run has no deadline",
         LUA + "attempts/suspend.lua",
-        "add_to_waiting(id, parsed.deadline)",
-        "add_to_waiting(id, nil)",
+        "add_to_waiting(id, parsed, clock)",
+        "add_to_waiting(id, {}, clock)",
         "tests/lua/attempts/test_suspend.py::test_due_wakes_a_run_at_its_deadline_and_says_when_the_next_is_due",
     ),
     Mutant(
@@ -949,8 +949,8 @@ MUTANTS = [
     Mutant(
         "signals of a revived run expire",
         LUA + "runs/revive.lua",
-        "  redis.call('PERSIST', signals_key(id))\n",
-        "",
+        "ipairs({ signals_key(id), signal_keys_key(id)",
+        "ipairs({ signal_keys_key(id)",
         "tests/lua/runs/test_send.py::test_signals_of_a_failed_run_are_kept_for_a_revive",
     ),
     Mutant(
