@@ -671,15 +671,15 @@ class History:
         assert set(stored.get(f"signal-operations:{run.id}", {})) == run.box.operations
         box = stored.get(f"signals:{run.id}", {})
         wanted = {
-            f"{topic}:{number}": b"%d %d %s" % (signal.at, signal.order, signal.payload)
+            f"{number}:{topic}": b"%d %d %s" % (signal.at, signal.order, signal.payload)
             for (topic, number), signal in run.box.stored.items()
         }
-        assert {name: text for name, text in box.items() if name[:2] in ("a:", "b:")} == wanted
+        assert {name: text for name, text in box.items() if name[0].isdigit()} == wanted
         assert int(box.get("count", 0)) == run.box.count
         for topic in TOPICS:
             sent = self.signals.get((run.id, topic), [])
-            numbers = sorted(int(name[2:]) for name in wanted if name.startswith(f"{topic}:"))
-            assert [box[f"{topic}:{number}"].split(b" ", 2)[2] for number in numbers] == [
+            numbers = sorted(number for its, number in run.box.stored if its == topic)
+            assert [box[f"{number}:{topic}"].split(b" ", 2)[2] for number in numbers] == [
                 sent[number - 1] for number in numbers
             ]
             if wanted and numbers:

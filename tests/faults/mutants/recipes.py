@@ -442,8 +442,8 @@ MUTANTS = [
     Mutant(
         "a swallowed stop is a success",
         "coordinator/model/outcome.py",
-        "    if isinstance(ending, Returned):\n        return Release(\n",
-        "    if isinstance(ending, Returned):\n        return Complete(ending.value)\n        return Release(\n",
+        '        warning = "the handler caught the stop exception and returned: its result is discarded"\n',
+        "        return Complete(ending.value)\n",
         "tests/unit/attempt/test_outcome.py::test_swallowed_stop_is_never_a_success",
     ),
     # -- claims
