@@ -20,6 +20,8 @@ QUICK = (
     "a recovered run keeps its epoch",
     "a completed run keeps its key for ever",
     "judge ignores the pause of recovery",
+    "a suspend does not check its condition again",
+    "a key does not name one signal",
 )
 DIGESTS = """
 from tests.faults.simulation.simulate import a_server, one

@@ -23,6 +23,7 @@ class Memory:
             str, list[tuple[int, list[Any]]]
         ] = {}  # run -> epoch of the owner that saved, and the whole transcript
         self._restarts: dict[str, int] = {}  # run -> epoch of its last revive from the start
+        self.talks: dict[str, int] = {}  # run that waits for signals -> how many it waits for
 
     def restarted(self, id: str, epoch: int) -> None:
         """Forget earlier saves: an operator revived the run from the start."""
@@ -106,6 +107,33 @@ def registry(
             await run.phase(f"step-{step}", work)
             if dice.random() < 0.1:
                 await asyncio.sleep(dice.choice([0.5, 5.0]))
+        return turns
+
+    @runs.handler(retry=Retry(limit=3, wait=0.5), throttle=0.2, linger=dice.choice([0.0, 0.3, 2.0]))
+    async def chat(run: AsyncRun[Any], turns: int, trouble: float) -> int:
+        """Wait for one signal in each turn, for another one with a timeout, and for a time. The numbers must have no gap."""
+        begin(run)
+        memory.talks.setdefault(run.id, turns)
+        async for turn in run.loop(limit=turns):
+            talk = await run.receive("talk")
+            if (talk.number, talk.payload) != (turn + 1, turn):
+                complain(Broken(f"run {run.id} received {talk} in turn {turn}"))
+            number = 0
+            if turn % 2:
+                hurry = await run.receive("hurry", timeout=dice.choice([0.1, 1.0, 3.0]), default=None)
+                before = max((message["hurry"] for message in run.messages[:turn]), default=0)
+                number = before if hurry is None else hurry.number
+                if hurry is not None and (hurry.number, hurry.payload) != (before + 1, before):
+                    complain(Broken(f"run {run.id} received {hurry} after {before} in turn {turn}"))
+            if turn % 3 == 2:
+                await run.sleep(dice.choice([0.05, 0.5, 3.0]))
+            if len(run.messages) <= turn:
+                run.messages.append({"turn": turn, "by": run.token, "hurry": number})
+            if dice.random() < 0.3:
+                await run.flush()
+                memory.flushed(run)
+            if dice.random() < trouble / 4:
+                raise ValueError("trouble")
         return turns
 
     @runs.handler

@@ -17,12 +17,14 @@ FOCUSES: dict[str, frozenset[str]] = {
     "saves": frozenset({"checkpoint", "note", "extend", "kill"}),
     "endings": frozenset({"complete", "fail", "retry", "release", "reject"}),
     "coordinators": frozenset({"recover", "judge", "abandon", "due", "fire", "lock"}),
+    "signals": frozenset({"send", "suspend", "receive", "due"}),
     "nobody": frozenset(),
 }
 HARD = 6.0  # how much more often calls of the focus are hit
 FAULTS = ("request lost", "reply lost", "late", "repeated", "cut")
 LATEST = (1.0, 1.0, 2.0, 2.0, 2.0, 4.0, 4.0, 4.0, 8.0, 45.0)  # seconds: no call is repeated for longer than 50
-KINDS = ("agent", "agent", "steps", "watched")
+KINDS = ("agent", "agent", "steps", "watched", "chat")
+TALKATIVE = ("chat", "chat", "chat", "agent")
 DISTURBANCES = (
     "crash worker", "pause worker", "drain worker", "lose host", "crash coordinator", "pause coordinator", "cut off", "outage",
     "crash producer", "abandon a live worker",
@@ -64,7 +66,7 @@ class Scenario:
             producers=tuple(dice.choice([2, 3, 4]) for _ in range(dice.choice([1, 2]))),
             operator=dice.random() < 0.6,
             schedule=dice.random() < 0.1,
-            kinds=dice.choice([KINDS, KINDS, KINDS, (*KINDS, "poison")]),
+            kinds=dice.choice([KINDS, KINDS, TALKATIVE, (*KINDS, "poison")]),
         )
 
 

@@ -62,6 +62,7 @@ LOOK = """#!lua
 local seen = {}
 for i = 1, #ARGV do
   local run = redis.call('HMGET', KEYS[1] .. ':run:' .. ARGV[i], 'status', 'token', 'counters', 'result', 'error', 'cancel')
+  run[8] = redis.call('HGET', KEYS[1] .. ':run:' .. ARGV[i], 'wait')
   run[7] = redis.call('HGET', KEYS[1] .. ':ckpt:' .. ARGV[i], 'head')
   seen[i] = run
 end

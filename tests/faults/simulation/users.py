@@ -25,6 +25,9 @@ class Users:
         self.acknowledged: dict[str, int] = {}  # run -> number of turns
         self.poison: set[str] = set()
         self.all: list[tuple[Process, asyncio.Task[Any]]] = []
+        self._sent: dict[
+            tuple[str, str], int
+        ] = {}  # run and topic -> number of signals that a sender knows to be stored
 
     def start(self) -> None:
         for number, count in enumerate(self._environment.scenario.producers):
@@ -33,6 +36,9 @@ class Users:
             self._go("op", self._operate())
         if self._environment.scenario.schedule:
             self._go("sch", self._schedule())
+        if "chat" in self._environment.scenario.kinds:
+            for number in range(2):
+                self._go(f"post{number}", self._post())
 
     def _go(self, name: str, work: Any) -> None:
         process = Process(name)
@@ -43,8 +49,12 @@ class Users:
         return any(process.alive and not task.done() for process, task in self.all)
 
     def lose_one(self) -> None:
-        """Kill a producer. The owner of a schedule survives, because otherwise the schedule would fire for ever."""
-        self._dice.choice([process for process, _ in self.all if process.name != "sch"]).alive = False
+        """Kill a producer or a sender of signals.
+
+        The owner of a schedule survives, because otherwise the schedule would fire for ever; and so does one sender, because
+        otherwise runs would wait for ever.
+        """
+        self._dice.choice([process for process, _ in self.all if process.name not in ("sch", "post0")]).alive = False
 
     def _client(self) -> AsyncClient:
         client = AsyncClient(URL, NAMESPACE, timeout=self._dice.choice([3.0, 30.0]))
@@ -61,6 +71,8 @@ class Users:
             handle = await self._enqueue(client, kind, inputs, options)
             if handle is not None:
                 self.acknowledged[handle.id] = inputs["turns"]
+                if kind == "chat":
+                    self._environment.memory.talks[handle.id] = inputs["turns"]
                 if kind == "poison":
                     self.poison.add(handle.id)
                 if self._dice.random() < 0.3:
@@ -95,6 +107,44 @@ class Users:
             if seen is not None and status not in ENDED:
                 self._environment.complain(Broken(f"a wait for run {handle.id} returned {status}"))
             return
+
+    # -- senders of signals
+
+    async def _post(self) -> None:
+        """Send their signals to the runs that wait for them, one after the other, until all runs have ended."""
+        client = self._client()
+        while not self._is_over():
+            await asyncio.sleep(self._dice.random())
+            for id, turns in list(self._environment.memory.talks.items()):
+                seen = self._environment.watchers.now(id)
+                if seen is not None and seen.status not in ENDED:
+                    await self._send(client, id, "talk", turns)
+                    if self._dice.random() < 0.3:
+                        await self._send(client, id, "hurry", 3)
+
+    async def _send(self, client: AsyncClient, id: str, topic: str, most: int) -> None:
+        """Send the next signal, or repeat an earlier one. The key of a signal is its number, so it is stored once."""
+        known = self._sent.get((id, topic), 0)
+        again = known > 0 and (known == most or self._dice.random() < 0.2)
+        number = self._dice.randrange(known) if again else known
+        if number >= most:
+            return
+        try:
+            new = await client.handle(id).send(topic, number, key=f"{topic}{number}")
+        except CoordinatorError:
+            return  # It is sent again, unless the run has ended.
+        if again and new:
+            self._environment.complain(Broken(f"signal {number} of topic {topic} was stored twice for run {id}"))
+        self._sent[id, topic] = max(self._sent.get((id, topic), 0), number + 1)
+
+    def _is_over(self) -> bool:
+        """Return whether all runs have ended, and no call can revive one."""
+        environment = self._environment
+        if not environment.network_faults.calm or environment.loop.time() < environment.network_faults.last_arrival:
+            return False
+        # An operator's call that is under way may still revive a run.
+        others = any(process.alive and not task.done() for process, task in self.all if "post" not in process.name)
+        return not others and all(seen is None or seen.status in ENDED for _, seen in environment.watchers.all())
 
     # -- others
 

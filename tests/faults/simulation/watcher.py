@@ -12,7 +12,7 @@ from typing import Any
 from coordinator.model.run import ENDED, MOVES, Counters, Status
 
 Given = tuple[dict[str, str], list[dict[str, str]]]
-OWNERS_CALLS = ("checkpoint", "complete", "fail", "retry", "release", "reject", "note", "extend", "kill")
+OWNERS_CALLS = ("checkpoint", "complete", "fail", "retry", "release", "reject", "suspend", "note", "extend", "kill")
 GO_ON = ("checkpoint", "note", "extend", "kill")  # calls of an owner that do not end its ownership
 TICK_MS = 1000
 
@@ -32,6 +32,7 @@ class Seen:
     error: bytes
     cancel: bool
     head: tuple[int, ...]
+    wait: str = ""
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> Seen | None:
@@ -40,7 +41,14 @@ class Seen:
         texts = [(part or b"").decode(errors="replace") for part in (row[0], row[1], row[2])]
         head = tuple(int(part) for part in row[6].split()) if row[6] else ()
         return cls(
-            Status(texts[0]), texts[1], Counters.parse(texts[2]), row[3] or b"", row[4] or b"", bool(row[5]), head
+            Status(texts[0]),
+            texts[1],
+            Counters.parse(texts[2]),
+            row[3] or b"",
+            row[4] or b"",
+            bool(row[5]),
+            head,
+            (row[7] or b"").decode(errors="replace"),
         )
 
 
@@ -73,6 +81,8 @@ class Watcher:
         self._hold_until = 0
         self.created: dict[str, str] = {}  # idempotency key -> run
         self._revivals: dict[str, str] = {}  # run -> the last operation that revived it
+        self._signals: dict[tuple[str, str], list[str]] = {}  # run and topic -> payloads in the order of sending
+        self._sends: dict[str, set[str]] = {}  # run -> operations and keys of its signals
 
     def expect(self, ids: Sequence[str]) -> None:
         for id in ids:
@@ -108,6 +118,8 @@ class Watcher:
                 self._owners_call(call, item, answer, before[item["id"]])
         elif (law := getattr(self, f"_{call}", None)) is not None:
             law(now, given, reply, before)
+        if call in ("send", "suspend"):
+            self._no_lost_wake_up(call)
 
     # -- what holds for every change of a run
 
@@ -129,6 +141,11 @@ class Watcher:
             raise Broken(f"{call} decreased the counters of run {id}: {old} to {new}")
         if new.life > old.life and call != "revive":
             raise Broken(f"{call} started a new life of run {id}")
+        if (after.status is Status.WAITING) != bool(after.wait):
+            raise Broken(f"run {id} is {after.status} and waits for {after.wait!r} after {call}")
+        counts = [(one.releases, one.recoveries, one.failures, one.strikes) for one in (old, new)]
+        if Status.WAITING in (before.status, after.status) and any(b > a for a, b in zip(*counts, strict=True)):
+            raise Broken(f"{call} counted the wait of run {id} as a failure: {old} to {new}")
         self._one_owner(call, id, before, after)
         self._one_ending(call, id, before, after)
 
@@ -190,6 +207,52 @@ class Watcher:
         kept = after.head or after.status not in ENDED
         if kept and seq > (after.head[0] if after.head else 0):
             raise Broken(f"{call} of run {id} contained save {seq}, but the checkpoint is {after.head}")
+
+    # -- signals
+
+    def _send(self, now: int, given: Given, reply: Any, before: dict[str, Seen | None]) -> None:
+        """A signal is stored once for each operation and each key, and only for a run that has not ended."""
+        id, word = given[0]["id"], _answers(reply)[0]
+        marks = {f"operation {given[0]['operation']}", *([f"key {given[0]['key']}"] if given[0]["key"] else ())}
+        known, run = self._sends.setdefault(id, set()), before.get(id)
+        if word == "sent" and not marks & known:
+            if run is None or run.status in ENDED:
+                raise Broken(f"send to run {id} was answered {word}, but the run is {run}")
+            self._signals.setdefault((id, given[0]["topic"]), []).append(given[0]["payload"])
+            known |= marks
+        elif word in ("ended", "missing", "full") and run is not None and run.status not in ENDED:
+            raise Broken(f"send to run {id} was answered {word}, but the run is {run.status}")
+        elif word == "found" and not marks & known:
+            raise Broken(f"send to run {id} found a key that was never sent")
+
+    def _receive(self, now: int, given: Given, reply: Any, before: dict[str, Seen | None]) -> None:
+        """A receive answers the next signal of a topic, to the owner only, and misses none that was stored before the deadline."""
+        id, run, word = given[0]["id"], self._runs.get(given[0]["id"]), _answers(reply)[0]
+        owns = run is not None and run.token == given[0]["token"]
+        if owns != (word != "fenced"):
+            raise Broken(f"receive of run {id} with {given[0]['token']} was answered {word}, and the run is {run}")
+        waiting = {item["topic"]: int(item["received"]) for item in given[1]}
+        if word == "signal":
+            topic, number, payload = reply[3].decode(), int(reply[4]), reply[5].decode(errors="replace")
+            sent = self._signals.get((id, topic), [])
+            if number != waiting[topic] + 1 or sent[number - 1 : number] != [payload]:
+                raise Broken(
+                    f"run {id} received signal {number} of {topic} after {waiting[topic]}: {payload!r} of {sent}"
+                )
+        elif owns and not given[0]["deadline"]:
+            for topic, received in waiting.items():
+                if len(self._signals.get((id, topic), [])) > received:
+                    raise Broken(
+                        f"receive of run {id} was answered {word}, but signal {received + 1} of {topic} is stored"
+                    )
+
+    def _no_lost_wake_up(self, call: str) -> None:
+        """No run waits for a signal that is stored."""
+        for id, run in self._runs.items():
+            for part in run.wait.split()[2:] if run is not None and run.wait else ():
+                what, topic, received = part.split(":")
+                if what == "s" and len(self._signals.get((id, topic), [])) > int(received):
+                    raise Broken(f"run {id} waits for {part} after {call}, but the signal is stored")
 
     # -- producers
 
