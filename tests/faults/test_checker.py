@@ -64,6 +64,13 @@ class Story:
     def end(self, token: str, script: str = "complete", answer: str = "ok", id: str = RUN) -> Operation:
         return self.call(script, answer, id=id, token=token)
 
+    def send(self, operation: str, payload: str, key: str = "", answer: str = "sent") -> Operation:
+        given = {"operation": operation, "key": key or payload, "payload": payload}
+        return self.call("send", [answer], id=OTHER, topic="answer", **given)
+
+    def receive(self, token: str, number: int, payload: str) -> Operation:
+        return self.call("receive", ["signal", "5000", "", "answer", number, payload], id=OTHER, token=token)
+
     def fire(self, step: int, answer: str = "fired", generation: str = "g1") -> Operation:
         """Fire the schedule. Step 0 is the first look, which enqueues nothing. Each later step is for the time before it."""
         given: dict[str, Any] = {"name": "hourly", "generation": generation, "next": str(TIMES[step])}
@@ -123,6 +130,13 @@ def orderly() -> Story:
     story.call("revive", ["queued"], id=OTHER, operation="o1", life=1)
     story.call("revive", ["queued"], id=OTHER, operation="o1", life=1)
     story.claim(TWO, id=OTHER, life=2)
+    story.send("one", "0")
+    story.send("one", "0")
+    story.send("two", "1")
+    story.send("again", "1", key="1", answer="found")
+    story.receive(TWO, 1, "0")
+    story.receive(TWO, 1, "0")
+    story.receive(TWO, 2, "1")
     story.end(TWO, id=OTHER)
     story.runs[OTHER] = FinalRun("completed", Counters(life=2), f"{TWO} complete ok", "r", "r")
     story.claim(FOUR, id=KILLED)
@@ -276,6 +290,27 @@ def a_record_without_a_save(story: Story) -> None:
     story.records["another"] = 1
 
 
+def a_signal_stored_twice(story: Story) -> None:
+    story.send("again", "1", key="1")
+
+
+def another_signal_with_the_same_number(story: Story) -> None:
+    story.receive(ONE, 2, "0")
+
+
+def a_signal_passed_over(story: Story) -> None:
+    story.receive(ONE, 1, "0")
+    story.receive(ONE, 3, "2")
+
+
+def an_earlier_signal_received_again(story: Story) -> None:
+    story.receive(TWO, 1, "0")
+
+
+def a_signal_lost(story: Story) -> None:
+    story.send("three", "2")
+
+
 def still_waiting(story: Story) -> None:
     story.final("queued")
 
@@ -412,6 +447,11 @@ BREAKS: list[tuple[Callable[[Story], None], str]] = [
     (an_old_record_in_the_end, "records_kept"),
     (a_deleted_record_in_the_end, "records_kept"),
     (a_record_without_a_save, "records_kept"),
+    (a_signal_stored_twice, "signals_stored_once"),
+    (another_signal_with_the_same_number, "signals_stored_once"),
+    (a_signal_passed_over, "signals_received_in_order"),
+    (an_earlier_signal_received_again, "signals_received_in_order"),
+    (a_signal_lost, "signals_kept"),
     (still_waiting, "liveness"),
     (dead_without_strikes, "ended_as_it_should"),
     (dead_in_company, "died_alone"),
@@ -516,6 +556,14 @@ def test_a_rule_that_is_waived_is_not_judged() -> None:
     story = good()
     lost(story)
     assert judge(story.evidence(), faults=1, waived=["nothing_lost"]).passed
+
+
+def test_a_signal_whose_receive_has_no_reply_is_no_breach() -> None:
+    story = orderly()
+    story.send("three", "2")
+    op = story.receive(TWO, 3, "2")
+    story.operations[-1] = replace(op, ended=NEVER, outcome="unknown", answer=None)
+    assert judge(story.evidence(), faults=1).breaches == {}
 
 
 def test_a_repeated_ending_is_no_stale_write_although_another_owner_has_the_run() -> None:

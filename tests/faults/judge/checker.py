@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from coordinator.model.limits import BACKSTOP, STRIKES
 from tests.e2e.processes import Event
-from tests.faults.judge import order_rules, record_rules
+from tests.faults.judge import order_rules, record_rules, signal_rules
 from tests.faults.judge.evidence import ACCEPTED, ENDED, Claim, Evidence, Save, epoch_of
 from tests.faults.judge.history import Operation
 
-OWNERS = ("checkpoint", "note", "complete", "fail", "release", "retry", "reject", "extend", "kill")
-ENDINGS = ("complete", "fail", "release", "retry", "reject")
+OWNERS = ("checkpoint", "note", "complete", "fail", "release", "retry", "reject", "suspend", "extend", "kill")
+ENDINGS = ("complete", "fail", "release", "retry", "reject", "suspend")
 
 
 # ---- the rules ---------------------------------------------------------------------------------------------------------
@@ -209,6 +209,7 @@ RULES: dict[str, Callable[[Evidence], Iterator[str]]] = {
         bytes_kept, chunks_kept, no_stale_write, recovered_workers_stay_out, effects_once, structure, no_leaks,
         order_rules.discarded_for_good, order_rules.revived_once, order_rules.killed_for_good, order_rules.paused_stays,
         order_rules.fired_once, order_rules.fires_on_time,
+        signal_rules.signals_stored_once, signal_rules.signals_received_in_order, signal_rules.signals_kept,
         record_rules.records_fresh, record_rules.records_owned, record_rules.records_kept,
     )
 }  # fmt: skip

@@ -12,7 +12,7 @@ from tests.e2e.processes import Event
 from tests.faults.judge.history import History, Operation
 
 ENDED = ("completed", "failed", "cancelled", "dead")
-ACCEPTED = ("ok", "delayed", "dead", "cancelled", "failed")
+ACCEPTED = ("ok", "waiting", "delayed", "dead", "cancelled", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Evidence:
     def saves(self) -> dict[str, list[Save]]:
         """The acknowledged saves of each run."""
         found: dict[str, list[Save]] = defaultdict(list)
-        for op in self.history.of("checkpoint", "release", "retry", "fail"):
+        for op in self.history.of("checkpoint", "release", "retry", "suspend", "fail"):
             delta = op.given.get("delta")
             if op.word in ACCEPTED and isinstance(delta, dict):
                 parts = (delta["seq"], delta["generation"], delta["base"], delta["count"], delta["chunk"])

@@ -22,7 +22,7 @@ from typing import Any, Protocol, cast
 
 import redis
 
-from coordinator import Client, NotFound, Status
+from coordinator import Client, Ended, Handle, NotFound, Status
 from coordinator.config import Settings
 from coordinator.doctor.examiner import examine
 from coordinator.encoding.codec import decode
@@ -238,7 +238,7 @@ class Lab(Stage):
             wire.close()
 
     def _resume(self) -> None:
-        """Unpause everything, remove all schedules, and cancel the runs that cannot start.
+        """Unpause everything, remove all schedules, answer the runs that wait, and cancel the runs that cannot start.
 
         This is repeated while the lab waits, because a late request may pause or schedule something again.
         """
@@ -247,18 +247,27 @@ class Lab(Stage):
         known = [name.decode() for name in admin.zrange(self.keys.schedules(), 0, -1)]
         there = [name for name in known if admin.hget(self.keys.schedule(name), "state") != b"removed"]
         unfit = [id for id in admin.zrange(self.keys.delayed(), 0, -1) if b":fitting@" in self._route(id)]
-        if not paused and not there and not unfit:
+        waiting = [id.decode() for id in admin.zrange(self.keys.waiting(), 0, -1)]
+        if not paused and not there and not unfit and not waiting:
             return
         with Client(self.store.url, self.namespace) as client:
             for view in client.list(status=Status.DELAYED, kind="fitting", limit=1000):
                 if "unknown" in view.inputs:
                     self.given_up.add(view.id)
                     client.handle(view.id).cancel(grace=5)
+            for id in waiting:
+                with contextlib.suppress(Ended, NotFound):
+                    self._answer(client.handle(id))
             for kind in paused:
                 client.unpause(kind=kind.removeprefix("kind:"))
             for name in there:
                 with contextlib.suppress(NotFound):
                     client.unschedule(name)
+
+    def _answer(self, handle: Handle[Any]) -> None:
+        """Send a waiting run all its signals, as the operator would have done."""
+        turns = handle.view().inputs["turns"]
+        app.answer_all(lambda topic, payload, key: handle.send(topic, payload, key=key), turns)
 
     def _route(self, id: bytes) -> bytes:
         return cast("Any", self.store.admin).hget(self.keys.run(id.decode()), "route") or b""

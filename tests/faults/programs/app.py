@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from coordinator.model.deadline import Watched
@@ -125,6 +125,31 @@ async def fitting(run: AsyncRun, topic: str, turns: int) -> str:
             run.messages.append(message(topic, turn))
     journal(run, "end", len(run.messages))
     return digest(run.messages)
+
+
+@runs.handler(throttle=0.05, linger=0.2)
+async def asking(run: AsyncRun, topic: str, turns: int) -> str:
+    """Wait in each turn for an answer, now and then for a hint with a timeout, and for a time."""
+    begin(run, topic)
+    async for turn in run.loop(limit=turns):
+        answer = await run.receive("answer")
+        journal(run, "received", answer.number)
+        if (answer.number, answer.payload) != (turn + 1, turn):
+            journal(run, "damaged", answer.number)
+        if turn % 2:
+            await run.receive("hint", timeout=random.choice([0.05, 0.5]), default=None)
+        if turn % 3 == 2:
+            await run.sleep(random.choice([0.05, 0.5]))
+        if not has_message(run, turn):
+            run.messages.append(message(topic, turn))
+    journal(run, "end", len(run.messages))
+    return digest(run.messages)
+
+
+def answer_all(send: Callable[[str, int, str], object], turns: int) -> None:
+    """Send a run all its answers, each after the one before, with keys, so that any process may do so at any time."""
+    for turn in range(turns):
+        send("answer", turn, f"answer {turn}")
 
 
 def patience(run: Watched) -> Extend | Kill:

@@ -37,6 +37,7 @@ from coordinator.store.plans import schedules as schedule_plans
 from coordinator.store.server_checks import enter
 from coordinator.store.transport.wire import Wire, drive
 from tests.faults.lab.observer import DIRECTORY
+from tests.faults.programs.app import answer_all
 
 T = TypeVar("T")
 REST = 0.25  # seconds between two actions
@@ -55,6 +56,7 @@ class Operator:
         self.client, self.wire = Client(timeout=5.0), Wire(self.settings.address, 5.0)
         self.keys = Keys(self.settings.namespace, 0)
         self.unfit: list[str] = []
+        self.asking: list[str] = []
         self.elsewhere: list[str] = []
         self.numbers = itertools.count()
 
@@ -115,7 +117,7 @@ def look(by: Operator) -> None:
 
 
 def cancel(by: Operator) -> None:
-    if run := by.some_run(Status.RUNNING, Status.QUEUED, Status.DELAYED):
+    if run := by.some_run(Status.RUNNING, Status.QUEUED, Status.DELAYED, Status.WAITING):
         by.client.handle(run.id).cancel(grace=5)
 
 
@@ -137,6 +139,27 @@ def discard(by: Operator) -> None:
 
 def enqueue_overdue_run(by: Operator) -> None:
     by.client.enqueue("overdue", by.inputs())
+
+
+def enqueue_asking_run(by: Operator) -> None:
+    """Enqueue a run that waits for signals. `answer` sends them to it later."""
+    by.asking.append(by.client.enqueue("asking", by.inputs()).id)
+    if len(by.asking) > 5:
+        _answer(by, by.asking.pop(0))
+
+
+def answer(by: Operator) -> None:
+    """Send signals to a run that waits, or to a new one."""
+    if not by.asking:
+        enqueue_asking_run(by)
+    _answer(by, by.choose.choice(by.asking))
+
+
+def _answer(by: Operator, id: str) -> None:
+    handle = by.client.handle(id)
+    if by.choose.random() < 0.5:
+        handle.send("hint")
+    answer_all(lambda topic, payload, key: handle.send(topic, payload, key=key), by.choose.choice([1, 4]))
 
 
 def enqueue_run_that_cannot_start(by: Operator) -> None:
@@ -251,6 +274,7 @@ ACTIONS: dict[str, Action] = {
     action.__name__: action
     for action in (
         enter_namespace, look, cancel, cancel_tree, revive, discard, enqueue_overdue_run, enqueue_run_that_cannot_start, pause,
+        enqueue_asking_run, answer,
         schedule, pause_schedule, unschedule, schedule_elsewhere, roll, drain, doctor,
     )
 }  # fmt: skip
