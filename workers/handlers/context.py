@@ -154,14 +154,18 @@ class BaseRun(Generic[R_co]):
         resources: R_co,
         draft: Draft,
         backing: Backing,
-        read_signal: Callable[[str, Any], Any] = lambda topic, payload: payload,
+        read_signal: Callable[[str, Any], Any] | None = None,
     ) -> None:
         self._facts, self._resources, self._draft, self._backing = facts, resources, draft, backing
         self._read_signal, self._looping = read_signal, False
 
     @cached_property
     def _waits(self) -> Waits:
-        return Waits(self._draft, self._backing, self._read_signal)
+        return Waits(self._draft, self._backing, self._read_signal or (lambda topic, payload: payload))
+
+    def _declare_topics(self, read_signal: Callable[[str, Any], Any]) -> None:
+        """Let a handler that is called directly say how payloads are converted. The run of a worker knows it already."""
+        self._read_signal = self._read_signal or read_signal
 
     @cached_property
     def _children(self) -> Children:

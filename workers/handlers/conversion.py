@@ -95,6 +95,19 @@ class Conversion:
             ) from wrong
 
 
+def to_plain(value: Any, place: str) -> Any:
+    """Return a value as plain data, by its own type. Return it as it is if that type needs no conversion.
+
+    Args:
+        value: The value.
+        place: The name of the value in error messages.
+
+    Raises:
+        NotPlain: Pydantic is not installed, or can't convert the value.
+    """
+    return Conversion(type(value), place).to_plain(value) if _is_rich(type(value)) else value
+
+
 def conversions(function: Callable[..., Any], kind: str) -> dict[str, Conversion]:
     """Return the conversions of a function: one for each parameter whose annotation is not plain data, by name.
 

@@ -23,6 +23,7 @@ from coordinator.model.enqueue import Inputs
 from coordinator.model.names import name
 from coordinator.model.retry import Retry
 from workers.handlers.async_run import AsyncRun
+from workers.handlers.context import BaseRun
 from workers.handlers.conversion import Conversion
 from workers.handlers.run import Run
 from workers.handlers.signature import Signature
@@ -220,6 +221,10 @@ class Handler(Generic[P, T_co]):
         """
         return self._topics[topic].from_plain(payload) if topic in self._topics else payload
 
+    def _declare_topics_to(self, run: object) -> None:
+        if isinstance(run, BaseRun):  # a test may pass an object of its own
+            run._declare_topics(self.read_signal)
+
     def fits(self, inputs: Mapping[str, Any]) -> str | None:
         """Check whether the function can be called with these inputs.
 
@@ -276,6 +281,7 @@ class PlainHandler(Handler[P, T_co]):
 
     def __call__(self, run: Run[Any], /, *args: P.args, **kwargs: P.kwargs) -> T_co:
         """Call the handler's function directly, without a worker. Tests use this."""
+        self._declare_topics_to(run)
         return self.function(run, *args, **kwargs)  # type: ignore[no-any-return]
 
 
@@ -286,6 +292,7 @@ class AsyncHandler(Handler[P, T_co]):
 
     def __call__(self, run: AsyncRun[Any], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T_co]:
         """Call the handler's function directly, without a worker, and return its coroutine. Tests use this."""
+        self._declare_topics_to(run)
         return self.function(run, *args, **kwargs)  # type: ignore[no-any-return]
 
 

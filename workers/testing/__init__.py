@@ -16,6 +16,22 @@ Prove that a deploy at any cut leads to the same result too, and repeats nothing
     def test_a_deploy_costs_nothing() -> None:
         testing.drain_matrix(research.inputs("tides"), resources=FakeModel, effects=lambda model: model.calls)
 
+Signals and time are part of a run in memory. A signal may be sent before the handler is called. Time jumps to the end of a sleep
+or a timeout. A wait that only a signal can end stops the handler, as when its run is suspended:
+
+    async def test_it_asks_and_continues() -> None:
+        run = testing.AsyncRun()
+        with pytest.raises(Stopped):
+            await purchase(run, "tea")
+        assert run.waits_for == ("approval",)
+        run.send("approval", {"by": "ada"})
+        assert await purchase(run.after_wake(), "tea") == "bought for ada"
+
+Both matrices take the signals of the run, and send them before it starts or only when it waits for them:
+
+    def test_it_survives_every_crash_and_every_wait() -> None:
+        testing.crash_matrix(purchase.inputs("tea"), signals=[("approval", {"by": "ada"})])
+
 Run a worker and a coordinator in this process, and use them through a client:
 
     def test_the_whole_way() -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
+from coordinator.clock import SystemClock
 from coordinator.encoding.codec import encode
 from coordinator.model.names import name
 from coordinator.model.run_id import RunIds
 from coordinator.store.plans.attempts import ChildEnding, Collected, Condition, Received, netstrings
 from workers.handlers.children import Child
 
-START_MS = 1_700_000_000_000
+
+def _start_ms() -> int:
+    return int(SystemClock().now() * 1000)
 
 
 @dataclass
@@ -22,14 +26,16 @@ class Mailbox:
     Time stands still while a handler works, and jumps to the end of a sleep or a timeout when the handler waits for it.
 
     Attributes:
-        now_ms: The time, in Unix ms.
+        now_ms: The time, in Unix ms. It begins with the time of the machine.
         signals: The signals: topic, number, time in ms, and encoded payload. Oldest first.
+        keys: The idempotency keys that were used.
         endings: The endings of children by the base of their step, in the order in which they ended.
         ids: Makes the ids of children.
     """
 
-    now_ms: int = START_MS
+    now_ms: int = field(default_factory=_start_ms)
     signals: list[tuple[str, int, int, bytes]] = field(default_factory=list)
+    keys: set[str] = field(default_factory=set)
     endings: dict[str, list[ChildEnding]] = field(default_factory=dict)
     ids: RunIds = field(default_factory=RunIds)
 
@@ -59,15 +65,34 @@ class Mailbox:
             page = [one for one in sorted(endings, key=lambda one: one.index) if one.index >= start]
         return Collected("ok", len(endings), len(endings), tuple(page))
 
-    def send(self, topic: str, payload: Any = None) -> None:
+    @property
+    def now(self) -> datetime:
+        """The time, in UTC."""
+        return _datetime(self.now_ms)
+
+    def send(self, topic: str, payload: Any = None, key: str | None = None) -> bool:
         """Send a signal.
+
+        Args:
+            topic: The topic.
+            payload: The payload, as plain data.
+            key: The idempotency key. A second signal with the same key is not stored.
+
+        Returns:
+            False if a signal with this key was sent before.
 
         Raises:
             BadName: If the topic is not a valid name.
             NotPlain: If the payload is not plain data.
         """
-        number = sum(other == name(topic, "topic") for other, *_ in self.signals) + 1
-        self.signals.append((topic, number, self.now_ms, encode(payload, "payload")))
+        encoded = encode(payload, f"the payload of topic {name(topic, 'topic')!r}")
+        if key is not None and key in self.keys:
+            return False
+        if key is not None:
+            self.keys.add(key)
+        number = 1 + sum(other == topic for other, *_ in self.signals)
+        self.signals.append((topic, number, self.now_ms, encoded))
+        return True
 
     def look(self, condition: Condition, timeout_ms: int | None) -> Received:
         """Return what the script `receive` would answer."""
@@ -79,3 +104,22 @@ class Mailbox:
                 return Received("signal", self.now_ms, deadline, topic, number, payload)
         over = deadline is not None and self.now_ms >= deadline
         return Received("timeout" if over else "none", self.now_ms, deadline)
+
+    def jump(self, condition: Condition) -> None:
+        """Let the time jump to the deadline of a wait."""
+        if condition.deadline is not None:
+            self.now_ms = max(self.now_ms, condition.deadline)
+
+    def wake_reason(self, condition: Condition) -> str:
+        """Return why a server would wake a run that waits: "signal" and the topic, "time", or "" if it would not."""
+        found = self.look(condition, None)
+        return f"signal {found.topic}" if found.word == "signal" else "time" if found.word == "timeout" else ""
+
+
+def deadline_of(condition: Condition) -> datetime | None:
+    """Return when a wait ends, in UTC. None if only a signal ends it."""
+    return None if condition.deadline is None else _datetime(condition.deadline)
+
+
+def _datetime(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)

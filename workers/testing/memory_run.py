@@ -6,6 +6,7 @@ import asyncio
 import warnings
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from coordinator.encoding.codec import decode
@@ -16,10 +17,11 @@ from coordinator.store.plans.attempts import Collected, Condition, Received
 from workers.handlers import async_run, run
 from workers.handlers.children import Child
 from workers.handlers.context import BaseRun, Facts, Resumed, Stopped
+from workers.handlers.conversion import to_plain
 from workers.handlers.draft import Cut, Draft
 from workers.handlers.messages import Messages
 from workers.handlers.more import More
-from workers.testing.mailbox import Mailbox
+from workers.testing.mailbox import Mailbox, deadline_of
 
 T = TypeVar("T")
 
@@ -49,6 +51,8 @@ class MemoryBacking:
         mailbox: the signals, the clock and the children of the run.
         resources: what the handlers of children find as `run.resources`.
         life: the life of the run.
+        suspends: whether the handler is stopped at each sleep and timeout too, instead of letting the time jump to its end.
+        waited: whether the handler has begun a wait.
         condition: what the run waits for, once its handler was stopped at a wait.
     """
 
@@ -61,6 +65,8 @@ class MemoryBacking:
     dead: bool = False
     threads: None = None
     mailbox: Mailbox = field(default_factory=Mailbox)
+    suspends: bool = False
+    waited: bool = False
     condition: Condition | None = None
     resources: Any = None
     life: int = 1
@@ -102,6 +108,7 @@ class MemoryBacking:
 
     def check_wait(self, cut: Callable[[], Cut]) -> None:
         """Save a cut and raise a stop, if one was requested. Raise it even if the handler has got it before."""
+        self.waited = True
         if self.stopping is not None and not self.delivered:
             self.offer(cut())
         self._raise_any_stop()
@@ -146,10 +153,14 @@ class MemoryBacking:
         return self.mailbox.look(condition, timeout_ms)
 
     async def linger(self, condition: Condition, now: int) -> None:
-        """Let the time jump to the deadline of a wait. Stop the handler at a wait that only a signal can end."""
+        """Let the time jump to the deadline of a wait. Stop the handler at a wait that only a signal can end.
+
+        Raises:
+            Stopped: If the run is suspended, or a stop was requested.
+        """
         self._raise_any_stop()
-        if condition.deadline is not None:
-            self.mailbox.now_ms = max(self.mailbox.now_ms, condition.deadline)
+        if condition.deadline is not None and not self.suspends:
+            self.mailbox.jump(condition)
             return
         self.condition, self.stopping = condition, Stopped("wait")
         self._raise_any_stop()
@@ -189,14 +200,47 @@ class _MemoryRun(BaseRun[Any]):
         """
         self._memory.stopping = Stopped(why)
 
-    def send(self, topic: str, payload: Any = None) -> None:
-        """Send a signal to the run, as `handle.send` does. It may be sent before the handler is called."""
-        self._memory.mailbox.send(topic, payload)
+    def send(self, topic: str, payload: Any = None, *, key: str | None = None) -> bool:
+        """Send a signal to the run, as `handle.send` does. It may be sent before the handler is called.
+
+        Args:
+            topic: the topic.
+            payload: what the handler receives: plain data, or an object of the type that the handler declares for the topic.
+            key: the idempotency key. A second signal with the same key is not stored.
+
+        Returns:
+            False if a signal with this key was sent before.
+
+        Raises:
+            BadName: the topic is not a valid name.
+            NotPlain: the payload cannot be stored.
+        """
+        return self._memory.mailbox.send(topic, to_plain(payload, f"a signal of topic {topic!r}"), key)
+
+    @property
+    def now(self) -> datetime:
+        """The time of the run's clock, in UTC. It stands still while the handler works, and jumps to the end of each sleep."""
+        return self._memory.mailbox.now
+
+    def advance(self, seconds: float | timedelta) -> None:
+        """Let the run's clock jump forward, for example beyond the timeout of a wait at which the run is suspended."""
+        step = seconds if isinstance(seconds, timedelta) else timedelta(seconds=seconds)
+        self._memory.mailbox.now_ms += round(step / timedelta(milliseconds=1))
+
+    @property
+    def suspended(self) -> bool:
+        """Whether the handler was stopped at a wait."""
+        return self._memory.condition is not None
 
     @property
     def waits_for(self) -> tuple[str, ...]:
-        """The topics that the run waits for, after its handler was stopped at a wait. Empty if it was not."""
+        """The topics that the run waits for, after its handler was stopped at a wait. Empty for a sleep, and if it was not."""
         return () if self._memory.condition is None else tuple(self._memory.condition.received)
+
+    @property
+    def waits_until(self) -> datetime | None:
+        """When the wait ends at which the handler was stopped, in UTC. None if only a signal ends it, and if it was not."""
+        return None if self._memory.condition is None else deadline_of(self._memory.condition)
 
     @property
     def saved(self) -> int:
@@ -217,17 +261,30 @@ class _MemoryRun(BaseRun[Any]):
     def _last_cut(self) -> Cut:
         return self._memory.cuts[-1] if self._memory.cuts else self._first_cut
 
-    def _next_attempt(self, cause: str, unfinished: tuple[Any, ...]) -> tuple[Facts, Draft]:
+    def _next_attempt(self, cause: str, unfinished: tuple[Any, ...], reason: str = "") -> tuple[Facts, Draft]:
         facts = self._facts
-        resumed = Resumed(cause, 0.0, "w-test", "-", unfinished)
+        resumed = Resumed(cause, 0.0, "w-test", "-", unfinished, reason=reason)
         token = f"{self.epoch + 1}-1-w-test"
         following = Facts(facts.id, facts.kind, facts.inputs, facts.meta, facts.attempt + 1, token, resumed)
         return following, restore_draft(self._last_cut)
 
-    def _share_mailbox(self, backing: MemoryBacking | None) -> MemoryBacking:
-        backing = backing or MemoryBacking()
+    def _next_backing(self, backing: MemoryBacking | None) -> MemoryBacking:
+        backing = backing or MemoryBacking(suspends=self._memory.suspends)
         backing.mailbox = self._memory.mailbox
         return backing
+
+    def _wake(self) -> tuple[Facts, Draft]:
+        """Return what the next attempt begins with after a wake. The time jumps to the end of the wait if no signal is there."""
+        condition, mailbox = self._memory.condition, self._memory.mailbox
+        if condition is None:
+            raise Refused("the run is not suspended: its handler was not stopped at a wait")
+        if not mailbox.wake_reason(condition):
+            mailbox.jump(condition)
+        reason = mailbox.wake_reason(condition)
+        if not reason:
+            topics = " or ".join(map(repr, condition.received))
+            raise Refused(f"nothing wakes the run: it waits for a signal of topic {topics}, so call run.send first")
+        return self._next_attempt("wake", (), reason)
 
     def _unsaved_messages(self) -> tuple[Any, ...]:
         return tuple(self.messages[self._last_cut.length :])
@@ -245,10 +302,12 @@ def _first_facts(inputs: Mapping[str, Any] | None, meta: Mapping[str, Any] | Non
     return Facts("test-00", "test", inputs or {}, meta or {}, 1, "1-1-w-test", None)
 
 
-def _choose_backing(backing: MemoryBacking | None, desk: MemoryBacking | None) -> MemoryBacking:
+def _choose_backing(backing: MemoryBacking | None, desk: MemoryBacking | None, suspends: bool) -> MemoryBacking:
     if desk is not None:
         warnings.warn("the parameter desk is now called backing", DeprecationWarning, stacklevel=3)
-    return backing or desk or MemoryBacking()
+    chosen = backing or desk or MemoryBacking()
+    chosen.suspends = chosen.suspends or suspends
+    return chosen
 
 
 class AsyncRun(async_run.AsyncRun[Any], _MemoryRun):
@@ -262,6 +321,8 @@ class AsyncRun(async_run.AsyncRun[Any], _MemoryRun):
         draft: what earlier attempts saved; empty by default.
         backing: where the checkpoints go, and where the run crashes.
         desk: the old name of `backing`.
+        suspends: stop the handler at each sleep and timeout too, as when its run is suspended. By default the time jumps to the
+            end of a sleep or a timeout, and the handler continues. A wait that only a signal can end stops the handler always.
     """
 
     def __init__(
@@ -274,9 +335,10 @@ class AsyncRun(async_run.AsyncRun[Any], _MemoryRun):
         draft: Draft | None = None,
         backing: MemoryBacking | None = None,
         desk: MemoryBacking | None = None,
+        suspends: bool = False,
     ) -> None:
         super().__init__(
-            facts or _first_facts(inputs, meta), resources, draft or Draft(), _choose_backing(backing, desk)
+            facts or _first_facts(inputs, meta), resources, draft or Draft(), _choose_backing(backing, desk, suspends)
         )
         self._first_cut = self._draft.cut()
         self._memory.resources = resources
@@ -284,17 +346,23 @@ class AsyncRun(async_run.AsyncRun[Any], _MemoryRun):
     def after_crash(self, backing: MemoryBacking | None = None) -> AsyncRun:
         """Return the next attempt after the process of this one died: it starts from the last saved cut."""
         facts, draft = self._next_attempt("recover", ())
-        return AsyncRun(self.resources, facts=facts, draft=draft, backing=self._share_mailbox(backing))
+        return AsyncRun(self.resources, facts=facts, draft=draft, backing=self._next_backing(backing))
 
-    def after_wake(self) -> AsyncRun:
-        """Return the next attempt after the run was suspended at a wait and woken. Send the signal before or after this call."""
-        facts, draft = self._next_attempt("wake", ())
-        return AsyncRun(self.resources, facts=facts, draft=draft, backing=self._share_mailbox(None))
+    def after_wake(self, backing: MemoryBacking | None = None) -> AsyncRun:
+        """Return the next attempt after the run was suspended at a wait and woken.
 
-    def after_release(self) -> AsyncRun:
+        If no signal for the wait was sent, the time jumps to the end of the wait.
+
+        Raises:
+            Refused: The handler was not stopped at a wait; or only a signal can end the wait, and none was sent.
+        """
+        facts, draft = self._wake()
+        return AsyncRun(self.resources, facts=facts, draft=draft, backing=self._next_backing(backing))
+
+    def after_release(self, backing: MemoryBacking | None = None) -> AsyncRun:
         """Return the next attempt after this one was released: messages since the last cut are in `run.resumed.unfinished`."""
         facts, draft = self._next_attempt("release", self._unsaved_messages())
-        return AsyncRun(self.resources, facts=facts, draft=draft, backing=self._share_mailbox(None))
+        return AsyncRun(self.resources, facts=facts, draft=draft, backing=self._next_backing(backing))
 
 
 class Run(run.Run[Any], _MemoryRun):
@@ -308,6 +376,8 @@ class Run(run.Run[Any], _MemoryRun):
         draft: what earlier attempts saved; empty by default.
         backing: where the checkpoints go, and where the run crashes.
         desk: the old name of `backing`.
+        suspends: stop the handler at each sleep and timeout too, as when its run is suspended. By default the time jumps to the
+            end of a sleep or a timeout, and the handler continues. A wait that only a signal can end stops the handler always.
     """
 
     def __init__(
@@ -320,9 +390,10 @@ class Run(run.Run[Any], _MemoryRun):
         draft: Draft | None = None,
         backing: MemoryBacking | None = None,
         desk: MemoryBacking | None = None,
+        suspends: bool = False,
     ) -> None:
         super().__init__(
-            facts or _first_facts(inputs, meta), resources, draft or Draft(), _choose_backing(backing, desk)
+            facts or _first_facts(inputs, meta), resources, draft or Draft(), _choose_backing(backing, desk, suspends)
         )
         self._first_cut = self._draft.cut()
         self._memory.resources = resources
@@ -338,14 +409,20 @@ class Run(run.Run[Any], _MemoryRun):
     def after_crash(self, backing: MemoryBacking | None = None) -> Run:
         """Return the next attempt after the process of this one died: it starts from the last saved cut."""
         facts, draft = self._next_attempt("recover", ())
-        return Run(self.resources, facts=facts, draft=draft, backing=self._share_mailbox(backing))
+        return Run(self.resources, facts=facts, draft=draft, backing=self._next_backing(backing))
 
-    def after_wake(self) -> Run:
-        """Return the next attempt after the run was suspended at a wait and woken. Send the signal before or after this call."""
-        facts, draft = self._next_attempt("wake", ())
-        return Run(self.resources, facts=facts, draft=draft, backing=self._share_mailbox(None))
+    def after_wake(self, backing: MemoryBacking | None = None) -> Run:
+        """Return the next attempt after the run was suspended at a wait and woken.
 
-    def after_release(self) -> Run:
+        If no signal for the wait was sent, the time jumps to the end of the wait.
+
+        Raises:
+            Refused: The handler was not stopped at a wait; or only a signal can end the wait, and none was sent.
+        """
+        facts, draft = self._wake()
+        return Run(self.resources, facts=facts, draft=draft, backing=self._next_backing(backing))
+
+    def after_release(self, backing: MemoryBacking | None = None) -> Run:
         """Return the next attempt after this one was released: messages since the last cut are in `run.resumed.unfinished`."""
         facts, draft = self._next_attempt("release", self._unsaved_messages())
-        return Run(self.resources, facts=facts, draft=draft, backing=self._share_mailbox(None))
+        return Run(self.resources, facts=facts, draft=draft, backing=self._next_backing(backing))

@@ -1487,9 +1487,30 @@ MUTANTS = [
     Mutant(
         "crash_matrix passes for a handler without a cut",
         "workers/testing/matrix.py",
-        "    if not cuts:\n        raise AssertionError(",
-        "    if not cuts:\n        return Matrix(0, result, expected)\n        raise AssertionError(",
+        "    if not trials.cuts:\n        raise AssertionError(",
+        "    if not trials.cuts:\n        return trials.matrix\n        raise AssertionError(",
         "tests/unit/handlers/test_conversion.py::test_a_handler_without_a_cut_fails_the_crash_matrix",
+    ),
+    Mutant(
+        "the matrices never suspend a handler that waits",
+        "workers/testing/matrix.py",
+        "(False, True) if first.waited else (False,)",
+        "(False,)",
+        "tests/unit/handlers/test_waits_matrix.py::test_effect_before_a_wait_that_is_not_in_a_phase_is_found",
+    ),
+    Mutant(
+        "the matrices do not compare a round that is only suspended",
+        "workers/testing/matrix.py",
+        '        self._compare(played, played.play(), "", late)\n',
+        "        played.play()\n",
+        "tests/unit/handlers/test_waits_matrix.py::test_round_that_is_only_suspended_is_compared",
+    ),
+    Mutant(
+        "a run in memory can be woken although nothing has come",
+        "workers/testing/memory_run.py",
+        "        if not reason:\n",
+        "        if False:\n",
+        "tests/unit/handlers/test_waits_matrix.py::test_run_that_nothing_wakes_is_refused",
     ),
     Mutant(
         "characters that rewrite the terminal are printed",

@@ -686,13 +686,13 @@ def test_waiting_run_keeps_what_it_waits_for(store: Store, lost: str) -> None:
             store.client.delete(store.keys.waiting())
         case _:
             store.client.zadd(store.keys.waiting(), {run.id: limits.FAR_FUTURE})
-    look(store, repair=True)
+    examine_store(store, repair=True)
     assert store.score(store.keys.waiting(), run.id) == NOW + 9000
     assert store.score(store.keys.waiting(), other.id) == limits.FAR_FUTURE
     assert store.client.llen(store.keys.coordinator_bell()) == 1, "a coordinator may sleep for longer"
     assert store.send(run.id, "approval") == ["sent"]
     assert (store.status(run.id), store.status(other.id)) == ("queued", "waiting")
-    assert look(store).found == 0
+    assert examine_store(store).found == 0
 
 
 @pytest.mark.parametrize(
@@ -710,7 +710,7 @@ def test_waiting_run_that_is_queued_by_a_repair_is_claimed_as_woken(store: Store
         case _:
             store.client.zrem(store.keys.waiting(), run.id)
             store.later(10_000)
-    look(store, repair=True)
+    examine_store(store, repair=True)
     assert "wait" not in store.run(run.id)
     again = store.take("w2")
     assert (again.id, again.cause) == (run.id, f"wake {reason}")
@@ -734,7 +734,7 @@ def test_wait_that_is_over_is_left_to_the_coordinator(store: Store) -> None:
     run = store.running()
     store.suspend(run, deadline=NOW + 9000, approval=0)
     store.later(DAY)
-    assert look(store).found == 0
+    assert examine_store(store).found == 0
 
 
 def test_run_that_waits_for_children_is_examined_by_its_coordinator(store: Store) -> None:
@@ -748,11 +748,11 @@ def test_run_that_waits_for_children_is_examined_by_its_coordinator(store: Store
     assert store.score(store.keys.waiting(), run.id) == NOW + limits.CHILDREN_EXAMINED_MS, (
         "a coordinator looks at its children now and then"
     )
-    assert look(store).found == 0
+    assert examine_store(store).found == 0
     store.client.hset(store.keys.joins(run.id), base, "2 2")
-    assert look(store).found == 0, "its coordinator is about to wake it"
+    assert examine_store(store).found == 0, "its coordinator is about to wake it"
     store.client.zadd(store.keys.waiting(), {run.id: limits.FAR_FUTURE})
-    assert words(look(store, repair=True)) == ["run mistimed"]
+    assert words(examine_store(store, repair=True)) == ["run mistimed"]
     assert store.status(run.id) == "queued"
 
 

@@ -1,0 +1,213 @@
+"""One round of a matrix: a run with all its attempts, and at most one fault."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from coordinator.encoding.codec import decode
+from coordinator.model.enqueue import Inputs
+from coordinator.store.plans.attempts import Condition
+from workers.handlers.context import Stopped
+from workers.handlers.draft import RESULT_LIMIT
+from workers.handlers.handler import Handler
+from workers.handlers.messages import kept
+from workers.testing.mailbox import Mailbox
+from workers.testing.memory_run import AsyncRun, MemoryBacking, Run
+
+T = TypeVar("T")
+Fault: TypeAlias = Literal["crash", "drain", "zombie"]
+ZOMBIE_SECONDS = 60.0  # how long a round waits for the end of an attempt that fell asleep and woke up
+
+
+class Round:
+    """One run with all its attempts, in an outside world of its own.
+
+    Args:
+        handler: The handler.
+        inputs: The inputs of the run.
+        resources: Creates the outside world.
+        effects: Returns what was done to the outside world.
+        signals: The signals for the run, topic and payload, in the order in which they are sent.
+        late: False to send all signals before the run starts, and to let the time jump where the handler waits for it. True to
+            suspend the run at each wait, and to send a signal only when the run waits for it.
+
+    Attributes:
+        cuts: How many cuts all attempts have reached.
+        waited: Whether the handler has begun a wait.
+        wakes: How often the run was suspended and woken.
+    """
+
+    def __init__(
+        self,
+        handler: Handler[..., Any],
+        inputs: Inputs[Any],
+        resources: Callable[[], Any] | None,
+        effects: Callable[[Any], Any] | None,
+        signals: Sequence[tuple[str, Any]],
+        late: bool,
+    ) -> None:
+        self._handler, self._values, self._effects, self._late = handler, dict(inputs.values), effects, late
+        self._world = resources() if resources is not None else None
+        self._mailbox = Mailbox()
+        self._unsent = [(topic, handler.write_signal(topic, payload)) for topic, payload in signals]
+        self.cuts, self.waited, self.wakes = 0, False, 0
+        if not late:
+            self._send(len(self._unsent))
+
+    def effects(self) -> Any:
+        """Return what was done to the outside world."""
+        return None if self._effects is None else self._effects(self._world)
+
+    def play(self, fault: Fault | None = None, number: int = 0) -> Any:
+        """Execute the run to its end, with one fault at a cut.
+
+        Args:
+            fault: None; "crash" to kill the attempt; "drain" to ask it to stop; "zombie" to let the attempt fall asleep, let
+                others do the work, and wake it up at the end.
+            number: The number of the cut, counted over all attempts.
+
+        Returns:
+            The result of the run.
+
+        Raises:
+            AssertionError: The cut was not reached, or the run waits for a signal that nobody sends.
+        """
+        zombie: _Attempt | None = None
+        run = self._first_run(self._backing(fault, number))
+        try:
+            while True:
+                attempt = _Attempt(self._handler, self._values, run, number - self.cuts if fault == "zombie" else None)
+                backing = run._memory
+                self.cuts, self.waited = self.cuts + len(backing.cuts), self.waited or backing.waited
+                if attempt.asleep:
+                    zombie, fault = attempt, None
+                    run = run.after_crash(self._backing(None, 0))
+                elif backing.dead:
+                    fault = None
+                    run = run.after_crash(self._backing(None, 0))
+                elif backing.condition is not None:  # even if the handler has swallowed the stop
+                    self._end_wait(backing.condition)
+                    run = run.after_wake(self._backing(fault, number))
+                elif backing.stopping is not None and backing.delivered:
+                    fault = None
+                    run = run.after_release(self._backing(None, 0))
+                elif fault in ("crash", "zombie") and attempt.error is None:
+                    raise AssertionError(
+                        f"cut {number} was not reached again: the handler does not do the same each time"
+                    )
+                else:
+                    return attempt.result()
+        finally:
+            if zombie is not None:
+                zombie.wake_up()
+
+    def _backing(self, fault: Fault | None, number: int) -> MemoryBacking:
+        """Return the backing of the next attempt. The number counts the cuts of the attempts before it too."""
+        left = number - self.cuts
+
+        def drain(reached: int) -> None:
+            if reached == left:
+                backing.stopping = Stopped("drain")
+
+        backing = MemoryBacking(mailbox=self._mailbox, suspends=self._late)
+        if fault == "crash":
+            backing.crash_at = left
+        if fault == "drain":
+            backing.at_cut = drain
+        return backing
+
+    def _first_run(self, backing: MemoryBacking) -> AsyncRun | Run:
+        kind: type[AsyncRun] | type[Run] = AsyncRun if self._handler.is_async else Run
+        return kind(self._world, inputs=self._values, backing=backing)
+
+    def _end_wait(self, condition: Condition) -> None:
+        """Send the next signal that the run waits for, and all signals before it. Without such a signal the timeout ends the wait.
+
+        Raises:
+            AssertionError: There is no such signal and no timeout.
+        """
+        fitting = [number for number, (topic, _) in enumerate(self._unsent, 1) if topic in condition.received]
+        if not fitting and condition.deadline is None:
+            topics = list(condition.received)
+            raise AssertionError(
+                f"the handler of {self._handler.kind!r} waits for a signal of topic {' or '.join(map(repr, topics))}, and "
+                f"nobody sends one: pass signals=[({topics[0]!r}, payload)], with one signal for each receive"
+            )
+        self._send(fitting[0] if fitting else 0)
+        self.wakes += 1
+
+    def _send(self, count: int) -> None:
+        for topic, payload in self._unsent[:count]:
+            self._mailbox.send(topic, payload)
+        del self._unsent[:count]
+
+
+class _Attempt:
+    """A call of the handler in a thread of its own, so that it works inside and outside of an event loop.
+
+    Creating it calls the handler, and returns when the handler has ended or has fallen asleep.
+
+    Args:
+        handler: The handler.
+        values: The inputs of the run.
+        run: The run of the attempt.
+        sleep_at: The number of the cut at which the attempt falls asleep.
+
+    Attributes:
+        asleep: Whether the attempt has fallen asleep.
+        error: The exception that the handler raised.
+    """
+
+    def __init__(
+        self, handler: Handler[..., Any], values: dict[str, Any], run: AsyncRun | Run, sleep_at: int | None
+    ) -> None:
+        self._handler, self._values, self._run = handler, values, run
+        self._settled, self._woken = threading.Event(), threading.Event()
+        self._value: Any = None
+        self.asleep = False
+        self.error: BaseException | None = None
+        if sleep_at is not None:
+            run._memory.at_cut = lambda reached: self._fall_asleep() if reached == sleep_at else None
+        self._thread = threading.Thread(target=self._call, daemon=True)
+        self._thread.start()
+        self._settled.wait()
+
+    def result(self) -> Any:
+        """Return the result, or raise the exception of the handler."""
+        if self.error is not None:
+            raise self.error
+        return self._value
+
+    def wake_up(self) -> None:
+        """Let the sleeping attempt run to its end. It learns at its next cut that the run belongs to another attempt."""
+        self._woken.set()
+        self._thread.join(ZOMBIE_SECONDS)
+
+    def _fall_asleep(self) -> None:
+        self.asleep = True
+        self._settled.set()
+        self._woken.wait()
+        self._run._memory.stopping = Stopped("lost")
+
+    def _call(self) -> None:
+        try:
+            self._run._declare_topics(self._handler.read_signal)
+            value = self._handler.function(self._run, **self._handler.arguments(self._values))
+            value = asyncio.run(_await_value(value)) if self._handler.is_async else value
+            self._value = self._stored_and_read(value)
+        except BaseException as error:  # noqa: BLE001  # raised in the caller's thread
+            self.error = error
+        finally:
+            self._settled.set()
+
+    def _stored_and_read(self, value: Any) -> Any:
+        """Return the result as a client gets it."""
+        value = decode(kept(self._handler.plain_result(value), "the result", RESULT_LIMIT), "the result")
+        return value if self._handler.read_result is None else self._handler.read_result(value)
+
+
+async def _await_value(value: Coroutine[Any, Any, T]) -> T:
+    return await value
