@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 import runpy
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from examples import cursor, deadlines, report, research_agent
+from examples import approval, approval_page, cursor, deadlines, reminder, report, research_agent
+from tests.waiting import eventually
 from workers import Extend, Kill, Watched, testing
 from workers.testing import AsyncRun
 
@@ -104,3 +106,82 @@ def test_page_about_deadlines_shows_the_example() -> None:
 def test_examples_run_with_the_whole_product() -> None:
     with testing.worker(report.runs) as client:
         assert client.enqueue(report.report.inputs("tides")).result(30).startswith("What tides are")
+
+
+# ---- waits -------------------------------------------------------------------------------------------------------------
+
+YES, NO = {"granted": True, "by": "ada"}, {"granted": False, "by": "ada"}
+
+
+@pytest.mark.parametrize("matrix", [testing.crash_matrix, testing.drain_matrix], ids=["crash", "drain"])
+@pytest.mark.parametrize(
+    ("signals", "said", "bought"),
+    [
+        ([("approval.call-1", YES)], "sold tea", ["tea"]),
+        ([("approval.call-1", NO)], "ada said no", []),
+        ([], "nobody has answered for three days", []),
+    ],
+    ids=["yes", "no", "silence"],
+)
+def test_purchase_waits_for_its_approval(matrix: Any, signals: Any, said: str, bought: list[str]) -> None:
+    found = matrix(
+        approval.purchase.inputs("tea"),
+        resources=approval.ScriptedModel,
+        effects=lambda model: (model.asked, model.bought),
+        signals=signals,
+    )
+    assert found.result == f"The shop says: {said}"
+    assert found.effects == ([1, 3], bought)
+    assert found.waits == 1
+
+
+@pytest.mark.parametrize("matrix", [testing.crash_matrix, testing.drain_matrix], ids=["crash", "drain"])
+def test_reminder_mails_until_it_is_done(matrix: Any) -> None:
+    def mails(mailer: reminder.Mailer) -> list[str]:
+        return mailer.sent
+
+    found = matrix(reminder.remind.inputs("plants"), resources=reminder.Mailer, effects=mails)
+    assert (found.result, found.effects, found.waits) == ("nobody has answered", ["plants"] * 3, 4)
+    found = matrix(reminder.remind.inputs("plants"), resources=reminder.Mailer, effects=mails, signals=[("done", None)])
+    assert (found.result, found.effects) == ("done", ["plants"])
+
+
+def test_reminder_sleeps_for_a_week() -> None:
+    run = testing.Run(reminder.Mailer())
+    begin = run.now
+    run.send("done")
+    assert reminder.remind(run, "plants") == "done"
+    assert run.now - begin == timedelta(weeks=1)
+
+
+async def request(method: str, path: str) -> tuple[int, str]:
+    """Send a request to the page, and return the status and the body of its response."""
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": [], "http_version": "1.1"}
+    await approval_page.page({**scope, "scheme": "http", "server": ("test", 80)}, receive, send)
+    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:]).decode()
+
+
+async def test_page_shows_the_waiting_run_and_sends_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "memory://approval-page"
+    monkeypatch.setenv("RUNS_URL", url)
+    monkeypatch.setenv("RUNS_NAMESPACE", "testing")
+    with testing.worker(approval.runs, url=url) as client:
+        handle = await asyncio.to_thread(client.enqueue, approval.purchase.inputs("tea & <b>"))
+        await eventually(lambda: handle.view().waiting is not None, "the run waits")
+        async with approval_page.page.router.lifespan_context(approval_page.page):
+            status, shown = await request("GET", "/")
+            assert (status, "May I buy tea &amp; &lt;b&gt;?" in shown) == (200, True), shown
+            (action, *_) = re.findall(r'formaction="(\S+/yes)"', shown)
+            assert (await request("POST", action))[0] == 303
+            assert await asyncio.to_thread(handle.result, 30) == "The shop says: sold tea & <b>"
+            assert (await request("POST", action))[0] == 303, "a second click has the answer of the first"
+            assert (await request("POST", action.replace("call-1", "call-2")))[0] == 409
+            assert "Nothing." in (await request("GET", "/"))[1]
