@@ -204,8 +204,10 @@ EXECUTED = [
     "guides/phases.md",
     "guides/retries.md",
     "guides/schedules.md",
+    "guides/sleep.md",
     "guides/stopping.md",
     "guides/testing.md",
+    "guides/waiting.md",
     "index.md",
     "reference/options.md",
 ]
