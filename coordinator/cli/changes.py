@@ -147,7 +147,7 @@ def _as_command(make_change: Callable[..., Change], statuses: Sequence[Status]) 
 
 @dataclass(frozen=True, slots=True)
 class ChangeCommand:
-    """One call of cancel, revive or discard."""
+    """One execution of the command cancel, revive or discard."""
 
     context: CommandContext
     verb: str

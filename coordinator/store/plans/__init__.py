@@ -1,1 +1,1 @@
-"""Operations on the server as plans: generators that yield requests and receive replies. No I/O."""
+"""Operations on the server as plans: generators that yield requests and receive replies, without I/O."""
