@@ -15,15 +15,15 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Return seconds of a clock that never goes back."""
+        """Return the seconds of a clock that never goes back."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Sleep in a thread."""
+        """Block the thread for this number of seconds."""
         ...
 
     async def asleep(self, seconds: float) -> None:
-        """Sleep in an event loop."""
+        """Wait for this number of seconds, while other tasks of the event loop run."""
         ...
 
 
@@ -35,13 +35,13 @@ class SystemClock:
         return time.time()
 
     def monotonic(self) -> float:
-        """Return seconds of a clock that never goes back."""
+        """Return the seconds of a clock that never goes back."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Sleep in a thread."""
+        """Block the thread for this number of seconds."""
         time.sleep(seconds)
 
     async def asleep(self, seconds: float) -> None:
-        """Sleep in an event loop."""
+        """Wait for this number of seconds, while other tasks of the event loop run."""
         await asyncio.sleep(seconds)

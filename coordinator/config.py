@@ -41,7 +41,7 @@ class Settings:
 
     @property
     def address(self) -> Address:
-        """The parsed URL."""
+        """The address that the URL of the server names."""
         return address(self.url)
 
     def pinned(self) -> Settings:

@@ -29,7 +29,7 @@ _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 def configure(
     *, as_json: bool = False, level: int = logging.INFO, stream: TextIO | None = None, colour: bool | None = None
 ) -> None:
-    """Configure the root logger.
+    """Make the root logger write lines in the format of the commands.
 
     Args:
         as_json: Write JSON objects instead of text lines.
@@ -99,7 +99,7 @@ class JsonLines(logging.Formatter):
     """A formatter that writes each record as a JSON object on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the JSON object."""
+        """Return the record as a JSON object on one line."""
         entry: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,

@@ -32,7 +32,7 @@ class CommandContext:
 
     @cached_property
     def settings(self) -> Settings:
-        """The server and the namespace.
+        """The settings of the command: the server and the namespace.
 
         Raises:
             BadOption: The URL is memory://, a store that is lost when the command exits.

@@ -41,11 +41,11 @@ class Handle(Generic[T_co]):
         self._read_result, self._write_signal = read_result, write_signal
 
     def __repr__(self) -> str:
-        """Name the run."""
+        """Return a text with the id of the run."""
         return f"<run {self.id}>"
 
     def view(self) -> RunView:
-        """Return the run as it is now.
+        """Return the present view of the run.
 
         Raises:
             NotFound: The run does not exist, or its retention is over.
@@ -66,7 +66,7 @@ class Handle(Generic[T_co]):
         return self._client._ending(self.id, timeout).status
 
     def result(self, timeout: float | None = None) -> T_co:
-        """Wait until the run has ended, and return what its handler returned.
+        """Wait until the run has ended, and return the result of its handler.
 
         The result of a handler that returns a dataclass, a pydantic model or the like is that object if the run was enqueued with
         `handler.inputs(…)` or with the handler. Otherwise it is plain data.
@@ -156,7 +156,7 @@ class Handle(Generic[T_co]):
         self._client._do(run_operations.revive, self.id, from_start)
 
     def discard(self) -> Status:
-        """Remove an ended run with everything that was kept of it, and return the status in which it had ended.
+        """Remove an ended run and its checkpoint, and return the status in which the run had ended.
 
         Raises:
             Changed: The run has not ended, or was revived meanwhile.
@@ -165,7 +165,7 @@ class Handle(Generic[T_co]):
         return self._client._do(run_operations.discard, self.id)
 
     def position(self) -> int | None:
-        """Return how many queued runs of the same queue and kind are before the run; None if the run is not queued."""
+        """Return the number of queued runs of the same queue and kind before the run; None if the run is not queued."""
         return self._client._do(run_operations.position, self.id)
 
 
@@ -192,11 +192,11 @@ class AsyncHandle(Generic[T_co]):
         self._read_result, self._write_signal = read_result, write_signal
 
     def __repr__(self) -> str:
-        """Name the run."""
+        """Return a text with the id of the run."""
         return f"<run {self.id}>"
 
     async def view(self) -> RunView:
-        """Return the run as it is now.
+        """Return the present view of the run.
 
         Raises:
             NotFound: The run does not exist, or its retention is over.
@@ -217,7 +217,7 @@ class AsyncHandle(Generic[T_co]):
         return (await self._client._ending(self.id, timeout)).status
 
     async def result(self, timeout: float | None = None) -> T_co:
-        """Wait until the run has ended, and return what its handler returned.
+        """Wait until the run has ended, and return the result of its handler.
 
         The result of a handler that returns a dataclass, a pydantic model or the like is that object if the run was enqueued with
         `handler.inputs(…)` or with the handler. Otherwise it is plain data.
@@ -307,7 +307,7 @@ class AsyncHandle(Generic[T_co]):
         await self._client._do(run_operations.revive, self.id, from_start)
 
     async def discard(self) -> Status:
-        """Remove an ended run with everything that was kept of it, and return the status in which it had ended.
+        """Remove an ended run and its checkpoint, and return the status in which the run had ended.
 
         Raises:
             Changed: The run has not ended, or was revived meanwhile.
@@ -316,5 +316,5 @@ class AsyncHandle(Generic[T_co]):
         return await self._client._do(run_operations.discard, self.id)
 
     async def position(self) -> int | None:
-        """Return how many queued runs of the same queue and kind are before the run; None if the run is not queued."""
+        """Return the number of queued runs of the same queue and kind before the run; None if the run is not queued."""
         return await self._client._do(run_operations.position, self.id)

@@ -46,7 +46,7 @@ class HintReader:
 
     @contextmanager
     def mailbox(self, ids: Collection[str], lists: WakeLists) -> Iterator[Mailbox]:
-        """Return a mailbox that gets the hints about some runs while the context is open."""
+        """Return a mailbox that receives the hints about these runs while the context is open."""
         box = Mailbox(lambda: self._start(lists))
         self._boxes.add(ids, box)
         try:
@@ -93,7 +93,7 @@ class HintReader:
             return False
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread of the reader, and close its connection."""
         self._closed.set()
         thread, bell = self._thread, self._bell
         if thread is None or thread is threading.current_thread():
@@ -120,7 +120,7 @@ class AsyncHintReader:
 
     @asynccontextmanager
     async def mailbox(self, ids: Collection[str], lists: WakeLists) -> AsyncIterator[AsyncMailbox]:
-        """Return a mailbox that gets the hints about some runs while the context is open."""
+        """Return a mailbox that receives the hints about these runs while the context is open."""
         box = AsyncMailbox(lambda: self._start(lists))
         self._boxes.add(ids, box)
         try:
@@ -147,7 +147,7 @@ class AsyncHintReader:
             await bell.close()
 
     async def close(self) -> None:
-        """End the task."""
+        """End the task of the reader, and close its connection."""
         self._closed = True
         task, self._task = self._task, None
         while task is not None and not task.done():

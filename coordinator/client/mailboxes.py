@@ -59,19 +59,19 @@ class Mailboxes(Generic[B]):
 
 
 class Mailbox:
-    """Hints for one waiting thread."""
+    """The hints for one waiting thread: the ids of runs that have ended."""
 
     def __init__(self, start: Callable[[], None]) -> None:
-        """Keep the function that starts the hint reader."""
+        """Store the function that starts the hint reader."""
         self._start = start
         self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def put(self, id: str) -> None:
-        """Add a hint."""
+        """Add a hint that the run with this id has ended."""
         self._queue.put(id)
 
     def take(self, seconds: float) -> set[str]:
-        """Take all hints. Wait for the first one, up to this many seconds."""
+        """Take and return all hints. If there is none, wait for the first hint, up to this number of seconds."""
         self._start()
         with contextlib.suppress(queue.Empty):
             hints = {self._queue.get(timeout=seconds)}
@@ -83,21 +83,21 @@ class Mailbox:
 
 
 class AsyncMailbox:
-    """Hints for one waiting task."""
+    """The hints for one waiting task: the ids of runs that have ended."""
 
     def __init__(self, start: Callable[[], None]) -> None:
-        """Keep the function that starts the hint reader."""
+        """Store the function that starts the hint reader."""
         self._start = start
         self._hints: set[str] = set()
         self._any = asyncio.Event()
 
     def put(self, id: str) -> None:
-        """Add a hint."""
+        """Add a hint that the run with this id has ended."""
         self._hints.add(id)
         self._any.set()
 
     async def take(self, seconds: float) -> set[str]:
-        """Take all hints. Wait for the first one, up to this many seconds."""
+        """Take and return all hints. If there is none, wait for the first hint, up to this number of seconds."""
         self._start()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):

@@ -158,7 +158,7 @@ class RunBuilder:
 
 
 def batches(requests: Iterable[RunRequest]) -> Iterator[list[RunRequest]]:
-    """Group requests into batches of up to 500 runs and 1 MiB. A larger request is a batch of its own."""
+    """Yield the requests in batches of up to 500 runs and 1 MiB. A larger request is a batch of its own."""
     batch: list[RunRequest] = []
     size = 0
     for request in requests:

@@ -37,7 +37,7 @@ def examine(space: Namespace, *, repair: bool = False, now: str = "") -> Generat
 
 
 def _walk(space: Namespace, repair: bool, now: str) -> Steps:
-    """Examine each key once: one page of keys after the other, on each node."""
+    """Examine each key once, page by page on each node, and return the result of the walk."""
     result, examined = WalkResult(), set[str]()
     parts: dict[str, Keys] = {keys.at: keys for keys in space.everywhere()}
     for node in (yield from one_for_each_node(space)):
@@ -52,7 +52,7 @@ def _walk(space: Namespace, repair: bool, now: str) -> Steps:
 
 
 def _by_partition(page: Iterable[str]) -> dict[str, list[str]]:
-    """Group the names of keys by hash tag, without the tag and without duplicates."""
+    """Return the names of keys by hash tag, without the tag and without duplicates."""
     found: dict[str, dict[str, None]] = {}
     for key in page:
         at, _, name = key.partition("}:")

@@ -13,7 +13,7 @@ Subject = Literal["run", "entry", "key", "type"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault.
+    """One fault in a namespace.
 
     Attributes:
         subject: The damaged thing: a run, an entry of a collection, a key, or the type of a key.

@@ -34,7 +34,7 @@ class PageExaminer:
     now: str
 
     def examine(self, names: Sequence[str], examined: set[str]) -> Steps:
-        """Examine keys, as a plan.
+        """Examine keys, and record their faults in `result`.
 
         Args:
             names: Names of keys, without their hash tag.

@@ -66,7 +66,7 @@ _packers = _Packers()
 
 
 def encode(value: object, place: str, limit: int | None = None) -> bytes:
-    """Return the bytes of plain data.
+    """Return a value of plain data as bytes.
 
     Args:
         value: The value.

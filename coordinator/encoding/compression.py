@@ -81,7 +81,7 @@ def write(data: bytes) -> bytes | None:
 
 
 def read(frame: bytes, limit: int) -> bytearray:
-    """Return the content of a frame.
+    """Return the decompressed content of a frame.
 
     Raises:
         Unreadable: zstd is not installed.

@@ -135,7 +135,7 @@ def _is_time(value: object) -> bool:
 
 
 def extend_once(run: Watched) -> Verdict:
-    """Extend the run by its soft time once, and kill it the next time. This is the default escalator."""
+    """Return the verdict of the default escalator: extend the run by its soft time once, and kill it the next time."""
     soft = run.deadline.soft or 0.0
     if run.extensions == 0:
         return Extend(soft)

@@ -17,10 +17,10 @@ DEFAULT_WAIT = wait_exponential(multiplier=1, max=299) + wait_random(0, 1)
 
 
 class RetryLater(Exception):
-    """An exception with which a handler asks to be retried after a time, whatever the retry policy of its kind is.
+    """An exception with which a handler asks for a retry after a time. The retry policy of its kind does not matter.
 
     Args:
-        message: Why; shown in the run's story.
+        message: The reason, which is shown in the run's story.
         after: Seconds until the next attempt, or a timedelta; up to a year.
 
     Raises:

@@ -162,7 +162,7 @@ class AttemptRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run at one moment.
+    """The view of a run at one moment.
 
     Attributes:
         id: The id of the run.
@@ -240,5 +240,5 @@ class RunView:
 
     @property
     def attempt(self) -> int:
-        """The number of its last attempt."""
+        """The number of the run's last attempt."""
         return self.counters.attempt

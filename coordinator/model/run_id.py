@@ -35,7 +35,7 @@ class RunIds:
         self._tail = 0
 
     def make(self, now: float, partition: int) -> str:
-        """Return a new id.
+        """Return a new run id.
 
         Args:
             now: Unix time in seconds.
@@ -55,7 +55,7 @@ class RunIds:
 
 
 def id_from(ms: int, tail: int, partition: int) -> str:
-    """Return the id of a run.
+    """Return the run id that consists of these parts.
 
     Args:
         ms: Unix time in milliseconds.

@@ -43,7 +43,7 @@ class Overlap(StrEnum):
 
 
 class CatchUp(StrEnum):
-    """Which missed fire times are caught up with: the LATEST one, ALL (the latest 100), or NONE.
+    """The missed fire times for which runs are still created: the LATEST one, ALL (the latest 100), or NONE.
 
     A fire time is missed if it passed while no coordinator was running.
     """
@@ -63,7 +63,7 @@ class Rules:
         tz: The time zone of the cron expression.
         jitter: The largest number of seconds by which a fire time is delayed.
         overlap: What happens if the previous run has not ended.
-        catch_up: Which missed fire times are caught up with.
+        catch_up: The missed fire times for which runs are still created.
     """
 
     cron: str = ""
@@ -246,7 +246,7 @@ def _cron(expression: str, start: datetime) -> Iterator[datetime]:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleState:
-    """How far a schedule has come.
+    """The progress of a schedule: the fire time that it waits for.
 
     Attributes:
         expected: The fire time that the schedule waits for; None if none was computed yet.
@@ -279,7 +279,7 @@ class Firing:
 
 
 def firings(name: str, rules: Rules, state: ScheduleState, now: int) -> list[Firing]:
-    """Return the steps that a schedule takes now."""
+    """Return the steps that a schedule has to make now, oldest first; empty if no fire time has come."""
     expected = state.expected
     # A fire time that another coordinator computed counts as it is.
     first = rules.after(state.after) if expected is None else expected

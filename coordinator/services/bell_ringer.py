@@ -26,5 +26,5 @@ class BellRinger:
         self.name = f"bell ringer of partition {partition.keys.partition}"
 
     async def tick(self) -> BellReport:
-        """Ring each bell that has no token although runs wait."""
+        """Ring each bell that has no token although runs wait, and return the report."""
         return BellReport(await self._partition.ask(coordinator_plans.ring(self._partition.keys)))

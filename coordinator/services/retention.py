@@ -26,7 +26,7 @@ BATCHES = 100  # calls for one status in one tick, so that a tick ends within se
 
 @dataclass(frozen=True, slots=True)
 class RetentionReport:
-    """The number of runs that were deleted by age, and by number."""
+    """The number of runs that were deleted because of their age, and because there were too many."""
 
     forgotten: int = 0
     beyond: int = 0

@@ -109,7 +109,7 @@ class Scheduler:
         return words
 
     async def _report(self, entry: DueSchedule, error: CoordinatorError, now: int) -> bool:
-        """Mark the schedule with the problem, and log it once. Return False if another coordinator may still fire it."""
+        """Store the problem with the schedule, and log the problem once. Return False if another coordinator may still fire."""
         if now - (entry.after if entry.next is None else entry.next) < LEFT_TO_OTHERS_MS:
             return False
         wait = LOOK_AGAIN_IF_FULL if isinstance(error, ServerFull) else LOOK_AGAIN

@@ -28,7 +28,7 @@ BELL_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition as a service sees it. `now` returns the time in a namespace with a test clock."""
+    """The access of a service to its partition. `now` returns the time in a namespace with a test clock."""
 
     wire: AsyncWire
     keys: Keys
@@ -101,12 +101,12 @@ class ServiceLoop:
         self._wake.set()
 
     def stop(self) -> None:
-        """Stop after the current tick."""
+        """Stop the loop after the current tick."""
         self._stopping = True
         self._wake.set()
 
     async def run(self) -> None:
-        """Tick until `stop` is called."""
+        """Call the service's `tick` repeatedly, until `stop` is called."""
         while not self._stopping:
             self._wake.clear()
             await self._rest(await self._tick())

@@ -155,7 +155,7 @@ def _initial_counters(arguments: Sequence[str]) -> str:
 
 @cache
 def expressions() -> dict[str, LuaExpression]:
-    """Return all expressions by name."""
+    """Return all Lua expressions that scripts may use, by name."""
     return {
         **lua_keys(),
         "is_ended": LuaExpression("is_ended", ("status",), _is_ended),
@@ -261,7 +261,7 @@ def _write_out(body: str) -> str:
 
 
 def names_in(source: str) -> set[str]:
-    """Return the names in Lua source, without those in strings and comments."""
+    """Return the names that occur in Lua source outside strings and comments."""
     return set(re.findall(r"[A-Za-z_]\w*", _STRINGS_AND_COMMENTS.sub("", source)))
 
 

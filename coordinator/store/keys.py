@@ -27,7 +27,7 @@ class Tag(str):
     replicas: int
 
     def __new__(cls, text: str, replicas: int = 0) -> Tag:
-        """Create a tag with its number of replicas."""
+        """Return a new tag with its number of replicas."""
         tag = super().__new__(cls, text)
         tag.replicas = replicas
         return tag
@@ -188,7 +188,7 @@ class Keys:
         return f"{self.at}:aside"
 
     def set_aside(self, name: str) -> str:
-        """Return the key of a hash (or key of another type) that had a wrong type or could not be read.
+        """Return the key of a hash (or a value of another type) that had a wrong type or could not be read.
 
         The scripts of the doctor move the damaged key here. It expires after one week.
         """
@@ -324,9 +324,9 @@ class Keys:
         return f"{self.at}:schedules"
 
     def mark(self) -> str:
-        """Return the key of a string that is empty. Script confirm writes it at the end of each trip that waits for replicas.
+        """Return the key of a string with no content.
 
-        The key expires after one minute.
+        Script confirm writes the key at the end of each trip that waits for replicas. It expires after one minute.
         """
         return f"{self.at}:mark"
 
@@ -396,7 +396,7 @@ class Namespace:
     birth: str = ""
 
     def keys(self, partition: int) -> Keys:
-        """Return the keys of a partition."""
+        """Return the keys of the partition with this number."""
         return Keys(self.name, partition, self.durability)
 
     def keys_of(self, run_id: str) -> Keys:
@@ -404,5 +404,5 @@ class Namespace:
         return self.keys(partition_of(run_id, self.partitions))
 
     def everywhere(self) -> list[Keys]:
-        """Return the keys of every partition."""
+        """Return the keys of all partitions of the namespace."""
         return [self.keys(partition) for partition in range(self.partitions)]

@@ -125,7 +125,7 @@ class Script:
 
     @cached_property
     def head(self) -> dict[str, tuple[str, ...]]:
-        """The fields of the file's head, each with its names."""
+        """The fields of the file's head, each with the list of its values."""
         found: dict[str, tuple[str, ...]] = {}
         for field, text in _HEAD.findall(self.source):
             found[field] = (*found.get(field, ()), *_names(text))
@@ -217,7 +217,7 @@ class Script:
         return hashlib.sha1(self.text_without_shebang.encode(), usedforsecurity=False).hexdigest()
 
     def call(self, at: str, items: Sequence[tuple[Argument, ...]] = (), **given: Argument) -> Call:
-        """Return a call of the script.
+        """Return a call of the script with these arguments.
 
         Args:
             at: The hash tag of the partition.
@@ -276,7 +276,7 @@ class Call:
 
     @property
     def changes(self) -> bool:
-        """Whether it may write."""
+        """Whether the call may write."""
         return self.script.changes
 
     @property
@@ -302,9 +302,9 @@ class Command:
     Attributes:
         at: The hash tag of the partition.
         arguments: The command and its arguments.
-        run: None, as a command is not about one run.
+        run: None, because a command is not about one run.
         fail_fast: False, as for a call.
-        replicas: 0, as it writes nothing.
+        replicas: 0, because a command writes nothing.
         changes: False.
     """
 

@@ -28,7 +28,7 @@ class Ending:
 
     @classmethod
     def of(cls, run: str, reply: Sequence[Any]) -> Ending:
-        """Build an ending from the reply of wait.lua, without the reply's first word.
+        """Return the ending from the reply of wait.lua, without the reply's first word.
 
         Raises:
             Unreadable: A field of the reply has an unexpected value.

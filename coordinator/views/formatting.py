@@ -29,7 +29,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_size(count: int) -> str:
-    """Return a number of bytes in MiB or GiB; empty if it is 0, which means unknown."""
+    """Return a number of bytes as text in MiB or GiB; empty for 0, which means unknown."""
     if not count:
         return ""
     mebibytes = count / 2**20
@@ -37,7 +37,7 @@ def format_size(count: int) -> str:
 
 
 def format_age(moment: datetime, now: float) -> str:
-    """Return the time that has passed since a moment."""
+    """Return the time that has passed between a moment and now, as text: `5 min`."""
     return format_duration(now - moment.timestamp())
 
 

@@ -61,12 +61,12 @@ class CoordinatorView:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A namespace as a whole.
+    """The state of a whole namespace.
 
     Attributes:
         namespace: The name of the namespace.
         partitions: Number of partitions.
-        durability: Which writes the server must persist or replicate: none, local, synced or replicated(n).
+        durability: The durability level of writes: none, local, synced, managed or replicated(n).
         counts: Number of runs by status.
         queues: Number of queued runs by route, as `queue:kind@schema`.
         paused: The paused queues and kinds, as `queue:<name>` or `kind:<name>`.

@@ -23,7 +23,7 @@ from coordinator.views.status_reason import QueuePosition, explain_status
 
 
 def run_view(id: str, reply: Sequence[Any]) -> RunView:
-    """Build a view from the reply of view.lua, without the reply's first word.
+    """Return the view from the reply of view.lua, without the reply's first word.
 
     Damaged inputs and a damaged checkpoint are left out and named in the view's field `unreadable`.
 

@@ -148,7 +148,7 @@ def _iso(moment: datetime) -> str:
 
 
 def _describe_failure(failure: Failure | None) -> str:
-    """Return the type and message of a failure. The message of a kill is complete without its type."""
+    """Return the type and the message of a failure. For a kill, return only the message, which is complete."""
     if failure and failure.type == DeadlineExceeded.__name__:
         return failure.message
     return f"{failure.type}: {failure.message}" if failure else ""

@@ -81,7 +81,7 @@ async def _word(word: str) -> str:
 
 
 class Attempt(Lifecycle):
-    """A claimed run in this process.
+    """One attempt at a claimed run in this process.
 
     An attempt belongs to the worker's event loop. A handler in a thread uses the attempt through its Run.
 
@@ -128,7 +128,7 @@ class Attempt(Lifecycle):
 
     @cached_property
     def counters(self) -> Counters:
-        """All counters of the run at its claim."""
+        """All counters of the run, as they were when it was claimed."""
         return Counters.parse(self.claimed.counters)
 
     @cached_property
@@ -355,7 +355,7 @@ class Attempt(Lifecycle):
 
     @property
     def unsaved_note(self) -> Note | None:
-        """The newest note, unless the server has confirmed it."""
+        """The handler's newest note if the server has not confirmed it yet; otherwise None."""
         stored = self.note is self.note_stored or (self.saver is not None and self.note is self.saver.note_saved)
         return None if stored else self.note
 

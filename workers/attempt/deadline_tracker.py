@@ -44,7 +44,7 @@ class DeadlineTracker:
         self._asking = True
 
     def answered(self, verdict: Verdict | None, now: float) -> None:
-        """Record the answer of the escalator, or None if it gave no verdict."""
+        """Record the verdict of the escalator, or None if the escalator gave no verdict."""
         self._asking = False
         match verdict:
             case Extend(seconds):

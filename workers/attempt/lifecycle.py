@@ -25,7 +25,7 @@ from workers.handlers.context import Stopped
 
 
 class Stage(Enum):
-    """How far an attempt has come."""
+    """The stages of an attempt."""
 
     LOADING = "loading"  # the run is claimed, and the handler's first line has not been reached
     PERFORMING = "performing"  # the handler runs
@@ -34,7 +34,7 @@ class Stage(Enum):
 
 
 class StopStage(Enum):
-    """How far a stop of an attempt has come."""
+    """The stages of a stop of an attempt."""
 
     NONE = "none"
     REQUESTED = "requested"
@@ -85,12 +85,12 @@ class Lifecycle:
 
     @property
     def stage(self) -> Stage:
-        """How far the attempt has come."""
+        """The present stage of the attempt."""
         return self._stage
 
     @property
     def performing(self) -> bool:
-        """Whether the handler runs."""
+        """Whether the handler of the attempt runs."""
         return self._stage is Stage.PERFORMING or self._stage is Stage.LEFT_BEHIND
 
     @property

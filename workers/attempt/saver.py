@@ -55,7 +55,7 @@ class Deltas:
         return cut.iteration == 0 and cut.generation + self._shift == self._generation and cut.length > self._base
 
     def of(self, cut: Cut, note: bytes = b"", unfinished: bytes = b"") -> Delta:
-        """Return the changes in a cut. If the server has acknowledged nothing, these are the whole cut.
+        """Return the changes in a cut. If the server has not acknowledged any save yet, they are the whole cut.
 
         Args:
             cut: The cut.
@@ -137,7 +137,7 @@ class Saver:
         self.closed = False
 
     def save_whole(self) -> None:
-        """Replace the whole stored checkpoint with the next save, because it has another schema."""
+        """Make the next save replace the whole stored checkpoint, because the stored one has another schema."""
         self._deltas.fallen_back()
 
     # -- offering
@@ -153,7 +153,7 @@ class Saver:
         """Save a cut now, and return when it is saved.
 
         Raises:
-            SaverClosed: If nothing can be saved any more.
+            SaverClosed: If the saver was closed.
             Unreadable: If the server refuses every save, because the stored checkpoint is damaged.
         """
         if self.closed:

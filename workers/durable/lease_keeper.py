@@ -24,7 +24,7 @@ class LeaseKeeper:
         self._thread = threading.Thread(target=self._renew, name=f"keeper-{owner}", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread that renews the lease."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -112,7 +112,7 @@ def begin(factory: Factory[H] | None, info: RunInfo, existing: H | None = None) 
 
 
 class Finish(StrEnum):
-    """What happens to a record when the execution of its run ends.
+    """The action on a record when the execution of its run ends.
 
     Attributes:
         COMPLETE: The run has completed: delete the record.
@@ -175,7 +175,7 @@ async def finalise_async(
 ) -> Finish:
     """Delete or keep the record of a run that ends, in an event loop. A cancellation of the task does not interrupt this.
 
-    The parameters and the result are the same as those of `finalise`.
+    The parameters and the returned value are the same as those of `finalise`.
     """
     how = finish(error, stopping=stopping)
     if checkpointer is not None:
@@ -201,7 +201,7 @@ async def _finalise(checkpointer: AsyncCheckpointer, how: Finish, error: BaseExc
 
 @dataclass(frozen=True, slots=True)
 class Interrupted(Generic[H]):
-    """An interrupted run.
+    """An interrupted run that this process has claimed.
 
     Attributes:
         checkpoint: The run's record.

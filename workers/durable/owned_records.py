@@ -131,7 +131,7 @@ class OwnedRecords:
         return self._keeper is not None
 
     def stop(self) -> None:
-        """Stop renewing the lease."""
+        """Stop the thread that renews the lease."""
         if self._keeper is not None:
             self._keeper.stop()
 

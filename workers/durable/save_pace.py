@@ -75,7 +75,7 @@ class SavePace:
         self._saved_phases, self._failures = len(record.phases), 0
 
     def failed(self, record: Checkpoint, error: BaseException) -> None:
-        """Note that a save failed.
+        """Note that the save of a record failed.
 
         The record becomes pending again, unless a newer one is pending, the run has ended, or the store refused it for good.
         """

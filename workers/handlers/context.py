@@ -53,7 +53,7 @@ class Stopped(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Why a run was started again, and where the attempt before it ended.
+    """The reason why a run was started again, and facts about its previous attempt.
 
     Attributes:
         cause: "release" (a worker that was shutting down released it), "recover" (its worker was lost), "retry" (it failed),
@@ -213,7 +213,7 @@ class BaseRun(Generic[R_co]):
 
     @property
     def resumed(self) -> Resumed | None:
-        """Why the run was started again. None in a first attempt."""
+        """The reason why the run was started again. None in a first attempt."""
         return self._facts.resumed
 
     @property

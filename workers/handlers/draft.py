@@ -97,7 +97,7 @@ class Draft:
         return kept(self.state, "state", CHECKPOINT_LIMIT) if self.state else b""
 
     def begin_loop(self) -> None:
-        """Remember the encoded state, so that the first turn can be compared with it."""
+        """Remember the encoded state, with which the state after the first turn is compared."""
         try:
             self._cut_state = self._packed_state()
         except (NotPlain, TooLarge):  # the cut after the turn raises it, unless the turn repairs the state

@@ -54,7 +54,7 @@ NO_DEADLINE = Deadline()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How the runs of a kind are treated: the options of `@runs.handler(…)`. All times are in seconds.
+    """The policy for the runs of a kind: the options of `@runs.handler(…)`. All times are in seconds.
 
     Attributes:
         retry: When and how often a failed run is retried. By default it is not retried.
@@ -275,7 +275,7 @@ class Handler(Generic[P, T_co]):
 
 
 class PlainHandler(Handler[P, T_co]):
-    """A handler that is a plain function. It runs in a thread."""
+    """A handler that is a plain function, which runs in a thread."""
 
     is_async = False
 
@@ -286,7 +286,7 @@ class PlainHandler(Handler[P, T_co]):
 
 
 class AsyncHandler(Handler[P, T_co]):
-    """A handler that is a coroutine function. It runs on the worker's event loop."""
+    """A handler that is a coroutine function, which runs on the worker's event loop."""
 
     is_async = True
 
@@ -297,7 +297,7 @@ class AsyncHandler(Handler[P, T_co]):
 
 
 def make_handler(function: Callable[..., Any], kind: str | None, policy: Policy) -> Handler[..., Any]:
-    """Create the handler of a function.
+    """Create the handler of a function, and return it.
 
     Args:
         function: A function or a coroutine function.

@@ -183,7 +183,7 @@ class Heartbeat:
         self._worker_loop.call_soon_threadsafe(self._report, result)
 
     async def _rest(self, lease: Lease, seconds: float) -> None:
-        """Wait for a number of seconds, or until the lease is poked."""
+        """Wait for a number of seconds, or until `poke` is called for the lease."""
         try:
             async with asyncio.timeout(max(0.0, seconds)):
                 await self._pokes[lease].wait()

@@ -62,7 +62,7 @@ class Lease:
             self._confirmed.set()
 
     async def wait_until_confirmed(self) -> None:
-        """Wait until the lease is no longer in doubt, or the server has taken it away."""
+        """Wait until the lease is no longer in doubt, or until the server has taken the lease away."""
         while self.in_doubt and not self.gone:
             await self._confirmed.wait()
 

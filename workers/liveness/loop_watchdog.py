@@ -43,7 +43,7 @@ class BlockTimer:
         self._limit, self._before = limit, 0.0
 
     def tick(self, passed: float, *, moved: bool) -> Mark | None:
-        """Record one interval, and return which limit the block has passed in it.
+        """Record one interval, and return the limit that the block of the event loop has passed in it.
 
         Args:
             passed: Seconds since the last tick. At most two regular intervals count.

@@ -77,13 +77,13 @@ class AttemptTable:
             attempt.task.add_done_callback(lambda _: self._stuck.pop(attempt.key, None))
 
     def add(self, attempt: Attempt) -> None:
-        """Add an attempt."""
+        """Add an attempt to the table."""
         self.attempts[attempt.key] = attempt
         self._by_id[attempt.id] = attempt
         self.empty.clear()
 
     def remove(self, attempt: Attempt) -> bool:
-        """Remove an attempt. Return False if it was removed before."""
+        """Remove an attempt from the table. Return False if the attempt was removed before."""
         if self.attempts.pop(attempt.key, None) is None:
             return False
         if self._by_id.get(attempt.id) is attempt:

@@ -35,7 +35,7 @@ class ClaimerHost(Protocol):
 
     @property
     def outdated(self) -> bool:
-        """Whether there is newer code in the fleet."""
+        """Whether the fleet has newer code than this process."""
         ...
 
     def lease(self, partition: int) -> Lease:
@@ -133,7 +133,7 @@ class Claimer:
         return self._may_wait_there and idle and not self._host.outdated and not self._lease().keys.at.replicas
 
     async def _claim(self, *, probing: bool, waiting: bool) -> int:
-        """Send one claim.
+        """Send one claim, and start the runs that its answer brings.
 
         Args:
             probing: Ask for no run. After a failure, such a claim shows whether the partition can be reached again, and reserves
@@ -276,5 +276,5 @@ class Inbox:
                 await self._clock.asleep(0.5)
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connection of the inbox."""
         await self._bell.close()

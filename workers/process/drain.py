@@ -26,7 +26,7 @@ CLAIM_ANSWER_SECONDS = 1.0  # how long a drain waits for the answer of a claim b
 
 @dataclass(frozen=True, slots=True)
 class DrainResult:
-    """How a drain ended.
+    """The result of a drain.
 
     Attributes:
         left_to_recovery: The ids of runs that the worker could not release. The coordinator recovers them.

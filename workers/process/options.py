@@ -11,7 +11,7 @@ from coordinator.model.names import name
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """How a worker process behaves. All times are in seconds.
+    """The settings of a worker process. All times are in seconds.
 
     Attributes:
         settings: The server, the namespace and the client's time limits.

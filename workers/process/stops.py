@@ -64,7 +64,7 @@ class Stops:
     # -- a cancel request
 
     def cancel(self, id: str) -> None:
-        """Ask the handler of a cancelled run to stop. If it has not stopped a second later, cancel its task."""
+        """Ask the handler of a cancelled run to stop. If the handler has not stopped a second later, cancel its task."""
         attempt = self._table.by_id(id)
         if attempt is not None and attempt.stopping is None and not attempt.decided:
             attempt.request_stop("cancel")

@@ -14,11 +14,11 @@ class TaskSet:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Start a task, and hold it until it ends."""
+        """Start a task, hold a reference to it until it ends, and return it."""
         return self.hold(asyncio.get_running_loop().create_task(work))
 
     def hold(self, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
-        """Hold a task until it ends."""
+        """Hold a reference to a task until the task ends, and return the task."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

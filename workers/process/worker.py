@@ -91,7 +91,7 @@ class Worker:
 
     @property
     def outdated(self) -> bool:
-        """Whether there is newer code in the fleet.
+        """Whether the fleet has newer code than this process.
 
         For a second after a run was released, an outdated worker does not claim it, so that a newer worker can.
         """
@@ -111,17 +111,17 @@ class Worker:
     # -- start and stop
 
     def stop(self) -> None:
-        """Drain. The second call takes away the grace time of the handlers."""
+        """Start to drain the worker. The second call takes away the grace time of the handlers."""
         if self._shutdown.is_requested():
             self.hurry()
         self.drain()
 
     def drain(self) -> None:
-        """Drain. Further calls change nothing."""
+        """Start to drain the worker. Further calls change nothing."""
         self._shutdown.request()
 
     def hurry(self) -> None:
-        """Drain without grace time, whether or not the worker is draining already."""
+        """Drain the worker without grace time, whether or not it is draining already."""
         self._shutdown.request_without_grace()
 
     async def run(self) -> int:

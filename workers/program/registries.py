@@ -21,7 +21,7 @@ from workers.handlers.registry import Registry
 
 
 def load(path: str) -> Registry[Any]:
-    """Import the registry at MODULE:REGISTRY. Modules in the current directory are found too.
+    """Import the registry at MODULE:REGISTRY, and return it. Modules in the current directory are found too.
 
     Raises:
         BadOption: the module can't be imported, or has no such registry.

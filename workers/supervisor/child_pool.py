@@ -218,7 +218,7 @@ class ChildPool:
             self.exit_codes.append(child.exit_code)
 
     async def _wait_for_exit(self, child: ChildProcess) -> None:
-        """Read the reports of a process until it has ended. Kill it when it is overdue."""
+        """Read the reports of a process until it has ended. Kill the process when it is overdue."""
         loop = asyncio.get_running_loop()
 
         def read_reports() -> None:

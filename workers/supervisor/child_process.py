@@ -55,7 +55,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """The process id."""
+        """The id of the worker process."""
         return self.process.pid
 
     @property
@@ -71,7 +71,7 @@ class ChildProcess:
     # -- reports of the process
 
     def read_reports(self) -> bool:
-        """Process the lines that the process has written. Return False at the end of the pipe."""
+        """Handle the reports that the process has written. Return False at the end of the pipe."""
         more = True
         with contextlib.suppress(BlockingIOError):
             while part := os.read(self.reports, 4096):
@@ -203,7 +203,7 @@ class ChildProcess:
 
 
 async def spawn(registries: Sequence[str], options: WorkerOptions, now: float) -> ChildProcess:
-    """Start a worker process with the code that is on disk now.
+    """Start a worker process with the code that is on disk now, and return it.
 
     Args:
         registries: where the handlers are, each as MODULE:REGISTRY.

@@ -59,7 +59,7 @@ class RollParticipant:
             await drive_async(self._wire, plan, timeout=1.0)
 
     async def roll(self, at_once: int = 1) -> RollResult:
-        """Replace all processes of this supervisor, as soon as no other supervisor of the fleet is rolling.
+        """Replace all processes of this supervisor, as soon as no other supervisor of the fleet is rolling. Return the result.
 
         A roll that is requested during another roll starts after it, because the code may have changed meanwhile.
         """

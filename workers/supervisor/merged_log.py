@@ -36,7 +36,7 @@ class MergedLog(logging.Handler):
         self.setFormatter(JsonLines() if as_json else Lines(colour=self._colour))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show a log record of this process, as that of the coordinator or of the dev tool."""
+        """Show a log record of this process, under the name of the coordinator or of the dev tool."""
         coordinator = record.name.startswith("coordinator.services")
         self.show("coordinator" if coordinator else "dev", self.format(record))
 

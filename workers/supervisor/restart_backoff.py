@@ -15,7 +15,7 @@ FREE_RESTARTS = 2
 
 
 class RestartBackoff:
-    """The waits of one child slot. `jitter` returns a number from 0 to 1."""
+    """Compute how long one child slot waits before its next process. `jitter` returns a number from 0 to 1."""
 
     def __init__(self, jitter: Callable[[], float] = random.random) -> None:
         self.failures = 0  # processes in a row that ended as soon as they started

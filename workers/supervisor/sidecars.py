@@ -25,7 +25,7 @@ COORDINATOR_RESTART_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class SidecarOptions:
-    """Which sidecars to run. `health` is [HOST:]PORT of the health endpoint, or None."""
+    """The sidecars to run. `health` is the [HOST:]PORT of the health endpoint, or None."""
 
     health: str | None = None
     coordinator: bool = False

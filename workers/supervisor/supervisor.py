@@ -112,7 +112,10 @@ class Supervisor:
         )
 
     async def roll(self, at_once: int = 1) -> RollResult:
-        """Replace all worker processes, `at_once` of them at a time. Each new one is ready before the old one drains."""
+        """Replace all worker processes, `at_once` of them at a time, and return the result.
+
+        Each new process is ready before the old one drains.
+        """
         if self._roll_participant is None:
             logger.warning("can't roll: the supervisor has not started yet")
             return RollResult(0, self.options.processes, "the supervisor has not started yet")

@@ -86,7 +86,11 @@ class MemoryBacking:
         return handler.plain_result(await result if handler.is_async else result)
 
     def offer(self, cut: Cut) -> None:
-        """Save a cut, unless the run has crashed or was lost to another worker."""
+        """Save a cut, unless the run has crashed or was lost to another worker.
+
+        Raises:
+            Crash: If the run crashes at this cut, or has crashed before.
+        """
         if self.dead:
             raise Crash
         if self.stopping is not None and self.stopping.why == "lost":
@@ -98,11 +102,15 @@ class MemoryBacking:
         self.at_cut(len(self.cuts))
 
     async def flush(self, cut: Cut, may_drain: Callable[[], bool] = lambda: True) -> None:
-        """Save a cut."""
+        """Save a cut in the same way as `offer`, which never has to wait here."""
         self.offer(cut)
 
     async def wait_until_confirmed(self, may_drain: Callable[[], bool] = lambda: True) -> None:
-        """Return immediately: without a server no lease can be in doubt."""
+        """Return immediately, because without a server no lease can be in doubt.
+
+        Raises:
+            Crash: If the run has crashed before.
+        """
         if self.dead:
             raise Crash
 
@@ -171,7 +179,7 @@ class MemoryBacking:
         return asyncio.get_running_loop()
 
     def set_note(self, note: Note) -> None:
-        """Keep a note."""
+        """Append a note of the handler to `notes`."""
         self.notes.append(note)
 
     def raise_stop(self, may_drain: Callable[[], bool] = lambda: True) -> None:

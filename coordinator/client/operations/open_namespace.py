@@ -103,7 +103,7 @@ class OpenNamespace:
             raise NotFound(str(error)) from None
 
     def fields(self, keys: Keys, id: str, *fields: str) -> Plan[list[Any]]:
-        """Return fields of a run's hash.
+        """Return the values of these fields of a stored run.
 
         Raises:
             NotFound: The first field is missing, so the run does not exist.
@@ -128,9 +128,9 @@ def run_not_found(id: str) -> NotFound:
 
 
 def reading(plan: Plan[T]) -> Plan[T]:
-    """Carry out a plan that only reads, and raise Unreachable where it would raise Unconfirmed.
+    """Carry out a plan that only reads, and return its result.
 
-    A read that got no answer has changed nothing, so there is nothing to confirm.
+    A read that got no answer has changed nothing. So the error is Unreachable, where another plan would raise Unconfirmed.
     """
     try:
         return (yield from plan)

@@ -31,7 +31,7 @@ WAITS_PER_TRIP = 500
 
 
 def view(namespace: OpenNamespace, id: str) -> Plan[RunView]:
-    """Return the run as it is now.
+    """Return the present view of the run.
 
     Raises:
         NotFound: The run does not exist.

@@ -116,7 +116,7 @@ def wait(keys: Keys, id: str, client: str) -> Generator[Request, Any, list[Any]]
 
 
 def take_hints(keys: Keys, client: str, most: int) -> Generator[Request, Any, list[str]]:
-    """Take up to `most` run ids from the wake list of a client."""
+    """Take up to `most` run ids from the wake list of a client, and return them."""
     reply = yield read(keys.at, "LPOP", keys.wake(client), most)
     return [text(id) for id in reply or ()]
 

@@ -191,13 +191,13 @@ def _without_children(
 
 
 def count_coordinators(keys: Keys) -> Generator[Request, Any, int]:
-    """Return how many coordinators were seen in the last minute."""
+    """Return the number of coordinators that were seen in the last minute."""
     count = yield read(keys.at, "ZCARD", keys.coordinators())
     return int(count)
 
 
 def count_suspects(keys: Keys) -> Generator[Request | list[Request], Any, int]:
-    """Return how many suspects wait for a worker that holds no other run."""
+    """Return the number of suspects that wait for a worker that holds no other run."""
     routes = yield read(keys.at, "SMEMBERS", keys.routes())
     counts = yield [read(keys.at, "ZCARD", keys.suspect(text(route))) for route in routes]
     return sum(count for count in counts if isinstance(count, int))

@@ -36,7 +36,7 @@ class RollPart:
 
     @classmethod
     def read(cls, stored: str) -> RollPart:
-        """Return a part from its stored form."""
+        """Return the part of a supervisor in a roll from its stored form."""
         state, replaced, total, reason = [*stored.split(" ", 3), "", "", ""][:4]
         return cls(state, int(replaced or 0), int(total or 0), reason)
 
@@ -134,7 +134,7 @@ class RollAnswer:
 def request_roll(
     keys: Keys, fleet: str, roll: str, *, at_once: int, by: str, now: str = ""
 ) -> Generator[Request, Any, RollAnswer]:
-    """Ask the supervisors of a fleet to replace their processes, `at_once` at a time."""
+    """Ask the supervisors of a fleet to replace their processes, `at_once` at a time. Return the answer."""
     reply = yield ROLL.call(
         keys.at, now=now, fleet=fleet, roll=roll, at_once=at_once, by=by, silence=round(SILENCE * 1000)
     )
@@ -153,7 +153,7 @@ class RollView:
 
     @property
     def under_way(self) -> bool:
-        """Whether a supervisor that is alive has not finished its part."""
+        """Whether the roll is under way: a supervisor that is alive has not finished its part."""
         return any(part.state in UNFINISHED for name, part in self.parts.items() if name not in self.lost)
 
 

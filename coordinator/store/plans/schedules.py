@@ -1,7 +1,7 @@
-"""Plans of schedules.
+"""Plans that change, list and fire schedules.
 
-A change by a user is a compare-and-set: it names the generation that it replaces, and has a random generation of its own. So a
-call that is sent twice changes nothing the second time.
+A change by a user is a compare-and-set: the call names the generation of the schedule that it replaces, and has a random generation
+of its own. So a call that is sent twice changes nothing the second time.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class DueSchedule:
     """A schedule that a coordinator has to handle.
 
     Attributes:
-        name: Its name.
+        name: The name of the schedule.
         generation: The generation that a change of the schedule must name.
         after: The previous fire time, in ms.
         next: The next fire time, in ms; None if it was not computed yet.
@@ -130,7 +130,7 @@ class DueSchedule:
 
 @dataclass(frozen=True, slots=True)
 class Upcoming:
-    """The schedules to handle now.
+    """The schedules that a coordinator has to handle now.
 
     Attributes:
         entries: The schedules.

@@ -64,7 +64,7 @@ def _id_tokens(flat: Sequence[Any]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
-    """The answer to a heartbeat.
+    """The server's answer to a heartbeat.
 
     Attributes:
         cancels: Runs that the worker must cancel.
@@ -111,7 +111,7 @@ def heartbeat(
 
 
 class Claimed(NamedTuple):
-    """A run as it was claimed.
+    """A run as the answer to a claim contains it.
 
     Attributes:
         checkpoint: None, the parts of the checkpoint (ckpt fields and message chunks), or 'paged' if it is too large for the

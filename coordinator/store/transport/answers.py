@@ -72,7 +72,7 @@ class Answers:
 
     @property
     def waiting(self) -> list[Request]:
-        """The open requests."""
+        """The requests that must be sent again."""
         return [self.requests[index] for index in self.open]
 
     def result(self) -> list[Any]:

@@ -81,6 +81,10 @@ class AsyncBell:
 
         Returns:
             The result of the plan.
+
+        Raises:
+            Unreachable: The node can't be reached, or this client has closed the bell.
+            BadCall: The plan does not make exactly one call.
         """
         call = next(plan)
         assert isinstance(call, Call)

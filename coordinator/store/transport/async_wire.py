@@ -121,7 +121,7 @@ class AsyncWire:
         self._lanes.topology.recheck()
 
     def submit(self, request: Request) -> asyncio.Future[Any]:
-        """Try a request once.
+        """Send a request once, without repeating it.
 
         Returns:
             A future whose result is a reply or an error. The future never raises.

@@ -21,7 +21,7 @@ class ObservedExchange(Protocol):
         """Note that the commands were written to the socket."""
 
     def answered(self, replies: Sequence[Any]) -> None:
-        """Note the replies."""
+        """Note the replies to the commands of the exchange."""
 
     def __enter__(self) -> ObservedExchange: ...
     def __exit__(

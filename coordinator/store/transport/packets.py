@@ -19,7 +19,7 @@ MOST_BYTES = 1024 * 1024
 
 @dataclass(slots=True)
 class Packet:
-    """One command on the wire.
+    """One command that is sent to a server, with the requests that it carries.
 
     Attributes:
         request: The first of the requests that the command carries.
@@ -64,7 +64,7 @@ class Packet:
 
 
 def pack(requests: Sequence[Request]) -> list[Packet]:
-    """Merge requests into as few packets as possible. Packets keep the order of their first requests."""
+    """Merge requests into as few packets as possible, and return the packets in the order of their first requests."""
     if len(requests) == 1:  # the usual case of a producer, without a search for requests to merge
         one = requests[0]
         return [Packet(one, [0], list(one.items) if isinstance(one, Call) else [])]

@@ -92,9 +92,9 @@ def transport_of(connection: Any) -> asyncio.Transport | None:
 
 
 async def drop_connection(connection: Any, transport: asyncio.Transport | None) -> None:
-    """Close a connection at once after a failed exchange. Bytes that were not sent yet are discarded.
+    """Close a connection immediately after a failed exchange. Bytes that were not sent yet are discarded.
 
-    Without that, the bytes of a large request would keep the connection open, and could reach the server much later.
+    Otherwise the bytes of a large request would keep the connection open, and could reach the server much later.
     """
     await connection.disconnect(nowait=True)
     if transport is not None:

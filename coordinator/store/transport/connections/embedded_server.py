@@ -36,7 +36,7 @@ _system = SystemClock()
 
 
 def attach(directory: Path, clock: Clock = _system) -> Attachment:
-    """Attach to the server of a directory. Start the server if it is not running.
+    """Attach to the server of a directory, and return the attachment. Start the server if it is not running.
 
     Args:
         directory: The directory with the server's data. It is created if needed.
@@ -56,7 +56,7 @@ def attach(directory: Path, clock: Clock = _system) -> Attachment:
 
 
 class Attachment:
-    """One user of a directory's server. While it is open, no other user stops the server."""
+    """The attachment of one user to the server of a directory. While it is open, no other user stops the server."""
 
     def __init__(self, directory: Path, clock: Clock) -> None:
         self._directory = directory

@@ -20,5 +20,5 @@ def connection_settings(address: Address, connect_seconds: float) -> dict[str, A
 
 
 def connection_url(address: Address, node: Node, *, sentinel: bool) -> str:
-    """Return the URL to connect to, with its password."""
+    """Return the URL with which redis-py connects to a node, including the password."""
     return address.url_of(node, sentinel=sentinel) if node.host else address.url()

@@ -133,7 +133,11 @@ def _binary() -> Path:
 
 
 def _wait_for_answer(directory: Path, path: Path, clock: Clock) -> bool:
-    """Wait until the server answers. Return False if its process has ended."""
+    """Wait until the server answers. Return False if its process has ended.
+
+    Raises:
+        Unreachable: The server process lives but does not answer.
+    """
     until = clock.monotonic() + ANSWER_SECONDS
     while (answer := _send(path, "PING")).startswith("-LOADING") or not answer:
         if not is_alive(directory):

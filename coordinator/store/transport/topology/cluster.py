@@ -50,7 +50,7 @@ class Cluster:
         self._nodes = [node, *(other for other in self._nodes if other != node)]
 
     def search(self) -> Search:
-        """Ask nodes for the masters of all hash slots, until one answer is good enough.
+        """Yield questions for the masters of all hash slots to one node after the other, until one answer is good enough.
 
         A node that is cut off from the others continues to report the old masters. So an answer that names a failed master is used
         only if no node gives another answer.

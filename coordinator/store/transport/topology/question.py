@@ -14,7 +14,7 @@ from coordinator.store.transport.error_mapping import TransientError
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A command for one node."""
+    """A question of a search: one command for one node."""
 
     node: Node
     command: tuple[Argument, ...]

@@ -28,7 +28,7 @@ class SentinelGroup:
         self.stale = True
 
     def where(self, at: str) -> Node | None:
-        """Return the master, or None while it is unknown."""
+        """Return the master of the group, or None while it is unknown."""
         return self._master
 
     def doubt(self, node: Node) -> None:
@@ -44,7 +44,7 @@ class SentinelGroup:
         """Do nothing: servers without hash slots never answer MOVED."""
 
     def search(self) -> Search:
-        """Ask the sentinels for the master, and the master for its role.
+        """Yield questions to the sentinels for the master, and to the master for its role.
 
         A sentinel that was cut off together with an old master continues to name it, and the old master continues to report the
         role of a master. So an answer counts immediately only if most sentinels give it. Otherwise the answer with the latest

@@ -12,11 +12,11 @@ class SingleServer:
     stale = False
 
     def where(self, at: str) -> Node | None:
-        """Return the only server."""
+        """Return the only server, for any partition."""
         return HERE
 
     def doubt(self, node: Node) -> None:
-        """Do nothing: the server may come back, and no other node could say more."""
+        """Do nothing: the server may come back, and there is no other node to ask."""
 
     def recheck(self) -> None:
         """Do nothing: there is no node to ask."""
