@@ -248,6 +248,7 @@ class Attempt(Lifecycle):
             Stopped: If a stop was requested, or the attempt has lingered long enough and its run is to be suspended.
         """
         assert self.waiter is not None
+        self._raise_any_stop()  # another task of the handler may have got the stop, and it is raised only once elsewhere
         left = self.handler.linger - (self.clock() - self._lingering_since)
         to_deadline = math.inf if condition.deadline is None else max(0.0, (condition.deadline - now) / 1000)
         # Without a topic only the deadline can end the wait, so an attempt stays only if it is near.

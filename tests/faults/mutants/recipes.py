@@ -1703,4 +1703,11 @@ MUTANTS = [
         "if string.sub(names[i], 1, 5) == 'weit:' then others",
         "tests/lua/test_story.py::test_finished_waits_are_not_counted_as_phases",
     ),
+    Mutant(
+        "a wait goes on at a drain whose stop another task has got",
+        "workers/attempt/attempt.py",
+        "        self._raise_any_stop()  # another task",
+        "        # another task",
+        "tests/integration/worker/test_worker_wait_steps.py::test_wait_ends_at_a_drain_whose_stop_another_task_has_got",
+    ),
 ]

@@ -10,11 +10,11 @@ import pytest
 from coordinator.model.run import Status
 from coordinator.store.plans import coordinators as coordinator_plans
 from tests.integration import worker_harness
-from tests.integration.worker.test_worker_waits import ended, send
+from tests.integration.worker.test_worker_waits import checkpointed, ended, send
 from tests.integration.worker_harness import Bench
 from tests.servers import Server
 from tests.waiting import eventually
-from workers import AsyncRun, Registry, RetryLater
+from workers import AsyncRun, Registry, RetryLater, Stopped
 from workers.handlers import draft
 
 
@@ -181,3 +181,31 @@ async def test_look_that_finds_nothing_and_fails_the_run_keeps_the_waits_before_
     await send(bench, id, "a")
     assert (await ended(bench, id)).status is Status.FAILED
     assert bench.admin.hexists(bench.namespace.keys_of(id).ckpt(id), "wait:-:receive a#0")
+
+
+async def test_wait_ends_at_a_drain_whose_stop_another_task_has_got(bench: Bench) -> None:
+    runs, taken = Registry(), asyncio.Event()
+
+    @runs.handler(linger=600, grace=300)
+    async def shared(run: AsyncRun) -> None:
+        async def save() -> None:
+            try:
+                while True:
+                    run.checkpoint()
+                    await asyncio.sleep(0)
+            except Stopped:
+                taken.set()
+
+        saving = asyncio.create_task(save())
+        try:
+            await run.receive("a")
+        finally:
+            saving.cancel()
+
+    worker, task = bench.worker(runs)
+    id = await bench.enqueue("shared")
+    await checkpointed(bench, id)
+    async with asyncio.timeout(30):  # far less than the grace
+        assert await bench.end(worker, task) == 0
+    assert taken.is_set()
+    assert bench.status(id) == Status.QUEUED
