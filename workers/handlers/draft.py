@@ -141,11 +141,13 @@ class Draft:
         Phases are told apart by their name, phases of the same name by their order, and inside a turn also by the turn.
 
         Raises:
-            Refused: If the name is not valid, if a phase of this name is running, or if `run.state` has changed since a phase
-                of this name ran. After a resume, the second call could get the output of the first.
+            Refused: If the name is not valid, if a phase of this name is running, if the run waits, or if `run.state` has changed
+                since a phase of this name ran. After a resume, the second call could get the output of the first.
         """
         if str(name) != name or not 1 <= len(name) <= 200 or not name.isprintable():
             raise Refused(f"a phase needs a name of 1 to 200 printable characters, not {name!r:.220}")
+        if self._waiting:
+            raise Refused(f"phase {name!r} can't begin while the run waits: it would run on beside the next attempt")
         scope = f"phase:{'-' if self.turn is None else self.turn}:{name}"
         if scope in self._running:
             raise Refused(f"phase {name!r} is already running: phases that run at the same time need different names")

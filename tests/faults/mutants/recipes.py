@@ -1710,4 +1710,11 @@ MUTANTS = [
         "        # another task",
         "tests/integration/worker/test_worker_wait_steps.py::test_wait_ends_at_a_drain_whose_stop_another_task_has_got",
     ),
+    Mutant(
+        "a phase begins beside a wait",
+        "workers/handlers/draft.py",
+        '        if self._waiting:\n            raise Refused(f"phase',
+        '        if False:\n            raise Refused(f"phase',
+        "tests/integration/worker/test_worker_wait_steps.py::test_phase_that_would_run_beside_a_wait_is_refused",
+    ),
 ]

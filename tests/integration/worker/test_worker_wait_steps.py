@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from coordinator.errors import Refused
 from coordinator.model.run import Status
 from coordinator.store.plans import coordinators as coordinator_plans
 from tests.integration import worker_harness
@@ -209,3 +210,31 @@ async def test_wait_ends_at_a_drain_whose_stop_another_task_has_got(bench: Bench
         assert await bench.end(worker, task) == 0
     assert taken.is_set()
     assert bench.status(id) == Status.QUEUED
+
+
+async def test_phase_that_would_run_beside_a_wait_is_refused(bench: Bench) -> None:
+    runs, said, called = Registry(), list[str](), list[int]()
+
+    @runs.handler(linger=60)
+    async def beside(run: AsyncRun) -> int:
+        async def work() -> None:
+            called.append(run.attempt)
+
+        async def start_late() -> None:
+            await checkpointed(bench, run.id)  # the wait has begun
+            try:
+                await run.phase("work", work)
+            except Refused as error:
+                said.append(str(error))
+
+        late = asyncio.create_task(start_late())
+        number = (await run.receive("a")).number
+        await late
+        return number
+
+    bench.worker(runs)
+    id = await bench.enqueue("beside")
+    await eventually(lambda: bool(said or called), "the phase to be refused")
+    await send(bench, id, "a")
+    assert (await ended(bench, id)).status is Status.COMPLETED
+    assert (called, said[0].partition(":")[0]) == ([], "phase 'work' can't begin while the run waits")
