@@ -174,6 +174,10 @@ class Draft:
             self.phases[field] = output
         elif scope in self._seen:  # the end of the turn may have removed the phase
             self._seen[scope] -= 1
+        if output is None:  # the function may be called again, and its looks then begin again, as in a later attempt
+            looks = f"wait:{field.split(':', 2)[1]}:{field}/"
+            for name in [name for name in self._seen if name.startswith(looks)]:
+                del self._seen[name]
 
     # -- waits
 
@@ -222,7 +226,8 @@ class Draft:
 
     def keep_poll(self, field: str) -> None:
         """Count a look as a step."""
-        self._seen[field.rpartition("#")[0]] += 1
+        scope = field.rpartition("#")[0]
+        self._seen[scope] = self._seen.get(scope, 0) + 1  # the end of the turn may have removed it
 
     def _wait_scope(self, name: str, phase: str = "") -> str:
         # A look inside a phase belongs to the phase: where the phase is not called again, its looks are not either.

@@ -1717,4 +1717,18 @@ MUTANTS = [
         '        if False:\n            raise Refused(f"phase',
         "tests/integration/worker/test_worker_wait_steps.py::test_phase_that_would_run_beside_a_wait_is_refused",
     ),
+    Mutant(
+        "a look fails whose turn ends meanwhile",
+        "workers/handlers/draft.py",
+        "self._seen[scope] = self._seen.get(scope, 0) + 1  #",
+        "self._seen[scope] += 1  #",
+        "tests/integration/worker/test_worker_wait_steps.py::test_look_that_is_under_way_when_its_turn_ends_gets_its_signal",
+    ),
+    Mutant(
+        "a phase that is called again loses the signals that it has received",
+        "workers/handlers/draft.py",
+        "                del self._seen[name]\n\n    # -- waits",
+        "                pass\n\n    # -- waits",
+        "tests/integration/worker/test_worker_wait_steps.py::test_phase_that_is_called_again_after_an_error_gets_the_same_signals",
+    ),
 ]

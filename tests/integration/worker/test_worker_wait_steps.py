@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
@@ -15,7 +16,7 @@ from tests.integration.worker.test_worker_waits import checkpointed, ended, send
 from tests.integration.worker_harness import Bench
 from tests.servers import Server
 from tests.waiting import eventually
-from workers import AsyncRun, Registry, RetryLater, Stopped
+from workers import AsyncRun, Registry, RetryLater, Signal, Stopped
 from workers.handlers import draft
 
 
@@ -238,3 +239,47 @@ async def test_phase_that_would_run_beside_a_wait_is_refused(bench: Bench) -> No
     await send(bench, id, "a")
     assert (await ended(bench, id)).status is Status.COMPLETED
     assert (called, said[0].partition(":")[0]) == ([], "phase 'work' can't begin while the run waits")
+
+
+async def test_look_that_is_under_way_when_its_turn_ends_gets_its_signal(bench: Bench) -> None:
+    runs = Registry()
+
+    @runs.handler(linger=60)
+    async def looking(run: AsyncRun) -> int:
+        looks = list[asyncio.Task[Signal]]()
+        await run.receive("go")
+        async for turn in run.loop(2):
+            if turn == 0:
+                looks.append(asyncio.create_task(run.receive("a", timeout=0)))
+                await asyncio.sleep(0)  # the look begins, and has no answer yet
+        return (await looks[0]).number
+
+    bench.worker(runs)
+    id = await bench.enqueue("looking")
+    for topic in ("a", "go"):
+        await send(bench, id, topic)
+    view = await ended(bench, id)
+    assert (view.status, bench.result(id)) == (Status.COMPLETED, 1), view.error
+
+
+async def test_phase_that_is_called_again_after_an_error_gets_the_same_signals(bench: Bench) -> None:
+    runs, numbers = Registry(), list[int]()
+
+    @runs.handler(linger=60)
+    async def repeating(run: AsyncRun) -> None:
+        async def work() -> None:
+            numbers.append((await run.receive("a", timeout=0)).number)
+            if len(numbers) == 1:
+                raise ValueError
+
+        await run.receive("go")
+        with contextlib.suppress(ValueError):
+            await run.phase("work", work)
+        await run.phase("work", work)
+
+    bench.worker(runs)
+    id = await bench.enqueue("repeating")
+    for topic in ("a", "a", "go"):
+        await send(bench, id, topic)
+    assert (await ended(bench, id)).status is Status.COMPLETED
+    assert numbers == [1, 1]
