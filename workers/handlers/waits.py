@@ -166,7 +166,7 @@ class Waits:
             return self._wait("sleep", (), _milliseconds(seconds, "seconds"))
         if not isinstance(until, datetime) or until.tzinfo is None:  # type: ignore[redundant-expr]  # users pass anything
             raise BadOption(f"run.sleep(until={until!r}) needs a datetime with a time zone")
-        return self._wait("sleep", (), None, math.ceil(until.timestamp() * 1000))
+        return self._wait("sleep", (), None, max(0, math.ceil(until.timestamp() * 1000)))
 
     async def _poll(self, name: str, topics: tuple[str, ...]) -> Signal | None:
         """Look once. The look is a step only if it finds a signal. Looks of several tasks take turns."""

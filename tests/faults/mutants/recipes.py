@@ -1731,4 +1731,11 @@ MUTANTS = [
         "                pass\n\n    # -- waits",
         "tests/integration/worker/test_worker_wait_steps.py::test_phase_that_is_called_again_after_an_error_gets_the_same_signals",
     ),
+    Mutant(
+        "a sleep until a time before 1970 fails",
+        "workers/handlers/waits.py",
+        "max(0, math.ceil(until.timestamp() * 1000)))",
+        "math.ceil(until.timestamp() * 1000))",
+        "tests/integration/worker/test_worker_wait_steps.py::test_sleep_until_a_time_before_1970_ends_at_once",
+    ),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 
 import pytest
 
@@ -283,3 +284,16 @@ async def test_phase_that_is_called_again_after_an_error_gets_the_same_signals(b
         await send(bench, id, topic)
     assert (await ended(bench, id)).status is Status.COMPLETED
     assert numbers == [1, 1]
+
+
+async def test_sleep_until_a_time_before_1970_ends_at_once(bench: Bench) -> None:
+    runs = Registry()
+
+    @runs.handler(linger=60)
+    async def late(run: AsyncRun) -> None:
+        await run.sleep(until=datetime(1950, 1, 1, tzinfo=UTC))
+
+    bench.worker(runs)
+    id = await bench.enqueue("late")
+    view = await ended(bench, id)
+    assert view.status is Status.COMPLETED, view.error
