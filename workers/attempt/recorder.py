@@ -70,8 +70,9 @@ class Recorder:
         """
         if attempt.saver is not None:
             attempt.saver.close()
-            if isinstance(outcome, Fail) and isinstance(outcome.error, WaitTimeout):
-                attempt.saver.forget_wait(outcome.error.field)
+            if isinstance(outcome, Fail):
+                for timeout in _timeouts(outcome.error):
+                    attempt.saver.forget_wait(timeout.field)
         outcome, result = _with_result(attempt, outcome)
         try:
             await self._send_last_note(attempt, outcome)
@@ -251,6 +252,22 @@ class Recorder:
         elif not self.health.has_started(kind) and attempt.claimed.cause.split(" ")[0] in STARTED_BEFORE:
             # Other code has started this run, so the code of this process is to blame, and not the inputs of the run.
             self.on_refused(kind)
+
+
+def _timeouts(error: BaseException) -> list[WaitTimeout]:
+    """Return the timeouts because of which a handler failed: the error itself, or errors while which it was raised."""
+    found, seen, open_errors = list[WaitTimeout](), set[int](), [error]
+    while open_errors:
+        one = open_errors.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, WaitTimeout):
+            found.append(one)
+        before = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+        open_errors += [] if before is None else [before]
+        open_errors += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+    return found
 
 
 def _with_result(attempt: Attempt, outcome: Outcome) -> tuple[Outcome, bytes]:

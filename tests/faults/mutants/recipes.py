@@ -1738,4 +1738,11 @@ MUTANTS = [
         "math.ceil(until.timestamp() * 1000))",
         "tests/integration/worker/test_worker_wait_steps.py::test_sleep_until_a_time_before_1970_ends_at_once",
     ),
+    Mutant(
+        "a revived run times out again if its handler raised another error",
+        "workers/attempt/recorder.py",
+        "        open_errors += [] if before is None else [before]\n",
+        "",
+        "tests/integration/worker/test_worker_wait_steps.py::test_run_that_failed_because_of_a_timeout_waits_again_when_it_is_revived",
+    ),
 ]

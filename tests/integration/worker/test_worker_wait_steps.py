@@ -11,13 +11,14 @@ import pytest
 
 from coordinator.errors import Refused
 from coordinator.model.run import Status
+from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import coordinators as coordinator_plans
 from tests.integration import worker_harness
 from tests.integration.worker.test_worker_waits import checkpointed, ended, send
 from tests.integration.worker_harness import Bench
 from tests.servers import Server
 from tests.waiting import eventually
-from workers import AsyncRun, Registry, RetryLater, Signal, Stopped
+from workers import AsyncRun, Registry, RetryLater, Signal, Stopped, WaitTimeout
 from workers.handlers import draft
 
 
@@ -297,3 +298,21 @@ async def test_sleep_until_a_time_before_1970_ends_at_once(bench: Bench) -> None
     id = await bench.enqueue("late")
     view = await ended(bench, id)
     assert view.status is Status.COMPLETED, view.error
+
+
+async def test_run_that_failed_because_of_a_timeout_waits_again_when_it_is_revived(bench: Bench) -> None:
+    runs = Registry()
+
+    @runs.handler(linger=60)
+    async def waiting(run: AsyncRun) -> int:
+        try:
+            return (await run.receive("go", timeout=0.5)).number
+        except WaitTimeout as error:
+            raise LookupError("nobody has approved it") from error
+
+    bench.worker(runs)
+    id = await bench.enqueue("waiting")
+    assert (await ended(bench, id)).status is Status.FAILED
+    await bench.do(client_plans.revive(bench.namespace.keys_of(id), id, operation="r"))
+    await send(bench, id, "go")
+    assert (await ended(bench, id)).status is Status.COMPLETED
