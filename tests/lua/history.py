@@ -5,6 +5,7 @@ Calls are made in any order, repeated, and delivered late. The clock moves forwa
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, field
@@ -26,6 +27,8 @@ from tests.lua.store import HEAD, LEASE, ROUTES, Store
 T = TypeVar("T")
 
 TICK = 1000
+SHOWN_CALLS = 12
+LONGEST_HISTORY = 50.0  # real seconds: tombstones and locks expire after 60
 STEPS = [1, 1, 500, 500, 1000, 1000, 2000, 2000, 3500, LEASE, 8 * 86_400_000, -1, -2500, -3_600_000]
 KEYS = [None, None, ("a", "d1", "-"), ("a", "d1", "0"), ("a", "d2", "-"), ("b", "d1", "-")]  # key, digest, key_ttl
 
@@ -78,6 +81,8 @@ class History:
         self.endings: dict[tuple[str, int], str] = {}
         self.counter = 0
         self.signals: dict[tuple[str, str], list[bytes]] = {}  # run and topic -> payloads, in the order of sending
+        self.began = time.monotonic()
+        self.answers: list[str] = []
 
     def close(self) -> None:
         self.store.close()
@@ -91,8 +96,25 @@ class History:
 
     def _compare(self, sent: Sent) -> Any:
         answer, wanted = sent.really(), sent.expected()
-        assert answer == wanted, f"{sent.what} answered {answer}; expected: {wanted}"
+        self.answers.append(f"{self.now} {sent.what}: {answer!r:.100}")
+        assert answer == wanted, self._describe(f"{sent.what} answered {answer}; expected: {wanted}")
         return answer
+
+    def _describe(self, problem: str) -> str:
+        """Return the problem with the calls before it, so that a failure can be understood without repeating it."""
+        last = "\n  ".join(self.answers[-SHOWN_CALLS:])
+        seconds = time.monotonic() - self.began
+        return (
+            f"{problem}\nafter {len(self.answers)} calls in {seconds:.1f} s; the last, with time and answer:\n  {last}"
+        )
+
+    @property
+    def outlasts_the_server(self) -> bool:
+        """Whether the history is so long that keys expire on the server, whose TTLs do not follow the test clock.
+
+        Then the store can't be compared with the model any more. This happens only on a machine that is very busy.
+        """
+        return time.monotonic() - self.began > LONGEST_HISTORY
 
     def resend_an_earlier_call(self, choose: Choose) -> None:
         self._compare(choose(self.sent))
@@ -609,6 +631,15 @@ class History:
 
     def assert_store_matches_model(self) -> None:
         """Assert that the server stores exactly what the model contains."""
+        try:
+            self._assert_store_matches_model()
+        except (AssertionError, KeyError) as error:
+            if self.outlasts_the_server:
+                return
+            problem = f"the server lacks {error}" if isinstance(error, KeyError) else str(error)
+            raise AssertionError(self._describe(problem)) from error
+
+    def _assert_store_matches_model(self) -> None:
         stored = {key.split("}:", 1)[1]: value for key, (_, value, _) in self.store.dump().items()}
         for run in self.model.runs.values():
             fields = {name: value.decode() for name, value in stored[f"run:{run.id}"].items()}

@@ -31,6 +31,8 @@ class Runs(RuleBasedStateMachine):
         self.history.close()
 
     def step(self, data: st.DataObject, action: Callable[[Choose], None]) -> None:
+        if self.history.outlasts_the_server:
+            return
         action(lambda options: data.draw(st.sampled_from(options)))
         self.history.assert_store_matches_model()
 
@@ -97,5 +99,18 @@ def test_long_history_matches_the_model(valkey_server: Server, seed: int) -> Non
         ]  # fmt: skip
         history.start_some_runs(choose)
         for _ in range(200):
+            if history.outlasts_the_server:
+                break
             choose(actions)(choose)
             history.assert_store_matches_model()
+
+
+def test_failure_names_the_difference_and_the_calls_before_it(valkey_server: Server) -> None:
+    choose = random.Random(1).choice
+    with closing(History(valkey_server.url)) as history:
+        history.start_some_runs(choose)
+        run = next(iter(history.model.runs))
+        history.store.client.delete(history.store.keys.run(run))
+        with pytest.raises(AssertionError, match=rf"the server lacks 'run:{run}'\nafter \d+ calls in .*") as caught:
+            history.assert_store_matches_model()
+    assert "enqueue: ('created', " in str(caught.value)

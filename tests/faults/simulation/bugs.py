@@ -101,7 +101,7 @@ BUGS = (
         LUA + "shared/judge.lua",
         "if unwatched or most then",
         "if false then",
-        seed=8,
+        seed=16,
     ),
     Bug(
         "a repeated enqueue creates a second run",
@@ -252,5 +252,12 @@ BUGS = (
         "if not run.beside then redis.call('HSET', run_key(id), 'beside', 's') end\n",
         "\n",
         seed=4,
+    ),
+    Bug(
+        "pauses of recovery that follow each other protect a lost worker forever",
+        LUA + "shared/judge.lua",
+        "  return not till or now < till\n",
+        "  return true\n",
+        seed=84,
     ),
 )

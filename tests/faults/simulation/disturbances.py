@@ -11,11 +11,12 @@ from tests.faults.simulation.users import Users
 
 
 class Disturbances:
-    """One method for each of `scenario.DISTURBANCES`."""
+    """One method for each of `scenario.DISTURBANCES` and `scenario.MORE_DISTURBANCES`."""
 
     def __init__(self, environment: Environment, pods: Pods, coordinators: Coordinators, users: Users) -> None:
         self._environment, self._dice, self._lease = environment, environment.dice, environment.scenario.lease
         self._pods, self._coordinators, self._users = pods, coordinators, users
+        self._stuttering: set[str] = set()
 
     async def run(self) -> None:
         """Cause disturbances until the time of the faults is over."""
@@ -65,13 +66,37 @@ class Disturbances:
         if (process := self._coordinators.some()) is not None:
             self._environment.pause(process, self._dice.choice([1.0, 3.0, 6.0]))
 
+    def stutter_coordinator(self) -> None:
+        """Let a coordinator run for 0.6 s in every 4 s until the seed ends, as on a host that is short of processor time."""
+        if (process := self._coordinators.some()) is not None and process.name not in self._stuttering:
+            self._stuttering.add(process.name)
+            self._stutter(process)
+
+    def _stutter(self, process: Process) -> None:
+        if process.alive:
+            self._environment.pause(process, 3.4)
+            self._environment.loop.call_later(4.0, self._stutter, process, context=self._environment.loop.outside)
+
     def cut_off(self) -> None:
         pod = self._pods.some()
         until = self._environment.loop.time() + self._lease * self._dice.choice([0.5, 1.5, 3.0])
         self._environment.network_faults.cut_off[pod.child.name] = until
 
     def outage(self) -> None:
-        seconds = self._dice.choice([0.5, 3.0, self._lease * 1.5])
+        self._start_outage(self._dice.choice([0.5, 3.0, self._lease * 1.5]))
+
+    def two_outages(self) -> None:
+        """Let the server be away twice in a row. In between, some workers can renew their leases and some can't."""
+        first, gap = self._lease * self._dice.choice([0.5, 1.2]), self._dice.choice([0.1, 0.5, self._lease * 0.4])
+        self._start_outage(first)
+        self._environment.loop.call_later(
+            first + gap,
+            self._start_outage,
+            self._lease * self._dice.choice([0.5, 1.2]),
+            context=self._environment.loop.outside,
+        )
+
+    def _start_outage(self, seconds: float) -> None:
         self._environment.network_faults.outage_until = self._environment.loop.time() + seconds
 
     def crash_producer(self) -> None:

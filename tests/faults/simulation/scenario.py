@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 FOCUSES: dict[str, frozenset[str]] = {
@@ -29,6 +29,8 @@ DISTURBANCES = (
     "crash worker", "pause worker", "drain worker", "lose host", "crash coordinator", "pause coordinator", "cut off", "outage",
     "crash producer", "abandon a live worker",
 )  # fmt: skip
+# These are drawn apart from the others, so that a seed without them does what it did before they were added.
+MORE_DISTURBANCES = ("stutter coordinator", "two outages")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,13 @@ class Scenario:
 
     @classmethod
     def drawn(cls, dice: random.Random) -> Scenario:
+        scenario, more = cls._drawn(dice), random.Random()
+        more.setstate(dice.getstate())
+        added = tuple(disturbance for disturbance in MORE_DISTURBANCES if more.random() < 0.2)
+        return replace(scenario, disturbances=scenario.disturbances + added)
+
+    @classmethod
+    def _drawn(cls, dice: random.Random) -> Scenario:
         return cls(
             partitions=dice.choice([1, 1, 1, 2]),
             lease=dice.choice([1.0, 1.0, 2.0, 2.0, 3.0, 15.0]),
