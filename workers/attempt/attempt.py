@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
-from coordinator.errors import Refused, Unreadable
+from coordinator.errors import Refused, Unconfirmed, Unreachable, Unreadable
 from coordinator.model.deadline import DeadlineExceeded
 from coordinator.model.outcome import Why
 from coordinator.model.run import Counters, Note
@@ -224,6 +224,18 @@ class Attempt(Lifecycle):
             self.deliver_stop()
             raise self.stopping
 
+    async def _ask(self, asking: Coroutine[Any, Any, T]) -> T:
+        """Await a question to the server. It is repeated during an outage, and given up when a stop is requested.
+
+        Raises:
+            Stopped: If a stop was requested, also if the question was given up before the attempt has noticed the stop.
+        """
+        try:
+            return await self._unless_stopped(asking, lambda: True)
+        except (Unconfirmed, Unreachable):
+            self._raise_any_stop()
+            raise
+
     async def look(self, condition: Condition, timeout_ms: int | None) -> Received:
         """Ask the server for the next signal.
 
@@ -233,7 +245,7 @@ class Attempt(Lifecycle):
         """
         assert self.waiter is not None
         self._hint.clear()
-        found = await self._unless_stopped(self.waiter.look(self, condition, timeout_ms), lambda: True)
+        found = await self._ask(self.waiter.look(self, condition, timeout_ms))
         if found.word == "fenced":
             self.request_stop("lost")
             self._raise_any_stop()
@@ -304,12 +316,12 @@ class Attempt(Lifecycle):
         """
         assert self.waiter is not None
         self._hint.clear()
-        found = await self._unless_stopped(self.waiter.collect(self, base, by, start), lambda: True)
+        found = await self._ask(self.waiter.collect(self, base, by, start))
         await self._require_owner(_word(found.word))
         return found
 
     async def _require_owner(self, asking: Coroutine[Any, Any, str]) -> None:
-        word = await self._unless_stopped(asking, lambda: True)
+        word = await self._ask(asking)
         if word in ("fenced", "stale"):
             self.request_stop("lost")
             self._raise_any_stop()

@@ -1745,4 +1745,11 @@ MUTANTS = [
         "",
         "tests/integration/worker/test_worker_wait_steps.py::test_run_that_failed_because_of_a_timeout_waits_again_when_it_is_revived",
     ),
+    Mutant(
+        "a drain during an outage fails a run that waits",
+        "workers/attempt/attempt.py",
+        "        except (Unconfirmed, Unreachable):\n            self._raise_any_stop()\n",
+        "        except (Unconfirmed, Unreachable):\n",
+        "tests/unit/attempt/test_attempt.py::test_look_that_is_given_up_because_of_a_stop_raises_the_stop",
+    ),
 ]

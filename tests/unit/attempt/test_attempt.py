@@ -11,10 +11,11 @@ import pytest
 
 from coordinator.clock import SystemClock
 from coordinator.encoding.checkpoint_head import CheckpointHead
+from coordinator.errors import Unreachable
 from coordinator.model.deadline import DeadlineExceeded
 from coordinator.model.run import Counters
 from coordinator.store.keys import Keys
-from coordinator.store.plans.attempts import Delta
+from coordinator.store.plans.attempts import Condition, Delta, Received
 from coordinator.store.plans.workers import Claimed
 from tests.waiting import next_turn
 from workers import AsyncRun, Registry
@@ -231,3 +232,18 @@ async def test_flush_after_the_outcome_raises_lost_and_requests_nothing(bench):
     error = await ended(bench.flush())
     assert isinstance(error, Stopped)
     assert (bench.attempt.stopping, bench.attempt.lost) == (None, False)
+
+
+class GivingUp:
+    """A waiter that gives up because of a stop, before the attempt has noticed the stop."""
+
+    async def look(self, attempt: Attempt, condition: Condition, timeout_ms: int | None) -> Received:
+        attempt.request_stop("drain")
+        raise Unreachable("the server does not answer")
+
+
+async def test_look_that_is_given_up_because_of_a_stop_raises_the_stop(bench):
+    bench.attempt.waiter = GivingUp()
+    looking = asyncio.ensure_future(bench.attempt.look(Condition(), None))
+    assert isinstance(await ended(looking), Stopped)
+    assert bench.attempt.delivered
