@@ -143,6 +143,8 @@ class Watcher:
             raise Broken(f"{call} started a new life of run {id}")
         if (after.status is Status.WAITING) != bool(after.wait):
             raise Broken(f"run {id} is {after.status} and waits for {after.wait!r} after {call}")
+        if after.cancel and after.status is not Status.RUNNING and after.status not in ENDED:
+            raise Broken(f"run {id} is {after.status} after {call}, although its cancel was requested")
         counts = [(one.releases, one.recoveries, one.failures, one.strikes) for one in (old, new)]
         if Status.WAITING in (before.status, after.status) and any(b > a for a, b in zip(*counts, strict=True)):
             raise Broken(f"{call} counted the wait of run {id} as a failure: {old} to {new}")
