@@ -935,7 +935,7 @@ MUTANTS = [
     Mutant(
         "a cancelled run stays in the set of waiting runs",
         LUA + "shared/queue.lua",
-        "  redis.call('ZREM', waiting_key(), id)\n",
+        "  redis.pcall('ZREM', waiting_key(), id)\n",
         "",
         "tests/lua/attempts/test_suspend.py::test_cancel_ends_a_waiting_run_immediately",
     ),
