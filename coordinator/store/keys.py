@@ -288,9 +288,9 @@ class Keys:
         return f"{self.at}:paused"
 
     def pauses(self, name: str) -> str:
-        """string: the last changes of a pause, newest first, as <operation>=<answer>; by pause and unpause.
+        """Return the key of a string with the last changes of a pause, newest first, as <operation>=<answer>.
 
-        Expires after ten minutes.
+        Scripts pause and unpause write the key. It expires after ten minutes.
         """
         return f"{self.at}:pauses:{name}"
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from coordinator.clock import Clock
-from coordinator.errors import CoordinatorError, TreeCancelled, Unconfirmed, Unreachable
+from coordinator.errors import CoordinatorError, NotConfigured, TreeCancelled, Unconfirmed, Unreachable
 from coordinator.model.features import WAITS
 from coordinator.model.run_id import RunIds
 from coordinator.store.keys import Namespace
@@ -16,11 +17,14 @@ from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.plans.attempts import Collected, Condition, Received
 from coordinator.store.plans.clients import NewRun
-from coordinator.store.transport.wire import AsyncWire, drive_async
+from coordinator.store.transport.wire import AsyncWire, Plan, drive_async
 from workers.attempt.attempt import Attempt
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+REFUSED_PAUSE = 1.0  # seconds before a request is sent again to a server that refused it
 TRUSTED_SECONDS = 10.0  # how long the answer that every process knows waiting runs is trusted
 
 
@@ -43,8 +47,28 @@ class ServerWaiter:
 
     async def look(self, attempt: Attempt, condition: Condition, timeout_ms: int | None) -> Received:
         """Ask for the next signal of a run. Wait while the server cannot be reached."""
-        plan = attempt_plans.receive(attempt.lease.keys, attempt.id, attempt.token, condition, timeout_ms=timeout_ms)
-        return await drive_async(self.wire, plan, give_up=lambda: attempt.stopping is not None)
+        owner = (attempt.lease.keys, attempt.id, attempt.token)
+        return await self._ask(attempt, lambda: attempt_plans.receive(*owner, condition, timeout_ms=timeout_ms))
+
+    async def _ask(self, attempt: Attempt, make_plan: Callable[[], Plan[T]]) -> T:
+        """Carry out a plan. Wait while the server cannot be reached, or refuses the rights or the password of the worker.
+
+        While passwords are rotated or ACL rules are loaded, a right may be missing for a moment. A wait must not fail for that.
+
+        Raises:
+            Unreachable: If a stop was requested meanwhile.
+        """
+
+        def give_up() -> bool:
+            return attempt.stopping is not None
+
+        while True:
+            try:
+                return await drive_async(self.wire, make_plan(), give_up=give_up)
+            except NotConfigured as error:
+                if give_up():
+                    raise Unreachable(str(error)) from error
+                await self.clock.asleep(REFUSED_PAUSE)
 
     def make_id(self, attempt: Attempt) -> str:
         """Return a new run id in the partition of an attempt's run."""
@@ -52,10 +76,10 @@ class ServerWaiter:
 
     async def join_children(self, attempt: Attempt, base: str, count: int, old: str, keep: Sequence[str]) -> str:
         """Announce the children of a step, and return the answer word."""
-        plan = attempt_plans.join_children(
-            attempt.lease.keys, attempt.id, attempt.token, base=base, count=count, old=old, keep=keep
+        owner = (attempt.lease.keys, attempt.id, attempt.token)
+        answer, _ = await self._ask(
+            attempt, lambda: attempt_plans.join_children(*owner, base=base, count=count, old=old, keep=keep)
         )
-        answer, _ = await drive_async(self.wire, plan, give_up=lambda: attempt.stopping is not None)
         return answer
 
     async def spawn(self, attempt: Attempt, runs: Sequence[NewRun]) -> str:
@@ -85,8 +109,8 @@ class ServerWaiter:
 
     async def collect(self, attempt: Attempt, base: str, by: str, start: int) -> Collected:
         """Return a page of the endings of a step's children."""
-        plan = attempt_plans.collect(attempt.lease.keys, attempt.id, attempt.token, base=base, by=by, start=start)
-        return await drive_async(self.wire, plan, give_up=lambda: attempt.stopping is not None)
+        owner = (attempt.lease.keys, attempt.id, attempt.token)
+        return await self._ask(attempt, lambda: attempt_plans.collect(*owner, base=base, by=by, start=start))
 
     async def may_suspend(self, attempt: Attempt) -> bool:
         """Return False if a live process is too old to know waiting runs, or if that cannot be found out now.

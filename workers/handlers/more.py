@@ -38,26 +38,30 @@ class More:
         received: The number of the last signal that the run has received, by topic.
         deadlines: The server time in ms at which a wait ends, by the field of the wait, until it has ended.
         bases: Where the children of a step begin, by the field of the step.
+        unknown: What a newer version has stored. It is kept as it is.
     """
 
     received: dict[str, int] = field(default_factory=dict)
     deadlines: dict[str, int] = field(default_factory=dict)
     bases: dict[str, Base] = field(default_factory=dict)
+    unknown: dict[bytes, bytes] = field(default_factory=dict)
 
     def pack(self) -> bytes:
         """Return the stored form. It is empty if there is nothing to store."""
-        if not (self.received or self.deadlines or self.bases):
+        if not (self.received or self.deadlines or self.bases or self.unknown):
             return b""
         values: Mapping[str, object] = {
             **{_RECEIVED + topic: number for topic, number in self.received.items()},
             **{_DEADLINE + name: ms for name, ms in self.deadlines.items()},
             **{_BASE + name: f"{base.life} {base.id} {base.made}" for name, base in self.bases.items()},
         }
-        return netstrings(part for name, value in values.items() for part in (name.encode(), str(value).encode()))
+        parts = [part for name, value in values.items() for part in (name.encode(), str(value).encode())]
+        parts += [part for pair in self.unknown.items() for part in pair]
+        return netstrings(parts)
 
     @classmethod
     def parse(cls, data: bytes) -> More:
-        """Read the stored form. Names that this version does not know are dropped.
+        """Read the stored form.
 
         Raises:
             Unreadable: If the bytes are not netstrings, or a value is not a number.
@@ -72,6 +76,8 @@ class More:
             elif text.startswith(_BASE):
                 life, id, made = value.decode().split(" ")
                 more.bases[text.removeprefix(_BASE)] = Base(int(life), id, int(made))
+            else:
+                more.unknown[name] = value
         return more
 
     def end_turn(self) -> None:

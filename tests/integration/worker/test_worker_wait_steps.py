@@ -196,7 +196,7 @@ async def test_wait_ends_at_a_drain_whose_stop_another_task_has_got(bench: Bench
             try:
                 while True:
                     run.checkpoint()
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)  # lets the other task run once
             except Stopped:
                 taken.set()
 

@@ -186,3 +186,12 @@ def test_topics_that_are_named_like_the_bookkeeping_are_kept_apart(store: Store)
         for turn in (1, 2):
             found = store.receive(run, **{topic: turn - 1})
             assert (found.word, found.topic, found.number, found.payload) == ("signal", topic, turn, topic.encode())
+
+
+def test_numbers_continue_after_the_received_ones_where_the_signals_were_lost(store: Store) -> None:
+    run = store.running()
+    store.send(run.id, operation="one")
+    save_received(store, run, 1, t=1)
+    store.client.delete(store.keys.signals(run.id))
+    store.send(run.id, payload=b"new", operation="two")
+    assert store.receive(run, t=1).payload == b"new"

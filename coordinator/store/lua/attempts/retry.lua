@@ -38,6 +38,7 @@ end
 remember_call(id, token, 'retry', 'ok')
 if again then
   drop_checkpoint(id)
+  redis.call('HDEL', run_key(id), 'rewoken') -- Progress begins at 0 again.
   if run.beside and string.find(run.beside, 'r', 1, true) then
     let_go_all(id)
     redis.call('UNLINK', joins_key(id), results_key(id))

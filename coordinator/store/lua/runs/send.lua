@@ -64,7 +64,8 @@ if is_full() then
 end
 if is_full() then return { 'full' } end
 
-local number = tonumber(redis.call('HGET', signals, 'last:' .. topic) or 0) + 1
+-- Where the key of the signals was lost, the numbers continue after those that the run has received: it would never receive others.
+local number = tonumber(redis.call('HGET', signals, 'last:' .. topic) or read_received(id)[topic] or 0) + 1
 redis.call('HSETNX', signals, 'first:' .. topic, int(number))
 redis.call('HSET', signals, 'order', int(order + 1), 'count', int(count + 1), 'bytes', int(bytes + #payload), 'last:' .. topic,
   int(number), int(number) .. ':' .. topic, int(clock) .. ' ' .. int(order + 1) .. ' ' .. payload)
