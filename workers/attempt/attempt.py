@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import math
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 from coordinator.errors import Refused, Unconfirmed, Unreachable, Unreadable
 from coordinator.model.deadline import DeadlineExceeded
+from coordinator.model.enqueue import Inputs
 from coordinator.model.outcome import Why
 from coordinator.model.run import Counters, Note
 from coordinator.store.plans.attempts import Collected, Condition, Received
@@ -23,6 +24,7 @@ from workers.attempt.saver import Saver, SaverClosed
 from workers.handlers.children import Child
 from workers.handlers.context import Facts, Stopped
 from workers.handlers.draft import Cut, Draft
+from workers.handlers.enqueues import Enqueued
 from workers.handlers.handler import Handler
 from workers.liveness.lease import Lease
 
@@ -55,8 +57,12 @@ class Waiter(Protocol):
         """Ask for the next signal of a run. Wait while the server cannot be reached."""
         ...
 
-    def make_id(self, attempt: Attempt) -> str:
-        """Return a new run id in the partition of an attempt's run."""
+    def make_id(self, attempt: Attempt, key: str = "") -> str:
+        """Return a new run id: in the partition of an idempotency key, or in that of an attempt's run."""
+        ...
+
+    async def enqueue(self, attempt: Attempt, run: NewRun) -> Enqueued | None:
+        """Enqueue a run that the attempt does not wait for. Return None if the server refuses the id because of its age."""
         ...
 
     async def join_children(self, attempt: Attempt, base: str, count: int, old: str, keep: Sequence[str]) -> str:
@@ -122,6 +128,7 @@ class Attempt(Lifecycle):
         self.note_stored: Note | None = None  # the newest note that the server has confirmed after a heartbeat
         self.condition: Condition | None = None  # what the run waits for, once it is to be suspended
         self.waiter: Waiter | None = None
+        self._at_end: list[Callable[[], object]] = []
         self._hint, self._lingering_since = asyncio.Event(), 0.0
         self._stop_requested, self._stop_changed = asyncio.Event(), asyncio.Event()
         self._thread = threading.get_ident()
@@ -193,15 +200,23 @@ class Attempt(Lifecycle):
                 run on beside the next attempt.
             Stopped: If a stop was requested.
         """
+        self.check_task()
+        self.start_lingering(cut)
+
+    def check_task(self) -> None:
+        """Check that the handler's own task or thread makes the call.
+
+        Raises:
+            Refused: If another task or thread makes it.
+        """
         if self.handler.is_async:
             inside = threading.get_ident() == self._thread and asyncio.current_task() is self.task
         else:
             inside = self.handler_thread in (None, threading.get_ident())
         if not inside:
             raise Refused(
-                "a run can wait only in its handler's own task or thread, not in one that the handler started"
+                "a run can wait and enqueue only in its handler's own task or thread, not in one that the handler started"
             )
-        self.start_lingering(cut)
 
     def start_lingering(self, cut: Callable[[], Cut]) -> None:
         """Begin to count the time for which a wait lingers.
@@ -319,6 +334,30 @@ class Attempt(Lifecycle):
         found = await self._ask(self.waiter.collect(self, base, by, start))
         await self._require_owner(_word(found.word))
         return found
+
+    # -- runs that the handler enqueues
+
+    def make_run_id(self, key: str) -> str:
+        """Return a new run id: in the partition of the idempotency key, or in that of the run if the key is empty."""
+        assert self.waiter is not None
+        return self.waiter.make_id(self, key)
+
+    async def enqueue(
+        self, run: NewRun, inputs: Inputs[Any], options: Mapping[str, Any], may_drain: Callable[[], bool]
+    ) -> Enqueued | None:
+        """Enqueue a run. See `EnqueueBacking`."""
+        assert self.waiter is not None
+        return await self._unless_stopped(self.waiter.enqueue(self, run), may_drain)
+
+    def call_at_end(self, close: Callable[[], object]) -> None:
+        """Call a function when the handler has ended."""
+        self._at_end.append(close)
+
+    def close(self) -> None:
+        """Close what the handler has opened through its run. Called when the handler has ended, in its thread."""
+        while self._at_end:
+            with contextlib.suppress(Exception):  # the outcome of the handler is what counts
+                self._at_end.pop()()
 
     async def _require_owner(self, asking: Coroutine[Any, Any, str]) -> None:
         word = await self._ask(asking)

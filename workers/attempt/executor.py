@@ -78,7 +78,10 @@ class Executor:
         self.health.record_started(attempt.handler.kind)
         try:
             if attempt.handler.is_async:
-                return Returned(await attempt.handler.function(run, **inputs))
+                try:
+                    return Returned(await attempt.handler.function(run, **inputs))
+                finally:
+                    attempt.close()
             context = contextvars.copy_context()
             call = lambda: context.run(_call_plain, attempt, run, inputs)  # noqa: E731  # a thread needs one callable
             ending: Ending = await attempt.loop.run_in_executor(self.threads, call)
@@ -125,6 +128,8 @@ def _call_plain(attempt: Attempt, run: Any, inputs: dict[str, Any]) -> Ending:
         return Returned(attempt.handler.function(run, **inputs))
     except BaseException as error:  # noqa: BLE001  # every way out of a handler is an ending
         return Raised(error)
+    finally:
+        attempt.close()
 
 
 def mark_stop(ending: Ending) -> Ending:

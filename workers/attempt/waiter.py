@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from coordinator.client.operations.enqueue import read_answer
 from coordinator.clock import Clock
 from coordinator.errors import CoordinatorError, NotConfigured, TreeCancelled, Unconfirmed, Unreachable
 from coordinator.model.features import WAITS
-from coordinator.model.run_id import RunIds
+from coordinator.model.run_id import RunIds, partition_for
 from coordinator.store.keys import Namespace
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import clients as client_plans
@@ -19,6 +20,7 @@ from coordinator.store.plans.attempts import Collected, Condition, Received
 from coordinator.store.plans.clients import NewRun
 from coordinator.store.transport.wire import AsyncWire, Plan, drive_async
 from workers.attempt.attempt import Attempt
+from workers.handlers.enqueues import Enqueued
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ class ServerWaiter:
     clock: Clock
     namespace: Namespace
     _ids: RunIds = field(default_factory=RunIds)
+    _skew: float = 0.0  # seconds that are added to the clock for new ids, because the server refused one
     _trusted: dict[int, float] = field(default_factory=dict)  # by partition: until when its processes need not be asked
     _warned: set[str] = field(default_factory=set)
 
@@ -70,9 +73,30 @@ class ServerWaiter:
                     raise Unreachable(str(error)) from error
                 await self.clock.asleep(REFUSED_PAUSE)
 
-    def make_id(self, attempt: Attempt) -> str:
-        """Return a new run id in the partition of an attempt's run."""
-        return self._ids.make(self.clock.now(), attempt.lease.keys.partition)
+    def make_id(self, attempt: Attempt, key: str = "") -> str:
+        """Return a new run id: in the partition of an idempotency key, or in that of an attempt's run."""
+        partition = partition_for(key, self.namespace.partitions) if key else attempt.lease.keys.partition
+        return self._ids.make(self.clock.now() + self._skew, partition)
+
+    async def enqueue(self, attempt: Attempt, run: NewRun) -> Enqueued | None:
+        """Enqueue a run that the attempt does not wait for.
+
+        Returns:
+            The answer; None if the server refuses the id because of its age. New ids are then made by the clock of the server.
+
+        Raises:
+            CoordinatorError: If the run was not enqueued, for example TreeCancelled or KeyConflict.
+        """
+        (answer,) = await self._send(attempt, [run])
+        if answer[0] == "untimely":
+            self._skew = int(answer[1]) / 1000 - self.clock.now()
+            self._ids = RunIds()  # the old one would not go back in time
+            logger.warning(
+                "run %s did not enqueue run %s: its id is too old or too new; the handler enqueues a run with a new id",
+                attempt.id, run.id, extra={"run": attempt.id},
+            )  # fmt: skip
+            return None
+        return Enqueued(*read_answer(run, answer))
 
     async def join_children(self, attempt: Attempt, base: str, count: int, old: str, keep: Sequence[str]) -> str:
         """Announce the children of a step, and return the answer word."""
@@ -91,21 +115,23 @@ class ServerWaiter:
         Raises:
             TreeCancelled: If the parent was cancelled together with its tree.
         """
-        plan = client_plans.enqueue(self.namespace, runs)
-        while True:
-            answers = await drive_async(self.wire, plan, give_up=lambda: attempt.stopping is not None)
-            errors = [answer for answer in answers if isinstance(answer, Exception)]
-            if not errors:
-                break
-            if not isinstance(errors[0], (Unconfirmed, Unreachable)) or attempt.stopping is not None:
-                raise errors[0]
-            plan = client_plans.enqueue(self.namespace, runs)
-        for answer, other in answers:
+        for answer, other in await self._send(attempt, runs):
             if answer == "blocked":
                 raise TreeCancelled(f"run {other} was cancelled with all runs below it", parent=other)
             if answer != "created":
                 return str(answer)
         return "ok"
+
+    async def _send(self, attempt: Attempt, runs: Sequence[NewRun]) -> list[Any]:
+        """Send runs until the server has answered for each of them, and return its answers."""
+        while True:
+            plan = client_plans.enqueue(self.namespace, runs)
+            answers = await drive_async(self.wire, plan, give_up=lambda: attempt.stopping is not None)
+            errors = [answer for answer in answers if isinstance(answer, Exception)]
+            if not errors:
+                return answers
+            if not isinstance(errors[0], (Unconfirmed, Unreachable)) or attempt.stopping is not None:
+                raise errors[0]
 
     async def collect(self, attempt: Attempt, base: str, by: str, start: int) -> Collected:
         """Return a page of the endings of a step's children."""

@@ -5,21 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
+from coordinator.client.async_client import AsyncClient
+from coordinator.client.handles import AsyncHandle
 from coordinator.encoding.codec import decode
-from coordinator.model.enqueue import Inputs
+from coordinator.model.enqueue import HandlerOf, Inputs
 from workers.handlers.children import ChildOptions, Done
 from workers.handlers.context import BaseRun, R_co
 from workers.handlers.draft import RESULT_LIMIT, current_phase
+from workers.handlers.enqueues import RunOptions
 from workers.handlers.messages import kept
 from workers.handlers.waits import MISSING, Signal
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_closing: set[asyncio.Task[None]] = set()  # the event loop itself keeps no reference to a task
 
 
 class AsyncRun(BaseRun[R_co]):
@@ -227,6 +233,67 @@ class AsyncRun(BaseRun[R_co]):
         """
         async for done in self._children.begin(name, children, options, at_once).as_completed():
             yield done
+
+    @overload
+    async def enqueue(self, inputs: Inputs[T], /, **options: Unpack[RunOptions]) -> AsyncHandle[T]: ...
+    @overload
+    async def enqueue(
+        self, handler: HandlerOf[T], /, inputs: Mapping[str, Any] | None = None, **options: Unpack[RunOptions]
+    ) -> AsyncHandle[T]: ...
+    @overload
+    async def enqueue(
+        self, kind: str, /, inputs: Mapping[str, Any] | None = None, **options: Unpack[RunOptions]
+    ) -> AsyncHandle[Any]: ...
+    async def enqueue(
+        self,
+        what: Inputs[Any] | HandlerOf[Any] | str,
+        /,
+        inputs: Mapping[str, Any] | None = None,
+        **options: Unpack[RunOptions],
+    ) -> AsyncHandle[Any]:
+        """Enqueue a run of its own with this run as its parent, and do not wait for it.
+
+        An enqueue is a step like a phase: a resumed handler does not enqueue the run a second time. Both the id of the new run
+        and the answer are cuts. The new run continues when this one ends; only a cancel of the tree ends it. While the server
+        cannot be reached, `enqueue` waits.
+
+        A process may end between the saved id and the saved answer. If the run is resumed so late that the server refuses the id
+        (after 60 % of the retention of the new run: 14 hours by default), it enqueues a run with a new id, although the first
+        run may have been executed.
+
+        Args:
+            what: `handler.inputs(…)`, a handler, or the kind of the run.
+            inputs: The inputs of the run, where `what` is a handler or a kind: a dict of values by name.
+            **options: Options as for `Client.enqueue`: queue, priority, delay, at, expires, key, key_ttl, retention, schema, meta.
+
+        Returns:
+            A handle of the run. It works until the handler ends.
+
+        Raises:
+            Stopped: If a stop was requested.
+            KeyConflict: If the key belongs to a run with other inputs.
+            TreeCancelled: If the run was cancelled together with its tree. Let it pass.
+            Refused: If it is called inside a phase, outside of the handler's own task, or while a wait is under way.
+            BadOption: If an option is not valid.
+        """
+        handler, enqueueing = self._enqueues.begin(what, inputs, options)
+        id, created = await enqueueing
+        return AsyncHandle(
+            self._client, id, created, getattr(handler, "read_result", None), getattr(handler, "write_signal", None)
+        )
+
+    @cached_property
+    def _client(self) -> AsyncClient:
+        """The client behind the handles of `enqueue`. It is closed when the handler has ended."""
+        client = AsyncClient()
+        self._backing.call_at_end(lambda: _close_soon(client))
+        return client
+
+
+def _close_soon(client: AsyncClient) -> None:
+    task = asyncio.get_running_loop().create_task(client.close())
+    _closing.add(task)
+    task.add_done_callback(_closing.discard)
 
 
 async def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], threads: Executor | None) -> Any:

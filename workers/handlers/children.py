@@ -18,7 +18,7 @@ from coordinator.encoding.codec import decode, encode
 from coordinator.errors import BadOption, CoordinatorError, Refused
 from coordinator.model.enqueue import Inputs
 from coordinator.model.run import Failure, Status
-from coordinator.model.run_id import RunIds, child_id
+from coordinator.model.run_id import RunIds, child_id, is_run_id
 from coordinator.store.plans.attempts import ChildEnding, Collected, Condition
 from coordinator.store.plans.clients import NewRun
 from workers.handlers.draft import Cut, Draft
@@ -153,6 +153,11 @@ def _always() -> bool:
     return True
 
 
+def make_parent(run: str, meta: Mapping[str, Any]) -> Parent:
+    """Return the parent of new runs. A run in memory has a short id, which is replaced by one of the usual form."""
+    return Parent(run if is_run_id(run) else "0" * 20 + "-00", meta)
+
+
 class Children:
     """The children of one attempt.
 
@@ -164,7 +169,7 @@ class Children:
     """
 
     def __init__(self, draft: Draft, backing: ChildBacking, run: str, meta: Mapping[str, Any]) -> None:
-        self._draft, self._backing, self._parent = draft, backing, Parent(run, meta)
+        self._draft, self._backing, self._parent = draft, backing, make_parent(run, meta)
 
     def begin(self, name: str, items: Sequence[Any], options: Mapping[str, Any], at_once: int | None) -> Step:
         """Check a step in the handler's own task or thread, and begin it.

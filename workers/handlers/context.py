@@ -19,6 +19,7 @@ from coordinator.model.outcome import Why
 from coordinator.model.run import Failure, Note
 from workers.handlers.children import ChildBacking, Children
 from workers.handlers.draft import Cut, Draft
+from workers.handlers.enqueues import EnqueueBacking, Enqueues
 from workers.handlers.messages import Messages
 from workers.handlers.waits import WaitBacking, Waits
 
@@ -87,7 +88,7 @@ class Facts(NamedTuple):
     resumed: Resumed | None
 
 
-class Backing(WaitBacking, ChildBacking, Protocol):
+class Backing(WaitBacking, ChildBacking, EnqueueBacking, Protocol):
     """The object behind a run that saves its cuts and requests its stop: the attempt in a worker, or a stand-in in a test."""
 
     @property
@@ -170,6 +171,10 @@ class BaseRun(Generic[R_co]):
     @cached_property
     def _children(self) -> Children:
         return Children(self._draft, self._backing, self._facts.id, self._facts.meta)
+
+    @cached_property
+    def _enqueues(self) -> Enqueues:
+        return Enqueues(self._draft, self._backing, self._facts.id, self._facts.meta)
 
     @property
     def id(self) -> str:

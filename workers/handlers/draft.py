@@ -188,9 +188,9 @@ class Draft:
             Refused: If a phase or another wait is under way, or if the run has too many waits outside of `loop`.
         """
         if self._running:
-            raise Refused(
-                f"run.{name.split()[0]} can't be called inside a phase: a phase that waits would hold its slot"
-            )
+            method = name.split()[0]
+            why = "call it outside" if method == "enqueue" else "a phase that waits would hold its slot"
+            raise Refused(f"run.{method} can't be called inside a phase: {why}")
         if self._waiting:
             raise Refused("a run can wait for one thing at a time: name several topics in one run.receive instead")
         field = self._next_wait(self._wait_scope(name))
@@ -238,8 +238,8 @@ class Draft:
         new = self.turn is None and field not in self.phases
         if new and sum(name.startswith("wait:-:") for name in self.phases) >= MOST_WAITS:
             raise Refused(
-                f"a run can wait {MOST_WAITS:,} times outside of run.loop, because each wait stays in its checkpoint: "
-                "use run.loop, which drops the waits of a turn when the turn ends"
+                f"a run can wait or enqueue {MOST_WAITS:,} times outside of run.loop, because each of these steps stays in its "
+                "checkpoint: use run.loop, which drops the steps of a turn when the turn ends"
             )
         return field
 

@@ -45,12 +45,14 @@ import warnings
 from typing import Any
 
 from workers.testing.in_process import worker
+from workers.testing.mailbox import EnqueuedRun
 from workers.testing.matrix import Matrix, crash_matrix, drain_matrix
 from workers.testing.memory_run import AsyncRun, Crash, MemoryBacking, Run, restore_draft
 
 __all__ = [
     "AsyncRun",
     "Crash",
+    "EnqueuedRun",
     "Matrix",
     "MemoryBacking",
     "Run",

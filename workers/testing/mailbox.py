@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from coordinator.clock import SystemClock
 from coordinator.encoding.codec import encode
+from coordinator.errors import KeyConflict
+from coordinator.model.enqueue import Inputs
 from coordinator.model.names import name
 from coordinator.model.run_id import RunIds
 from coordinator.store.plans.attempts import ChildEnding, Collected, Condition, Received, netstrings
 from workers.handlers.children import Child
+from workers.handlers.enqueues import Enqueued
 
 
 def _start_ms() -> int:
     return int(SystemClock().now() * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class EnqueuedRun:
+    """A run that a handler enqueued in memory with `run.enqueue`. It is not executed.
+
+    Attributes:
+        id: The id of the run.
+        kind: Its kind.
+        inputs: Its inputs by name.
+        options: The options of the call, for example `key` and `delay`.
+    """
+
+    id: str
+    kind: str
+    inputs: Mapping[str, Any]
+    options: Mapping[str, Any]
 
 
 @dataclass
@@ -31,6 +51,7 @@ class Mailbox:
         keys: The idempotency keys that were used.
         endings: The endings of children by the base of their step, in the order in which they ended.
         ids: Makes the ids of children.
+        enqueued: The runs that the handler enqueued without waiting for them, by id.
     """
 
     now_ms: int = field(default_factory=_start_ms)
@@ -38,6 +59,7 @@ class Mailbox:
     keys: set[str] = field(default_factory=set)
     endings: dict[str, list[ChildEnding]] = field(default_factory=dict)
     ids: RunIds = field(default_factory=RunIds)
+    enqueued: dict[str, EnqueuedRun] = field(default_factory=dict)
 
     def make_child_base(self) -> str:
         """Return a new id for the first child of a step."""
@@ -55,6 +77,23 @@ class Mailbox:
         except Exception as error:  # noqa: BLE001  # whatever a child raises, it has failed
             failure = encode([type(error).__name__, str(error), ""], "error")
             endings.append(ChildEnding(child.index, "failed", netstrings([failure, b""])))
+
+    def enqueue(self, id: str, inputs: Inputs[Any], options: Mapping[str, Any]) -> Enqueued:
+        """Keep a run, unless it is known by its id or its key.
+
+        Raises:
+            KeyConflict: If the key belongs to a run with other inputs.
+        """
+        key, same_key = options.get("key"), list[EnqueuedRun]()
+        if key is not None and id not in self.enqueued:
+            of_kind = [one for one in self.enqueued.values() if one.kind == inputs.kind]
+            same_key = [one for one in of_kind if one.options.get("key") == key]
+        if not same_key:
+            self.enqueued.setdefault(id, EnqueuedRun(id, inputs.kind, dict(inputs.values), dict(options)))
+            return Enqueued(id, True)
+        if dict(same_key[0].inputs) != dict(inputs.values):
+            raise KeyConflict(f"key {key!r} belongs to run {same_key[0].id}, which has other inputs")
+        return Enqueued(same_key[0].id, False)
 
     def collect(self, base: str, by: str, start: int) -> Collected:
         """Return what the script `collect` would answer."""

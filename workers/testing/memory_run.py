@@ -7,21 +7,25 @@ import warnings
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any, TypeVar
 
 from coordinator.encoding.codec import decode
 from coordinator.errors import Refused
+from coordinator.model.enqueue import Inputs
 from coordinator.model.outcome import Why
 from coordinator.model.run import Note
 from coordinator.store.plans.attempts import Collected, Condition, Received
+from coordinator.store.plans.clients import NewRun
 from workers.handlers import async_run, run
 from workers.handlers.children import Child
 from workers.handlers.context import BaseRun, Facts, Resumed, Stopped
 from workers.handlers.conversion import to_plain
 from workers.handlers.draft import Cut, Draft
+from workers.handlers.enqueues import Enqueued
 from workers.handlers.messages import Messages
 from workers.handlers.more import More
-from workers.testing.mailbox import Mailbox, deadline_of
+from workers.testing.mailbox import EnqueuedRun, Mailbox, deadline_of
 
 T = TypeVar("T")
 
@@ -132,6 +136,24 @@ class MemoryBacking:
         """Raise a stop that was requested, as for every wait."""
         self.check_wait(cut)
 
+    def check_task(self) -> None:
+        """Return immediately: a test may call the handler in any task."""
+
+    def make_run_id(self, key: str) -> str:
+        """Return a new run id."""
+        return self.mailbox.make_child_base()
+
+    async def enqueue(
+        self, run: NewRun, inputs: Inputs[Any], options: Mapping[str, Any], may_drain: Callable[[], bool]
+    ) -> Enqueued | None:
+        """Keep a run that the handler enqueues. It is not executed."""
+        if self.dead:
+            raise Crash
+        return self.mailbox.enqueue(run.id, inputs, options)
+
+    def call_at_end(self, close: Callable[[], object]) -> None:
+        """Do nothing: a run in memory opens no client."""
+
     def make_child_base(self) -> str:
         """Return the id of the first child of a step."""
         return self.mailbox.make_child_base()
@@ -194,6 +216,13 @@ class MemoryBacking:
         raise self.stopping
 
 
+class _NoClient:
+    """The client behind the handles of runs in memory. Such a handle has an id, and refuses every call."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise Refused("a run in memory does not execute the runs that it enqueues: look at run.enqueued in the test")
+
+
 class _MemoryRun(BaseRun[Any]):
     """The methods that test runs have in addition to the methods of a run from a worker."""
 
@@ -244,6 +273,15 @@ class _MemoryRun(BaseRun[Any]):
     def waits_for(self) -> tuple[str, ...]:
         """The topics that the run waits for, after its handler was stopped at a wait. Empty for a sleep, and if it was not."""
         return () if self._memory.condition is None else tuple(self._memory.condition.received)
+
+    @property
+    def enqueued(self) -> list[EnqueuedRun]:
+        """The runs that the handler enqueued with `run.enqueue`, in all attempts, oldest first. They are not executed."""
+        return [*self._memory.mailbox.enqueued.values()]
+
+    @cached_property
+    def _client(self) -> Any:
+        return _NoClient()
 
     @property
     def waits_until(self) -> datetime | None:
@@ -318,7 +356,7 @@ def _choose_backing(backing: MemoryBacking | None, desk: MemoryBacking | None, s
     return chosen
 
 
-class AsyncRun(async_run.AsyncRun[Any], _MemoryRun):
+class AsyncRun(_MemoryRun, async_run.AsyncRun[Any]):
     """A run for an async handler, without a server: `await handler(testing.AsyncRun(resources=fake), "tides")`.
 
     Args:
@@ -373,7 +411,7 @@ class AsyncRun(async_run.AsyncRun[Any], _MemoryRun):
         return AsyncRun(self.resources, facts=facts, draft=draft, backing=self._next_backing(backing))
 
 
-class Run(run.Run[Any], _MemoryRun):
+class Run(_MemoryRun, run.Run[Any]):
     """A run for a plain handler, without a server: `handler(testing.Run(resources=fake), "tides")`.
 
     Args:

@@ -231,3 +231,18 @@ def _failure(
                 "the server is being flushed or restored from a backup; nothing was enqueued: call again"
             )
     return BadCall(f"enqueue answered {answers!r:.200}")
+
+
+def read_answer(run: NewRun, answer: tuple[str, str]) -> tuple[str, bool]:
+    """Read the server's answer for one run.
+
+    Returns:
+        The id of the run, and False if an idempotency key belonged to a run that already existed.
+
+    Raises:
+        CoordinatorError: The run was not enqueued.
+    """
+    word, id = answer
+    if word not in ("created", "found"):
+        raise _failure([answer], [run], (), ())
+    return id, word == "created"

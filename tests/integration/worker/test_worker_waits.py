@@ -268,7 +268,10 @@ async def test_waits_in_wrong_places_and_with_wrong_times_are_refused(bench: Ben
     said = bench.result(id)
     assert len(said) == 10, said
     assert said[0] == "run.receive can't be called inside a phase"
-    assert said[1] == "a run can wait only in its handler's own task or thread, not in one that the handler started"
+    assert (
+        said[1]
+        == "a run can wait and enqueue only in its handler's own task or thread, not in one that the handler started"
+    )
 
 
 async def test_handler_that_swallows_the_stop_of_a_wait_is_suspended_anyway(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from datetime import UTC, datetime
 from typing import Any
@@ -13,12 +13,15 @@ from typing import Any
 import pytest
 
 from coordinator.errors import NotPlain, Refused
+from coordinator.model.enqueue import Inputs
 from coordinator.model.run import Note
 from coordinator.store.plans.attempts import Collected, Condition, Received
+from coordinator.store.plans.clients import NewRun
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.children import Child
 from workers.handlers.context import Facts, Stopped
 from workers.handlers.draft import Cut, Draft
+from workers.handlers.enqueues import Enqueued
 from workers.handlers.run import Run
 
 
@@ -52,6 +55,20 @@ class Backing:
 
     def start_lingering(self, cut: Callable[[], Cut]) -> None:
         return
+
+    def check_task(self) -> None:
+        return
+
+    def make_run_id(self, key: str) -> str:
+        raise NotImplementedError
+
+    async def enqueue(
+        self, run: NewRun, inputs: Inputs[Any], options: Mapping[str, Any], may_drain: Callable[[], bool]
+    ) -> Enqueued | None:
+        raise NotImplementedError
+
+    def call_at_end(self, close: Callable[[], object]) -> None:
+        raise NotImplementedError
 
     def make_child_base(self) -> str:
         raise NotImplementedError
