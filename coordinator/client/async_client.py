@@ -21,6 +21,7 @@ from coordinator.client.operations import lists as list_operations
 from coordinator.client.operations import runs as run_operations
 from coordinator.client.operations import schedules as schedule_operations
 from coordinator.client.operations.open_namespace import OpenNamespace
+from coordinator.client.parent import warn_of_waiting
 from coordinator.client.run_builder import EnqueueManyOptions, EnqueueOptions
 from coordinator.client.schedules import ScheduleOptions, When
 from coordinator.clock import Clock, SystemClock
@@ -376,6 +377,7 @@ class AsyncClient:
                     tracker.ended(ending.run)
                     yield ending
                 if tracker.open:
+                    warn_of_waiting(tracker.open)
                     tracker.hint(await mailbox.take(tracker.rest(self._clock.monotonic())))
 
     async def _collect(self, tracker: EndingTracker, client: str) -> Sequence[Ending]:

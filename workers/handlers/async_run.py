@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from coordinator.client.async_client import AsyncClient
 from coordinator.client.handles import AsyncHandle
+from coordinator.client.parent import remember_child
 from coordinator.encoding.codec import decode
 from coordinator.model.enqueue import HandlerOf, Inputs
 from workers.handlers.children import ChildOptions, Done
@@ -278,6 +279,7 @@ class AsyncRun(BaseRun[R_co]):
         """
         handler, enqueueing = self._enqueues.begin(what, inputs, options)
         id, created = await enqueueing
+        remember_child(id)
         return AsyncHandle(
             self._client, id, created, getattr(handler, "read_result", None), getattr(handler, "write_signal", None)
         )

@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from coordinator.client.client import Client
 from coordinator.client.handles import Handle
+from coordinator.client.parent import remember_child
 from coordinator.encoding.codec import decode
 from coordinator.model.enqueue import HandlerOf, Inputs
 from workers.handlers.children import ChildOptions, Done
@@ -274,6 +275,7 @@ class Run(BaseRun[R_co]):
         """
         handler, enqueueing = self._enqueues.begin(what, inputs, options)
         id, created = self._await(enqueueing)
+        remember_child(id)
         return Handle(
             self._client, id, created, getattr(handler, "read_result", None), getattr(handler, "write_signal", None)
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from coordinator.client.operations.open_namespace import OpenNamespace
-from coordinator.client.parent import current_parent
+from coordinator.client.parent import current_parent, remember_child
 from coordinator.client.run_builder import (
     RunBuilder,
     RunRequest,
@@ -72,6 +72,8 @@ def enqueue(
     handles = [make_handle(id, created, inputs.handler) for id, created, _ in _acknowledged(requests, answers)]
     if not handles:
         raise _failure(answers, runs, (), ())
+    if parent is not None:
+        remember_child(answers[0][1])
     return handles[0]
 
 
@@ -94,6 +96,7 @@ def enqueue_many(
             sent += [run.id for run in runs]
             for id, created, handler in _acknowledged(requests, answers):
                 acknowledged.append(id)
+                remember_child(id)
                 handles.append(make_handle(id, created, handler))
             if len(handles) < len(sent):
                 raise _failure(answers, runs, sent, acknowledged)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from coordinator import AsyncClient, Client
 from coordinator.encoding.codec import encode
 from coordinator.errors import BadOption, KeyConflict, Refused
 from coordinator.model.run import Status
@@ -168,3 +169,54 @@ async def test_enqueued_run_outlives_its_parent(bench: Bench) -> None:
     id = await bench.enqueue("parent")
     await ended(bench, id)
     assert bench.status(bench.result(id)) == Status.DELAYED
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
+@pytest.mark.parametrize("way", ["run.enqueue", "client"])
+async def test_handler_that_waits_for_its_child_in_its_slot_is_warned_once(
+    bench: Bench, plain: bool, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs = Registry()
+
+    @runs.handler
+    async def square(run: AsyncRun, n: int) -> int:
+        await asyncio.sleep(0.1)  # so that its parent has to wait for it
+        return n * n
+
+    if plain:
+
+        @runs.handler(kind="parent")
+        def plain_parent(run: Run) -> int:
+            with Client() as client:
+                new = run.enqueue if way == "run.enqueue" else client.enqueue
+                return sum(new(square.inputs(n)).result(timeout=30) for n in range(2))
+    else:
+
+        @runs.handler(kind="parent")
+        async def parent(run: AsyncRun) -> int:
+            async with AsyncClient() as client:
+                new = run.enqueue if way == "run.enqueue" else client.enqueue
+                return sum([await (await new(square.inputs(n))).result(timeout=30) for n in range(2)])
+
+    bench.worker(runs)
+    id = await bench.enqueue("parent")
+    await ended(bench, id)
+    assert bench.result(id) == 1
+    said = [record.getMessage() for record in caplog.records if "run.gather" in record.getMessage()]
+    assert len(said) == 1
+    assert said[0].startswith(f"run {id} holds its slot while it waits for its child ")
+
+
+async def test_client_outside_of_handlers_waits_without_a_warning(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs = Registry()
+
+    @runs.handler
+    async def slow(run: AsyncRun) -> None:
+        await asyncio.sleep(0.1)  # so that the client has to wait for it
+
+    bench.worker(runs)
+    async with AsyncClient(bench.url, bench.namespace.name) as client:
+        await (await client.enqueue("slow")).wait(timeout=30)
+    assert not [record for record in caplog.records if "run.gather" in record.getMessage()]
