@@ -53,6 +53,8 @@ NUMBERS = frozenset(
     }
 )
 _HEAD = re.compile(r"^-- (Role|Keys|ARGV|ITEM|EACH|Flags|Uses|Moves|Answers|Unconfirmed): (.*)$", re.M)
+# Functions of shared parts that few runs need. What only they use is created when they are called.
+RARE = frozenset({"expire_beside"})
 _SHARED = "shared"  # the folder of the parts that scripts share
 
 
@@ -96,7 +98,28 @@ def _select_used(shared: str, source: str) -> str:
         if words & _defined(piece):
             kept.insert(0, piece.rstrip())
             words |= names_in(piece)
-    return "\n".join(kept)
+    return "\n".join(_nest_rare(kept, source))
+
+
+def _nest_rare(pieces: list[str], source: str) -> list[str]:
+    """Move the pieces that only a rare function uses into that function, so that they are created only when it is called.
+
+    Most runs have no signals and no children. Without this, their endings would pay for the functions of those that have.
+    """
+    for rare in [piece for piece in pieces if _defined(piece) & RARE]:
+        inner = pieces[: pieces.index(rare)]
+        while True:
+            outer = [piece for piece in pieces if piece not in inner and piece is not rare]
+            used = names_in(source).union(*map(names_in, outer))
+            fewer = [piece for piece in inner if not _defined(piece) & used]
+            if fewer == inner:
+                break
+            inner = fewer
+        first, _, rest = rare.partition("\n")
+        pieces = [
+            "\n".join([first, *inner, rest]) if piece is rare else piece for piece in pieces if piece not in inner
+        ]
+    return pieces
 
 
 def _defined(piece: str) -> set[str]:

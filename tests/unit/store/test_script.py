@@ -312,3 +312,11 @@ def test_names_in_shared_parts_do_not_shadow_those_of_a_header() -> None:
             assert not defined(PARTS[part]) & set(script.arguments), (
                 f"shared/{part}.lua hides an argument of {script.name}"
             )
+
+
+def test_functions_that_only_a_rare_function_uses_are_created_when_it_is_called() -> None:
+    complete = next(script for script in SCRIPTS if script.name == "complete").text
+    outer = set(re.findall(r"^local function (\w+)", complete[: complete.index("local function expire_beside(")], re.M))
+    after = complete[complete.index("local function expire_beside(") :]
+    assert "local function report_ending(" in after
+    assert not outer & {"report_ending", "record_result", "let_go", "read_join", "notify"}
