@@ -16,7 +16,7 @@ from tests.faults.judge.evidence import Evidence, Final, FinalRun
 from tests.faults.judge.history import NEVER, History, Operation
 
 RUN = "01m7hcmzdw1qs1t77rgr-00"
-OTHER, KILLED, GONE = (f"01m7hcmzdw1qs1t77rg{letter}-00" for letter in "abc")
+OTHER, KILLED, GONE, CHILD = (f"01m7hcmzdw1qs1t77rg{letter}-00" for letter in "abcd")
 ONE, TWO, THREE, FOUR = "1000-1-wone", "2000-1-wtwo", "3000-1-wthree", "1500-1-wfour"
 TIMES = (2000, 4000, 6000, 8000)  # of a schedule that fires every two seconds
 FIRED = [run_id("hourly", at, 0) for at in TIMES]
@@ -70,6 +70,9 @@ class Story:
 
     def receive(self, token: str, number: int, payload: str) -> Operation:
         return self.call("receive", ["signal", "5000", "", "answer", number, payload], id=OTHER, token=token)
+
+    def collect(self, *rows: Any, ended: int = 1, base: str = GONE) -> Operation:
+        return self.call("collect", ["ok", 2, ended, list(rows)], id=OTHER, token=TWO, base=base)
 
     def fire(self, step: int, answer: str = "fired", generation: str = "g1") -> Operation:
         """Fire the schedule. Step 0 is the first look, which enqueues nothing. Each later step is for the time before it."""
@@ -137,6 +140,10 @@ def orderly() -> Story:
     story.receive(TWO, 1, "0")
     story.receive(TWO, 1, "0")
     story.receive(TWO, 2, "1")
+    story.call("enqueue", ["created", CHILD], id=CHILD, parent=f"{GONE} 1 {CHILD} 0")
+    story.runs[CHILD] = FinalRun("cancelled", Counters(), expected="r")
+    story.collect("0", "completed", "r")
+    story.collect("0", "completed", "r", "1", "failed", "e", ended=2)
     story.end(TWO, id=OTHER)
     story.runs[OTHER] = FinalRun("completed", Counters(life=2), f"{TWO} complete ok", "r", "r")
     story.claim(FOUR, id=KILLED)
@@ -311,6 +318,23 @@ def a_signal_lost(story: Story) -> None:
     story.send("three", "2")
 
 
+def a_child_that_ends_twice(story: Story) -> None:
+    story.collect("0", "failed", "e", ended=2)
+
+
+def more_endings_than_children(story: Story) -> None:
+    story.collect(ended=3)
+
+
+def an_ending_that_is_gone(story: Story) -> None:
+    story.collect(ended=1)
+
+
+def a_child_cancelled_although_its_parent_waits(story: Story) -> None:
+    story.operations = [op for op in story.operations if op.id != CHILD]
+    story.call("enqueue", ["created", CHILD], id=CHILD, parent=f"{RUN} 1 {CHILD} 0")
+
+
 def still_waiting(story: Story) -> None:
     story.final("queued")
 
@@ -452,6 +476,10 @@ BREAKS: list[tuple[Callable[[Story], None], str]] = [
     (a_signal_passed_over, "signals_received_in_order"),
     (an_earlier_signal_received_again, "signals_received_in_order"),
     (a_signal_lost, "signals_kept"),
+    (a_child_that_ends_twice, "children_end_once"),
+    (more_endings_than_children, "endings_only_grow"),
+    (an_ending_that_is_gone, "endings_only_grow"),
+    (a_child_cancelled_although_its_parent_waits, "ended_as_it_should"),
     (still_waiting, "liveness"),
     (dead_without_strikes, "ended_as_it_should"),
     (dead_in_company, "died_alone"),
@@ -488,7 +516,7 @@ def test_a_good_history_passes_and_is_counted() -> None:
 def test_orders_that_take_effect_are_no_breach() -> None:
     judgement = judge(orderly().evidence(), faults=1)
     assert judgement.breaches == {}
-    assert judgement.counts | {"acknowledged": 6, "fired": 3, "records": 1} == judgement.counts
+    assert judgement.counts | {"acknowledged": 7, "fired": 3, "records": 1} == judgement.counts
 
 
 def test_an_order_without_a_reply_may_or_may_not_take_effect() -> None:

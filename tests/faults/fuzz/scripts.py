@@ -12,9 +12,11 @@ from typing import Any
 
 import redis
 
+from coordinator.model.run_id import child_id
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import fleets as fleet_plans
 from coordinator.store.plans import trees as tree_plans
+from coordinator.store.plans.workers import Claimed
 from coordinator.store.script import Script
 from coordinator.store.scripts import SCRIPTS
 from tests.lua.store import ROUTES, Store, delta
@@ -59,6 +61,7 @@ ODD = (
     "x" * 20_000,
 )
 
+BASE, OTHER = "01hf7wz8001hf7wz800z-00", "01hf7wz8001hf7wz9000-00"
 RECEIVED = attempt_plans.netstrings([b"received:t", b"1"])
 
 
@@ -102,18 +105,43 @@ class Scene:
         store.send(running.id, "t", operation="s2")
         store.suspend(deaf, t=0)
         store.client.hset(store.keys.run(deaf.id), "wait", "no condition")
+        parent, joining = store.running("w2"), store.running("w2")
+        child = self._with_children(parent, joining)
         store.do(fleet_plans.supervise(store.keys, "default", "s1", now=store.at))
         store.do(fleet_plans.request_roll(store.keys, "default", "roll1", at_once=1, by="host:1", now=store.at))
         store.do(fleet_plans.drain(store.keys, "w3", now=store.at))
         store.do(tree_plans.block_children(store.ns, [tree_plans.CancelledNode(told.id, 1)]))
         store.judge()
         store.lock("recovery", "t1")
-        self.owned = [(run.id, run.token) for run in (running, watched, told, waiting, completed)]
+        owned = (running, watched, told, waiting, completed, parent, parent, joining, child)
+        self.owned = [(run.id, run.token) for run in owned]
         self.fitting = {
-            "condition": ["- s:t:0", f"{store.now + 500} s:t:1 s:other:0", f"{store.now - 1}", "- s:t:x", "1 s:"],
+            "condition": [
+                "- s:t:0",
+                f"{store.now + 500} s:t:1 s:other:0",
+                f"{store.now - 1}",
+                "- s:t:x",
+                "1 s:",
+                f"- c:{BASE}:2",
+                f"- c:{BASE}:x",
+            ],
             "deadline": ["", f"{store.now + 500}", f"{store.now}"],
             "timeout": ["", "0", "1000"],
             "jitter": ["0.5"],
+            "base": [BASE, OTHER, child_id(BASE, 500)],
+            "old": ["", BASE, OTHER],
+            "keep": [BASE, OTHER],
+            "count": ["0", "3", "5"],
+            "by": ["index", "order"],
+            "start": ["0", "1", "2"],
+            "room": ["0", "1000"],
+            "parent": [
+                "",
+                parent.id,
+                f"{parent.id} 1 {BASE} 2",
+                f"{joining.id} 1 {OTHER} 0",
+                f"{parent.id} 2 {BASE} 1",
+            ],
             "topic": ["t", "other", "new"],
             "received": ["0", "1", "7"],
             "delta": ["", delta(2, base=2, more=RECEIVED).wire(), delta(2, base=2, more=b"3:no").wire()],
@@ -134,6 +162,15 @@ class Scene:
             waiting.id,
             waiting.token,
             deaf.id,
+            parent.id,
+            parent.token,
+            joining.id,
+            child.id,
+            child.token,
+            BASE,
+            OTHER,
+            f"- c:{BASE}:2",
+            f"{parent.id} 1 {BASE} 2",
             "t",
             "other",
             "s1",
@@ -171,6 +208,20 @@ class Scene:
             "run",
             "hash",
         ]
+
+    def _with_children(self, parent: Claimed, joining: Claimed) -> Claimed:
+        """Give children to two parents, of which one waits for them. Return a child that is running."""
+        store = self.store
+        for run, base in ((parent, BASE), (joining, OTHER)):
+            store.join_children(run, base, 3)
+            for index in range(2):
+                store.child(run, base, index)
+        store.suspend(joining, children={OTHER: 2})
+        store.join("w3")
+        claimed = {run.id: run for run in store.claim("w3", want=100)[1]}
+        store.complete(claimed[child_id(BASE, 0)], b"r")
+        store.client.zadd(store.keys.parting(), {f"{child_id(BASE, 500)} 2": 0})
+        return claimed[child_id(OTHER, 0)]
 
     def close(self) -> None:
         if self._store is not None:

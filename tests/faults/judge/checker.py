@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from coordinator.model.limits import BACKSTOP, STRIKES
 from tests.e2e.processes import Event
-from tests.faults.judge import order_rules, record_rules, signal_rules
+from tests.faults.judge import child_rules, order_rules, record_rules, signal_rules
 from tests.faults.judge.evidence import ACCEPTED, ENDED, Claim, Evidence, Save, epoch_of
 from tests.faults.judge.history import Operation
 
@@ -46,6 +46,7 @@ def ended_as_it_should(see: Evidence) -> Iterator[str]:
     the one of its handler. For a discarded run, the expected ending is no longer known.
     """
     asked = {op.id for op in see.history.of("cancel")} | order_rules.overtaken(see)
+    asked |= child_rules.let_go(see, asked)
     for id, run in see.final.runs.items():
         if run.bare:
             continue
@@ -210,6 +211,7 @@ RULES: dict[str, Callable[[Evidence], Iterator[str]]] = {
         order_rules.discarded_for_good, order_rules.revived_once, order_rules.killed_for_good, order_rules.paused_stays,
         order_rules.fired_once, order_rules.fires_on_time,
         signal_rules.signals_stored_once, signal_rules.signals_received_in_order, signal_rules.signals_kept,
+        child_rules.children_end_once, child_rules.endings_only_grow,
         record_rules.records_fresh, record_rules.records_owned, record_rules.records_kept,
     )
 }  # fmt: skip

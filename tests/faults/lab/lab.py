@@ -247,7 +247,7 @@ class Lab(Stage):
         known = [name.decode() for name in admin.zrange(self.keys.schedules(), 0, -1)]
         there = [name for name in known if admin.hget(self.keys.schedule(name), "state") != b"removed"]
         unfit = [id for id in admin.zrange(self.keys.delayed(), 0, -1) if b":fitting@" in self._route(id)]
-        waiting = [id.decode() for id in admin.zrange(self.keys.waiting(), 0, -1)]
+        waiting = [id.decode() for id in admin.zrange(self.keys.waiting(), 0, -1) if b":asking@" in self._route(id)]
         if not paused and not there and not unfit and not waiting:
             return
         with Client(self.store.url, self.namespace) as client:
@@ -392,6 +392,6 @@ def final_run(fields: Any) -> FinalRun:
         counters,
         last,
         result=decode(result, "result") if result else None,
-        expected=app.result(inputs["topic"], inputs["turns"]),
+        expected=app.expected_result(kind, inputs["topic"], inputs["turns"]),
         expected_status="dead" if "unknown" in inputs else ending,
     )

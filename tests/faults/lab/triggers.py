@@ -65,6 +65,8 @@ ASKED: Mapping[Script, str] = {
     scripts.SUSPEND: "enqueue_asking_run",
     scripts.RECEIVE: "enqueue_asking_run",
     scripts.SEND: "answer",
+    scripts.JOIN_CHILDREN: "enqueue_summing_run",
+    scripts.COLLECT: "enqueue_summing_run",
     scripts.REJECT: "enqueue_run_that_cannot_start",
     scripts.PAUSE: "pause",
     scripts.UNPAUSE: "pause",

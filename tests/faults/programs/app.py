@@ -15,7 +15,7 @@ from typing import Any
 from coordinator.model.deadline import Watched
 from tests.e2e.app import journal
 from tests.waiting import block_for, work_for
-from workers import AsyncRun, Deadline, Extend, Kill, Registry, Retry, Run
+from workers import AsyncRun, ChildFailed, Deadline, Extend, Kill, Registry, Retry, Run
 
 runs = Registry()
 SLOW = 0.03  # the longest turn, in seconds
@@ -150,6 +150,39 @@ def answer_all(send: Callable[[str, int, str], object], turns: int) -> None:
     """Send a run all its answers, each after the one before, with keys, so that any process may do so at any time."""
     for turn in range(turns):
         send("answer", turn, f"answer {turn}")
+
+
+@runs.handler(throttle=0.05, linger=0.1)
+async def summing(run: AsyncRun, topic: str, turns: int) -> int:
+    """Add up the results of children. A child that did not complete gets a successor in the next step."""
+    begin(run, topic)
+    missing, total = list(range(1, turns + 1)), 0
+    while missing:
+        found = await run.gather(
+            "parts", [part.inputs(f"{topic}-{n}", n) for n in missing], at_once=3, return_failures=True
+        )
+        total += sum(one for one in found if not isinstance(one, ChildFailed))
+        missing = [n for n, one in zip(missing, found, strict=True) if isinstance(one, ChildFailed)]
+    journal(run, "end", total)
+    return total
+
+
+@runs.handler(throttle=0.05)
+async def part(run: AsyncRun, topic: str, turns: int) -> int:
+    """Run as a child of `summing`."""
+    begin(run, topic)
+    if not has_message(run, 0):
+        await work_for(random.uniform(0, SLOW))
+        run.messages.append(message(topic, 0))
+    journal(run, "end", turns)
+    return turns
+
+
+def expected_result(kind: str, topic: str, turns: int) -> object:
+    """Return the result of a completed run."""
+    if kind == "summing":
+        return sum(range(1, turns + 1))
+    return turns if kind == "part" else result(topic, turns)
 
 
 def patience(run: Watched) -> Extend | Kill:

@@ -148,6 +148,11 @@ def enqueue_asking_run(by: Operator) -> None:
         _answer(by, by.asking.pop(0))
 
 
+def enqueue_summing_run(by: Operator) -> None:
+    """Enqueue a run that waits for children."""
+    by.client.enqueue("summing", by.inputs(by.choose.choice([1, 4, 8])))
+
+
 def answer(by: Operator) -> None:
     """Send signals to a run that waits, or to a new one."""
     if not by.asking:
@@ -274,7 +279,7 @@ ACTIONS: dict[str, Action] = {
     action.__name__: action
     for action in (
         enter_namespace, look, cancel, cancel_tree, revive, discard, enqueue_overdue_run, enqueue_run_that_cannot_start, pause,
-        enqueue_asking_run, answer,
+        enqueue_asking_run, answer, enqueue_summing_run,
         schedule, pause_schedule, unschedule, schedule_elsewhere, roll, drain, doctor,
     )
 }  # fmt: skip
