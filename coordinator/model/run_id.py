@@ -65,6 +65,19 @@ def id_from(ms: int, tail: int, partition: int) -> str:
     return f"{_base32(ms)}{_base32(tail)}-{partition:02d}"
 
 
+def child_base(now: float, partition: int) -> str:
+    """Return an id from which the ids of a step's children count up.
+
+    Ids of one maker count up too if they are made in the same millisecond, or after the clock was set back. So a base is random:
+    the children of two steps never have the same ids.
+
+    Args:
+        now: Unix time in seconds.
+        partition: The partition of the parent and of its children.
+    """
+    return RunIds().make(now, partition)
+
+
 def child_id(base: str, index: int) -> str:
     """Return the id of a joined child: the children of a step count up from its base, the id of the first child."""
     tail = 0

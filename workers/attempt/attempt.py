@@ -57,6 +57,10 @@ class Waiter(Protocol):
         """Ask for the next signal of a run. Wait while the server cannot be reached."""
         ...
 
+    def make_child_base(self, attempt: Attempt) -> str:
+        """Return a base for the children of a step, in the partition of an attempt's run."""
+        ...
+
     def make_id(self, attempt: Attempt, key: str = "") -> str:
         """Return a new run id: in the partition of an idempotency key, or in that of an attempt's run."""
         ...
@@ -299,9 +303,9 @@ class Attempt(Lifecycle):
         return self.counters.life
 
     def make_child_base(self) -> str:
-        """Return a new run id in the partition of the run."""
+        """Return a base for the children of a step, in the partition of the run."""
         assert self.waiter is not None
-        return self.waiter.make_id(self)
+        return self.waiter.make_child_base(self)
 
     async def join_children(self, base: str, count: int, old: str, keep: Sequence[str]) -> None:
         """Announce the children of a step.

@@ -11,7 +11,7 @@ from coordinator.client.operations.enqueue import read_answer
 from coordinator.clock import Clock
 from coordinator.errors import CoordinatorError, NotConfigured, TreeCancelled, Unconfirmed, Unreachable
 from coordinator.model.features import WAITS
-from coordinator.model.run_id import RunIds, partition_for
+from coordinator.model.run_id import RunIds, child_base, partition_for
 from coordinator.store.keys import Namespace
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import clients as client_plans
@@ -52,6 +52,10 @@ class ServerWaiter:
         """Ask for the next signal of a run. Wait while the server cannot be reached."""
         owner = (attempt.lease.keys, attempt.id, attempt.token)
         return await self._ask(attempt, lambda: attempt_plans.receive(*owner, condition, timeout_ms=timeout_ms))
+
+    def make_child_base(self, attempt: Attempt) -> str:
+        """Return a base for the children of a step, in the partition of an attempt's run."""
+        return child_base(self.clock.now(), attempt.lease.keys.partition)
 
     async def _ask(self, attempt: Attempt, make_plan: Callable[[], Plan[T]]) -> T:
         """Carry out a plan. Wait while the server cannot be reached, or refuses the rights or the password of the worker.

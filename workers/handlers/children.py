@@ -117,7 +117,7 @@ class ChildBacking(Protocol):
         ...
 
     def make_child_base(self) -> str:
-        """Return a new run id in the partition of the run."""
+        """Return a base for the children of a step, in the partition of the run."""
         ...
 
     def offer(self, cut: Cut) -> None:

@@ -12,7 +12,7 @@ from coordinator.encoding.codec import encode
 from coordinator.errors import KeyConflict
 from coordinator.model.enqueue import Inputs
 from coordinator.model.names import name
-from coordinator.model.run_id import RunIds
+from coordinator.model.run_id import RunIds, child_base
 from coordinator.store.plans.attempts import ChildEnding, Collected, Condition, Received, netstrings
 from workers.handlers.children import Child
 from workers.handlers.enqueues import Enqueued
@@ -63,7 +63,7 @@ class Mailbox:
 
     def make_child_base(self) -> str:
         """Return a new id for the first child of a step."""
-        return self.ids.make(self.now_ms / 1000, 0)
+        return child_base(self.now_ms / 1000, 0)
 
     async def run_child(self, child: Child, perform: Callable[[Child], Awaitable[Any]]) -> None:
         """Run a child, unless it has run before, and keep how it ended."""

@@ -974,6 +974,14 @@ MUTANTS = [
         "local reason = parsed.deadline and find_reason(id, parsed, clock)",
         "tests/lua/test_state_machine.py::test_long_history_matches_the_model",
     ),
+    # -- children that a run waits for
+    Mutant(
+        "the children of two steps that begin in the same millisecond have the same ids",
+        "coordinator/model/run_id.py",
+        "    return RunIds().make(now, partition)\n",
+        "    return id_from(int(now * 1000), 1, partition)\n",
+        "tests/integration/worker/test_worker_children.py::test_parents_whose_steps_begin_in_the_same_millisecond_have_their_own_children",
+    ),
     # -- producers and operators
     Mutant(
         "an enqueue with a key does not find the existing run",

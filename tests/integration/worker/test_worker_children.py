@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.clock import SystemClock
 from coordinator.errors import BadOption, Refused
 from coordinator.model.run import Status
 from coordinator.store.plans import clients as client_plans
@@ -118,6 +119,30 @@ async def test_depth_ten_finishes_in_one_slot(bench: Bench) -> None:
     id = await bench.enqueue("nested", {"depth": 10})
     await ended(bench, id)
     assert bench.result(id) == 10
+
+
+class StandingClock(SystemClock):
+    """A clock that always shows the time at which it was made."""
+
+    def __init__(self) -> None:
+        self._at = super().now()
+
+    def now(self) -> float:
+        return self._at
+
+
+async def test_parents_whose_steps_begin_in_the_same_millisecond_have_their_own_children(bench: Bench) -> None:
+    runs, square = registry_with_square()
+
+    @runs.handler(linger=0)
+    async def total(run: AsyncRun, of: int) -> list[int]:
+        return await run.gather("squares", [square.inputs(n) for n in range(of, of + 3)])
+
+    bench.worker(runs, clock=StandingClock(), concurrency=4)
+    ids = [await bench.enqueue("total", {"of": of}) for of in (1, 5, 9)]
+    for id, of in zip(ids, (1, 5, 9), strict=True):
+        await ended(bench, id)
+        assert bench.result(id) == [n * n for n in range(of, of + 3)]
 
 
 async def test_child_that_failed_is_raised_or_returned(bench: Bench) -> None:

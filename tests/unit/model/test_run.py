@@ -10,7 +10,7 @@ from coordinator.errors import BadName, BadOption
 from coordinator.model.enqueue import Options
 from coordinator.model.names import name, parse_route, route
 from coordinator.model.run import ENDED, MOVES, Counters, Status
-from coordinator.model.run_id import RunIds, is_run_id, partition_for, partition_of
+from coordinator.model.run_id import RunIds, child_base, child_id, is_run_id, partition_for, partition_of
 
 NAMES = st.from_regex(r"[A-Za-z0-9_.-]{1,20}", fullmatch=True)
 
@@ -117,3 +117,8 @@ def test_counters_are_read_in_the_order_of_the_script() -> None:
         -11,
         12,
     )
+
+
+def test_children_of_steps_that_begin_at_the_same_time_have_different_ids() -> None:
+    bases = [child_base(1_700_000_000.0, 0) for _ in range(20)]
+    assert len({child_id(base, index) for base in bases for index in range(100)}) == 2000
