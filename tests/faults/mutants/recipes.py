@@ -982,6 +982,20 @@ MUTANTS = [
         "    return id_from(int(now * 1000), 1, partition)\n",
         "tests/integration/worker/test_worker_children.py::test_parents_whose_steps_begin_in_the_same_millisecond_have_their_own_children",
     ),
+    Mutant(
+        "a child that its parent has not enqueued yet counts as dead",
+        LUA + "coordinators/due.lua",
+        "  local spawned = math.min(read_join(id, base) or 0, count_enqueued(id, base))\n",
+        "  local spawned = read_join(id, base) or 0\n",
+        "tests/lua/attempts/test_children.py::test_children_that_are_not_enqueued_yet_are_not_taken_for_lost",
+    ),
+    Mutant(
+        "no child that is gone without an ending is found",
+        LUA + "coordinators/due.lua",
+        "    if redis.call('EXISTS', run_key(child_id(base, index))) == 0 then\n",
+        "    if false then\n",
+        "tests/lua/attempts/test_children.py::test_child_that_is_gone_without_an_ending_is_found_by_the_coordinator",
+    ),
     # -- producers and operators
     Mutant(
         "an enqueue with a key does not find the existing run",

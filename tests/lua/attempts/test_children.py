@@ -8,6 +8,7 @@ import pytest
 
 from coordinator.model import limits
 from coordinator.model.run_id import child_id
+from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans.workers import Claimed
 from tests.lua.store import LEASE, NOW, Store, delta
@@ -23,6 +24,11 @@ def spawn(store: Store, count: int = 3) -> tuple[Claimed, list[str]]:
     for index in range(count):
         assert store.child(parent, BASE, index) == ("created", child_id(BASE, index))
     return parent, [child_id(BASE, index) for index in range(count)]
+
+
+def made(base: str, count: int) -> bytes:
+    """Return the part of a checkpoint that says how many children of a step were enqueued."""
+    return attempt_plans.netstrings([b"base:wait:-:gather x#0", f"1 {base} {count}".encode()])
 
 
 def claim_all(store: Store, worker: str = "w2") -> dict[str, Claimed]:
@@ -222,7 +228,7 @@ def test_retry_from_the_start_lets_all_children_go(store: Store) -> None:
 
 def test_child_that_is_gone_without_an_ending_is_found_by_the_coordinator(store: Store) -> None:
     parent, ids = spawn(store, 2)
-    store.suspend(parent, children={BASE: 2})
+    store.suspend(parent, delta(1, more=made(BASE, 2)).wire(), children={BASE: 2})
     store.cancel(ids[0])
     store.client.delete(store.keys.run(ids[1]))
     store.later(limits.CHILDREN_EXAMINED_MS)
@@ -230,6 +236,24 @@ def test_child_that_is_gone_without_an_ending_is_found_by_the_coordinator(store:
     store.join("w2", lease=LEASE * 100)
     again = next(run for run in store.claim("w2")[1] if run.id == parent.id)
     assert [one.status for one in store.collect(again, BASE).endings] == ["cancelled", "dead"]
+
+
+def test_children_that_are_not_enqueued_yet_are_not_taken_for_lost(store: Store) -> None:
+    """With `at_once`, a step announces all its children and enqueues some of them later."""
+    parent = store.running()
+    store.join_children(parent, BASE, 4)
+    store.child(parent, BASE, 0)
+    store.suspend(parent, delta(1, more=made(BASE, 1)).wire(), children={BASE: 1})
+    for _ in range(3):
+        store.later(limits.CHILDREN_EXAMINED_MS)
+        store.due()
+    assert store.status(parent.id) == "waiting"
+    store.cancel(child_id(BASE, 0))
+    store.due()
+    again = store.take("w2", want=1)
+    assert store.collect(again, BASE).ended == 1
+    assert store.child(again, BASE, 1)[0] == "created"
+    assert store.status(child_id(BASE, 1)) == "queued"
 
 
 def test_parent_whose_children_are_open_waits_on_after_a_look(store: Store) -> None:

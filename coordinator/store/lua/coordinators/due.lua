@@ -40,11 +40,22 @@ local function enqueue_delayed(id)
   end
 end
 
+-- Return how many children of a step were enqueued, as the checkpoint of the parent says. The step may enqueue the others later.
+local function count_enqueued(id, base)
+  local more = redis.pcall('HGET', ckpt_key(id), 'more')
+  local parts = netstrings(type(more) == 'string' and more or '') or {}
+  for i = 1, #parts - 1, 2 do
+    local stored, enqueued = string.match(parts[i + 1], '^%d+ (%S+) (%d+)')
+    if stored == base and string.sub(parts[i], 1, 5) == 'base:' then return tonumber(enqueued) end
+  end
+  return 0
+end
+
 -- Look at some of the children that a run waits for. A child that is gone without an ending counts as dead.
 local function examine_children(id, run, base)
-  local spawned = read_join(id, base)
+  local spawned = math.min(read_join(id, base) or 0, count_enqueued(id, base))
   local life = string.match(run.counters, '^%d+')
-  local window = math.min(spawned or 0, CHILDREN_EXAMINED)
+  local window = math.min(spawned, CHILDREN_EXAMINED)
   local first = math.floor(clock / CHILDREN_EXAMINED_MS) * CHILDREN_EXAMINED
   for i = first, first + window - 1 do
     local index = i % spawned
