@@ -985,7 +985,7 @@ MUTANTS = [
     Mutant(
         "a child that its parent has not enqueued yet counts as dead",
         LUA + "coordinators/due.lua",
-        "  local spawned = math.min(read_join(id, base) or 0, count_enqueued(id, base))\n",
+        "  local spawned = is_base(base) and math.min(read_join(id, base) or 0, count_enqueued(id, base)) or 0\n",
         "  local spawned = read_join(id, base) or 0\n",
         "tests/lua/attempts/test_children.py::test_children_that_are_not_enqueued_yet_are_not_taken_for_lost",
     ),
@@ -995,6 +995,41 @@ MUTANTS = [
         "    if redis.call('EXISTS', run_key(child_id(base, index))) == 0 then\n",
         "    if false then\n",
         "tests/lua/attempts/test_children.py::test_child_that_is_gone_without_an_ending_is_found_by_the_coordinator",
+    ),
+    Mutant(
+        "a damaged list of departing children stops the endings of other runs",
+        LUA + "shared/children.lua",
+        "    redis.pcall('ZADD', parting_key(),",
+        "    redis.call('ZADD', parting_key(),",
+        "tests/lua/attempts/test_children.py::test_damaged_shared_key_does_not_stop_the_endings_of_other_runs",
+    ),
+    Mutant(
+        "a damaged set of waiting runs stops the endings of other runs",
+        LUA + "shared/children.lua",
+        "    redis.pcall('ZADD', waiting_key(), 'XX',",
+        "    redis.call('ZADD', waiting_key(), 'XX',",
+        "tests/lua/attempts/test_children.py::test_damaged_shared_key_does_not_stop_the_endings_of_other_runs",
+    ),
+    Mutant(
+        "a condition that cannot be read stops the ending of a child",
+        LUA + "shared/children.lua",
+        "  if need and ended + 1 >= tonumber(need) then",
+        "  if from and ended + 1 >= tonumber(need) then",
+        "tests/lua/attempts/test_children.py::test_condition_of_a_parent_that_cannot_be_read_does_not_stop_the_ending_of_its_child",
+    ),
+    Mutant(
+        "a foreign entry among the departing children stops all coordinators",
+        LUA + "coordinators/due.lua",
+        "  if not base or not is_base(base) then",
+        "  if not base then",
+        "tests/lua/attempts/test_children.py::test_foreign_entry_among_departing_children_is_removed",
+    ),
+    Mutant(
+        "a step is announced from whose base no child can count up",
+        LUA + "attempts/join_children.lua",
+        "if not is_base(base) or ",
+        "if ",
+        "tests/lua/attempts/test_children.py::test_base_that_is_not_a_run_id_is_refused",
     ),
     # -- producers and operators
     Mutant(

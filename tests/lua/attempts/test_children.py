@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,8 @@ from coordinator.model.run_id import child_id
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans.workers import Claimed
+from coordinator.store.script import Call
+from coordinator.store.scripts import COMPLETE
 from tests.lua.store import LEASE, NOW, Store, delta
 
 BASE = "01hf7wz8001hf7wz800z-00"
@@ -34,6 +37,17 @@ def made(base: str, count: int) -> bytes:
 def claim_all(store: Store, worker: str = "w2") -> dict[str, Claimed]:
     store.join(worker)
     return {run.id: run for run in store.claim(worker, want=100)[1]}
+
+
+def complete_together(store: Store, *runs: Claimed) -> list[str]:
+    """Complete runs in one call, and return the answers."""
+
+    def plan() -> Generator[Any, Any, list[str]]:
+        ended = tuple((run.id, run.token, "") for run in runs)
+        (replies,) = yield [Call(COMPLETE, store.keys.at, (store.at,), ended, None)]
+        return [reply.decode() for reply in replies] if isinstance(replies, list) else [str(replies)]
+
+    return store.do(plan())
 
 
 def test_children_count_up_from_the_base_over_the_last_digit() -> None:
@@ -274,3 +288,59 @@ def test_discarded_parent_and_child(store: Store) -> None:
     store.do(client_plans.discard(store.keys, ids[0]))
     store.do(client_plans.discard(store.keys, parent.id))
     assert store.client.exists(store.keys.joins(parent.id), store.keys.results(parent.id)) == 0
+
+
+@pytest.mark.parametrize("key", ["parting", "waiting", "coordinator_bell"])
+def test_damaged_shared_key_does_not_stop_the_endings_of_other_runs(store: Store, key: str) -> None:
+    first, parent = store.running(), store.running()
+    store.join_children(parent, BASE, 2)
+    for index in range(2):
+        store.child(parent, BASE, index)
+    waiting = store.running()
+    store.join_children(waiting, OTHER, 1)
+    store.child(waiting, OTHER, 0)
+    store.suspend(waiting, children={OTHER: 1})
+    child = claim_all(store)[child_id(OTHER, 0)]
+    damaged = getattr(store.keys, key)()
+    store.client.delete(damaged)
+    store.client.set(damaged, "damaged")
+    assert complete_together(store, first, parent, child) == ["ok"] * 3
+    assert store.client.smismember(store.keys.live(), [first.id, parent.id, child.id]) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("key", ["joins", "results"])
+def test_damaged_key_of_a_parent_does_not_stop_the_endings_of_its_children(store: Store, key: str) -> None:
+    parent, ids = spawn(store, 1)
+    damaged = getattr(store.keys, key)(parent.id)
+    store.client.delete(damaged)
+    store.client.set(damaged, "damaged")
+    child = claim_all(store)[ids[0]]
+    assert store.complete(child) == "ok"
+    assert store.join_children(parent, BASE, 1)[0] == "unreadable"
+    assert store.complete(parent) == "ok"
+    assert store.client.exists(damaged) == 0
+
+
+def test_condition_of_a_parent_that_cannot_be_read_does_not_stop_the_ending_of_its_child(store: Store) -> None:
+    parent, ids = spawn(store, 1)
+    store.suspend(parent, children={BASE: 1})
+    store.client.hset(store.keys.run(parent.id), "wait", f"1 - c:{BASE}:many")
+    assert store.complete(claim_all(store)[ids[0]]) == "ok"
+
+
+@pytest.mark.parametrize("entry", ["noise", "0-0 5", "01hf7wz8001hf7wz800u-00 5", f"{BASE}5 x", "a" * 30 + "-00 5"])
+def test_foreign_entry_among_departing_children_is_removed(store: Store, entry: str) -> None:
+    parent, ids = spawn(store, 1)
+    store.fail(parent)
+    store.client.zadd(store.keys.parting(), {entry: -1})
+    store.due()
+    store.due()
+    assert store.status(ids[0]) == "cancelled"
+    assert store.line(store.keys.parting()) == []
+
+
+@pytest.mark.parametrize("base", ["", "noise", "01hf7wz8001hf7wz800u-00", "a" * 30 + "-00"])
+def test_base_that_is_not_a_run_id_is_refused(store: Store, base: str) -> None:
+    parent = store.running()
+    with store.unchanged():
+        assert store.join_children(parent, base, 1) == ("bad", 0)

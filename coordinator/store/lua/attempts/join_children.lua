@@ -18,7 +18,7 @@
 --   unreadable: a key has another type
 local owner_token, beside = read_fields(run_key(id), 'token', 'beside')
 if owner_token ~= token then return { 'fenced' } end
-if not string.find(base, '^[0-9a-z]+%-%d+$') or #base < 23 or not string.find(count, '^%d+$') then return { 'bad' } end
+if not is_base(base) or not string.find(count, '^%d+$') or #count > 9 then return { 'bad' } end
 if type(redis.pcall('HLEN', joins_key(id))) ~= 'number' or type(redis.pcall('HLEN', results_key(id))) ~= 'number' then
   return { 'unreadable' }
 end

@@ -53,7 +53,7 @@ end
 
 -- Look at some of the children that a run waits for. A child that is gone without an ending counts as dead.
 local function examine_children(id, run, base)
-  local spawned = math.min(read_join(id, base) or 0, count_enqueued(id, base))
+  local spawned = is_base(base) and math.min(read_join(id, base) or 0, count_enqueued(id, base)) or 0
   local life = string.match(run.counters, '^%d+')
   local window = math.min(spawned, CHILDREN_EXAMINED)
   local first = math.floor(clock / CHILDREN_EXAMINED_MS) * CHILDREN_EXAMINED
@@ -117,9 +117,13 @@ for i = 1, #woken do wake_due(woken[i]) end
 local function part_children(most)
   local entry, start = unpack(redis.pcall('ZRANGE', parting_key(), 0, 0, 'WITHSCORES'))
   if not entry then return 0, false end
-  local base, spawned = string.match(entry, '^([0-9a-z]+%-%d+) (%d+)$')
+  local base, spawned = string.match(entry, '^(%S+) (%d+)$')
+  if not base or not is_base(base) then
+    redis.call('ZREM', parting_key(), entry)
+    return 1, true
+  end
   local from = tonumber(start)
-  local to = math.min(tonumber(spawned or 0), from + most)
+  local to = math.min(tonumber(spawned), from + most)
   for index = from, to - 1 do
     local id = child_id(base, index)
     local run = read_run(id)
@@ -128,7 +132,7 @@ local function part_children(most)
       cancel_run(id, run, counters, clock, PARTING_GRACE_MS, 'cancelled: its parent does not wait for it any more')
     end
   end
-  if not base or to >= tonumber(spawned) then redis.call('ZREM', parting_key(), entry) else redis.call('ZADD', parting_key(), to, entry) end
+  if to >= tonumber(spawned) then redis.call('ZREM', parting_key(), entry) else redis.call('ZADD', parting_key(), to, entry) end
   return to - from, redis.call('EXISTS', parting_key()) == 1
 end
 local parted, more_to_part = part_children(tonumber(batch))

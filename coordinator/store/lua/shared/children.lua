@@ -2,6 +2,9 @@
 -- ending of a child and the news of it are one script. A step is known by its base, the id of its first child. `joins` counts how
 -- many children a step has and how many of them have ended; `results` has their endings, in the order in which they ended.
 
+-- Return true if the children of a step can count up from this base.
+local function is_base(base) return #string.match(base, '^[0-9a-hjkmnp-tv-z]*') == 20 and string.find(base, '^%-%d+$', 21) ~= nil end
+
 -- Return the id of a child: the children of a step count up from its base.
 local function child_id(base, index)
   local time, tail, partition = string.match(base, '^(..........)(..........)(%-%d+)$')
@@ -40,8 +43,9 @@ local function record_result(parent, life, base, index, ending, now)
   if owner.status ~= WAITING or not owner.wait then return end
   local part = ' c:' .. base .. ':'
   local from, to = string.find(owner.wait, part, 1, true)
-  if from and tonumber(order) >= tonumber(string.match(owner.wait, '^%d+', to + 1)) then
-    redis.call('ZADD', waiting_key(), 'XX', int(now), parent)
+  local need = from and string.match(owner.wait, '^%d+', to + 1)
+  if need and ended + 1 >= tonumber(need) then
+    redis.pcall('ZADD', waiting_key(), 'XX', int(now), parent) -- A damaged key must not stop the ending of the child.
     ring(coordinator_bell_key())
   end
 end
@@ -59,7 +63,7 @@ end
 local function let_go(parent, base)
   local spawned, ended = read_join(parent, base)
   if spawned and ended < spawned then
-    redis.call('ZADD', parting_key(), 'NX', 0, base .. ' ' .. int(spawned))
+    redis.pcall('ZADD', parting_key(), 'NX', 0, base .. ' ' .. int(spawned)) -- A damaged key must not stop the ending of the parent.
     ring(coordinator_bell_key())
   end
 end
