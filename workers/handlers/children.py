@@ -265,17 +265,19 @@ class Step:
         """Save the base of the step, and announce the step to the server."""
         bases, life = self._draft.more.bases, self._backing.life
         known = bases.get(self._field)
-        old = ""
         if known is None or known.life != life:
-            # A revived run gets new children, but keeps the results of those that completed.
-            old = known.id if known is not None else ""
+            # A revived run gets new children, but keeps the results of those that completed. The attempt may end before the step is
+            # announced, so the old base is saved too.
+            old = (known.old or known.id) if known is not None else ""
             self._draft.phases.pop(self._field, None)
-            bases[self._field] = Base(life, self._backing.make_child_base(), 0)
+            bases[self._field] = Base(life, self._backing.make_child_base(), 0, old)
             await self._backing.flush(self._draft.cut(), _always)
         self._base = bases[self._field]
         if not self._is_over:
-            keep = [one.id for field, one in bases.items() if field != self._field]
-            await self._backing.join_children(self._base.id, len(self._inputs), old, keep)
+            others = [one for field, one in bases.items() if field != self._field]
+            keep = [id for one in others for id in (one.id, one.old) if id]
+            await self._backing.join_children(self._base.id, len(self._inputs), self._base.old, keep)
+            self._base = bases[self._field] = self._base._replace(old="")
 
     async def _spawn(self, most: int) -> None:
         """Enqueue children until that many were enqueued, in batches."""

@@ -23,11 +23,13 @@ class Base(NamedTuple):
         life: The life of the run in which the step began.
         id: The id of the first child. The others count up from it.
         made: How many children were certainly enqueued.
+        old: The base of the step in an earlier life, until the server knows the new one. It keeps the results of that life.
     """
 
     life: int
     id: str
     made: int
+    old: str = ""
 
 
 @dataclass(slots=True)
@@ -53,7 +55,10 @@ class More:
         values: Mapping[str, object] = {
             **{_RECEIVED + topic: number for topic, number in self.received.items()},
             **{_DEADLINE + name: ms for name, ms in self.deadlines.items()},
-            **{_BASE + name: f"{base.life} {base.id} {base.made}" for name, base in self.bases.items()},
+            **{
+                _BASE + name: f"{base.life} {base.id} {base.made} {base.old}".rstrip()
+                for name, base in self.bases.items()
+            },
         }
         parts = [part for name, value in values.items() for part in (name.encode(), str(value).encode())]
         parts += [part for pair in self.unknown.items() for part in pair]
@@ -74,8 +79,8 @@ class More:
             elif text.startswith(_DEADLINE):
                 more.deadlines[text.removeprefix(_DEADLINE)] = int(value)
             elif text.startswith(_BASE):
-                life, id, made = value.decode().split(" ")
-                more.bases[text.removeprefix(_BASE)] = Base(int(life), id, int(made))
+                life, id, made, *old = value.decode().split(" ")
+                more.bases[text.removeprefix(_BASE)] = Base(int(life), id, int(made), *old)
             else:
                 more.unknown[name] = value
         return more

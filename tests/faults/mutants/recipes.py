@@ -1031,6 +1031,27 @@ MUTANTS = [
         "if ",
         "tests/lua/attempts/test_children.py::test_base_that_is_not_a_run_id_is_refused",
     ),
+    Mutant(
+        "a revived step forgets its old base before it is announced",
+        "workers/handlers/children.py",
+        "self._backing.make_child_base(), 0, old)",
+        "self._backing.make_child_base(), 0)",
+        "tests/unit/handlers/test_children.py::test_revived_step_names_its_old_base_until_it_is_announced",
+    ),
+    Mutant(
+        "a step that is revived twice forgets its first base",
+        "workers/handlers/children.py",
+        "old = (known.old or known.id) if",
+        "old = known.id if",
+        "tests/unit/handlers/test_children.py::test_step_that_is_revived_twice_before_it_is_announced_names_its_first_base",
+    ),
+    Mutant(
+        "a step lets the results of another one go that is not announced yet",
+        "workers/handlers/children.py",
+        "for id in (one.id, one.old) if id]",
+        "for id in (one.id,) if id]",
+        "tests/unit/handlers/test_children.py::test_another_step_keeps_the_old_base_of_a_step_that_is_not_announced",
+    ),
     # -- producers and operators
     Mutant(
         "an enqueue with a key does not find the existing run",
