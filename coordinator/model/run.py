@@ -111,18 +111,56 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenChild:
+    """A child that has not ended, of a run that waits for its children.
+
+    Attributes:
+        run: The id of the child.
+        kind: Its kind.
+        status: Its status.
+        why: Why it has this status, in words; empty for a running or waiting child.
+    """
+
+    run: str
+    kind: str
+    status: Status
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingChildren:
+    """The children that a waiting run waits for.
+
+    Attributes:
+        count: The number of children of the step.
+        ended: How many of them have ended.
+        needed: How many must have ended before the run is woken.
+        due: When a coordinator wakes the run or looks at its children.
+        open: Up to 5 of the children that were enqueued and have not ended.
+    """
+
+    count: int
+    ended: int
+    needed: int
+    due: datetime | None
+    open: tuple[OpenChild, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """What a waiting run waits for.
 
     Attributes:
-        topics: The topics of the signals that wake it; empty if it sleeps.
+        topics: The topics of the signals that wake it; empty if it sleeps or waits for children.
         since: When its wait began.
         until: When its wait ends without a signal; None if it has no limit.
+        children: The children that it waits for; None if it does not wait for children.
     """
 
     topics: tuple[str, ...]
     since: datetime
     until: datetime | None
+    children: WaitingChildren | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from coordinator.views.formatting import (
     format_value,
 )
 from coordinator.views.namespace_view import WorkerView
-from coordinator.views.status_reason import describe_wait, describe_wake
+from coordinator.views.status_reason import describe_child, describe_wait, describe_wake
 from coordinator.views.table import new_table
 
 STATUS_STYLES = {
@@ -101,7 +101,7 @@ def _summarise_wait(wait: Waiting, now: float) -> str:
     The column before it says `waiting`, so the topics come first: a narrow terminal cuts the end.
     """
     left = f", {format_duration(wait.until.timestamp() - now)} left" if wait.until else ""
-    if not wait.topics:
+    if not wait.topics and wait.children is None:
         return f"sleeps{left}"
     what = describe_wait(wait).removeprefix("waits for ")
     return clean(f"{what}, waited {format_duration(now - wait.since.timestamp())}{left}")
@@ -130,6 +130,8 @@ def _details(view: RunView, now: float, hint: str) -> Iterable[tuple[str, Render
     ):
         yield name, format_time_and_age(moment, now) if moment else None
     yield "woken", describe_wake(view.woken).removeprefix("woken ") if view.woken else None
+    if view.waiting and view.waiting.children:
+        yield "open children", "\n".join(describe_child(child) for child in view.waiting.children.open)
     yield "signals", _unreceived(view)
     yield "time used", _time_used(view, now)
     if view.checkpointed:

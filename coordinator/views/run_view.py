@@ -12,14 +12,15 @@ from coordinator.encoding.codec import decode
 from coordinator.encoding.spec import join_spec, read_spec
 from coordinator.errors import Unreadable
 from coordinator.model.deadline import Spent
+from coordinator.model.limits import FAR_FUTURE
 from coordinator.model.names import parse_route
 from coordinator.model.retry import RetryLater
-from coordinator.model.run import Counters, Failure, Note, RunView, Status, Waiting
+from coordinator.model.run import Counters, Failure, Note, OpenChild, RunView, Status, Waiting, WaitingChildren
 from coordinator.model.run_id import made_at
 from coordinator.model.story import read_story
 from coordinator.store.replies import pairs, text
 from coordinator.views.ending import read_failure, unreadable_run
-from coordinator.views.status_reason import QueuePosition, explain_status
+from coordinator.views.status_reason import QueuePosition, explain_child, explain_status
 
 
 def run_view(id: str, reply: Sequence[Any]) -> RunView:
@@ -78,7 +79,7 @@ def phase_label(field: str) -> str:
 
 
 def _build(id: str, reply: Sequence[Any]) -> RunView:
-    flat, head, phases, before, able, paused, due, known, signals = reply
+    flat, head, phases, before, able, paused, due, known, signals, children = reply
     of: dict[str, Any] = pairs(flat)
     queue, kind, schema = parse_route(text(of.get("route", b"?:?@0")))
     inputs, meta, extra, damaged_spec = _read_spec(join_spec(of))
@@ -119,7 +120,7 @@ def _build(id: str, reply: Sequence[Any]) -> RunView:
         extensions=spent.extensions,
         extended=spent.extended,
         unreadable=" and ".join(filter(None, (damaged_spec, damaged_head))),
-        waiting=_read_wait(of.get("wait")) if of["status"] == b"waiting" else None,
+        waiting=_read_wait(of.get("wait"), children) if of["status"] == b"waiting" else None,
         woken=woken or None,
         signals=dict(sorted((_escaped(signals[i]), int(signals[i + 1])) for i in range(0, len(signals), 2))),
     )
@@ -158,14 +159,32 @@ def _read_head(data: Any) -> tuple[CheckpointHead, str]:
         return NO_CHECKPOINT, f"its checkpoint is damaged (the head is {_escaped(data)[:80]!r})"
 
 
-def _read_wait(data: bytes | None) -> Waiting | None:
+def _read_wait(data: bytes | None, children: Sequence[Any]) -> Waiting | None:
     """Read what a run waits for, as lua/shared/waiting.lua describes it. Return None if it can't be read."""
     try:
         since, deadline, *parts = text(data or b"").split()
         topics = tuple(part.split(":")[1] for part in parts if part.startswith("s:"))
-        return Waiting(topics, _moment(since), None if deadline == "-" else _moment(deadline))
+        until = None if deadline == "-" else _moment(deadline)
+        return Waiting(topics, _moment(since), until, _read_children(children))
     except (ValueError, LookupError, OverflowError, OSError):
         return None
+
+
+def _read_children(reply: Sequence[Any]) -> WaitingChildren | None:
+    if not reply:
+        return None
+    count, ended, needed, due, rows = reply
+    at = _moment(text(due)) if due and float(text(due)) < FAR_FUTURE else None
+    return WaitingChildren(int(count), int(ended), int(needed), at, tuple(_read_child(*row) for row in rows))
+
+
+def _read_child(
+    id: bytes, status: bytes, route: bytes, before: Any, able: Any, paused: bytes, due: bytes, known: Any
+) -> OpenChild:
+    queue, kind, schema = parse_route(text(route) or "?:?@0")
+    position = QueuePosition(queue, kind, schema, int(before), int(able), text(paused), False, int(known))
+    why = explain_child(Status(text(status)), position, _moment(text(due)) if due else None)
+    return OpenChild(text(id), kind, Status(text(status)), why)
 
 
 def _escaped(data: Any) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from coordinator.model.deadline import DeadlineExceeded
-from coordinator.model.run import Failure, RunView, Status, Waiting
+from coordinator.model.run import Failure, OpenChild, RunView, Status, Waiting
 from coordinator.views.ending import cancel_reason, death_reason
 
 
@@ -118,6 +118,9 @@ def _explain_waiting(view: RunView) -> str:
     if wait is None:
         return "what it waits for can't be read: 'coordinator doctor' shows more"
     since, until = f" since {_iso(wait.since)}", f" until {_iso(wait.until)}" if wait.until else ""
+    if wait.children is not None:
+        blocked = [child for child in wait.children.open if child.why.startswith(_BLOCKED)]
+        return f"{describe_wait(wait)}{since}" + (f"; {describe_child(blocked[0])}" if blocked else "")
     if not wait.topics:
         return f"sleeps{until}" if until else f"waits{since}"
     return f"{describe_wait(wait)}{since}" + (f",{until}" if until else "")
@@ -125,8 +128,28 @@ def _explain_waiting(view: RunView) -> str:
 
 def describe_wait(wait: Waiting) -> str:
     """Return what a run does while it waits, without times."""
+    if (children := wait.children) is not None:
+        left = children.needed - children.ended
+        of = "1 child" if children.count == 1 else f"{children.count:,} children"
+        return f"waits for {left:,} of {of}" if left > 0 else f"waits, although {children.ended:,} of {of} have ended"
     topics = " or ".join(repr(topic) for topic in wait.topics)
     return f"waits for signal {topics}" if topics else "sleeps"
+
+
+# How the reason of a queued run begins if the run can't move without help.
+_BLOCKED = ("no live worker", "queue '", "kind '")
+
+
+def explain_child(status: Status, position: QueuePosition, due: datetime | None) -> str:
+    """Return why a child of a waiting run has its status; empty for a running or waiting one."""
+    if status is Status.QUEUED:
+        return _explain_queued(position)
+    return f"delayed until {_iso(due)}" if status is Status.DELAYED and due else ""
+
+
+def describe_child(child: OpenChild) -> str:
+    """Return a child of a waiting run as one line: its id, kind, status, and why it does not move."""
+    return f"child {child.run} of kind {child.kind!r} is {child.status}" + (f": {child.why}" if child.why else "")
 
 
 def describe_wake(reason: str) -> str:
@@ -137,6 +160,8 @@ def describe_wake(reason: str) -> str:
             return f"woken by signal {topic!r}"
         case "time":
             return "woken because its time had come"
+        case "children":
+            return "woken because its children had ended"
         case "unknown":
             return "woken because what it waited for could not be read"
         case _:

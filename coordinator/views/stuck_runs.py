@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from coordinator.model.names import parse_route, route
-from coordinator.model.run import RunView, Status
+from coordinator.model.run import RunView, Status, WaitingChildren
 from coordinator.views.formatting import format_duration
 from coordinator.views.namespace_display import has_coordinator
 from coordinator.views.namespace_view import Overview
@@ -67,9 +67,17 @@ class _Finder:
     def _explain_waiting(self, view: RunView) -> str:
         if view.waiting is None:
             return view.why
+        if (children := view.waiting.children) is not None and children.ended >= children.needed:
+            return self._explain_unwoken_parent(children)
         late = self._now - view.waiting.until.timestamp() if view.waiting.until else 0.0
         overdue = f"its wait ended {format_duration(late)} ago and it has not been woken{self._no_coordinator}"
         return overdue if late > OVERDUE else ""
+
+    def _explain_unwoken_parent(self, children: WaitingChildren) -> str:
+        # The script that ended the last child has made the run due.
+        late = self._now - children.due.timestamp() if children.due else OVERDUE + 1
+        what = f"{children.ended:,} of its {children.count:,} children have ended, but it has not been woken"
+        return "" if 0 <= late <= OVERDUE else f"{what}{self._no_coordinator}"
 
     def _explain_running(self, view: RunView) -> str:
         worker = self._workers.get(view.owner or "")

@@ -83,7 +83,7 @@ def test_a_run_whose_fields_are_not_ours_is_unreadable_and_named() -> None:
         fields = {b"spec": SPEC, b"status": b"queued", b"route": b"default:k@0", b"counters": COUNTERS, field: value}
         flat = [part for pair in fields.items() for part in pair]
         with pytest.raises(Unreadable, match="run r1 can't be read"):
-            run_view("r1", [flat, b"", [], 0, 1, b"", b"", 1, []])
+            run_view("r1", [flat, b"", [], 0, 1, b"", b"", 1, [], []])
     with pytest.raises(Unreadable, match="run r1 can't be read"):
         Ending.of("r1", [b"no status", b"", b"", b"", b"", b""])
 

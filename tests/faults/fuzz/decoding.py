@@ -71,9 +71,22 @@ def view(dice: random.Random) -> Any:
         b"kill": ERROR, b"killed": ERROR, b"wait": WAIT,
     }  # fmt: skip
     flat = [part for name, value in fields.items() if dice.random() < 0.9 for part in (name, maybe(dice, value))]
+    child = [b"c1", maybe(dice, b"queued"), maybe(dice, b"default:k@1"), -1, 0, b"", maybe(dice, MS), 0]
+    waits = dice.choice([[], [b"2", b"1", b"2", maybe(dice, MS), [child]]])
     seen = run_view(
         "r1",
-        [flat, maybe(dice, HEAD), [maybe(dice, b"phase:-:p#0")], 1, 1, b"", maybe(dice, MS), 1, [maybe(dice, b"t"), 1]],
+        [
+            flat,
+            maybe(dice, HEAD),
+            [maybe(dice, b"phase:-:p#0")],
+            1,
+            1,
+            b"",
+            maybe(dice, MS),
+            1,
+            [maybe(dice, b"t"), 1],
+            waits,
+        ],
     )
     return list(story.describe_story(seen, str))
 

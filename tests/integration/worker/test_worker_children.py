@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from coordinator.clock import SystemClock
 from coordinator.errors import BadOption, Refused
 from coordinator.model.run import Status
 from coordinator.store.plans import clients as client_plans
+from coordinator.views.run_display import run_details
 from tests.integration import worker_harness
 from tests.integration.worker.test_worker_waits import _coordinate, checkpointed, ended
 from tests.integration.worker_harness import Bench
@@ -298,4 +302,43 @@ async def test_kind_that_no_worker_knows_lets_the_parent_wait(bench: Bench) -> N
     bench.worker(runs)
     id = await bench.enqueue("parent")
     await bench.until(id, Status.WAITING)
-    assert (await bench.view(id)).status is Status.WAITING
+    view = await bench.view(id)
+    assert view.waiting is not None
+    assert view.waiting.children is not None
+    (child,) = view.waiting.children.open
+    nobody = "no live worker handles kind 'nobody-knows' in queue 'default'"
+    assert (child.kind, child.status, child.why) == ("nobody-knows", Status.QUEUED, nobody)
+    since = view.waiting.since.isoformat(timespec="milliseconds")
+    assert view.why == (
+        f"waits for 1 of 1 child since {since}; child {child.run} of kind 'nobody-knows' is queued: {nobody}"
+    )
+
+
+async def test_view_names_some_of_the_children_that_a_run_waits_for(bench: Bench) -> None:
+    runs, go = Registry(), asyncio.Event()
+
+    @runs.handler
+    async def part(run: AsyncRun, n: int) -> None:
+        if n >= 3:
+            await go.wait()
+
+    @runs.handler(linger=0)
+    async def parent(run: AsyncRun) -> None:
+        await run.gather("parts", [part.inputs(n) for n in range(12)])
+
+    bench.worker(runs, concurrency=4)
+    id = await bench.enqueue("parent")
+    await bench.until(id, Status.WAITING)
+    await eventually(lambda: bench.admin.hlen(bench.namespace.keys(0).results(id)) == 6, "three endings")
+    waiting = (await bench.view(id)).waiting
+    assert waiting is not None
+    assert waiting.children is not None
+    assert (waiting.children.count, waiting.children.ended, waiting.children.needed) == (12, 3, 12)
+    assert len(waiting.children.open) == 5
+    assert {child.status for child in waiting.children.open} == {Status.RUNNING, Status.QUEUED}
+    screen = io.StringIO()
+    Console(file=screen, width=200).print(run_details(await bench.view(id), time.time()))
+    assert "waits for 9 of 12 children" in screen.getvalue()
+    assert f"child {waiting.children.open[0].run} of kind 'part' is running" in screen.getvalue()
+    go.set()
+    assert (await ended(bench, id)).status is Status.COMPLETED

@@ -233,7 +233,8 @@ def test_details_of_a_waiting_run_have_its_times_and_its_signals() -> None:
     [
         ("signal approval", "by signal 'approval'"),
         ("time", "because its time had come"),
-        ("children x", "by children x"),
+        ("children", "because its children had ended"),
+        ("grant x", "by grant x"),
     ],
 )
 def test_details_say_what_woke_a_run(woken: str, text: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.model.run import AttemptRecord, Counters, Failure, RunView, Status, Waiting
+from coordinator.model.run import AttemptRecord, Counters, Failure, RunView, Status, Waiting, WaitingChildren
 from coordinator.views.namespace_view import CoordinatorView, Overview, WorkerView
 from coordinator.views.stuck_runs import find_blocked_routes, find_stuck_runs
 
@@ -126,3 +126,14 @@ def test_run_whose_handler_could_not_be_started_again_and_again_is_stuck() -> No
 )
 def test_run_that_may_still_start_is_not_stuck(story: list[AttemptRecord]) -> None:
     assert whys(view(Status.DELAYED, due=at(-100), story=tuple(story)), WELL) == []
+
+
+@pytest.mark.parametrize(
+    ("ended", "due", "stuck"),
+    [(1, -60, False), (2, 1, False), (2, 60, True), (2, None, True)],
+    ids=["a child is open", "just ended", "ended long ago", "no coordinator would look at it"],
+)
+def test_parent_whose_children_have_ended_is_stuck_if_it_is_not_woken(ended: int, due: int | None, stuck: bool) -> None:
+    children = WaitingChildren(2, ended, 2, None if due is None else at(due), ())
+    found = whys(view(Status.WAITING, waiting=Waiting((), at(100), None, children)), WELL)
+    assert found == (["2 of its 2 children have ended, but it has not been woken"] if stuck else [])

@@ -1,15 +1,18 @@
 -- view: answer the fields of a run from which `coordinator show` and other views are made.
 -- Role: producer, read-only
--- Keys: ckpt, delayed, paused, ready, run, signals, worker, workers
+-- Keys: ckpt, delayed, joins, paused, ready, results, run, signals, waiting, worker, workers
 -- ARGV: id
 --   id: id of the run
 -- Flags: no-writes
--- Uses: checkpoint, waiting
+-- Uses: time, checkpoint, waiting, children
 -- Answers: ok, missing
 --   ok: with the run's fields, the head of its checkpoint, the names of its phases, the number of runs before it in its ready
 --     queue (-1 if it is not queued), the number of workers that listen to its route, which of queue and kind is paused, when
---     it is due, the number of workers that know its queue and kind at any schema, and the topics of signals that it has not
---     received, each with their number
+--     it is due, the number of workers that know its queue and kind at any schema, the topics of signals that it has not
+--     received, each with their number, and what is known of the children that it waits for: their number, how many have ended,
+--     how many it needs, when a coordinator looks at the run, and a list for each of the first children that have not ended, with
+--     id, status, route, and the places of a queued run as above (before, able, paused, due, known)
+local MOST_OPEN_CHILDREN, MOST_LOOKS = 5, 500
 local fields = redis.pcall('HGETALL', run_key(id))
 if fields.err or #fields == 0 then return { 'missing' } end
 local run = {}
@@ -31,23 +34,46 @@ if failures and run.token then
   fields[#fields + 1] = failures
 end
 
--- Why a queued run still waits.
-local before, able, known, paused = -1, 0, 0, ''
-if run.status == QUEUED and run.route then
-  local rank = redis.pcall('ZRANK', ready_key(run.route), id)
+-- Return why a queued run still waits: how many runs are before it, how many workers listen to its route, which of queue and kind
+-- is paused, when it is due, and how many workers know its queue and kind at any schema.
+local function explain_queued(id, status, route)
+  local before, able, known, paused, due = -1, 0, 0, '', redis.call('ZSCORE', delayed_key(), id) or ''
+  if status ~= QUEUED or not route then return before, able, paused, due, known end
+  local rank = redis.pcall('ZRANK', ready_key(route), id)
   if type(rank) == 'number' then before = rank end
-  local queue, kind = string.match(run.route, ROUTE_PARTS)
+  local queue, kind = string.match(route, ROUTE_PARTS)
   queue, kind = queue or '', kind or ''
   local any_schema = string.format(' %s:%s@', queue, kind)
   for _, worker in ipairs(redis.call('ZRANGEBYSCORE', workers_key(), 1, '+inf', 'LIMIT', 0, 1000)) do
     local routes = ' ' .. (redis.call('HGET', worker_key(worker), 'routes') or '') .. ' '
-    if string.find(routes, ' ' .. run.route .. ' ', 1, true) then able = able + 1 end
+    if string.find(routes, ' ' .. route .. ' ', 1, true) then able = able + 1 end
     if string.find(routes, any_schema, 1, true) then known = known + 1 end
   end
   if redis.call('SISMEMBER', paused_key(), 'queue:' .. queue) == 1 then paused = 'queue' end
   if redis.call('SISMEMBER', paused_key(), 'kind:' .. kind) == 1 then paused = 'kind' end
+  return before, able, paused, due, known
 end
-local due = redis.call('ZSCORE', delayed_key(), id) or ''
+
+-- Return what is known of the children that the run waits for.
+local function describe_children()
+  local condition = run.status == WAITING and read_wait(run)
+  local base, need
+  for step, number in pairs(condition and condition.steps or {}) do base, need = step, number end
+  local spawned, ended = read_join(id, base or '')
+  if not spawned then return {} end
+  local open = {}
+  for index = 0, math.min(spawned, MOST_LOOKS) - 1 do
+    if #open >= MOST_OPEN_CHILDREN then break end
+    if redis.pcall('HEXISTS', results_key(id), base .. ':' .. int(index)) == 0 then
+      local child = child_id(base, index)
+      local route, status = read_fields(run_key(child), 'route', 'status')
+      if status then open[#open + 1] = { child, status, route or '', explain_queued(child, status, route) } end
+    end
+  end
+  return { int(spawned), int(ended), int(need), redis.call('ZSCORE', waiting_key(), id) or '', open }
+end
+
+local before, able, paused, due, known = explain_queued(id, run.status, run.route)
 local phases = {}
 local names = redis.pcall('HKEYS', ckpt_key(id))
 if not names.err then
@@ -56,4 +82,5 @@ if not names.err then
   end
 end
 local head = redis.pcall('HGET', ckpt_key(id), 'head')
-return { 'ok', fields, type(head) == 'string' and head or '', phases, before, able, paused, due, known, run.beside and count_unreceived(id) or {} }
+return { 'ok', fields, type(head) == 'string' and head or '', phases, before, able, paused, due, known, run.beside and count_unreceived(id) or {},
+  describe_children() }
