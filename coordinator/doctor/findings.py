@@ -147,6 +147,8 @@ def _describe_entry(finding: Finding) -> str:
             return f"{place!r} has an entry {finding.what!r}, but this run belongs elsewhere ({finding.detail})"
         case "absent":
             return f"{place!r} has an entry {finding.what!r}, but this schedule does not exist"
+        case "garbled":
+            return f"{place!r} has an entry {finding.what!r} that can't be read"
         case "stranger":
             return f"worker {finding.what} has a lease, but no record"
         case _:

@@ -20,7 +20,7 @@ _FAMILIES = (
     "ckpt", "messages", "signals", "signal-keys", "signal-operations", "joins", "results", "once", "worker", "schedule",
 )  # fmt: skip
 _COLLECTIONS = (
-    "workers", "live", "owned", "ready", "suspect", "delayed", "waiting", "deadlines", "ended", "aside", "schedules",
+    "workers", "live", "owned", "ready", "suspect", "delayed", "waiting", "deadlines", "ended", "aside", "parting", "schedules",
 )  # fmt: skip
 
 

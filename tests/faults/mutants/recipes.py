@@ -912,6 +912,27 @@ MUTANTS = [
         "tests/lua/attempts/test_suspend.py::test_signal_wakes_the_run_at_its_old_place",
     ),
     Mutant(
+        "a damaged entry of a step that was let go stops every coordinator",
+        LUA + "shared/children.lua",
+        "  if base and string.find(base, '-', 1, true) == 21 and #spawned <= 9 then return",
+        "  if base then return",
+        "tests/lua/attempts/test_children.py::test_damaged_entry_of_a_step_that_was_let_go_stops_no_coordinator",
+    ),
+    Mutant(
+        "a damaged list of steps that were let go stops the ending of a parent",
+        LUA + "shared/children.lua",
+        "    redis.pcall('ZADD', parting_key(), 'NX'",
+        "    redis.call('ZADD', parting_key(), 'NX'",
+        "tests/lua/attempts/test_children.py::test_parent_with_open_children_ends_although_the_list_of_let_go_steps_is_damaged",
+    ),
+    Mutant(
+        "the doctor leaves entries of let go steps that can't be read",
+        LUA + "shared/stray.lua",
+        "    if not read_parting(member) then return 'garbled', '' end\n",
+        "",
+        "tests/lua/doctor/test_doctor.py",
+    ),
+    Mutant(
         "due moves a run that does not wait",
         LUA + "coordinators/due.lua",
         "if not counters or run.status ~= WAITING then",

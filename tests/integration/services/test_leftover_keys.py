@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import pytest
 from coordinator import Handle, ResultTimeout
 from coordinator.clock import SystemClock
 from coordinator.config import address
+from coordinator.encoding.codec import encode
+from coordinator.model.run_id import RunIds, child_id, partition_of
 from coordinator.services.bell_ringer import BellRinger
 from coordinator.services.due import DueRuns
 from coordinator.services.recovery import Recovery
@@ -23,8 +26,10 @@ from coordinator.services.retention import Retention
 from coordinator.services.scheduler import Scheduler
 from coordinator.services.service_loop import Partition, Service
 from coordinator.store.plans import attempts as attempt_plans
+from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.plans import workers as worker_plans
+from coordinator.store.plans.clients import NewRun
 from coordinator.store.plans.workers import Claimed
 from coordinator.store.transport.wire import AsyncWire
 from tests.contract.test_client import Shop
@@ -112,6 +117,30 @@ class Workload:
         for one in (*children, *below):
             one.cancel()
 
+    def join_children(self, kind: str, ending: str) -> None:
+        """Let a parent wait for three children: one completes, one fails, and one is queued when the parent ends."""
+        parent, claimed = self.start(kind)
+        keys = self.shop.space.keys_of(parent.id)
+        base = RunIds().make(time.time(), partition_of(parent.id, self.shop.space.partitions))
+        plan = attempt_plans.join_children(keys, parent.id, claimed.token, base=base, count=3)
+        assert self.shop.do(plan)[0] == "ok"
+        retention = "" if self.options["retention"] is None else str(round(self.options["retention"] * 1000))
+        children = [
+            NewRun(
+                child_id(base, index), f"default:{kind}-child@0", encode([{}, {}, {}], "spec"), retention=retention,
+                parent=f"{parent.id} 1 {base} {index}",
+            ) for index in range(3)
+        ]  # fmt: skip
+        assert {answer for answer, _ in self.shop.do(client_plans.enqueue(self.shop.space, children))} == {"created"}
+        self.shop.join(f"default:{kind}-child@0")
+        first, second = self.shop.claim(f"default:{kind}-child@0", want=2).values()
+        self.shop.complete(first)
+        self.shop.fail(second, "Error", "message", "")
+        if ending == "complete":
+            self.shop.complete(claimed)
+        else:
+            self.shop.fail(claimed, "Error", "message", "")
+
     def cancel_tree(self) -> None:
         parent, claimed = self.start("cancelled")
         self.client.enqueue_many([("child", {})] * 3, parent=parent.id, **self.options)
@@ -136,6 +165,8 @@ class Workload:
 
     def run(self) -> None:
         self.end_children()
+        self.join_children("gathers", "complete")
+        self.join_children("gathers-and-fails", "fail")
         self.cancel_tree()
         self.strike_out()
         self.forget()

@@ -205,6 +205,25 @@ def test_open_children_are_let_go_in_batches(store: Store) -> None:
     assert {store.status(id) for id in ids} == {"cancelled"}
 
 
+@pytest.mark.parametrize("entry", ["abc-00 3", "uuuuuuuuuuuuuuuuuuuu-00 3", f"{BASE} {10**12}", "no base", ""])
+def test_damaged_entry_of_a_step_that_was_let_go_stops_no_coordinator(store: Store, entry: str) -> None:
+    parent, ids = spawn(store, 1)
+    store.client.zadd(store.keys.parting(), {entry: -1})
+    store.complete(parent)
+    store.due()
+    store.due()
+    assert store.status(ids[0]) == "cancelled"
+    assert store.line(store.keys.parting()) == []
+
+
+def test_parent_with_open_children_ends_although_the_list_of_let_go_steps_is_damaged(store: Store) -> None:
+    parent, _ = spawn(store, 1)
+    store.spoil(store.keys.parting())
+    store.complete(parent)
+    assert store.status(parent.id) == "completed"
+    assert store.client.exists(store.keys.results(parent.id), store.keys.joins(parent.id)) == 0
+
+
 def test_new_step_lets_steps_go_that_are_not_kept(store: Store) -> None:
     parent, ids = spawn(store, 1)
     assert store.join_children(parent, OTHER, 1, keep=[BASE]) == ("ok", 0)

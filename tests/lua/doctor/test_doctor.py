@@ -372,6 +372,11 @@ DAMAGE: dict[str, Damage] = {
         ("key endless", "key leaked"),
         "the counts of children '00000000000000000001-00' are left over: no run uses them",
     ),
+    "an entry of steps that were let go": Damage(
+        lambda s, at: s.client.zadd(s.keys.parting(), {"abc-00 3": 0, "no base": 7}),
+        ("entry garbled", "entry garbled"),
+        "'parting' has an entry 'abc-00 3' that can't be read",
+    ),
     "signals of an ended run without a TTL": Damage(
         lambda s, at: (s.client.persist(s.keys.signals(at["failed"])), s.client.persist(s.keys.signal_operations(at["dead"]))),
         ("key endless",) * 2,
@@ -579,6 +584,9 @@ KEYS: dict[str, Callable[[Store, dict[str, str]], str]] = {
     "signals": lambda s, at: s.keys.signals(at["waiting"]),
     "keys of signals": lambda s, at: s.keys.signal_keys(at["waiting"]),
     "sends": lambda s, at: s.keys.signal_operations(at["waiting"]),
+    "counts of children": lambda s, at: s.keys.joins(at["waiting"]),
+    "results of children": lambda s, at: s.keys.results(at["waiting"]),
+    "steps that were let go": lambda s, at: s.keys.parting(),
     "a bell": lambda s, at: s.keys.bell(LINE),
     "aside": lambda s, at: s.keys.aside(),
     "paused": lambda s, at: s.keys.paused(),

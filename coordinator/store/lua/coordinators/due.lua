@@ -117,13 +117,13 @@ for i = 1, #woken do wake_due(woken[i]) end
 local function part_children(most)
   local entry, start = unpack(redis.pcall('ZRANGE', parting_key(), 0, 0, 'WITHSCORES'))
   if not entry then return 0, false end
-  local base, spawned = string.match(entry, '^(%S+) (%d+)$')
+  local base, spawned = read_parting(entry)
   if not base or not is_base(base) then
     redis.call('ZREM', parting_key(), entry)
     return 1, true
   end
-  local from = tonumber(start)
-  local to = math.min(tonumber(spawned), from + most)
+  local from = math.max(0, math.floor(tonumber(start)))
+  local to = math.min(spawned, from + most)
   for index = from, to - 1 do
     local id = child_id(base, index)
     local run = read_run(id)
@@ -132,8 +132,8 @@ local function part_children(most)
       cancel_run(id, run, counters, clock, PARTING_GRACE_MS, 'cancelled: its parent does not wait for it any more')
     end
   end
-  if to >= tonumber(spawned) then redis.call('ZREM', parting_key(), entry) else redis.call('ZADD', parting_key(), to, entry) end
-  return to - from, redis.call('EXISTS', parting_key()) == 1
+  if to >= spawned then redis.call('ZREM', parting_key(), entry) else redis.call('ZADD', parting_key(), to, entry) end
+  return math.max(0, to - from), redis.call('EXISTS', parting_key()) == 1
 end
 local parted, more_to_part = part_children(tonumber(batch))
 

@@ -1,8 +1,8 @@
 -- examine_entries: answer the faults of members of one set or sorted set: entries without a run, or entries of a run that belongs
 -- in another set.
 -- Role: coordinator
--- Keys: aside, deadlines, delayed, ended, live, namespace, owned, ready, run, schedule, schedules, suspect, waiting, worker
--- Keys: workers
+-- Keys: aside, deadlines, delayed, ended, live, namespace, owned, parting, ready, run, schedule, schedules, suspect, waiting
+-- Keys: worker, workers
 -- ARGV: now, place, name
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   place: family of the key
@@ -10,8 +10,8 @@
 -- ITEM: member
 --   member: a member of the set
 -- Flags: no-writes
--- Uses: time, run, checkpoint, examine, stray
--- Answers: runless, elsewhere, stranger, aside, absent
+-- Uses: time, run, checkpoint, children, examine, stray
+-- Answers: runless, elsewhere, stranger, aside, absent, garbled
 -- The reply has a fault and a detail for each member, or an empty list if the member has no fault.
 local clock, found = server_ms(now), {}
 for i = 1, items do

@@ -2,8 +2,8 @@
 -- Protects: an entry of aside is removed only if its run has no fault; a worker without an entry of its own is condemned, so that a
 -- coordinator recovers its runs.
 -- Role: coordinator
--- Keys: aside, ckpt, deadlines, delayed, ended, joins, live, namespace, owned, ready, routes, run, schedule, schedules
--- Keys: signals, suspect, waiting, worker, workers
+-- Keys: aside, ckpt, deadlines, delayed, ended, joins, live, namespace, owned, parting, ready, routes, run, schedule
+-- Keys: schedules, signals, suspect, waiting, worker, workers
 -- ARGV: now, place, name, member, fault
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   place: family of the key
@@ -11,7 +11,7 @@
 --   member: a member of the set
 --   fault: the fault that examine_entries found
 -- Flags: allow-oom
--- Uses: time, run, checkpoint, waiting, examine, stray
+-- Uses: time, run, checkpoint, children, waiting, examine, stray
 -- Answers: repaired, changed, blocked
 --   changed: the fault does not exist any more
 --   blocked: the run of the entry has to be repaired first
@@ -43,6 +43,8 @@ elseif place == 'waiting' then
   redis.call('ZREM', waiting_key(), member)
 elseif place == 'aside' then
   redis.call('ZREM', aside_key(), member)
+elseif place == 'parting' then
+  redis.call('ZREM', parting_key(), member)
 else
   redis.call('ZREM', deadlines_key(), member)
 end

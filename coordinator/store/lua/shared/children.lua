@@ -59,11 +59,18 @@ local function report_ending(id, status, now)
   record_result(parent, life, base, index, status .. ' ' .. payload, now)
 end
 
+-- Return the base of a step that was let go, and the number of its children; nil if the entry of `parting` can't be read.
+local function read_parting(entry)
+  local base, spawned = string.match(entry, '^([0-9a-hjkmnp-tv-z]+%-%d+) (%d+)$')
+  if base and string.find(base, '-', 1, true) == 21 and #spawned <= 9 then return base, tonumber(spawned) end
+end
+
 -- Let the children of a step go that have not ended: coordinators cancel them.
 local function let_go(parent, base)
   local spawned, ended = read_join(parent, base)
   if spawned and ended < spawned then
-    redis.pcall('ZADD', parting_key(), 'NX', 0, base .. ' ' .. int(spawned)) -- A damaged key must not stop the ending of the parent.
+    -- A damaged key must not stop the ending of a run.
+    redis.pcall('ZADD', parting_key(), 'NX', 0, base .. ' ' .. int(spawned))
     ring(coordinator_bell_key())
   end
 end

@@ -20,6 +20,10 @@ local function find_stray(place, name, member, clock)
     if redis.call('EXISTS', schedule_key(member)) == 0 then return 'absent', '' end
     return nil
   end
+  if place == 'parting' then
+    if not read_parting(member) then return 'garbled', '' end
+    return nil
+  end
   if place == 'aside' then return 'aside', try('ZSCORE', aside_key(), member) or '' end
   if place == 'workers' then
     if redis.call('EXISTS', worker_key(member)) == 0 then return 'stranger', '' end
@@ -45,7 +49,7 @@ local function is_still_in(place, name, member)
   if place == 'owned' then return is_member(owned_key(name), member) end
   local zsets = {
     workers = workers_key(), ready = ready_key(name), suspect = suspect_key(name), delayed = delayed_key(),
-    waiting = waiting_key(), deadlines = deadlines_key(), aside = aside_key(), ended = ended_key(name), schedules = schedules_key(),
+    waiting = waiting_key(), deadlines = deadlines_key(), aside = aside_key(), parting = parting_key(), ended = ended_key(name), schedules = schedules_key(),
   }
   return is_scored(zsets[place], member)
 end
