@@ -67,6 +67,7 @@ class Draft:
     _seen: dict[str, int] = field(default_factory=dict)
     _running: set[str] = field(default_factory=set)
     _state_at: dict[str, bytes] = field(default_factory=dict)
+    _calls_at: dict[str, set[str]] = field(default_factory=dict)  # the open tool calls at the first wait of a name
 
     def cut(self) -> Cut:
         """Return the frozen content of the draft.
@@ -125,7 +126,7 @@ class Draft:
         """Complete a turn, and drop the outputs of its phases."""
         self.iteration = turn + 1
         self.turn = None
-        for by_field in (self.phases, self._seen, self._state_at):
+        for by_field in (self.phases, self._seen, self._state_at, self._calls_at):
             for name in [name for name in by_field if name != INPUTS and not name.startswith(("phase:-:", "wait:-:"))]:
                 del by_field[name]
         self.more.end_turn()
@@ -185,7 +186,9 @@ class Draft:
         """Begin a wait, and return the field under which its value is stored.
 
         Raises:
-            Refused: If a phase or another wait is under way, or if the run has too many waits outside of `loop`.
+            Refused: If a phase or another wait is under way, if the run has too many waits outside of `loop`, or if a tool call was
+                answered since another wait of this name. A resumed handler finds only the open calls, so that the first of them
+                would get the signal of a call that is answered.
         """
         if self._running:
             method = name.split()[0]
@@ -194,9 +197,20 @@ class Draft:
         if self._waiting:
             raise Refused("a run can wait for one thing at a time: name several topics in one run.receive instead")
         field = self._next_wait(self._wait_scope(name))
+        self._check_calls(name, field)
         self._seen[field.rpartition("#")[0]] += 1
         self._waiting, self.last_wait = True, field
         return field
+
+    def _check_calls(self, name: str, field: str) -> None:
+        open_calls = {call.id for call in self.messages.open_calls()}
+        before = self._calls_at.setdefault(field.rpartition("#")[0], open_calls)
+        if before - open_calls:
+            raise Refused(
+                f"run.{name.split()[0]} was called with the same name before tool call {min(before - open_calls)!r} was answered: "
+                "a resumed run could not tell the two waits apart; use one topic or name for each call, for example "
+                'run.receive(f"approval.{call.id}")'
+            )
 
     def resume_wait(self, field: str) -> None:
         """Wait again in a step that has begun.

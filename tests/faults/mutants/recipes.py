@@ -1851,4 +1851,11 @@ MUTANTS = [
         "        except (Unconfirmed, Unreachable):\n",
         "tests/unit/attempt/test_attempt.py::test_look_that_is_given_up_because_of_a_stop_raises_the_stop",
     ),
+    Mutant(
+        "a wait gets the signal of a tool call that is answered",
+        "workers/handlers/draft.py",
+        "        if before - open_calls:\n",
+        "        if False:\n",
+        "tests/unit/handlers/test_waits.py::test_second_wait_of_a_name_after_an_answered_tool_call_is_refused",
+    ),
 ]

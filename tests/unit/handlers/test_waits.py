@@ -1,0 +1,63 @@
+"""Waits of a handler: what the checkpoint keeps about them, and waits that a resumed run could not tell apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.errors import Refused, Unreadable
+from coordinator.store.plans.attempts import netstrings
+from workers import Run, testing
+from workers.handlers.more import Base, More
+
+
+def test_more_is_read_as_it_was_written() -> None:
+    more = More({"a": 3}, {"wait:-:sleep#0": 17}, {"wait:-:gather x#0": Base(1, "b-00", 2)})
+    assert More.parse(more.pack()) == more
+    assert More().pack() == b""
+
+
+def test_parts_of_a_newer_version_survive_a_save() -> None:
+    data = netstrings([b"received:a", b"1", b"effect:charge", b"done"])
+    assert More.parse(data).pack() == data
+
+
+@pytest.mark.parametrize("data", [b"3:ab", b"x", b"1:a", b"99:a1:b"])
+def test_damaged_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises((Unreadable, ValueError)):
+        More.parse(data)
+
+
+def tool_call(id: str) -> dict[str, object]:
+    return {"id": id, "type": "function", "function": {"name": "buy", "arguments": "{}"}}
+
+
+def answer_calls(run: Run, *topics: str) -> None:
+    run.messages.append({"role": "assistant", "tool_calls": [tool_call("c1"), tool_call("c2")]})
+    for call, topic in zip(run.messages.open_calls(), topics, strict=True):
+        said = run.receive(topic).payload
+        run.messages.append({"role": "tool", "tool_call_id": call.id, "content": said})
+
+
+def test_second_wait_of_a_name_after_an_answered_tool_call_is_refused() -> None:
+    run = testing.Run()
+    for topic in ("approval", "approval", "approval.c1", "approval.c2"):
+        run.send(topic, "yes")
+    with pytest.raises(Refused, match="before tool call 'c1' was answered"):
+        answer_calls(run, "approval", "approval")
+    answer_calls(run_with_signals(), "approval.c1", "approval.c2")
+
+
+def run_with_signals() -> testing.Run:
+    run = testing.Run()
+    run.send("approval.c1", "yes")
+    run.send("approval.c2", "no")
+    return run
+
+
+def test_chat_may_wait_for_the_same_topic_again_and_again() -> None:
+    run = testing.Run()
+    for word in ("a", "b", "c"):
+        run.send("word", word)
+    for _ in range(3):
+        run.messages.append({"role": "user", "content": run.receive("word").payload})
+    assert [message["content"] for message in run.messages] == ["a", "b", "c"]
