@@ -73,6 +73,7 @@ RUN: Final = (
     "error",
     "reason",  # why it was cancelled or is dead
     "wait",  # "<since> <condition>": what a waiting run waits for, see lua/shared/waiting.lua
+    "rejoined",  # base and number of endings of the step for which the run was last suspended although they were there already
     "rewoken",  # the progress counter when the run was last suspended although its condition held already
     "beside",  # letters of the keys that the run has beside its own: s for signals, r for results; j: it is a joined child
     "joined",  # "<parent> <life> <base> <index>": the step of its parent that waits for its end

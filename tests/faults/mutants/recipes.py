@@ -697,8 +697,8 @@ MUTANTS = [
     Mutant(
         "a run whose condition holds is suspended and claimed without end",
         LUA + "attempts/suspend.lua",
-        "  if progress > rewoken then",
-        "  if progress >= rewoken then",
+        "  if progress > rewoken or news then",
+        "  if progress >= rewoken or news then",
         "tests/lua/attempts/test_suspend.py::test_suspends_whose_condition_holds_without_progress_are_delayed",
     ),
     Mutant(
@@ -977,8 +977,8 @@ MUTANTS = [
     Mutant(
         "a new life is delayed for a suspend of the last one",
         LUA + "runs/revive.lua",
-        ", 'losses', 'rewoken')",
-        ", 'losses')",
+        ", 'losses', 'rewoken',\n",
+        ", 'losses',\n",
         "tests/lua/attempts/test_suspend.py::test_new_life_may_be_suspended_once_without_progress",
     ),
     Mutant(
@@ -1072,6 +1072,20 @@ MUTANTS = [
         "for id in (one.id, one.old) if id]",
         "for id in (one.id,) if id]",
         "tests/unit/handlers/test_children.py::test_another_step_keeps_the_old_base_of_a_step_that_is_not_announced",
+    ),
+    Mutant(
+        "a parent whose children end quickly is delayed",
+        LUA + "attempts/suspend.lua",
+        "  if progress > rewoken or news then",
+        "  if progress > rewoken then",
+        "tests/lua/attempts/test_children.py::test_suspend_after_each_new_ending_is_not_delayed",
+    ),
+    Mutant(
+        "a parent whose endings cannot be read spins",
+        LUA + "attempts/suspend.lua",
+        "  local news = endings ~= '' and ",
+        "  local news = endings ~= '' or ",
+        "tests/lua/attempts/test_children.py::test_suspend_after_each_new_ending_is_not_delayed",
     ),
     # -- producers and operators
     Mutant(

@@ -363,3 +363,14 @@ def test_base_that_is_not_a_run_id_is_refused(store: Store, base: str) -> None:
     parent = store.running()
     with store.unchanged():
         assert store.join_children(parent, base, 1) == ("bad", 0)
+
+
+def test_suspend_after_each_new_ending_is_not_delayed(store: Store) -> None:
+    """A parent that enqueues one child after the other makes no progress that its checkpoint counts."""
+    parent, ids = spawn(store, 3)
+    runs = claim_all(store)
+    for need in (1, 2, 3):
+        store.complete(runs[ids[need - 1]])
+        assert store.suspend(parent, children={BASE: need}) == "ok"
+        parent = store.take("w3", want=1)
+    assert store.suspend(parent, children={BASE: 3}) == "delayed", "without a new ending the run would spin"

@@ -2,7 +2,7 @@
 -- condition holds.
 -- Protects: only the owner suspends a run, once; the condition is checked again, so that no signal between the handler's last look
 -- and this call is missed; a requested cancel or kill wins; a run whose condition holds without new progress is delayed, so that
--- it does not spin.
+-- it does not spin. A new ending of a child counts like progress.
 -- Role: worker
 -- Keys: bell, ckpt, coordinator_bell, deadlines, delayed, ended, inbox, joins, live, messages, namespace, once, owned, parting
 -- Keys: ready, results, routes, run, signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake
@@ -33,11 +33,23 @@ if ended then
   remember_call(id, token, 'suspend', ended)
   return { ended }
 end
+-- Return how many children of the step have ended, as text; empty if the run does not wait for children.
+local function describe_endings()
+  for base in pairs(parsed.steps) do
+    local _, ended = read_join(id, base)
+    return base .. ' ' .. int(ended or 0)
+  end
+  return ''
+end
+
 local reason = find_reason(id, parsed, clock)
 if reason then
+  local endings = describe_endings()
+  local news = endings ~= '' and redis.call('HGET', run_key(id), 'rejoined') ~= endings
+  if news then redis.call('HSET', run_key(id), 'rejoined', endings) end
   local rewoken = tonumber(redis.call('HGET', run_key(id), 'rewoken') or -1)
   redis.call('HSET', run_key(id), 'rewoken', int(progress))
-  if progress > rewoken then
+  if progress > rewoken or news then
     remember_call(id, token, 'suspend', 'ok')
     requeue(id, counters, 'wake ' .. reason, nil)
     return { 'ok' }

@@ -64,7 +64,8 @@ advance_epoch(counters, clock)
 counters.life = counters.life + 1
 counters.strikes, counters.failures, counters.recoveries, counters.backoffs = 0, 0, 0, 0
 rescore(counters, clock)
-redis.call('HDEL', run_key(id), 'cancel', 'ended', 'result', 'reason', 'expires', 'kill', 'killed', 'spent', 'losses', 'rewoken')
+redis.call('HDEL', run_key(id), 'cancel', 'ended', 'result', 'reason', 'expires', 'kill', 'killed', 'spent', 'losses', 'rewoken',
+  'rejoined')
 -- The next life can see the error with which the last one was killed.
 if run.kill then redis.call('HSET', run_key(id), 'killed', run.kill) end
 redis.call('HSET', run_key(id), 'revival', operation)
