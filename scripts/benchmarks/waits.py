@@ -1,4 +1,4 @@
-"""Measure waits: how fast a signal reaches its handler, the memory of waiting runs, and many timeouts that come due at once.
+"""Measure waits: how fast a signal reaches its handler, the memory of waiting runs, many timeouts at once, and a join of children.
 
 It uses one coordinator process and one worker process; all share the host's clock. For the memory and the timeouts, a worker
 suspends one run, and the benchmark copies its keys. The benchmark reports figures and never fails because of them.
@@ -92,8 +92,9 @@ def fill(found: BenchServer, kind: str, count: int) -> float:
 
 def let_all_come_due(found: BenchServer) -> int:
     """Return how many runs wait."""
+    count = int(found.admin.zcard(WAITING))
     found.admin.execute_command("ZUNIONSTORE", WAITING, 1, WAITING, "WEIGHTS", 0)
-    return int(found.admin.zcard(WAITING))
+    return count
 
 
 def processor_time(found: BenchServer) -> dict[str, float]:
@@ -139,6 +140,30 @@ def timeouts(found: BenchServer) -> dict[str, float]:
     }
 
 
+def joins(found: BenchServer, count: int, rounds: int) -> dict[str, float]:
+    """Compare a fan-out and join of children with as many plain runs, both from the first call to the last ending, in turns."""
+    rates: dict[str, list[float]] = {"plain": [], "joined": []}
+    for number in range(rounds):
+        found.empty()
+        place = {"RUNS_URL": found.url, "RUNS_NAMESPACE": f"joins{number}"}
+        with (
+            process(tool("coordinator"), "start", **place),
+            process(tool("workers"), "start", "waits_app:runs", "--concurrency", "100", **place),
+            Client(found.url, f"joins{number}") as client,
+        ):
+            client.enqueue("fan_out", {"count": 10}).result(PATIENCE)  # warm
+            ended, before = f"{{joins{number}:0}}:ended:completed", 11
+            began = time.monotonic()
+            client.enqueue_many([("nothing", {})] * count)
+            wait_for(lambda: found.admin.zcard(ended) >= before + count, "the plain runs")  # noqa: B023
+            rates["plain"].append(count / (time.monotonic() - began))
+            began = time.monotonic()
+            client.enqueue("fan_out", {"count": count}).result(PATIENCE)
+            rates["joined"].append(count / (time.monotonic() - began))
+    plain, joined = (statistics.median(rates[name]) for name in ("plain", "joined"))
+    return {"plain_runs_per_s": round(plain), "joined_children_per_s": round(joined), "ratio": round(joined / plain, 2)}
+
+
 def wait_for(fact: Callable[[], Any], what: str) -> None:
     until = time.monotonic() + PATIENCE
     while not fact():
@@ -151,6 +176,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=500, help="signals of each kind")
     parser.add_argument("--many", type=int, default=100_000, help="runs that wait at the same time")
+    parser.add_argument("--joins", type=int, default=10_000, help="children of one parent")
     parser.add_argument("--server", choices=["valkey", "redis"], default="valkey")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -163,6 +189,8 @@ def main() -> None:
             figures |= processor_time(found)
             figures["bytes_per_waiting_run"] = round(fill(found, "patient", options.many))
             figures |= timeouts(found)
+        if options.joins:
+            figures |= joins(found, options.joins, 3)
         figures["load_after"] = round(where(found)["load"], 1)
     if options.json:
         print(json.dumps(figures))

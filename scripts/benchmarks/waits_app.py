@@ -35,3 +35,14 @@ async def talkative(run: AsyncRun, text: str) -> None:
     run.state["step"] = 1
     run.messages.append({"role": "user", "content": text})
     await run.receive("go", timeout=LONG)
+
+
+@runs.handler
+async def nothing(run: AsyncRun) -> None:
+    """End at once."""
+
+
+@runs.handler
+async def fan_out(run: AsyncRun, count: int) -> int:
+    """Wait for many children that end at once."""
+    return len(await run.gather("nothing", [nothing.inputs() for _ in range(count)]))
