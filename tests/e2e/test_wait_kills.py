@@ -1,0 +1,57 @@
+"""SIGKILL of workers and coordinators while runs wait for signals: each signal is received once, and in order."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+from collections import Counter
+
+import pytest
+
+from coordinator import Client, Handle, Status
+from tests.e2e.processes import Stage, children
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.matrix("more cases of a promise")
+
+WAITERS = int(os.environ.get("RUNS_TEST_WAITERS", "40"))
+KILLS = int(os.environ.get("RUNS_TEST_KILLS", "8"))
+SIGNALS = 5
+
+
+def kill_a_worker(fleet: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(
+            random.choice(wait_until(lambda: children(fleet), "the fleet has a process", timeout=60)), signal.SIGKILL
+        )
+
+
+@pytest.mark.timeout(180 + 10 * KILLS)
+def test_signals_are_received_once_and_in_order_while_everything_is_killed(stage: Stage, client: Client) -> None:
+    coordinator = stage.coordinator()
+    options = ["--processes", "2", "--concurrency", "10", "--lease", "5"]
+    fleet = stage._start("workers", "start", "tests.e2e.wait_app:runs", *options)
+    handles: list[Handle[list[int]]] = [
+        client.enqueue("listener" if number % 2 else "plain_listener", {"count": SIGNALS}) for number in range(WAITERS)
+    ]
+    wait_until(lambda: stage.events("start"), "the first run has started", timeout=60)
+    sends = [(handle, number) for number in range(SIGNALS) for handle in handles]
+    every = max(1, len(sends) // (KILLS + 1))
+    for place, (handle, number) in enumerate(sends, 1):
+        assert handle.send(random.choice(["word", "other"]), number, key=str(number))
+        if place % every:
+            continue
+        kill_a_worker(fleet.pid)
+        if place % (3 * every) == 0:
+            coordinator.kill()
+            coordinator.wait()
+            coordinator = stage.coordinator()
+        enough = 0.8 * place  # Every signal that was sent is heard sometime, so this is reached after any kill.
+        wait_until(lambda: len(stage.events("heard")) >= enough, "most signals to be heard", timeout=60)  # noqa: B023
+    endings = Counter(handle.wait(120) for handle in handles)
+    assert endings == {Status.COMPLETED: WAITERS}, "none is dead, failed or forgotten"
+    assert [handle.result() for handle in handles] == [list(range(SIGNALS))] * WAITERS
+    views = [handle.view() for handle in handles]
+    assert sum(view.counters.failures for view in views) == 0, "a wait is no failure"
