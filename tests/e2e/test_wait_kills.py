@@ -1,4 +1,4 @@
-"""SIGKILL of workers and coordinators while runs wait for signals: each signal is received once, and in order."""
+"""SIGKILL of workers and coordinators while runs wait: signals are received once and in order, and children are counted once."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ pytestmark = pytest.mark.matrix("more cases of a promise")
 
 WAITERS = int(os.environ.get("RUNS_TEST_WAITERS", "40"))
 KILLS = int(os.environ.get("RUNS_TEST_KILLS", "8"))
+PARENTS = int(os.environ.get("RUNS_TEST_PARENTS", "20"))
+CHILDREN = int(os.environ.get("RUNS_TEST_CHILDREN", "10"))
 SIGNALS = 5
 
 
@@ -55,3 +57,28 @@ def test_signals_are_received_once_and_in_order_while_everything_is_killed(stage
     assert [handle.result() for handle in handles] == [list(range(SIGNALS))] * WAITERS
     views = [handle.view() for handle in handles]
     assert sum(view.counters.failures for view in views) == 0, "a wait is no failure"
+
+
+@pytest.mark.timeout(180 + 10 * KILLS)
+def test_parents_get_the_result_of_each_child_once_while_everything_is_killed(stage: Stage, client: Client) -> None:
+    coordinator = stage.coordinator()
+    options = ["--processes", "2", "--concurrency", "10", "--lease", "5"]
+    fleet = stage._start("workers", "start", "tests.e2e.wait_app:runs", *options)
+    handles: list[Handle[int]] = [
+        client.enqueue("parent", {"count": CHILDREN, "at_once": None if number % 2 else 3}) for number in range(PARENTS)
+    ]
+    all_children = 2 * PARENTS * CHILDREN
+    for kill in range(1, KILLS + 1):
+        enough = all_children * kill // (KILLS + 2)
+        wait_until(lambda: len(stage.events("child")) >= enough, "some children to run", timeout=90)  # noqa: B023
+        kill_a_worker(fleet.pid)
+        if kill % 3 == 0:
+            coordinator.kill()
+            coordinator.wait()
+            coordinator = stage.coordinator()
+    endings = Counter(handle.wait(120) for handle in handles)
+    assert endings == {Status.COMPLETED: PARENTS}, "none is dead, failed or forgotten"
+    assert [handle.result() for handle in handles] == [2 * sum(range(CHILDREN))] * PARENTS
+    ran = {event.run for event in stage.events("child")}
+    assert len(ran) == all_children, "each child was enqueued once"
+    assert sum(handle.view().counters.failures for handle in handles) == 0, "a wait is no failure"

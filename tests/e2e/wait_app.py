@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.e2e.app import journal
+from tests.waiting import work_for
 from workers import AsyncRun, Registry, Run
 
 runs = Registry()
@@ -34,3 +35,25 @@ def plain_listener(run: Run, count: int) -> list[Any]:
         run.state.setdefault("heard", []).append(signal.payload)
     journal(run, "end", count)
     return list(run.state["heard"])
+
+
+@runs.handler(throttle=0)
+async def child(run: AsyncRun, number: int) -> int:
+    """Work for a moment."""
+    journal(run, "child", number)
+    await work_for(0.01)
+    return number
+
+
+@runs.handler(linger=0.1, throttle=0)
+async def parent(run: AsyncRun, count: int, at_once: int | None) -> int:
+    """Add up the results of children: half of them gathered, half of them in the order in which they end."""
+    journal(run, "start")
+    gathered = await run.gather("half", [child.inputs(number) for number in range(count)], at_once=at_once)
+    total = sum(gathered)
+    async for done in run.as_completed(
+        "other half", [child.inputs(number) for number in range(count)], at_once=at_once
+    ):
+        total += done.result
+    journal(run, "end", total)
+    return int(total)
