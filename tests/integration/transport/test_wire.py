@@ -425,7 +425,7 @@ async def test_full_memory_refuses_only_enqueue_and_ordinary_saves(
         store = open_store(server)
         plan = prepare(store)
         server.admin.config_set("maxmemory", 1)
-        if name in ("enqueue", "fire", "schedule", "checkpoint", "note"):
+        if name in ("enqueue", "fire", "schedule", "send", "join_children", "checkpoint", "note"):
             request = next(plan)
             (answer,) = store.wire.ask(request if isinstance(request, list) else [request])
             assert isinstance(answer, ServerFull)
