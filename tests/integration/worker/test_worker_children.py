@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import io
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from coordinator import AsyncClient
 from coordinator.clock import SystemClock
-from coordinator.errors import BadOption, Refused
+from coordinator.errors import BadOption, Refused, TreeCancelled
 from coordinator.model.run import Status
 from coordinator.store.plans import clients as client_plans
 from coordinator.views.run_display import run_details
@@ -342,3 +344,68 @@ async def test_view_names_some_of_the_children_that_a_run_waits_for(bench: Bench
     assert f"child {waiting.children.open[0].run} of kind 'part' is running" in screen.getvalue()
     go.set()
     assert (await ended(bench, id)).status is Status.COMPLETED
+
+
+async def _grow_tree(bench: Bench, client: AsyncClient) -> tuple[str, dict[str, set[str]]]:
+    """Start a tree of depth 3 with runs in every open status, and one that has completed. Return its root and its runs by kind."""
+    runs, seen = Registry(), defaultdict[str, set[str]](set)
+
+    @runs.handler
+    async def done(run: AsyncRun) -> None:
+        seen["done"].add(run.id)
+
+    @runs.handler
+    async def working(run: AsyncRun) -> None:
+        seen["working"].add(run.id)
+        while True:
+            await asyncio.sleep(0.01)  # work between two cuts
+            await run.flush()
+
+    @runs.handler(linger=0)
+    async def listening(run: AsyncRun) -> None:
+        seen["listening"].add(run.id)
+        await run.receive("never")
+
+    @runs.handler(linger=0)
+    async def middle(run: AsyncRun) -> None:
+        seen["middle"].add(run.id)
+        later = await run.enqueue(done.inputs(), delay=3600)
+        seen["delayed"].add(later.id)
+        await run.gather("leaves", [done.inputs(), working.inputs(), listening.inputs(), ("unknown", {})])  # type: ignore[list-item]
+
+    @runs.handler(linger=0)
+    async def root(run: AsyncRun) -> None:
+        await run.gather("middles", [middle.inputs(), middle.inputs(), working.inputs()])
+
+    bench.worker(runs, concurrency=20)
+    handle = await client.enqueue("root")
+    await eventually(
+        lambda: (
+            [len(seen[kind]) for kind in ("done", "working", "listening", "delayed")] == [2, 3, 2, 2]
+            and {bench.status(id) for id in seen["done"]} == {"completed"}
+            and {bench.status(id) for id in [*seen["listening"], *seen["middle"], handle.id]} == {"waiting"}
+        ),
+        "the tree",
+    )
+    return handle.id, seen
+
+
+async def test_cancelled_tree_ends_every_run_in_whatever_status(bench: Bench) -> None:
+    async with AsyncClient(bench.url, bench.namespace.name) as client:
+        root, seen = await _grow_tree(bench, client)
+        every = {key.rpartition(b":")[2].decode() for key in bench.admin.scan_iter(bench.namespace.keys(0).run("*"))}
+        before = [bench.status(id) for id in every]
+        assert {status: before.count(status) for status in before} == {
+            "completed": 2, "running": 3, "waiting": 5, "queued": 2, "delayed": 2,
+        }  # fmt: skip
+        told = await client.handle(root).cancel_tree(grace=20)
+        assert root in told
+        open_before = every - {*seen["done"]}
+        await eventually(lambda: {bench.status(id) for id in open_before} == {"cancelled"}, "the tree to be cancelled")
+        assert {bench.status(id) for id in seen["done"]} == {"completed"}
+        after = {key.rpartition(b":")[2].decode() for key in bench.admin.scan_iter(bench.namespace.keys(0).run("*"))}
+        assert after == every, "nothing was enqueued below afterwards"
+        for parent in (root, *seen["middle"], *seen["listening"], *seen["working"]):
+            with pytest.raises(TreeCancelled):
+                await client.enqueue("done", parent=parent)
+        assert all(bench.counters(id).strikes == 0 for id in every)
