@@ -120,7 +120,8 @@ async def test_call_with_a_lost_reply_is_repeated_with_the_same_answer(
         assert answer.birth == expected.birth
     elif name not in ANSWERS_DIFFER_WHEN_REPEATED:
         assert answer == expected
-    if name not in ("recover", "create_namespace"):
+    # A repeated trim_children finds that the children were just looked at. It removes them at the next look.
+    if name not in ("recover", "create_namespace", "trim_children"):
         assert contents(faulty) == contents(plain)
 
 
