@@ -174,7 +174,7 @@ MUTANTS = [
     Mutant(
         "a roll to code that can start no run succeeds",
         "workers/attempt/recorder.py",
-        "        elif not self.health.has_started(kind) and attempt.claimed.cause in STARTED_BEFORE:\n",
+        '        elif not self.health.has_started(kind) and attempt.claimed.cause.split(" ")[0] in STARTED_BEFORE:\n',
         "        elif not self.health.has_started(kind) and not attempt.claimed.cause:\n",
         "tests/e2e/test_roll.py::test_code_that_rejects_every_run_stops_the_roll[3]",
     ),
@@ -1791,8 +1791,8 @@ MUTANTS = [
     Mutant(
         "a run that is not woken at its time is not stuck",
         "coordinator/views/stuck_runs.py",
-        '        return overdue if late > OVERDUE else ""\n\n    def _explain_running',
-        '        return overdue if late < 0 else ""\n\n    def _explain_running',
+        '        return overdue if late > OVERDUE else ""\n\n    def _explain_unwoken_parent',
+        '        return overdue if late < 0 else ""\n\n    def _explain_unwoken_parent',
         "tests/unit/cli/test_stuck_runs.py::test_run_that_is_not_woken_at_its_time_is_stuck",
     ),
     Mutant(
