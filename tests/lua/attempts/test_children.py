@@ -374,3 +374,42 @@ def test_suspend_after_each_new_ending_is_not_delayed(store: Store) -> None:
         assert store.suspend(parent, children={BASE: need}) == "ok"
         parent = store.take("w3", want=1)
     assert store.suspend(parent, children={BASE: 3}) == "delayed", "without a new ending the run would spin"
+
+
+def test_ending_of_a_child_of_an_earlier_life_does_not_count(store: Store) -> None:
+    parent, ids = spawn(store, 2)
+    child = claim_all(store)[ids[0]]
+    store.fail(parent, last=delta(1, state=b"s").wire())
+    store.revive(parent.id)
+    store.complete(child)
+    assert store.client.hget(store.keys.joins(parent.id), BASE) == b"2 0"
+
+
+def test_stale_parent_collects_nothing(store: Store) -> None:
+    parent, _ = spawn(store, 1)
+    store.crash(parent)
+    assert store.collect(parent, BASE).word == "fenced"
+
+
+def test_late_enqueue_of_an_earlier_life_creates_nothing(store: Store) -> None:
+    parent = store.running()
+    store.join_children(parent, BASE, 1)
+    store.fail(parent, last=delta(1, state=b"s").wire())
+    store.due()
+    store.revive(parent.id)
+    with store.unchanged():
+        assert store.child(parent, BASE, 0)[0] == "stale"
+
+
+def test_late_enqueue_of_a_parent_that_has_failed_creates_nothing(store: Store) -> None:
+    parent = store.running()
+    store.join_children(parent, BASE, 1)
+    store.fail(parent, last=delta(1, state=b"s").wire())
+    with store.unchanged():
+        assert store.child(parent, BASE, 0)[0] == "stale"
+
+
+def test_parent_whose_step_is_gone_wakes_immediately(store: Store) -> None:
+    parent, _ = spawn(store, 1)
+    store.client.delete(store.keys.joins(parent.id))
+    assert store.suspend(parent, children={BASE: 1}) == "ok"
