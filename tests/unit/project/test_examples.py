@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from examples import approval, approval_page, cursor, deadlines, reminder, report, research_agent
+from examples import approval, approval_page, cursor, deadlines, map_reduce, reminder, report, research_agent
 from tests.waiting import eventually
 from workers import Extend, Kill, Watched, testing
 from workers.testing import AsyncRun
@@ -106,6 +106,21 @@ def test_page_about_deadlines_shows_the_example() -> None:
 def test_examples_run_with_the_whole_product() -> None:
     with testing.worker(report.runs) as client:
         assert client.enqueue(report.report.inputs("tides")).result(30).startswith("What tides are")
+
+
+@pytest.mark.parametrize("matrix", [testing.crash_matrix, testing.drain_matrix], ids=["crash", "drain"])
+def test_words_are_counted_once_for_every_kill_point(matrix: Any) -> None:
+    assert matrix(map_reduce.count_all.inputs(["to be or not", "to be"])).result == {
+        "to": 2,
+        "be": 2,
+        "or": 1,
+        "not": 1,
+    }
+
+
+def test_words_are_counted_by_children_in_the_whole_product() -> None:
+    with testing.worker(map_reduce.runs) as client:
+        assert client.enqueue(map_reduce.count_all.inputs(["a b", "b"])).result(30) == {"a": 1, "b": 2}
 
 
 # ---- waits -------------------------------------------------------------------------------------------------------------
