@@ -42,7 +42,8 @@ def send(
 
 
 def _remark(view: RunView, topic: str) -> str:
-    """Return what the run waits for if the signal did not wake it; else an empty string. The topic may have a typo."""
+    """Return a sentence that says how the run waits if the signal did not wake it; else an empty string."""
     if view.waiting is None or topic in view.waiting.topics:
         return ""
-    return f"the run still waits: it {describe_wait(view.waiting)}, not for {topic!r}"
+    other = f"not for {topic!r}" if view.waiting.topics else f"and does not wait for signal {topic!r}"
+    return f"the run still waits: it {describe_wait(view.waiting)}, {other}"

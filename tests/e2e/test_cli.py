@@ -404,9 +404,8 @@ def test_send_stores_a_signal_once_for_each_key(shell: Shell, client: Client) ->
     assert (error.code, json.loads(error.err)["error"]) == (3, {"type": "Ended", "message": ended})
 
 
-@pytest.fixture
-def waiting(shell: Shell, client: Client) -> str:
-    """Return the id of a run that waits for the signal 'approval'."""
+def suspend_run(shell: Shell, client: Client, topics: dict[str, int]) -> str:
+    """Return the id of a run that waits for an hour for a signal of these topics, or sleeps if there are none."""
     handle = client.enqueue("greet")
     wire = Wire(address(shell.urls["worker"]))
     space = drive(wire, namespace_plans.create(shell.namespace, birth=""))
@@ -414,10 +413,24 @@ def waiting(shell: Shell, client: Client) -> str:
     member = worker_plans.WorkerRecord("w-1", 60_000, "host", 1, "", "default", "", 1, ("default:greet@0",))
     drive(wire, worker_plans.join(keys, space.birth, member))
     _, (run,) = drive(wire, worker_plans.claim(keys, "w-1", number=1, want=1, routes=member.routes, alone=False))
-    condition = attempt_plans.Condition(round(time.time() * 1000) + 3_600_000, {"approval": 0})
+    condition = attempt_plans.Condition(round(time.time() * 1000) + 3_600_000, topics)
     assert drive(wire, attempt_plans.suspend(keys, run.id, run.token, condition=condition)) == "waiting"
     wire.close()
     return run.id
+
+
+@pytest.fixture
+def waiting(shell: Shell, client: Client) -> str:
+    """Return the id of a run that waits for the signal 'approval'."""
+    return suspend_run(shell, client, {"approval": 0})
+
+
+def test_send_to_a_sleeping_run_says_that_the_run_sleeps(shell: Shell, client: Client) -> None:
+    said = shell("send", suspend_run(shell, client, {}), "approval")
+    assert (said.code, said.err) == (
+        0,
+        "the run still waits: it sleeps, and does not wait for signal 'approval'\n",
+    )
 
 
 def test_waiting_run_is_shown_woken_and_cancelled(shell: Shell, waiting: str) -> None:

@@ -94,7 +94,7 @@ class Supervisor:
             logger.info("stopping now: %s", self.pool.describe_wait())
         elif self.children:
             logger.info(
-                "stopping: draining %s, which have up to %g s of grace; a second signal skips the grace",
+                "stopping: draining %s, with up to %g s of grace; a second signal skips the grace",
                 _count(len(self.children), "worker process"),
                 self.pool.grace,
             )
