@@ -94,7 +94,7 @@ def run_app(app: typer.Typer, program: str) -> NoReturn:
 
 
 def _hint(error: CoordinatorError) -> str:
-    """Return what to do about a server that can't be reached. One that answers, but not now, says so itself."""
+    """Return a hint for a server that can't be reached; else an empty string. A server that is only busy gives its own reason."""
     away = isinstance(error, Unreachable) and " can't answer now: " not in str(error)
     return "; start the server, or set another one with --url or RUNS_URL" if away else ""
 

@@ -91,7 +91,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """The run waits on the server until what its handler waits for has come.
+    """The outcome that suspends the run on the server until its wait ends.
 
     Attributes:
         warning: For the log; may be empty.

@@ -152,10 +152,15 @@ class Rules:
         return 0 if ahead is None else round(ahead.total_seconds())
 
     def resume_after(self, moment: int, offset: int) -> int:
-        """Return the moment after which fire times count, if the last fire time was computed with `offset`.
+        """Return the moment after which the next fire time is searched.
 
-        Two coordinators may have different versions of a time zone. Without this correction, a coordinator with another offset
-        would fire at the same wall-clock time again, an hour later.
+        The moment is the last fire time, or later if the coordinator that computed the last fire time used another offset. Two
+        coordinators may have different versions of a time zone. Without this correction, a coordinator with another offset would
+        fire at the same wall-clock time again, an hour later.
+
+        Args:
+            moment: The last fire time, in ms.
+            offset: How far the time zone was ahead of UTC when the last fire time was computed, in seconds.
         """
         if offset == self.offset(moment):
             return moment

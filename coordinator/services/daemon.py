@@ -36,10 +36,7 @@ LAST_TICK = 5.0  # seconds that the current ticks may still take when the coordi
 
 
 class Coordinator:
-    """A coordinator: run the services of a namespace.
-
-    `run` returns after `stop`, when the current ticks have ended.
-    """
+    """Run the services of a namespace in this process until `stop` is called."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None, keep: int = KEEP) -> None:
         self.id = f"c-{uuid4().hex[:12]}"

@@ -109,7 +109,11 @@ class Scheduler:
         return words
 
     async def _report(self, entry: DueSchedule, error: CoordinatorError, now: int) -> bool:
-        """Store the problem with the schedule, and log the problem once. Return False if another coordinator may still fire."""
+        """Store the problem with the schedule, and log the problem once.
+
+        Returns:
+            False if nothing was stored: another coordinator may still fire the schedule, or the schedule has changed meanwhile.
+        """
         if now - (entry.after if entry.next is None else entry.next) < LEFT_TO_OTHERS_MS:
             return False
         wait = LOOK_AGAIN_IF_FULL if isinstance(error, ServerFull) else LOOK_AGAIN

@@ -7,8 +7,8 @@ so code in place takes the server less time than a function.
     QUEUED, STRIKES, BELL_MS                    a constant: a status, a limit
     is_ended(status)                            a condition
     run_key(id)                                 a key, see keys.py
-    local run = read_named(run_key(id), 'status', 'token')            a table with these fields; nil where the key is no hash
-    local status, token = read_fields(run_key(id), 'status', 'token')  the values; nil where the key is no hash
+    local run = read_named(run_key(id), 'status', 'token')            a table with these fields; nil if the key is not a hash
+    local status, token = read_fields(run_key(id), 'status', 'token')  the values; nil if the key is not a hash
     read_counters(text), write_counters(table)  numbers that share a field, see formats.py
 """
 

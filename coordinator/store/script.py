@@ -104,7 +104,7 @@ def _select_used(shared: str, source: str) -> str:
 def _nest_rare(pieces: list[str], source: str) -> list[str]:
     """Move the pieces that only a rare function uses into that function, so that they are created only when it is called.
 
-    Most runs have no signals and no children. Without this, their endings would pay for the functions of those that have.
+    Most runs have no signals and no children. Without the move, each ending would create functions that it never calls.
     """
     for rare in [piece for piece in pieces if _defined(piece) & RARE]:
         inner = pieces[: pieces.index(rare)]

@@ -34,7 +34,7 @@ class Wanted:
         durability: The durability level of the namespace.
         creating: Whether the namespace does not exist yet. Creating a namespace requires more than using one.
         followed: Whether the server is a Sentinel group or a Cluster, so that the transport follows its master.
-        between: This machine's time before the question and after the answer; None to skip the check of the clock.
+        between: This machine's time before the server was asked for its time, and after the answer. None skips the clock check.
     """
 
     durability: str = "local"

@@ -44,7 +44,7 @@ def workers_overview(workers: Iterable[WorkerView]) -> RenderableType:
 
 
 def describe_stuck(workers: Iterable[WorkerView]) -> Iterable[str]:
-    """Return a sentence for each handler that does not stop although its run is over for its worker."""
+    """Return a sentence for each handler that did not stop when its worker asked it to, and that still occupies a slot."""
     for worker in workers:
         for run in worker.stuck:
             yield (

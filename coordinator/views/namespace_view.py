@@ -26,8 +26,8 @@ class WorkerView:
         draining: Whether the worker has stopped claiming and releases its runs.
         routes: The routes that the worker listens to, as `queue:kind@schema`.
         memory: Bytes that the process used at its last heartbeat; 0 if unknown.
-        stuck: Ids of runs that are over for the worker but whose handlers do not stop. Each of them occupies a slot until the
-            process is replaced. At most 20.
+        stuck: Ids of runs that the worker no longer executes but whose handlers did not stop, at most 20. Each of
+            these handlers occupies a slot until the process is replaced.
     """
 
     id: str

@@ -127,7 +127,7 @@ def _explain_waiting(view: RunView) -> str:
 
 
 def describe_wait(wait: Waiting) -> str:
-    """Return what a run does while it waits, without times."""
+    """Return a phrase that names the wait of a run, without times: `waits for signal 'approval'`, or `sleeps`."""
     if (children := wait.children) is not None:
         left = children.needed - children.ended
         of = "1 child" if children.count == 1 else f"{children.count:,} children"

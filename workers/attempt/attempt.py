@@ -58,7 +58,7 @@ class Waiter(Protocol):
         ...
 
     def make_child_base(self, attempt: Attempt) -> str:
-        """Return a base for the children of a step, in the partition of an attempt's run."""
+        """Return a new id for the first child of a step, in the partition of an attempt's run."""
         ...
 
     def make_id(self, attempt: Attempt, key: str = "") -> str:
@@ -303,7 +303,7 @@ class Attempt(Lifecycle):
         return self.counters.life
 
     def make_child_base(self) -> str:
-        """Return a base for the children of a step, in the partition of the run."""
+        """Return a new id for the first child of a step, in the partition of the run."""
         assert self.waiter is not None
         return self.waiter.make_child_base(self)
 
@@ -358,7 +358,7 @@ class Attempt(Lifecycle):
         self._at_end.append(close)
 
     def close(self) -> None:
-        """Close what the handler has opened through its run. Called when the handler has ended, in its thread."""
+        """Call the functions that were passed to `call_at_end`. The worker does so when the handler has ended, in its thread."""
         while self._at_end:
             with contextlib.suppress(Exception):  # the outcome of the handler is what counts
                 self._at_end.pop()()

@@ -129,7 +129,7 @@ class Lifecycle:
 
     @property
     def stop_request(self) -> Stop | None:
-        """The requested stop in the form that `classify` takes."""
+        """The requested stop, as the argument that `classify` takes; None if no stop was requested."""
         return None if self._stopping is None else Stop(self._stopping.why, self.delivered, self._killed)
 
     # -- transitions of the stage

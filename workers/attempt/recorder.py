@@ -89,10 +89,11 @@ class Recorder:
     async def release_with_strike(self, attempt: Attempt) -> bool:
         """Release a run whose outcome cannot be recorded.
 
-        The release counts as a strike unless the run made progress, and delays the run, so that this cannot repeat forever.
+        The release delays the run. It counts as a strike unless the run made progress, so that a run whose outcome can never be
+        recorded is dead after some attempts.
 
         Returns:
-            False if the server did not learn of the release.
+            False if the server could not be told of the release.
         """
         try:
             await self._drive(attempt, lambda: _release(attempt, stopping=False))

@@ -54,7 +54,7 @@ class ServerWaiter:
         return await self._ask(attempt, lambda: attempt_plans.receive(*owner, condition, timeout_ms=timeout_ms))
 
     def make_child_base(self, attempt: Attempt) -> str:
-        """Return a base for the children of a step, in the partition of an attempt's run."""
+        """Return a new id for the first child of a step, in the partition of an attempt's run."""
         return child_base(self.clock.now(), attempt.lease.keys.partition)
 
     async def _ask(self, attempt: Attempt, make_plan: Callable[[], Plan[T]]) -> T:
@@ -143,9 +143,9 @@ class ServerWaiter:
         return await self._ask(attempt, lambda: attempt_plans.collect(*owner, base=base, by=by, start=start))
 
     async def may_suspend(self, attempt: Attempt) -> bool:
-        """Return False if a live process is too old to know waiting runs, or if that cannot be found out now.
+        """Return False if a live process is too old to know waiting runs, or if the server cannot be asked now.
 
-        The handler then goes on lingering, and the attempt asks again. Each old process is logged once.
+        The handler then continues to linger, and the attempt asks again. Each old process is logged once.
         """
         keys, now = attempt.lease.keys, self.clock.monotonic()
         if now < self._trusted.get(keys.partition, 0.0):

@@ -136,7 +136,7 @@ class AsyncRun(BaseRun[R_co]):
 
         Args:
             *topics: The topics to wait for. With several topics, the signal that was sent first is returned.
-            timeout: How long to wait, in seconds or as a timedelta. The time counts from the first look and goes on while the
+            timeout: How long to wait, in seconds or as a timedelta. The time counts from the first look, also while the
                 run is suspended. None waits without a limit. 0 looks once, and is allowed inside phases and other tasks too.
             default: What to return after the timeout instead of raising WaitTimeout.
 

@@ -1,4 +1,4 @@
-"""Children of a run that a handler waits for, and children that it only enqueues.
+"""Child runs that a handler enqueues and waits for.
 
 `gather` and `as_completed` are steps, like waits. The step saves a base id before its first child. The ids of its children count up
 from the base, so that a later attempt finds the same children. The children live in the partition of the parent, where the script
@@ -117,7 +117,7 @@ class ChildBacking(Protocol):
         ...
 
     def make_child_base(self) -> str:
-        """Return a base for the children of a step, in the partition of the run."""
+        """Return a new id for the first child of a step, in the partition of the run."""
         ...
 
     def offer(self, cut: Cut) -> None:
@@ -280,7 +280,7 @@ class Step:
             self._base = bases[self._field] = self._base._replace(old="")
 
     async def _spawn(self, most: int) -> None:
-        """Enqueue children until that many were enqueued, in batches."""
+        """Enqueue children in batches, until `most` children of the step are enqueued."""
         if self._is_over:
             return
         while self._base.made < min(most, len(self._inputs)):
@@ -300,7 +300,7 @@ class Step:
         return run._replace(parent=f"{self._run} {self._base.life} {self._base.id} {index}")
 
     async def _wait(self, need: int) -> None:
-        """Wait until that many children have ended."""
+        """Wait until `need` children have ended."""
         self._backing.start_lingering(self._draft.cut)
         self._draft.resume_wait(self._field)
         try:

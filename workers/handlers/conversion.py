@@ -96,7 +96,7 @@ class Conversion:
 
 
 def to_plain(value: Any, place: str) -> Any:
-    """Return a value as plain data, by its own type. Return it as it is if that type needs no conversion.
+    """Convert a value to plain data according to its type, and return it. Return other values unchanged: plain data, for example.
 
     Args:
         value: The value.

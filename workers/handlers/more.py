@@ -1,7 +1,7 @@
-"""What a checkpoint keeps about waits, beside messages, state and phases.
+"""The part of a checkpoint that describes waits and children, beside messages, state and phases.
 
-The server stores it as one field, `more`: netstrings, name and value in turn, which Lua scripts can read. A save sends it only when
-it has changed.
+The server stores this part as one field, `more`: netstrings, name and value in turn, which Lua scripts can read. A save sends the
+field only when it has changed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _RECEIVED, _DEADLINE, _BASE = "received:", "deadline:", "base:"
 
 
 class Base(NamedTuple):
-    """Where the children of a step begin.
+    """The ids of the children of a step: the first one, and how many were enqueued.
 
     Attributes:
         life: The life of the run in which the step began.
         id: The id of the first child. The others count up from it.
-        made: How many children were certainly enqueued.
+        made: The number of children whose enqueue the server has confirmed.
         old: The base of the step in an earlier life, until the server knows the new one. It keeps the results of that life.
     """
 
@@ -34,13 +34,13 @@ class Base(NamedTuple):
 
 @dataclass(slots=True)
 class More:
-    """What a run has received, and when its waits end.
+    """The signals that a run has received, the ends of its waits, and the bases of its children.
 
     Attributes:
         received: The number of the last signal that the run has received, by topic.
         deadlines: The server time in ms at which a wait ends, by the field of the wait, until it has ended.
-        bases: Where the children of a step begin, by the field of the step.
-        unknown: What a newer version has stored. It is kept as it is.
+        bases: The base of the children of each step, by the field of the step.
+        unknown: Entries that a newer version has stored. A save stores them again, unchanged.
     """
 
     received: dict[str, int] = field(default_factory=dict)

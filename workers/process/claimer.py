@@ -43,7 +43,7 @@ class ClaimerHost(Protocol):
         ...
 
     def routes(self) -> Sequence[str]:
-        """Return the routes to claim from now."""
+        """Return the routes from which the worker may claim at this moment."""
         ...
 
     def take(self, lease: Lease, runs: Sequence[worker_plans.Claimed]) -> None:
@@ -241,7 +241,7 @@ class Claimer:
 
 
 class _Recalled(Exception):
-    """The signal that the worker gave up its own claim. It is not an error."""
+    """The exception that ends a claim which the worker itself has cancelled. It is not an error."""
 
 
 def _is_cancelled() -> bool:

@@ -102,7 +102,7 @@ class Intake:
         return self._membership.leases[partition]
 
     def routes(self) -> list[str]:
-        """Return the routes to claim from now: those of all kinds that are not suspended."""
+        """Return the routes from which the worker may claim at this moment: the routes of all kinds that are not suspended."""
         now = self._clock.monotonic()
         routes = all_routes(self._registry, self._options)
         return [route for route in routes if not self._health.is_suspended(kind_of(route), now)]

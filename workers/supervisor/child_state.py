@@ -99,11 +99,11 @@ class ChildLifecycle:
         return first
 
     def record_left(self) -> None:
-        """Record the report of the process that it has drained and holds no run any more."""
+        """Record that the process has reported that it drained and holds no run any more."""
         self._apply(ChildEvent.SAID_LEFT)
 
     def record_unfinished(self) -> None:
-        """Record the report of the process that it has drained and may still hold runs."""
+        """Record that the process has reported that it drained and may still hold runs."""
         self._apply(ChildEvent.SAID_UNFINISHED)
 
     def record_overdue_kill(self) -> None:

@@ -1,11 +1,11 @@
 """Free the runs of worker processes of this host that have ended without their supervisor, as after a kill of a whole fleet.
 
-Without this, their runs would wait until their leases expire.
+Without this module, their runs would wait until their leases expire.
 
 The mark of a process tells it from all other processes of its machine, but not from those of a clone: virtual machines that were
 started from one memory snapshot have the same boot id and the same pids. A process that does not exist here may live on the other
-clone. So the heartbeats decide as well: a worker that has sent none for two intervals is gone, and one that has sent one since is
-left alone.
+clone. So the heartbeats decide as well: a worker without a heartbeat for two intervals is gone, and a worker with a newer heartbeat
+is left alone.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class MemoryBacking:
         dead: whether the run has crashed.
         threads: not used; phases with plain functions run in the default executor.
         mailbox: the signals, the clock and the children of the run.
-        resources: what the handlers of children find as `run.resources`.
+        resources: the value of `run.resources` in the handlers of children.
         life: the life of the run.
         suspends: whether the handler is stopped at each sleep and timeout too, instead of letting the time jump to its end.
         waited: whether the handler has begun a wait.
@@ -320,7 +320,13 @@ class _MemoryRun(BaseRun[Any]):
         return backing
 
     def _wake(self) -> tuple[Facts, Draft]:
-        """Return what the next attempt begins with after a wake. The time jumps to the end of the wait if no signal is there."""
+        """Return the facts and the draft of the next attempt after a wake.
+
+        The time jumps to the end of the wait if no signal is there.
+
+        Raises:
+            Refused: The handler was not stopped at a wait; or only a signal can end the wait, and none was sent.
+        """
         condition, mailbox = self._memory.condition, self._memory.mailbox
         if condition is None:
             raise Refused("the run is not suspended: its handler was not stopped at a wait")
@@ -360,15 +366,15 @@ class AsyncRun(_MemoryRun, async_run.AsyncRun[Any]):
     """A run for an async handler, without a server: `await handler(testing.AsyncRun(resources=fake), "tides")`.
 
     Args:
-        resources: what the handler finds as `run.resources`.
-        inputs: what the handler finds as `run.inputs`. Its parameters are passed by the test itself.
-        meta: what the handler finds as `run.meta`.
+        resources: the value of `run.resources` in the handler.
+        inputs: the value of `run.inputs` in the handler. The test itself passes the parameters of the handler.
+        meta: the value of `run.meta` in the handler.
         facts: the identity of the run and its attempt; made up by default.
-        draft: what earlier attempts saved; empty by default.
-        backing: where the checkpoints go, and where the run crashes.
+        draft: the checkpoint of an earlier attempt; empty by default.
+        backing: saves the checkpoints in memory, and may crash the run at a cut.
         desk: the old name of `backing`.
         suspends: stop the handler at each sleep and timeout too, as when its run is suspended. By default the time jumps to the
-            end of a sleep or a timeout, and the handler continues. A wait that only a signal can end stops the handler always.
+            end of a sleep or a timeout, and the handler continues. A wait that only a signal can end always stops the handler.
     """
 
     def __init__(
@@ -415,15 +421,15 @@ class Run(_MemoryRun, run.Run[Any]):
     """A run for a plain handler, without a server: `handler(testing.Run(resources=fake), "tides")`.
 
     Args:
-        resources: what the handler finds as `run.resources`.
-        inputs: what the handler finds as `run.inputs`. Its parameters are passed by the test itself.
-        meta: what the handler finds as `run.meta`.
+        resources: the value of `run.resources` in the handler.
+        inputs: the value of `run.inputs` in the handler. The test itself passes the parameters of the handler.
+        meta: the value of `run.meta` in the handler.
         facts: the identity of the run and its attempt; made up by default.
-        draft: what earlier attempts saved; empty by default.
-        backing: where the checkpoints go, and where the run crashes.
+        draft: the checkpoint of an earlier attempt; empty by default.
+        backing: saves the checkpoints in memory, and may crash the run at a cut.
         desk: the old name of `backing`.
         suspends: stop the handler at each sleep and timeout too, as when its run is suspended. By default the time jumps to the
-            end of a sleep or a timeout, and the handler continues. A wait that only a signal can end stops the handler always.
+            end of a sleep or a timeout, and the handler continues. A wait that only a signal can end always stops the handler.
     """
 
     def __init__(

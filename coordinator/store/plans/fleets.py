@@ -46,7 +46,13 @@ class RollPart:
 
 @dataclass(frozen=True, slots=True)
 class RollOrder:
-    """A roll in which a supervisor has a part: how many processes it may replace at once, and its part so far."""
+    """A roll that a supervisor takes part in.
+
+    Attributes:
+        roll: The id of the roll.
+        at_once: The number of processes that the supervisor may replace at the same time.
+        part: The progress of this supervisor's part of the roll.
+    """
 
     roll: str
     at_once: int
@@ -56,7 +62,7 @@ class RollOrder:
 def supervise(
     keys: Keys, fleet: str, supervisor: str, *, leaves: bool = False, now: str = ""
 ) -> Generator[Request, Any, RollOrder | None]:
-    """Record that a supervisor is alive, or that it leaves. Return the roll in which it has a part, or None."""
+    """Record that a supervisor is alive, or that it leaves. Return the roll that it takes part in, or None."""
     reply = yield SUPERVISE.call(keys.at, now=now, fleet=fleet, supervisor=supervisor, leaves=int(leaves))
     if len(reply) == 1:
         return None

@@ -142,7 +142,15 @@ class AsyncBell:
         return None
 
     async def _wait_on_one_node(self, keys: Sequence[str], seconds: float, call: Call | None = None) -> Any:
-        """Wait for lists that are on one node. Return a token, or the answer to the call that waits behind the lists.
+        """Wait until one of several lists on the same node has a token.
+
+        Args:
+            keys: The keys of the lists.
+            seconds: How long to wait.
+            call: A call that the server carries out as soon as the wait has ended; None for no call.
+
+        Returns:
+            The list's key and the token, or None when the time is over. With a call, the server's answer to the call.
 
         Raises:
             Unreachable: The node can't be reached, or this client has closed the bell.
