@@ -107,7 +107,7 @@ async def test_lost_reply_to_a_rejection_counts_once(here, proxy):
     id = await here.enqueue("work", {"unknown": 1})
     assert await here.outcome(id) == "delayed"
     await eventually(cut.happened.is_set, "the cut")
-    assert here.counters(id).recoveries == 1
+    assert (here.counters(id).backoffs, here.counters(id).recoveries) == (1, 0)
 
 
 @pytest.mark.parametrize("script", [scripts.RELEASE, scripts.LEAVE], ids=lambda s: s.name)

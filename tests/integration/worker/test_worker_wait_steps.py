@@ -169,7 +169,7 @@ async def test_waits_that_timed_out_count_against_the_limit(bench: Bench, monkey
     id = await bench.enqueue("restless")
     view = await ended(bench, id)
     assert view.error is not None
-    assert view.error.message.startswith("a run can wait 3 times outside of run.loop")
+    assert view.error.message.startswith("a run can wait or enqueue 3 times outside of run.loop")
 
 
 async def test_look_that_finds_nothing_and_fails_the_run_keeps_the_waits_before_it(bench: Bench) -> None:
