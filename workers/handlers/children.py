@@ -212,6 +212,7 @@ class Step:
         self._inputs, self._requests, self._builder = inputs, requests, builder
         self._at_once = at_once or len(inputs)
         self._base = Base(0, "", 0)
+        self._lingers_for = 0
 
     async def gather(self, return_failures: bool) -> list[Any]:
         """Wait until all children have ended, and return their results in the order of the inputs."""
@@ -301,7 +302,9 @@ class Step:
 
     async def _wait(self, need: int) -> None:
         """Wait until `need` children have ended."""
-        self._backing.start_lingering(self._draft.cut)
+        if need != self._lingers_for:
+            self._lingers_for = need
+            self._backing.start_lingering(self._draft.cut)
         self._draft.resume_wait(self._field)
         try:
             await self._backing.flush(self._draft.cut(), _always)

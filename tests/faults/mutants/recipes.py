@@ -2075,4 +2075,11 @@ MUTANTS = [
         "        if False:\n",
         "tests/unit/handlers/test_waits.py::test_second_wait_of_a_name_after_an_answered_tool_call_is_refused",
     ),
+    Mutant(
+        "a parent begins to linger again at each look for its children",
+        "workers/handlers/children.py",
+        "        if need != self._lingers_for:\n",
+        "        if True:\n",
+        "tests/integration/worker/test_worker_children.py::test_parent_of_a_child_that_cannot_start_is_suspended",
+    ),
 ]

@@ -316,6 +316,26 @@ async def test_kind_that_no_worker_knows_lets_the_parent_wait(bench: Bench) -> N
     )
 
 
+@pytest.mark.parametrize("linger", [0.0, 0.3])
+@pytest.mark.parametrize("each", [False, True], ids=["gather", "as_completed"])
+async def test_parent_of_a_child_that_cannot_start_is_suspended(bench: Bench, linger: float, each: bool) -> None:
+    runs = Registry()
+
+    @runs.handler(linger=linger)
+    async def parent(run: AsyncRun) -> None:
+        strange = [("nobody-knows", {"a": 1})]
+        if each:
+            async for _ in run.as_completed("strange", strange):  # type: ignore[arg-type]
+                pass
+        else:
+            await run.gather("strange", strange)  # type: ignore[arg-type]
+
+    worker, _ = bench.worker(runs)
+    id = await bench.enqueue("parent")
+    await bench.until(id, Status.WAITING)
+    await eventually(lambda: not worker.attempts, "the slot to be free")
+
+
 async def test_view_names_some_of_the_children_that_a_run_waits_for(bench: Bench) -> None:
     runs, go = Registry(), asyncio.Event()
 
