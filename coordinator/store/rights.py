@@ -22,7 +22,7 @@ _LISTS = (*_FACTS, "hmget", "scard", "srandmember", "sscan", "zcard", "zcount", 
 _COMMANDS: Mapping[str, tuple[str, ...]] = {
     "producer": (*_LISTS, "blpop", "lpop"),
     "worker": (*_FACTS, "blpop", "hmget", "scard", "smembers", "zcard", "zrange", "zscan"),
-    "coordinator": (*_FACTS, "blpop", "scan", "sscan", "type", "zscan"),
+    "coordinator": (*_FACTS, "blpop", "exists", "scan", "sscan", "type", "zscan"),
     "read-only": (*_LISTS, "hexists"),
 }
 

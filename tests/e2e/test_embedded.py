@@ -54,6 +54,8 @@ def test_fleet_restarts_a_killed_embedded_server(make_stage: MakeStage, tmp_path
         ids = [handle.id for handle in client.enqueue_many([("steps", {"total": 40, "seconds": 0.1})] * 10)]
         last = client.enqueue("add", {"left": 1, "right": 2}, delay=2.0).id
         wait_for_start(stage, 10)
+    # A process that is still starting would start the server, and not say that it restarted one.
+    wait_until(lambda: stage.logs().count("INFO    ready:") == 2, "both worker processes are ready", timeout=60)
     for _ in range(2):
         dead = kill_server(directory)
         wait_until(lambda: server_pid(directory) not in (0, dead), "another server", timeout=60)  # noqa: B023  # The function is called immediately.

@@ -1251,7 +1251,7 @@ MUTANTS = [
     Mutant(
         "a coordinator forgets departing children after one batch",
         LUA + "coordinators/due.lua",
-        "  if to >= tonumber(spawned) then",
+        "  if to >= spawned then",
         "  if true then",
         "tests/lua/attempts/test_children.py::test_open_children_are_let_go_in_batches",
     ),
