@@ -68,8 +68,8 @@ class Handle(Generic[T_co]):
     def result(self, timeout: float | None = None) -> T_co:
         """Wait until the run has ended, and return the result of its handler.
 
-        The result of a handler that returns a dataclass, a pydantic model or the like is that object if the run was enqueued with
-        `handler.inputs(…)` or with the handler. Otherwise it is plain data.
+        If the run was enqueued with `handler.inputs(…)` or with the handler, a result such as a dataclass or a pydantic model has
+        the type that the handler declares. Otherwise the result is plain data.
 
         Args:
             timeout: Seconds to wait; None waits forever.
@@ -219,8 +219,8 @@ class AsyncHandle(Generic[T_co]):
     async def result(self, timeout: float | None = None) -> T_co:
         """Wait until the run has ended, and return the result of its handler.
 
-        The result of a handler that returns a dataclass, a pydantic model or the like is that object if the run was enqueued with
-        `handler.inputs(…)` or with the handler. Otherwise it is plain data.
+        If the run was enqueued with `handler.inputs(…)` or with the handler, a result such as a dataclass or a pydantic model has
+        the type that the handler declares. Otherwise the result is plain data.
 
         Args:
             timeout: Seconds to wait; None waits forever.

@@ -27,11 +27,11 @@ WEEK_MS: Final = 7 * DAY_MS
 RETENTION_MS: Final = {"completed": DAY_MS, "failed": WEEK_MS, "cancelled": WEEK_MS, "dead": WEEK_MS}
 # A client or worker may repeat its last call for this time, so the server remembers the run or worker.
 TOMBSTONE_MS: Final = 60_000
-MARK_MS: Final = 60_000  # the mark at the end of a trip that waits for replicas
-CHILDREN_MS: Final = 2 * WEEK_MS  # the set of a run's children, renewed by each child
-CHILDREN_LOOK_MS: Final = 300_000  # how often a coordinator looks at the children of a run while some of them are open
-OWNERS_MS: Final = 300_000  # the list of owners of stand-alone checkpoints, renewed by each lease
-REMOVED_MS: Final = 600_000  # the tombstone of a removed schedule, so that a late call does not restore the schedule
+MARK_MS: Final = 60_000  # the time to live of the mark that confirm.lua writes
+CHILDREN_MS: Final = 2 * WEEK_MS  # the time to live of the set of a run's children; each new child renews it
+CHILDREN_LOOK_MS: Final = 300_000  # how often a coordinator looks for deleted runs in the set of a run's children
+OWNERS_MS: Final = 300_000  # the time to live of the list of owners of stand-alone checkpoints; each lease renews it
+REMOVED_MS: Final = 600_000  # how long a removed schedule leaves a tombstone, so that a late call does not restore it
 
 # ---- lists that wake a client, a worker or a coordinator
 
@@ -45,16 +45,16 @@ MOST_WAITERS: Final = 1_000  # clients registered on one run; further clients po
 # ---- signals
 
 SIGNAL_PAYLOAD: Final = 1024 * 1024  # bytes of one payload, after encoding
-SIGNAL_COUNT: Final = 1_000  # signals of one run that were not received
-SIGNAL_BYTES: Final = 16 * 1024 * 1024  # their payloads
-SIGNAL_KEYS: Final = 10_000  # idempotency keys of one run
-OPERATIONS_MS: Final = 600_000  # a send may be repeated for this long
-OPERATIONS_KEPT: Final = 1_000  # and is recognised for longer while fewer sends follow it
+SIGNAL_COUNT: Final = 1_000  # signals of one run that the run has not received
+SIGNAL_BYTES: Final = 16 * 1024 * 1024  # bytes of the payloads of these signals
+SIGNAL_KEYS: Final = 10_000  # idempotency keys of signals that the server keeps for one run
+OPERATIONS_MS: Final = 600_000  # a repeated send is recognised for at least this time
+OPERATIONS_KEPT: Final = 1_000  # a repeated send is recognised for longer if fewer sends than this followed it
 
 # ---- joined children
 
-CHILDREN_EXAMINED_MS: Final = 60_000  # how often a coordinator looks at a run that waits for children
-CHILDREN_EXAMINED: Final = 20  # children of a run at which it looks each time
+CHILDREN_EXAMINED_MS: Final = 60_000  # how often a coordinator checks that the children of a waiting run still exist
+CHILDREN_EXAMINED: Final = 20  # children of a run that a coordinator checks each time
 PARTING_GRACE_MS: Final = 30_000  # how long the handler of a child has to stop after its parent has let it go
 
 # ---- fleets

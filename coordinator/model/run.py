@@ -116,9 +116,9 @@ class OpenChild:
 
     Attributes:
         run: The id of the child.
-        kind: Its kind.
-        status: Its status.
-        why: Why it has this status, in words; empty for a running or waiting child.
+        kind: The kind of the child.
+        status: The status of the child.
+        why: Why the child has this status, in words; empty for a running or waiting child.
     """
 
     run: str
@@ -148,13 +148,13 @@ class WaitingChildren:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a waiting run waits for.
+    """The signals, the time or the children that a waiting run waits for.
 
     Attributes:
-        topics: The topics of the signals that wake it; empty if it sleeps or waits for children.
-        since: When its wait began.
-        until: When its wait ends without a signal; None if it has no limit.
-        children: The children that it waits for; None if it does not wait for children.
+        topics: The topics of the signals that wake the run; empty if the run sleeps or waits for children.
+        since: When the wait began.
+        until: When the wait ends without a signal; None if it has no limit.
+        children: The children that the run waits for; None if it does not wait for children.
     """
 
     topics: tuple[str, ...]
@@ -172,8 +172,8 @@ class AttemptRecord:
         life: The life of the run.
         attempt: The number of the attempt.
         started: When the attempt started.
-        ended: When it ended.
-        saved: When the last checkpoint before its end was saved; None if there was none.
+        ended: When the attempt ended.
+        saved: When the last checkpoint before this end was saved; None if there was none.
         iteration: The handler's iteration in that checkpoint.
         messages: The number of messages in that checkpoint.
         phases: The number of finished phases in that checkpoint.
@@ -217,8 +217,8 @@ class RunView:
         phases: The finished phases.
         note: The handler's last note.
         error: The last error.
-        owner: The worker that has it; None if it is not running.
-        cause: Why its next or current attempt resumes it: release, recover, retry, revive or wake; None for its first.
+        owner: The worker that executes it; None if it is not running.
+        cause: Why its next or current attempt resumes it: release, recover, retry, revive or wake; None for its first attempt.
         created: When it was created.
         due: When it becomes due; None if it is not delayed.
         started: When its last attempt started.
@@ -230,13 +230,13 @@ class RunView:
         ended_by: The worker that completed it.
         code: The code version of the worker that completed the run, or of its owner.
         story: Its attempts that did not complete, oldest first.
-        killed: The error with which its deadline killed it, in this life or the one before.
-        used: Seconds of its own time that its finished attempts used.
+        killed: The error with which a deadline killed it, in this life or in the previous one.
+        used: Seconds that its finished attempts took, which count for its deadlines.
         extensions: Number of extensions of its soft deadline.
         extended: Seconds of all extensions.
         unreadable: The damaged parts of the run, in words; empty if no part is damaged.
-        waiting: What it waits for; None if it is not waiting, or if that can't be read.
-        woken: What woke it, if the cause is wake: `signal <topic>` or `time`.
+        waiting: The condition that it waits for; None if it is not waiting, or if the condition can't be read.
+        woken: The reason of its wake, if the cause is wake: `signal <topic>`, `children` or `time`.
         signals: By topic, the number of signals that were sent and that it has not received.
     """
 

@@ -15,7 +15,7 @@ _RUN_ID = re.compile(r"[0-9a-hjkmnp-tv-z]{20}-(\d{2,4})")
 
 
 def _base32(number: int) -> str:
-    """Return a number of 50 bits as ten base-32 digits."""
+    """Return a number of up to 50 bits as ten base-32 digits."""
     two = _TWO
     return f"{two[number >> 40]}{two[number >> 30 & 1023]}{two[number >> 20 & 1023]}{two[number >> 10 & 1023]}{two[number & 1023]}"
 
@@ -68,8 +68,8 @@ def id_from(ms: int, tail: int, partition: int) -> str:
 def child_base(now: float, partition: int) -> str:
     """Return an id from which the ids of a step's children count up.
 
-    Ids of one maker count up too if they are made in the same millisecond, or after the clock was set back. So a base is random:
-    the children of two steps never have the same ids.
+    RunIds counts up too, from an earlier id, if it makes ids in the same millisecond or after the clock was set back. The children
+    of two steps could then have the same ids. So each base has a random tail.
 
     Args:
         now: Unix time in seconds.

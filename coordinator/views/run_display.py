@@ -98,7 +98,7 @@ def _is_overdue(wait: Waiting, now: float) -> bool:
 def _summarise_wait(wait: Waiting, now: float) -> str:
     """Return what a run waits for, how long it has waited, and how long it still waits at most.
 
-    The column before it says `waiting`, so the topics come first: a narrow terminal cuts the end.
+    The column before this text says `waiting`. The topics come first, because a narrow terminal cuts the end of the line.
     """
     left = f", {format_duration(wait.until.timestamp() - now)} left" if wait.until else ""
     if not wait.topics and wait.children is None:
@@ -144,7 +144,7 @@ def _details(view: RunView, now: float, hint: str) -> Iterable[tuple[str, Render
     yield "key", view.key and clean(view.key)
     yield "meta", format_value(view.meta) if view.meta else None
     yield "inputs", format_value(view.inputs)
-    if view.error and view.status is not Status.FAILED:  # the status line of a failed run has its error
+    if view.error and view.status is not Status.FAILED:  # the status line of a failed run shows the error already
         yield "last error", _failure(view.error)
 
 

@@ -160,7 +160,7 @@ def _read_head(data: Any) -> tuple[CheckpointHead, str]:
 
 
 def _read_wait(data: bytes | None, children: Sequence[Any]) -> Waiting | None:
-    """Read what a run waits for, as lua/shared/waiting.lua describes it. Return None if it can't be read."""
+    """Return the condition that a run waits for; None if it can't be read. lua/shared/waiting.lua describes the stored form."""
     try:
         since, deadline, *parts = text(data or b"").split()
         topics = tuple(part.split(":")[1] for part in parts if part.startswith("s:"))

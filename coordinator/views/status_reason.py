@@ -41,8 +41,8 @@ def explain_status(
         view: The run.
         position: The place of the run in its ready queue, if it is queued.
         reason: The reason that a script stored with the run's ending.
-        killing: The critic has killed the run, but its handler has not ended yet.
-        failed_loads: While its worker is loading the run's checkpoint: how many loads have failed.
+        killing: True if the critic has killed the run, but its handler has not ended yet.
+        failed_loads: How many loads of the checkpoint have failed, while the worker is loading it; None otherwise.
     """
     match view.status:
         case Status.QUEUED:

@@ -1,8 +1,8 @@
 """Find the runs that can't continue without help, without I/O.
 
-A worker or a coordinator is missing, the runs are paused, or their handler can't be started. A run is not stuck while it waits for
-its turn, for a signal or for a time, or takes long. A run that is over counts as stuck while its handler does not stop and
-occupies a slot of a worker.
+A run is stuck if a worker or a coordinator is missing, if the run is paused, or if its handler can't be started. A run is not stuck
+while it waits for its turn, for a signal or for a time, or while its handler takes long. A run that has ended counts as stuck while
+its handler does not stop and occupies a slot of a worker.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from workers.liveness.lease import Lease
 
 T = TypeVar("T")
 
-LOOK_SECONDS = 1.0  # a lingering wait looks this often, because a hint may be lost
+LOOK_SECONDS = 1.0  # a lingering wait looks for signals this often, because a hint may be lost
 
 
 class AttemptObserver(Protocol):
@@ -43,7 +43,7 @@ class AttemptObserver(Protocol):
         """Handle progress of an attempt, as the server counts it."""
 
     def may_linger(self, attempt: Attempt) -> bool:
-        """Return False if a waiting handler has to make room: another run could use its slot."""
+        """Return False if a waiting handler must end, because another run could use its slot."""
         ...
 
     def on_deadline(self, attempt: Attempt, error: DeadlineExceeded) -> None:
@@ -51,7 +51,7 @@ class AttemptObserver(Protocol):
 
 
 class Waiter(Protocol):
-    """How the waits of an attempt reach the server."""
+    """The requests to the server that an attempt makes for its waits, its children and its enqueues."""
 
     async def look(self, attempt: Attempt, condition: Condition, timeout_ms: int | None) -> Received:
         """Ask for the next signal of a run. Wait while the server cannot be reached."""
@@ -62,7 +62,7 @@ class Waiter(Protocol):
         ...
 
     def make_id(self, attempt: Attempt, key: str = "") -> str:
-        """Return a new run id: in the partition of an idempotency key, or in that of an attempt's run."""
+        """Return a new run id: in the partition of an idempotency key, or of the attempt's run if the key is empty."""
         ...
 
     async def enqueue(self, attempt: Attempt, run: NewRun) -> Enqueued | None:
@@ -70,11 +70,11 @@ class Waiter(Protocol):
         ...
 
     async def join_children(self, attempt: Attempt, base: str, count: int, old: str, keep: Sequence[str]) -> str:
-        """Announce the children of a step, and return the answer word."""
+        """Announce the children of a step to the server, and return the answer word of join_children.lua."""
         ...
 
     async def spawn(self, attempt: Attempt, runs: Sequence[NewRun]) -> str:
-        """Enqueue children, and return ok, or stale if the parent does not wait for them any more."""
+        """Enqueue children. Return `ok`, or `stale` if the parent does not wait for these children any more."""
         ...
 
     async def collect(self, attempt: Attempt, base: str, by: str, start: int) -> Collected:
@@ -82,7 +82,7 @@ class Waiter(Protocol):
         ...
 
     async def may_suspend(self, attempt: Attempt) -> bool:
-        """Return False if a live process is too old to know waiting runs. Log which process."""
+        """Return False if a live worker or coordinator is of a version that does not know waiting runs. Log this process."""
         ...
 
 
@@ -118,7 +118,7 @@ class Attempt(Lifecycle):
         super().__init__()
         self.claimed, self.lease, self.handler = claimed, lease, handler
         self.threads, self.observer, self.gate, self.clock = threads, observer, gate, clock
-        self.handler_thread: int | None = None  # of a plain handler
+        self.handler_thread: int | None = None  # the id of the thread in which a plain handler runs
         self.loop = asyncio.get_running_loop()
         self.id, self.token = claimed.id, claimed.token
         self.key = (claimed.id, claimed.token)
@@ -130,7 +130,7 @@ class Attempt(Lifecycle):
         self.note: Note | None = None
         self.note_sent: Note | None = None
         self.note_stored: Note | None = None  # the newest note that the server has confirmed after a heartbeat
-        self.condition: Condition | None = None  # what the run waits for, once it is to be suspended
+        self.condition: Condition | None = None  # the condition that the run waits for, once it is to be suspended
         self.waiter: Waiter | None = None
         self._at_end: list[Callable[[], object]] = []
         self._hint, self._lingering_since = asyncio.Event(), 0.0
@@ -197,11 +197,11 @@ class Attempt(Lifecycle):
         """Check that a wait may begin here.
 
         Args:
-            cut: Makes a cut, which is offered before a stop is raised.
+            cut: Makes a cut. Before a stop is raised, this cut is offered to be saved.
 
         Raises:
-            Refused: If it is called outside of the handler's own task or thread: the run would be suspended, and the task would
-                run on beside the next attempt.
+            Refused: If another task or thread than the handler's own calls this method. The run would be suspended, and the other
+                task would continue at the same time as the next attempt.
             Stopped: If a stop was requested.
         """
         self.check_task()
@@ -211,7 +211,7 @@ class Attempt(Lifecycle):
         """Check that the handler's own task or thread makes the call.
 
         Raises:
-            Refused: If another task or thread makes it.
+            Refused: If another task or thread makes the call.
         """
         if self.handler.is_async:
             inside = threading.get_ident() == self._thread and asyncio.current_task() is self.task
@@ -238,16 +238,16 @@ class Attempt(Lifecycle):
         self._raise_any_stop()
 
     def _raise_any_stop(self) -> None:
-        """Raise the stop that was requested, even if it was raised before: a handler that is told to stop must not wait."""
+        """Raise the stop that was requested, even if it was raised before: a handler that was asked to stop must not wait."""
         if self.stopping is not None:
             self.deliver_stop()
             raise self.stopping
 
     async def _ask(self, asking: Coroutine[Any, Any, T]) -> T:
-        """Await a question to the server. It is repeated during an outage, and given up when a stop is requested.
+        """Await a request to the server. The request is repeated during an outage, and abandoned when a stop is requested.
 
         Raises:
-            Stopped: If a stop was requested, also if the question was given up before the attempt has noticed the stop.
+            Stopped: If a stop was requested.
         """
         try:
             return await self._unless_stopped(asking, lambda: True)
@@ -273,7 +273,7 @@ class Attempt(Lifecycle):
         return found
 
     async def linger(self, condition: Condition, now: int) -> None:
-        """Wait until there is a reason to look again.
+        """Wait until there is a reason to look again, or suspend the run. See `WaitBacking`.
 
         Raises:
             Stopped: If a stop was requested, or the attempt has lingered long enough and its run is to be suspended.
@@ -282,7 +282,7 @@ class Attempt(Lifecycle):
         self._raise_any_stop()  # another task of the handler may have got the stop, and it is raised only once elsewhere
         left = self.handler.linger - (self.clock() - self._lingering_since)
         to_deadline = math.inf if condition.deadline is None else max(0.0, (condition.deadline - now) / 1000)
-        # Without a topic only the deadline can end the wait, so an attempt stays only if it is near.
+        # In a sleep only the deadline can end the wait, so the attempt lingers only if the deadline is near.
         stays = (
             left > 0
             and (condition.received or condition.children or to_deadline <= left)
@@ -308,11 +308,11 @@ class Attempt(Lifecycle):
         return self.waiter.make_child_base(self)
 
     async def join_children(self, base: str, count: int, old: str, keep: Sequence[str]) -> None:
-        """Announce the children of a step.
+        """Announce the children of a step to the server.
 
         Raises:
             Stopped: If a stop was requested, or the run belongs to another owner.
-            Unreadable: If what the server has stored about children is damaged.
+            Unreadable: If the stored data about the children is damaged.
         """
         assert self.waiter is not None
         await self._require_owner(self.waiter.join_children(self, base, count, old, keep))
@@ -342,7 +342,7 @@ class Attempt(Lifecycle):
     # -- runs that the handler enqueues
 
     def make_run_id(self, key: str) -> str:
-        """Return a new run id: in the partition of the idempotency key, or in that of the run if the key is empty."""
+        """Return a new run id: in the partition of the idempotency key, or of this run if the key is empty."""
         assert self.waiter is not None
         return self.waiter.make_id(self, key)
 
@@ -354,13 +354,13 @@ class Attempt(Lifecycle):
         return await self._unless_stopped(self.waiter.enqueue(self, run), may_drain)
 
     def call_at_end(self, close: Callable[[], object]) -> None:
-        """Call a function when the handler has ended."""
+        """Register a function that is called when the handler has ended."""
         self._at_end.append(close)
 
     def close(self) -> None:
-        """Call the functions that were passed to `call_at_end`. The worker does so when the handler has ended, in its thread."""
+        """Call the functions that were passed to `call_at_end`, in the handler's thread, after the handler has ended."""
         while self._at_end:
-            with contextlib.suppress(Exception):  # the outcome of the handler is what counts
+            with contextlib.suppress(Exception):  # an error of a function must not change the outcome of the handler
                 self._at_end.pop()()
 
     async def _require_owner(self, asking: Coroutine[Any, Any, str]) -> None:
@@ -377,14 +377,14 @@ class Attempt(Lifecycle):
                 await self._hint.wait()
 
     def hint(self) -> None:
-        """Let a wait look for a signal now, because one was sent."""
+        """Make a lingering wait look again immediately, because a signal was sent or a child has ended."""
         self._hint.set()
 
     async def _unless_stopped(self, waiting: Coroutine[Any, Any, T], may_drain: Callable[[], bool]) -> T:
         """Await a coroutine, but end the wait if a stop is requested meanwhile.
 
         Raises:
-            Stopped: If a stop was requested, and `may_drain` allows to raise it here.
+            Stopped: If a stop was requested, and `may_drain` allows the stop here.
         """
         task = self.loop.create_task(waiting)
         requested = self.loop.create_task(self._stop_requested.wait())

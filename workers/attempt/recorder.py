@@ -38,7 +38,7 @@ SUSPENDED = {  # the server's answers to a suspend, for the log
     "ok": "is queued: what it waits for has come",
     "delayed": "is queued after a delay: what it waits for has come, but it made no progress with it the last time",
 }
-# Why a run is resumed whose handler has started before.
+# The causes of a resumption that say that the handler of the run has started before.
 STARTED_BEFORE = ("release", "recover", "retry", "wake")
 
 
@@ -66,7 +66,7 @@ class Recorder:
         Errors are logged and not raised. If the outcome itself cannot be recorded, the run is released instead.
 
         Returns:
-            False if the server did not learn of the outcome. It then still counts the run as owned by this worker.
+            False if the server did not get the outcome. The server then still counts the run as owned by this worker.
         """
         if attempt.saver is not None:
             attempt.saver.close()
@@ -89,11 +89,11 @@ class Recorder:
     async def release_with_strike(self, attempt: Attempt) -> bool:
         """Release a run whose outcome cannot be recorded.
 
-        The release delays the run. It counts as a strike unless the run made progress, so that a run whose outcome can never be
-        recorded is dead after some attempts.
+        The release delays the run, and counts as a strike unless the run made progress. A run whose outcome can never be recorded
+        is dead after some attempts.
 
         Returns:
-            False if the server could not be told of the release.
+            False if the server did not get the release.
         """
         try:
             await self._drive(attempt, lambda: _release(attempt, stopping=False))
@@ -181,7 +181,7 @@ class Recorder:
         """Repeat a request until the server answers, and return the answer.
 
         A server that refuses the user's rights or credentials is tried again too, as after an outage: while passwords are rotated
-        or ACL rules are loaded, a right may be missing for a moment, and the result must not be lost for that.
+        or ACL rules are loaded, a right may be missing for a moment, and the result must not be lost because of that.
 
         Raises:
             Unreachable: If the server has not answered, or still refuses, when the worker cannot wait any longer.
@@ -222,7 +222,7 @@ class Recorder:
             case Fail(error):
                 logger.error("run %s failed: %s", attempt.id, first_line(error), exc_info=error)
             case TryAgain(error, delay):
-                asked = asked_delay(error) is not None  # The handler asked for the retry: nothing has failed.
+                asked = asked_delay(error) is not None  # The handler asked for the retry, so this is not a failure.
                 level, trace = (logging.INFO, None) if asked else (logging.WARNING, error)
                 logger.log(
                     level, "run %s is retried in %.1f s: %s", attempt.id, delay, first_line(error), exc_info=trace
@@ -256,7 +256,7 @@ class Recorder:
 
 
 def _timeouts(error: BaseException) -> list[WaitTimeout]:
-    """Return the timeouts because of which a handler failed: the error itself, or errors while which it was raised."""
+    """Return each WaitTimeout among the error, its causes and contexts, and the members of exception groups."""
     found, seen, open_errors = list[WaitTimeout](), set[int](), [error]
     while open_errors:
         one = open_errors.pop()

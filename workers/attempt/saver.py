@@ -55,7 +55,7 @@ class Deltas:
         return cut.iteration == 0 and cut.generation + self._shift == self._generation and cut.length > self._base
 
     def of(self, cut: Cut, note: bytes = b"", unfinished: bytes = b"") -> Delta:
-        """Return the changes in a cut. If the server has not acknowledged any save yet, they are the whole cut.
+        """Return the changes in a cut. If the server has not acknowledged any save yet, the changes are the whole cut.
 
         Args:
             cut: The cut.
@@ -143,7 +143,7 @@ class Saver:
     # -- offering
 
     def offer(self, cut: Cut) -> None:
-        """Save a cut when the throttle allows, unless a newer cut is offered before."""
+        """Save a cut when the throttle allows. A newer cut that is offered before then replaces this cut."""
         self._newest = cut
         self._offered += 1
         if not self.closed and (self._pump is None or self._pump.done()):
@@ -229,7 +229,7 @@ class Saver:
             self.on_progress()
 
     def _fail_waiters(self, error: Unreadable) -> None:
-        """Raise the error in all waiting flushes. The stored checkpoint is damaged, so that a retry would fail too."""
+        """Raise the error in all flushes that wait. The stored checkpoint is damaged, so a retry would fail too."""
         for _, future in self._waiters:
             if not future.done():
                 future.set_exception(error)
@@ -271,21 +271,21 @@ class Saver:
     def last_delta(self, unfinished: bytes = b"") -> bytes:
         """Return the encoded changes that the request with the outcome has to carry.
 
-        They are the newest cut, if it is not saved yet, and the given messages after it.
+        The changes are the newest cut, if it is not saved yet, and the given messages after that cut.
         """
         if self._saved == self._offered and not unfinished:
             return b""
         return self._deltas.of(self._newest, packed_note(self.note) if self.note else b"", unfinished).wire()
 
     def whole_delta(self, unfinished: bytes = b"") -> bytes:
-        """Return the whole encoded checkpoint, for a server that answered `gap`: it lacks the base of the changes."""
+        """Return the whole encoded checkpoint. Send it if the server answered `gap`: the server lacks the base of the changes."""
         self._deltas.fallen_back()
         return self._deltas.of(self._newest, b"", unfinished).wire()
 
     def unfinished(self, messages: Messages) -> bytes:
         """Return the encoded messages after the newest cut.
 
-        If the transcript was replaced since then, its messages do not belong to the saved transcript, and the result is empty.
+        Return empty bytes if the transcript was replaced after that cut: the new messages do not belong to the saved transcript.
         """
         packed = messages.packed[self._newest.length :] if messages.generation == self._newest.generation else []
         return chunk(packed) if packed else b""

@@ -1,4 +1,4 @@
-"""How the waits of attempts reach the server."""
+"""Send the requests of attempts that wait, run children or enqueue runs to the server."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 REFUSED_PAUSE = 1.0  # seconds before a request is sent again to a server that refused it
-TRUSTED_SECONDS = 10.0  # how long the answer that every process knows waiting runs is trusted
+TRUSTED_SECONDS = 10.0  # seconds for which all processes of a partition count as knowing waiting runs
 
 
 @dataclass(slots=True)
 class ServerWaiter:
-    """Look for signals, and check whether runs may be suspended.
+    """Send the requests of attempts for their waits, children and enqueues, and check whether runs may be suspended.
 
     Attributes:
         wire: The connection to the server.
@@ -44,8 +44,8 @@ class ServerWaiter:
     clock: Clock
     namespace: Namespace
     _ids: RunIds = field(default_factory=RunIds)
-    _skew: float = 0.0  # seconds that are added to the clock for new ids, because the server refused one
-    _trusted: dict[int, float] = field(default_factory=dict)  # by partition: until when its processes need not be asked
+    _skew: float = 0.0  # seconds that are added to the clock for new ids, after the server refused an id
+    _trusted: dict[int, float] = field(default_factory=dict)  # by partition: until when its processes need no check
     _warned: set[str] = field(default_factory=set)
 
     async def look(self, attempt: Attempt, condition: Condition, timeout_ms: int | None) -> Received:
@@ -60,7 +60,7 @@ class ServerWaiter:
     async def _ask(self, attempt: Attempt, make_plan: Callable[[], Plan[T]]) -> T:
         """Carry out a plan. Wait while the server cannot be reached, or refuses the rights or the password of the worker.
 
-        While passwords are rotated or ACL rules are loaded, a right may be missing for a moment. A wait must not fail for that.
+        While passwords are rotated or ACL rules are loaded, a right may be missing for a moment. A wait must not fail then.
 
         Raises:
             Unreachable: If a stop was requested meanwhile.
@@ -78,7 +78,7 @@ class ServerWaiter:
                 await self.clock.asleep(REFUSED_PAUSE)
 
     def make_id(self, attempt: Attempt, key: str = "") -> str:
-        """Return a new run id: in the partition of an idempotency key, or in that of an attempt's run."""
+        """Return a new run id: in the partition of an idempotency key, or of the attempt's run if the key is empty."""
         partition = partition_for(key, self.namespace.partitions) if key else attempt.lease.keys.partition
         return self._ids.make(self.clock.now() + self._skew, partition)
 
@@ -86,7 +86,7 @@ class ServerWaiter:
         """Enqueue a run that the attempt does not wait for.
 
         Returns:
-            The answer; None if the server refuses the id because of its age. New ids are then made by the clock of the server.
+            The answer; None if the server refuses the id because of its age. From then on new ids follow the server's clock.
 
         Raises:
             CoordinatorError: If the run was not enqueued, for example TreeCancelled or KeyConflict.
@@ -94,7 +94,7 @@ class ServerWaiter:
         (answer,) = await self._send(attempt, [run])
         if answer[0] == "untimely":
             self._skew = int(answer[1]) / 1000 - self.clock.now()
-            self._ids = RunIds()  # the old one would not go back in time
+            self._ids = RunIds()  # the old RunIds never makes an id with an earlier time
             logger.warning(
                 "run %s did not enqueue run %s: its id is too old or too new; the handler enqueues a run with a new id",
                 attempt.id, run.id, extra={"run": attempt.id},
@@ -103,7 +103,7 @@ class ServerWaiter:
         return Enqueued(*read_answer(run, answer))
 
     async def join_children(self, attempt: Attempt, base: str, count: int, old: str, keep: Sequence[str]) -> str:
-        """Announce the children of a step, and return the answer word."""
+        """Announce the children of a step to the server, and return the answer word of join_children.lua."""
         owner = (attempt.lease.keys, attempt.id, attempt.token)
         answer, _ = await self._ask(
             attempt, lambda: attempt_plans.join_children(*owner, base=base, count=count, old=old, keep=keep)
@@ -114,7 +114,7 @@ class ServerWaiter:
         """Enqueue children. A call that is repeated after an outage creates no child twice.
 
         Returns:
-            `ok`, or the first answer word of another meaning.
+            `ok` if every child exists; otherwise the first answer word of enqueue.lua that is not `created`.
 
         Raises:
             TreeCancelled: If the parent was cancelled together with its tree.
@@ -143,7 +143,7 @@ class ServerWaiter:
         return await self._ask(attempt, lambda: attempt_plans.collect(*owner, base=base, by=by, start=start))
 
     async def may_suspend(self, attempt: Attempt) -> bool:
-        """Return False if a live process is too old to know waiting runs, or if the server cannot be asked now.
+        """Return False if a live process is of a version that does not know waiting runs, or if the server cannot be asked now.
 
         The handler then continues to linger, and the attempt asks again. Each old process is logged once.
         """

@@ -26,7 +26,7 @@ from workers.handlers.more import Base, split_netstrings
 
 BATCH_RUNS = 500
 BATCH_BYTES = 1024 * 1024
-_NO_IDS = RunIds()  # children have given ids, and no others are made
+_NO_IDS = RunIds()  # never makes an id: the ids of children count up from the base of their step
 
 
 class ChildOptions(TypedDict, total=False):
@@ -48,7 +48,7 @@ class ChildFailed(CoordinatorError):
     Attributes:
         run: The id of the child.
         kind: The kind of the child.
-        status: The status in which it ended: failed, dead or cancelled.
+        status: The status in which the child ended: failed, dead or cancelled.
         failure: The error of the child, if it had one.
     """
 
@@ -63,9 +63,9 @@ class Done:
     """A child that has ended.
 
     Attributes:
-        index: The place of the child among the inputs of the step, from 0.
+        index: The position of the child among the inputs of the step, from 0.
         run: The id of the child.
-        error: Why it did not complete; None if it completed.
+        error: The reason why the child did not complete; None if it completed.
     """
 
     index: int
@@ -75,7 +75,7 @@ class Done:
 
     @property
     def result(self) -> Any:
-        """What the handler of the child returned.
+        """The value that the handler of the child returned.
 
         Raises:
             ChildFailed: If the child did not complete.
@@ -87,11 +87,11 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A joined child on its way to the server.
+    """A joined child that the step is about to enqueue.
 
     Attributes:
-        index: Its place in the step.
-        inputs: Its kind and inputs.
+        index: The position of the child in the step, from 0.
+        inputs: The kind and the inputs of the child.
         run: The run to enqueue.
     """
 
@@ -101,7 +101,10 @@ class Child:
 
 
 class ChildBacking(Protocol):
-    """What steps with children need of the worker, or of its stand-in in a test. All coroutines run on the worker's event loop."""
+    """The methods of a worker, or of its stand-in in a test, that steps with children call.
+
+    All coroutines run on the worker's event loop.
+    """
 
     @property
     def life(self) -> int:
@@ -113,7 +116,7 @@ class ChildBacking(Protocol):
         ...
 
     def start_lingering(self, cut: Callable[[], Cut]) -> None:
-        """Begin a wait of a step that has begun before. See `WaitBacking`."""
+        """Begin to count the time for which a wait lingers. See `WaitBacking`."""
         ...
 
     def make_child_base(self) -> str:
@@ -121,11 +124,11 @@ class ChildBacking(Protocol):
         ...
 
     def offer(self, cut: Cut) -> None:
-        """Offer a cut to be saved."""
+        """Offer a cut to be saved, and return immediately."""
         ...
 
     async def flush(self, cut: Cut, may_drain: Callable[[], bool]) -> None:
-        """Save a cut, and return when it is saved."""
+        """Save a cut, and return when it is saved. See `Backing`."""
         ...
 
     async def linger(self, condition: Condition, now: int) -> None:
@@ -133,19 +136,20 @@ class ChildBacking(Protocol):
         ...
 
     async def join_children(self, base: str, count: int, old: str, keep: Sequence[str]) -> None:
-        """Announce the children of a step. See the plan of the same name."""
+        """Announce the children of a step to the server. See `join_children` in coordinator/store/plans/attempts.py."""
         ...
 
     async def spawn(self, children: Sequence[Child]) -> None:
         """Enqueue children. A child that exists already is left as it is.
 
         Raises:
-            Stopped: If the run belongs to another owner, or its tree was cancelled.
+            Stopped: If a stop was requested, or the run belongs to another owner.
+            TreeCancelled: If the run was cancelled together with its tree.
         """
         ...
 
     async def collect(self, base: str, by: str, start: int) -> Collected:
-        """Return a page of the endings of a step's children."""
+        """Return a page of the endings of a step's children. See `collect` in coordinator/store/plans/attempts.py."""
         ...
 
 
@@ -154,15 +158,15 @@ def _always() -> bool:
 
 
 def make_parent(run: str, meta: Mapping[str, Any]) -> Parent:
-    """Return the parent of new runs. A run in memory has a short id, which is replaced by one of the usual form."""
+    """Return the parent of new runs. The short id of a run in memory is replaced by an id of the usual form."""
     return Parent(run if is_run_id(run) else "0" * 20 + "-00", meta)
 
 
 class Children:
-    """The children of one attempt.
+    """The steps of one attempt that enqueue children and wait for them.
 
     Args:
-        draft: The checkpoint that the handler works on.
+        draft: The draft of the run's next checkpoint.
         backing: The worker's side of the attempt.
         run: The id of the run.
         meta: The meta of the run, which its children inherit.
@@ -172,10 +176,10 @@ class Children:
         self._draft, self._backing, self._parent = draft, backing, make_parent(run, meta)
 
     def begin(self, name: str, items: Sequence[Any], options: Mapping[str, Any], at_once: int | None) -> Step:
-        """Check a step in the handler's own task or thread, and begin it.
+        """Check the options of a step with children in the handler's own task or thread, begin the step, and return it.
 
         Raises:
-            Refused: If it is called inside a phase, or while another wait is under way.
+            Refused: If the step is inside a phase, or another wait is under way.
             BadOption: If an option is not valid.
             Stopped: If a stop was requested.
         """
@@ -195,7 +199,7 @@ class Children:
 
 
 class Step:
-    """A step with children."""
+    """One call of `gather` or `as_completed`: enqueue the children of the step, and wait for them."""
 
     def __init__(
         self,
@@ -215,7 +219,7 @@ class Step:
         self._lingers_for = 0
 
     async def gather(self, return_failures: bool) -> list[Any]:
-        """Wait until all children have ended, and return their results in the order of the inputs."""
+        """Wait until all children have ended, and return their results in the order of the inputs. See `AsyncRun.gather`."""
         if not self._inputs:
             return []
         await self._prepare()
@@ -224,7 +228,7 @@ class Step:
             await self._spawn(ended + self._at_once)
             ended = (await self._backing.collect(self._base.id, "index", count)).ended
             if ended < count and self._base.made >= min(count, ended + self._at_once):
-                # With a limit, half of the window is enough to enqueue the next children.
+                # With `at_once`, wait only until half of the open children have ended, and then enqueue the next ones.
                 need = count if self._base.made == count else min(count, ended + max(1, self._at_once // 2))
                 await self._wait(need)
         if not self._is_over:
@@ -243,7 +247,7 @@ class Step:
         return [one.result for one in found]
 
     async def as_completed(self) -> AsyncIterator[Done]:
-        """Yield the children in the stored order of their endings."""
+        """Yield each child that has ended, in the stored order of the endings. See `AsyncRun.as_completed`."""
         if not self._inputs:
             return
         await self._prepare()
@@ -267,8 +271,8 @@ class Step:
         bases, life = self._draft.more.bases, self._backing.life
         known = bases.get(self._field)
         if known is None or known.life != life:
-            # A revived run gets new children, but keeps the results of those that completed. The attempt may end before the step is
-            # announced, so the old base is saved too.
+            # A revived run gets new children, but keeps the results of earlier children that completed. The attempt may end before
+            # the new base is announced to the server, so the old base is saved too.
             old = (known.old or known.id) if known is not None else ""
             self._draft.phases.pop(self._field, None)
             bases[self._field] = Base(life, self._backing.make_child_base(), 0, old)

@@ -1,8 +1,8 @@
 """The common base of `Run` and `AsyncRun`, and the protocol through which a run uses its worker.
 
-A cut is a place where a checkpoint may be saved: the end of a turn, the end of a phase, `checkpoint()` and `flush()`. A stop that
-was requested is raised at the next cut, once. A drain is raised inside a turn of `loop` only where the next attempt can resume the
-turn without repeating work. Otherwise it is raised at the end of the turn.
+A cut is a place where a checkpoint may be saved: the end of a turn, the end of a phase, the beginning and the end of
+a wait, `checkpoint()` and `flush()`. A stop that was requested is raised once, at the next cut. A drain is raised inside a turn of
+`loop` only where the next attempt can resume the turn without repeating work. Otherwise the drain is raised at the end of the turn.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ NOTE_CHARACTERS = 1000
 
 
 class Stopped(BaseException):
-    """The exception that asks a handler to stop. Let it pass; clean up in `finally` or re-raise it.
+    """The exception that asks a handler to stop. Let the exception propagate: clean up in `finally`, or re-raise it.
 
-    It is a BaseException, so that `except Exception` does not catch it by accident. It is not a CancelledError, because a
-    TaskGroup would swallow that.
+    Stopped is a BaseException, so that `except Exception` does not catch it by accident. It is not a CancelledError, because a
+    TaskGroup would swallow a CancelledError.
 
     Attributes:
         why: "drain" (the worker is shutting down, and the run continues on another worker), "cancel" (the run was cancelled),
-            "deadline" (the run's time is over), "wait" (the run is suspended until what it waits for has come) or "lost" (the
-            run belongs to another worker now, so nothing that this attempt still does can be saved).
+            "deadline" (a deadline of the run has passed), "wait" (the run is suspended until its wait is over) or "lost" (the run
+            belongs to another worker now, so this attempt can save nothing more).
     """
 
     def __init__(self, why: Why) -> None:
@@ -57,14 +57,14 @@ class Resumed:
     """The reason why a run was started again, and facts about its previous attempt.
 
     Attributes:
-        cause: "release" (a worker that was shutting down released it), "recover" (its worker was lost), "retry" (it failed),
-            "revive" (an operator revived it) or "wake" (what it waited for has come).
+        cause: "release" (a worker that was shutting down released the run), "recover" (the worker was lost), "retry" (the attempt
+            failed), "revive" (an operator revived the run) or "wake" (the wait of the run is over).
         age: Seconds since the checkpoint was saved. None if there is no checkpoint.
         worker: The id of the worker that had the run before.
         code: The code version of that worker.
         unfinished: The messages that were appended after the last cut. They are not part of `run.messages`.
-        reason: After a wake, what has come: "signal" and the topic, or "time".
-        killed: The error with which the run's previous life was killed at a deadline, if an operator revived it after that.
+        reason: The reason of a wake: "signal <topic>", "children" or "time". Empty for other causes.
+        killed: The error with which the run's previous life was killed at a deadline, if an operator revived the run after that.
     """
 
     cause: str
@@ -165,7 +165,7 @@ class BaseRun(Generic[R_co]):
         return Waits(self._draft, self._backing, self._read_signal or (lambda topic, payload: payload))
 
     def _declare_topics(self, read_signal: Callable[[str, Any], Any]) -> None:
-        """Let a handler that is called directly say how payloads are converted. The run of a worker knows it already."""
+        """Set how payloads are converted, for a handler that a test calls directly. A run from a worker has one already."""
         self._read_signal = self._read_signal or read_signal
 
     @cached_property
@@ -203,7 +203,7 @@ class BaseRun(Generic[R_co]):
 
     @property
     def token(self) -> str:
-        """The token of this attempt. Each new owner of the run has another one, so outside systems can fence by it."""
+        """The token of this attempt. Each new owner of the run gets a new token, so outside systems can refuse old tokens."""
         return self._facts.token
 
     @property
@@ -273,8 +273,8 @@ class BaseRun(Generic[R_co]):
         The worker saves them when the throttle of the kind allows, and only the newest offer.
 
         Raises:
-            Stopped: If a stop was requested. A drain inside a turn of `loop` that has changed the messages or the state, and has
-                left no tool call open, is raised at the end of the turn instead.
+            Stopped: If a stop was requested. If the current turn of `loop` has changed the messages or the state, and no tool call
+                is open, a drain is raised only at the end of the turn.
             NotPlain: If the state contains a value that cannot be stored.
             TooLarge: If the checkpoint is larger than 64 MiB.
         """
@@ -306,7 +306,7 @@ class BaseRun(Generic[R_co]):
 
 
 def _number(value: float | None, what: str) -> float | None:
-    """Return a number of a note as a float, or None for None. Checked here, because a later save would fail far from the cause.
+    """Return a number of a note as a float, or None for None. A value that is not a number would make a later save fail.
 
     Raises:
         Refused: If the value is not a number.

@@ -1,8 +1,8 @@
 """The checkpoint that a handler works on: messages, state, iteration and phases.
 
-The handler changes the draft. A cut freezes it, and only cuts are saved. The end of a phase is a cut too, so a turn may be cut in
-its middle: messages that the turn appended before a phase are still there when the turn begins again. The handler has to expect
-that, for example with `open_calls`.
+The handler changes the draft. A cut freezes the draft, and only cuts are saved. The end of a phase is a cut too, so a cut may
+be in the middle of a turn: messages that the turn appended before a phase are still there when the turn begins again. The handler
+must expect such messages, for example with `open_calls`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from workers.handlers.more import More
 
 CHECKPOINT_LIMIT = 64 * 1024 * 1024
 RESULT_LIMIT = 8 * 1024 * 1024
-MOST_WAITS = 1000  # waits outside of a loop; each of them stays in the checkpoint
+MOST_WAITS = 1000  # the limit of waits outside of a loop, because each of them stays in the checkpoint
 INPUTS = "inputs"  # stored beside the phases if a migration has changed the inputs of the handler
 
 
@@ -101,11 +101,11 @@ class Draft:
         """Remember the encoded state, with which the state after the first turn is compared."""
         try:
             self._cut_state = self._packed_state()
-        except (NotPlain, TooLarge):  # the cut after the turn raises it, unless the turn repairs the state
+        except (NotPlain, TooLarge):  # the cut after the turn raises the error, unless the turn repairs the state
             self._cut_state = None
 
     def begin_turn(self, turn: int) -> None:
-        """Begin a turn. The cut after the previous turn, or `begin_loop`, has encoded the state before it."""
+        """Begin a turn. The state before the turn was encoded by the cut after the previous turn, or by `begin_loop`."""
         self.turn = turn
         self._turn_start = self.messages.generation, len(self.messages.packed), self._cut_state
 
@@ -175,7 +175,7 @@ class Draft:
             self.phases[field] = output
         elif scope in self._seen:  # the end of the turn may have removed the phase
             self._seen[scope] -= 1
-        if output is None:  # the function may be called again, and its looks then begin again, as in a later attempt
+        if output is None:  # a second call of the function repeats its looks for signals, as in a later attempt
             looks = f"wait:{field.split(':', 2)[1]}:{field}/"
             for name in [name for name in self._seen if name.startswith(looks)]:
                 del self._seen[name]
@@ -187,8 +187,8 @@ class Draft:
 
         Raises:
             Refused: If a phase or another wait is under way, if the run has too many waits outside of `loop`, or if a tool call was
-                answered since another wait of this name. A resumed handler finds only the open calls, so that the first of them
-                would get the signal of a call that is answered.
+                answered since an earlier wait of this name. A resumed handler waits only for the tool calls that are still open,
+                and its first wait would get the stored signal of the answered call.
         """
         if self._running:
             method = name.split()[0]
@@ -213,7 +213,7 @@ class Draft:
             )
 
     def resume_wait(self, field: str) -> None:
-        """Wait again in a step that has begun.
+        """Begin another wait of a step that has begun before.
 
         Raises:
             Refused: If a phase or another wait is under way.
@@ -226,8 +226,8 @@ class Draft:
         """End the wait that is under way.
 
         Args:
-            given_up: The field of a wait that ended without a value. The next wait of its name takes its place, as it would in a
-                later attempt.
+            given_up: The field of a wait that ended without a value; otherwise empty. The next wait of the same name gets the same
+                field, as in a later attempt.
         """
         self._waiting = False
         scope = given_up.rpartition("#")[0]
@@ -235,16 +235,16 @@ class Draft:
             self._seen[scope] -= 1
 
     def next_poll(self, name: str) -> str:
-        """Return the field of a look that does not wait. The look becomes a step with `keep_poll` if it finds a signal."""
+        """Return the field of a look that does not wait. If the look finds a signal, the caller calls `keep_poll`."""
         return self._next_wait(self._wait_scope(name, current_phase.get()))
 
     def keep_poll(self, field: str) -> None:
-        """Count a look as a step."""
+        """Count a look that found a signal as a step."""
         scope = field.rpartition("#")[0]
-        self._seen[scope] = self._seen.get(scope, 0) + 1  # the end of the turn may have removed it
+        self._seen[scope] = self._seen.get(scope, 0) + 1  # the end of the turn may have removed the look
 
     def _wait_scope(self, name: str, phase: str = "") -> str:
-        # A look inside a phase belongs to the phase: where the phase is not called again, its looks are not either.
+        # A look inside a phase belongs to the phase: an attempt that does not call the phase again does not repeat its looks.
         return f"wait:{'-' if self.turn is None else self.turn}:{phase + '/' if phase else ''}{name}"
 
     def _next_wait(self, scope: str) -> str:

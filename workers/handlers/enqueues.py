@@ -20,7 +20,7 @@ from workers.handlers.children import ChildOptions, make_parent
 from workers.handlers.draft import Cut, Draft
 
 MOST_IDS = 3  # how many ids a step tries if the server refuses an id because of its age
-_NO_IDS = RunIds()  # the run has a given id, and no other is made
+_NO_IDS = RunIds()  # never makes an id: the step has made the id of the run before
 
 
 class RunOptions(ChildOptions, total=False):
@@ -31,7 +31,7 @@ class RunOptions(ChildOptions, total=False):
 
 
 class Enqueued(NamedTuple):
-    """What the server answered to an enqueue.
+    """The server's answer to an enqueue.
 
     Attributes:
         run: The id of the run.
@@ -43,30 +43,33 @@ class Enqueued(NamedTuple):
 
 
 class EnqueueBacking(Protocol):
-    """What an enqueue needs of the worker, or of its stand-in in a test. All coroutines run on the worker's event loop."""
+    """The methods of a worker, or of its stand-in in a test, that an enqueue calls.
+
+    All coroutines run on the worker's event loop.
+    """
 
     def check_task(self) -> None:
         """Check that the handler's own task or thread makes the call.
 
         Raises:
-            Refused: If another task or thread makes it.
+            Refused: If another task or thread makes the call.
         """
         ...
 
     def raise_stop(self, may_drain: Callable[[], bool]) -> None:
-        """Raise the requested stop. See `Backing`."""
+        """Raise the requested stop, if there is one. See `Backing`."""
         ...
 
     async def flush(self, cut: Cut, may_drain: Callable[[], bool]) -> None:
-        """Save a cut, and return when it is saved."""
+        """Save a cut, and return when it is saved. See `Backing`."""
         ...
 
     async def wait_until_confirmed(self, may_drain: Callable[[], bool]) -> None:
-        """Wait until the worker has confirmed its lease."""
+        """Wait until the worker has confirmed its lease. See `Backing`."""
         ...
 
     def make_run_id(self, key: str) -> str:
-        """Return a new run id: in the partition of the idempotency key, or in that of the run if the key is empty."""
+        """Return a new run id: in the partition of the idempotency key, or of this run if the key is empty."""
         ...
 
     async def enqueue(
@@ -75,8 +78,8 @@ class EnqueueBacking(Protocol):
         """Enqueue a run. A run that exists already is left as it is. Wait while the server cannot be reached.
 
         Returns:
-            The answer; None if the server refuses the id because of its age. The server does not know then whether an earlier
-            call has enqueued the run.
+            The answer; None if the server refuses the id because of its age. In this case it is not known whether an earlier call
+            has enqueued the run.
 
         Raises:
             Stopped: If a stop was requested.
@@ -86,7 +89,7 @@ class EnqueueBacking(Protocol):
         ...
 
     def call_at_end(self, close: Callable[[], object]) -> None:
-        """Call a function when the handler has ended."""
+        """Register a function that is called when the handler has ended."""
         ...
 
 
@@ -94,7 +97,7 @@ class Enqueues:
     """The enqueues of one attempt.
 
     Args:
-        draft: The checkpoint that the handler works on.
+        draft: The draft of the run's next checkpoint.
         backing: The worker's side of the attempt.
         run: The id of the run, which becomes the parent of the new runs.
         meta: The meta of the run, which the new runs inherit.
@@ -106,13 +109,13 @@ class Enqueues:
     def begin(
         self, what: Inputs[Any] | HandlerOf[Any] | str, values: Mapping[str, Any] | None, options: Mapping[str, Any]
     ) -> tuple[object, Coroutine[Any, Any, Enqueued]]:
-        """Check an enqueue in the handler's own task or thread.
+        """Check the arguments of `run.enqueue` in the handler's own task or thread.
 
         Returns:
             The handler of the new run, if it is known, and the coroutine that enqueues the run.
 
         Raises:
-            Refused: If it is called inside a phase, while a wait is under way, or in another task or thread.
+            Refused: If the call is inside a phase, while a wait is under way, or in another task or thread.
             BadOption: If an option is not valid.
         """
         for option in ("id", "ids", "parent"):

@@ -1,7 +1,7 @@
 """The part of a checkpoint that describes waits and children, beside messages, state and phases.
 
-The server stores this part as one field, `more`: netstrings, name and value in turn, which Lua scripts can read. A save sends the
-field only when it has changed.
+The server stores this part as one field, `more`. The field is a row of netstrings, which Lua scripts can read: a name, its value,
+the next name, and so on. A save sends the field only when it has changed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _RECEIVED, _DEADLINE, _BASE = "received:", "deadline:", "base:"
 
 
 class Base(NamedTuple):
-    """The ids of the children of a step: the first one, and how many were enqueued.
+    """The ids of the children of a step: the id of the first child, and how many children were enqueued.
 
     Attributes:
         life: The life of the run in which the step began.
-        id: The id of the first child. The others count up from it.
+        id: The id of the first child. The ids of the other children count up from it.
         made: The number of children whose enqueue the server has confirmed.
-        old: The base of the step in an earlier life, until the server knows the new one. It keeps the results of that life.
+        old: The base of the step in an earlier life, whose results the step keeps. Empty once the server knows the new base.
     """
 
     life: int
@@ -34,11 +34,11 @@ class Base(NamedTuple):
 
 @dataclass(slots=True)
 class More:
-    """The signals that a run has received, the ends of its waits, and the bases of its children.
+    """The signals that a run has received, the deadlines of its waits, and the bases of its children.
 
     Attributes:
         received: The number of the last signal that the run has received, by topic.
-        deadlines: The server time in ms at which a wait ends, by the field of the wait, until it has ended.
+        deadlines: For each open wait, by its field, the server time in ms at which the wait ends.
         bases: The base of the children of each step, by the field of the step.
         unknown: Entries that a newer version has stored. A save stores them again, unchanged.
     """
@@ -49,7 +49,7 @@ class More:
     unknown: dict[bytes, bytes] = field(default_factory=dict)
 
     def pack(self) -> bytes:
-        """Return the stored form. It is empty if there is nothing to store."""
+        """Return the stored form of this part. The stored form is empty if there is nothing to store."""
         if not (self.received or self.deadlines or self.bases or self.unknown):
             return b""
         values: Mapping[str, object] = {
@@ -66,7 +66,7 @@ class More:
 
     @classmethod
     def parse(cls, data: bytes) -> More:
-        """Read the stored form.
+        """Return the part that a stored form describes.
 
         Raises:
             Unreadable: If the bytes are not netstrings, or a value is not a number.

@@ -27,7 +27,7 @@ T = TypeVar("T")
 class Run(BaseRun[R_co]):
     """The run that a plain handler receives. The handler runs in a thread of the worker process.
 
-    Only the handler's own thread may use it.
+    Only the handler's own thread may use the run.
     """
 
     def flush(self) -> None:
@@ -36,8 +36,8 @@ class Run(BaseRun[R_co]):
         While the server cannot be reached, `flush` waits.
 
         Raises:
-            Stopped: If a stop was requested. A drain inside a turn of `loop` that has changed the messages or the state, and has
-                left no tool call open, is raised at the end of the turn instead.
+            Stopped: If a stop was requested. If the current turn of `loop` has changed the messages or the state, and no tool call
+                is open, a drain is raised only at the end of the turn.
             NotPlain: If the state contains a value that cannot be stored.
             TooLarge: If the checkpoint is larger than 64 MiB.
             Unreadable: If the stored checkpoint is damaged, so that nothing can be added to it.
@@ -65,7 +65,7 @@ class Run(BaseRun[R_co]):
 
         Raises:
             Stopped: At the beginning or the end of a turn, if a stop was requested.
-            Refused: If the run already has a loop, or if it is called inside a phase.
+            Refused: If the run already has a loop, or if `loop` is called inside a phase.
         """
         for turn in self._turns(limit):
             self._await(self._backing.wait_until_confirmed(self._draft.resumes_without_repeating))
@@ -87,7 +87,7 @@ class Run(BaseRun[R_co]):
             **kwargs: Keyword arguments of the function.
 
         Returns:
-            The output of the function as it comes back from the store. It must be plain data of at most 8 MiB.
+            The output of the function, as it is read back from the store. The output must be plain data of at most 8 MiB.
 
         Raises:
             Stopped: If a stop was requested.
@@ -122,23 +122,24 @@ class Run(BaseRun[R_co]):
         """Wait for a signal, and return it. Signals of a topic are received once and in the order in which they were sent.
 
         While the run waits for longer than the handler's `linger`, it is suspended: the handler is stopped with `Stopped`, and is
-        called again from its first line when a signal has come. A signal that was sent before the run waits, or before it
+        called again from its first line when a signal was sent. A signal that was sent before the run waits, or before it
         started, is kept. A receive is a step like a phase: a later attempt gets the same signal at once. Every receive that has to
         wait begins with a cut.
 
         Args:
             *topics: The topics to wait for. With several topics, the signal that was sent first is returned.
-            timeout: How long to wait, in seconds or as a timedelta. The time counts from the first look, also while the
-                run is suspended. None waits without a limit. 0 looks once, and is allowed inside phases too.
-            default: What to return after the timeout instead of raising WaitTimeout.
+            timeout: How long to wait, in seconds or as a timedelta. The time counts from the first look, and
+                continues while the run is suspended. None waits without a limit. 0 looks once without waiting, and is allowed
+                inside phases too.
+            default: The value to return after the timeout instead of raising WaitTimeout.
 
         Returns:
             The signal, or the default.
 
         Raises:
             WaitTimeout: If no signal was sent in time, and there is no default.
-            Stopped: If a stop was requested, or the run is suspended. Let it pass.
-            Refused: If it is called inside a phase, outside of the handler's own thread, or while another wait is under way.
+            Stopped: If a stop was requested, or the run is suspended. Let the exception propagate.
+            Refused: If `receive` is called inside a phase, outside of the handler's own thread, or while another wait is under way.
             BadName: If a topic is not a valid name.
             BadOption: If the timeout is negative or longer than 100 years.
             Unreadable: If the payload does not fit the type that the handler declares for the topic.
@@ -146,19 +147,20 @@ class Run(BaseRun[R_co]):
         return self._await(self._waits.receive(topics, timeout, default))
 
     def sleep(self, seconds: float | timedelta | None = None, *, until: datetime | None = None) -> None:
-        """Wait until a time has come. Days and months are normal: while the run sleeps, it holds no slot.
+        """Sleep for some time, or until a given time. Days and months are normal, because a suspended run occupies no slot.
 
-        The end of the sleep is a time of the server, and is saved before the run sleeps. A run that is interrupted continues its
-        sleep and does not start it again. A sleep that is longer than the handler's `linger` suspends the run, as in `receive`.
+        The end of the sleep is a time of the server's clock, and is saved before the run sleeps. An interrupted run continues
+        its sleep and does not start the sleep again. A sleep that is longer than the handler's `linger` suspends the run, as in
+        `receive`.
 
         Args:
             seconds: How long to sleep, in seconds or as a timedelta, from 0 seconds to 100 years.
             until: The end of the sleep, a datetime with a time zone. A time in the past ends the sleep at once.
 
         Raises:
-            Stopped: If a stop was requested, or the run is suspended. Let it pass.
-            Refused: If it is called inside a phase, outside of the handler's own thread, or while another wait is under way.
-            BadOption: If the time is not valid, or both arguments are given.
+            Stopped: If a stop was requested, or the run is suspended. Let the exception propagate.
+            Refused: If `sleep` is called inside a phase, outside of the handler's own thread, or while another wait is under way.
+            BadOption: If the time is not valid, or not exactly one of the two arguments is given.
         """
         self._await(self._waits.sleep(seconds, until))
 
@@ -173,9 +175,9 @@ class Run(BaseRun[R_co]):
     ) -> list[Any]:
         """Run children, wait until all of them have ended, and return their results in the order of the inputs.
 
-        The run holds no slot while it waits: it is suspended as in `receive`. A gather is a step like a phase: after a crash the
-        handler finds the same children again, and their results stay on the server until the turn of `loop` or the run ends. If
-        the run ends before its children, they are cancelled.
+        If the run waits for longer than the handler's `linger`, it is suspended as in `receive`, and occupies no slot. A gather is
+        a step like a phase: after a crash the handler finds the same children again. The results of the children stay on the
+        server until the turn of `loop` or the run ends. If the run ends before its children, the children are cancelled.
 
         Args:
             name: The name of the step, 1 to 200 printable characters. Steps of the same name are told apart by their order, and
@@ -189,10 +191,11 @@ class Run(BaseRun[R_co]):
             The results.
 
         Raises:
-            ChildFailed: For the first child that did not complete, when all have ended.
-            Stopped: If a stop was requested, or the run is suspended. Let it pass.
-            Refused: If it is called inside a phase, outside of the handler's own thread, or while another wait is under way.
-            BadOption: If an option is not valid, or a key is given.
+            ChildFailed: If a child did not complete. It is raised when all children have ended, for the first such child.
+            TreeCancelled: If the run was cancelled together with its tree. Let the exception propagate.
+            Stopped: If a stop was requested, or the run is suspended. Let the exception propagate.
+            Refused: If `gather` is called inside a phase, outside of the handler's own thread, or while another wait is under way.
+            BadOption: If an option is not valid, or an idempotency key is given: children have no such key.
         """
         step = self._children.begin(name, children, options, at_once)
         return self._await(step.gather(return_failures))
@@ -207,8 +210,8 @@ class Run(BaseRun[R_co]):
     ) -> Iterator[Done]:
         """Run children, and iterate over them in the order in which they end.
 
-        The order is stored: a later attempt iterates over the same children in the same order, from the first one on. Keep what
-        the loop computes in local variables, or in phases, and not in `run.state`.
+        The order is stored: a later attempt iterates over the same children in the same order, from the first one on. Keep
+        the values that the loop computes in local variables or in phases, and not in `run.state`.
 
         Args:
             name: The name of the step, as for `gather`.
@@ -220,7 +223,8 @@ class Run(BaseRun[R_co]):
             An iterator over the children that have ended.
 
         Raises:
-            Stopped: If a stop was requested, or the run is suspended. Let it pass.
+            Stopped: If a stop was requested, or the run is suspended. Let the exception propagate.
+            TreeCancelled: As for `gather`.
             Refused: As for `gather`.
             BadOption: As for `gather`.
         """
@@ -248,15 +252,15 @@ class Run(BaseRun[R_co]):
         inputs: Mapping[str, Any] | None = None,
         **options: Unpack[RunOptions],
     ) -> Handle[Any]:
-        """Enqueue a run of its own with this run as its parent, and do not wait for it.
+        """Enqueue an independent run, with this run as its parent, and do not wait for the new run.
 
-        An enqueue is a step like a phase: a resumed handler does not enqueue the run a second time. Both the id of the new run
-        and the answer are cuts. The new run continues when this one ends; only a cancel of the tree ends it. While the server
-        cannot be reached, `enqueue` waits.
+        An enqueue is a step like a phase: a resumed handler does not enqueue the run a second time. The call makes
+        two cuts: the first saves the id of the new run, the second saves the server's answer. The new run continues when this run
+        ends. A cancel of this run's tree cancels the new run too. While the server cannot be reached, `enqueue` waits.
 
-        A process may end between the saved id and the saved answer. If the run is resumed so late that the server refuses the id
-        (after 60 % of the retention of the new run: 14 hours by default), it enqueues a run with a new id, although the first
-        run may have been executed.
+        The process may end after it has saved the id and before it has saved the answer. If this run is resumed so late that the
+        server refuses the id (after 60 % of the retention of the new run: 14 hours by default), `enqueue` enqueues a run with a
+        new id, although the run with the first id may have been executed.
 
         Args:
             what: `handler.inputs(…)`, a handler, or the kind of the run.
@@ -264,13 +268,13 @@ class Run(BaseRun[R_co]):
             **options: Options as for `Client.enqueue`: queue, priority, delay, at, expires, key, key_ttl, retention, schema, meta.
 
         Returns:
-            A handle of the run. It works until the handler ends.
+            A handle of the new run. The handle works until the handler of this run ends.
 
         Raises:
             Stopped: If a stop was requested.
             KeyConflict: If the key belongs to a run with other inputs.
-            TreeCancelled: If the run was cancelled together with its tree. Let it pass.
-            Refused: If it is called inside a phase, outside of the handler's own thread, or while a wait is under way.
+            TreeCancelled: If the run was cancelled together with its tree. Let the exception propagate.
+            Refused: If `enqueue` is called inside a phase, outside of the handler's own thread, or while a wait is under way.
             BadOption: If an option is not valid.
         """
         handler, enqueueing = self._enqueues.begin(what, inputs, options)

@@ -1,11 +1,13 @@
-"""Waiting in a handler: for a signal, or for a time.
+"""Waits of a handler for a signal or for a time.
 
-A wait is a step, like a phase: it has a name and a place in the order, and once its value is saved a later attempt gets it at once.
-Every wait begins with a cut. The attempt then lingers in the process for a moment. If nothing comes, the wait raises `Stopped`, the
-handler ends, and the run is suspended: it waits on the server without a slot. When it is woken, the handler is called again from
-its first line, and comes to the same wait.
+A wait is a step, like a phase. It has a name and a position among the steps of the same name. Once the value of a wait is saved, a
+later attempt gets the saved value immediately.
 
-Only scripts compare a deadline with the time, so that the clocks of workers do not matter.
+Every wait begins with a cut. The attempt then lingers in the process for a moment. If the wait does not end in this moment, it
+raises `Stopped`, the handler ends, and the run is suspended: the run waits on the server and occupies no slot. When the run is
+woken, a worker calls the handler again from its first line, and the handler reaches the same wait.
+
+Only the Lua scripts on the server compare a deadline with the time, so that the clocks of workers do not matter.
 """
 
 from __future__ import annotations
@@ -40,9 +42,9 @@ class Signal:
     """A signal that a run has received.
 
     Attributes:
-        topic: The topic to which it was sent.
-        payload: What the sender has sent.
-        number: Its number in the topic, from 1.
+        topic: The topic to which the signal was sent.
+        payload: The value that the sender passed.
+        number: The number of the signal in its topic, counted from 1.
     """
 
     topic: str
@@ -51,16 +53,19 @@ class Signal:
 
 
 class WaitBacking(Protocol):
-    """What a wait needs of the worker, or of its stand-in in a test. All coroutines run on the worker's event loop."""
+    """The methods of a worker, or of its stand-in in a test, that a wait calls.
+
+    All coroutines run on the worker's event loop.
+    """
 
     def check_wait(self, cut: Callable[[], Cut]) -> None:
         """Check that a wait may begin here.
 
         Args:
-            cut: Makes a cut, which is offered before a stop is raised: every wait begins with a cut.
+            cut: Makes a cut. Before a stop is raised, this cut is offered to be saved, because every wait begins with a cut.
 
         Raises:
-            Refused: If it is called outside of the handler's own task or thread.
+            Refused: If another task or thread than the handler's own calls this method.
             Stopped: If a stop was requested.
         """
         ...
@@ -77,15 +82,15 @@ class WaitBacking(Protocol):
         ...
 
     def offer(self, cut: Cut) -> None:
-        """Offer a cut to be saved."""
+        """Offer a cut to be saved, and return immediately."""
         ...
 
     async def flush(self, cut: Cut, may_drain: Callable[[], bool]) -> None:
-        """Save a cut, and return when it is saved."""
+        """Save a cut, and return when it is saved. See `Backing`."""
         ...
 
     async def wait_until_confirmed(self, may_drain: Callable[[], bool]) -> None:
-        """Wait until the worker has confirmed its lease."""
+        """Wait until the worker has confirmed its lease. See `Backing`."""
         ...
 
     async def look(self, condition: Condition, timeout_ms: int | None) -> Received:
@@ -97,10 +102,10 @@ class WaitBacking(Protocol):
         ...
 
     async def linger(self, condition: Condition, now: int) -> None:
-        """Wait until there is a reason to look again: a hint that a signal was sent, the deadline, or a second.
+        """Wait until there is a reason to look again: a signal may have been sent, the deadline has passed, or a second is over.
 
         Args:
-            condition: What the run waits for.
+            condition: The topics, the children and the deadline that the run waits for.
             now: The server's time in ms at the last look.
 
         Raises:
@@ -117,7 +122,7 @@ class Waits:
     """The waits of one attempt.
 
     Args:
-        draft: The checkpoint that the handler works on.
+        draft: The draft of the run's next checkpoint.
         backing: The worker's side of the attempt.
         read_signal: Converts the payload of a topic to the type that the handler declares.
     """
@@ -129,7 +134,7 @@ class Waits:
     def receive(
         self, topics: tuple[str, ...], timeout: float | timedelta | None, default: Any
     ) -> Coroutine[Any, Any, Any]:
-        """Check a receive in the handler's own task or thread, and return the coroutine that waits. See `AsyncRun.receive`."""
+        """Check the arguments of `AsyncRun.receive` in the handler's own task or thread. Return the coroutine that waits."""
         for topic in topics:
             valid_name(topic, "topic")
         if not topics:
@@ -158,7 +163,7 @@ class Waits:
         raise WaitTimeout(f"no signal of topic {' or '.join(map(repr, topics))} {when}", field)
 
     def sleep(self, seconds: float | timedelta | None, until: datetime | None) -> Coroutine[Any, Any, None]:
-        """Check a sleep in the handler's own task or thread, and return the coroutine that waits. See `AsyncRun.sleep`."""
+        """Check the arguments of `AsyncRun.sleep` in the handler's own task or thread. Return the coroutine that waits."""
         if (seconds is None) == (until is None):
             raise BadOption("run.sleep takes either a number of seconds or until=, not both")
         if until is None:
@@ -169,7 +174,10 @@ class Waits:
         return self._wait("sleep", (), None, max(0, math.ceil(until.timestamp() * 1000)))
 
     async def _poll(self, name: str, topics: tuple[str, ...]) -> Signal | None:
-        """Look once. The look is a step only if it finds a signal. Looks of several tasks take turns."""
+        """Look for a signal once, without waiting. Return the signal, or None if there is none.
+
+        The look counts as a step only if it finds a signal. Several tasks of the handler look one after the other.
+        """
         async with self._polling:
             field = self._draft.next_poll(name)
             if field in self._draft.phases:
@@ -191,7 +199,7 @@ class Waits:
     async def _wait_as_step(
         self, field: str, topics: tuple[str, ...], timeout_ms: int | None, until: int | None
     ) -> Signal | None:
-        """Wait. Return None if the deadline passed before a signal was sent."""
+        """Wait for a signal or a time. Return the signal, or None if the deadline passed first."""
         given_up = field
         try:
             stored = field in self._draft.phases
@@ -216,22 +224,22 @@ class Waits:
             if found.word == "signal":
                 return self._keep(field, found)
             if found.word == "timeout":
-                # It is a step like a wait that got a signal. A cut is not needed: a later attempt times out again.
+                # A timeout is a step, like a received signal. No cut is needed here: a later attempt times out again.
                 deadlines.pop(field, None)
                 self._draft.phases[field] = encode(None, "timeout")
                 return None
             if found.deadline is not None and field not in deadlines:
                 deadline = deadlines[field] = found.deadline
             if not saved:
-                # The deadline is saved before anything waits for it. A drain may stop the handler here, because a suspend would
-                # let it begin at the same place.
+                # The deadline is saved before the attempt waits for it. A drain may stop the handler here, because the handler
+                # would also start again from this cut after a suspend.
                 await self._backing.flush(self._draft.cut(), _always)
                 await self._backing.wait_until_confirmed(_always)
                 saved = True
             await self._backing.linger(self._condition(topics, deadline), found.now)
 
     async def _look(self, topics: tuple[str, ...], deadline: int | None, timeout_ms: int | None) -> Received:
-        """Ask for the next signal. Ask again if another task has received the same signal meanwhile."""
+        """Ask the server for the next signal. Ask again if another task of the handler has received this signal meanwhile."""
         while True:
             found = await self._backing.look(self._condition(topics, deadline), timeout_ms)
             if found.word != "signal" or found.number > self._draft.more.received.get(found.topic, 0):
@@ -241,7 +249,7 @@ class Waits:
         return Condition(deadline, {topic: self._draft.more.received.get(topic, 0) for topic in topics})
 
     def _keep(self, field: str, found: Received) -> Signal:
-        """Record a signal as received. It is saved with the next cut; until then a later attempt receives it again."""
+        """Record a signal as received, and offer a cut. If this cut is not saved, a later attempt receives the signal again."""
         signal = Signal(
             found.topic, decode(found.payload, f"signal {found.number} of topic {found.topic!r}"), found.number
         )

@@ -1,11 +1,11 @@
-"""Free the runs of worker processes of this host that have ended without their supervisor, as after a kill of a whole fleet.
+"""Free the runs of dead worker processes of this host whose supervisor has died too, for example after a kill of a whole fleet.
 
-Without this module, their runs would wait until their leases expire.
+Without this module, these runs would wait until the leases of the workers expire.
 
-The mark of a process tells it from all other processes of its machine, but not from those of a clone: virtual machines that were
-started from one memory snapshot have the same boot id and the same pids. A process that does not exist here may live on the other
-clone. So the heartbeats decide as well: a worker without a heartbeat for two intervals is gone, and a worker with a newer heartbeat
-is left alone.
+Each worker stores a mark of its process: boot id, pid namespace, pid and start time. A mark is unique on one machine, but not among
+clones: virtual machines that were started from one memory snapshot have the same boot id and the same pids. A process that does not
+exist on this host may be alive on a clone. So this module also checks the heartbeats. A worker without a heartbeat for two
+intervals is gone, and a worker with a newer heartbeat keeps its runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DeadWorkers:
     Args:
         wire: the connection to the server.
         namespace: the namespace.
-        pool: frees the runs, and says when the supervisor stops.
+        pool: frees the runs of a worker, and has the event `stopping` of the supervisor.
     """
 
     def __init__(self, wire: AsyncWire, namespace: Namespace, pool: ChildPool) -> None:
@@ -41,7 +41,7 @@ class DeadWorkers:
         self._fresh: list[tuple[int, MarkedWorker]] = []
 
     async def free_silent(self) -> None:
-        """Free the runs of the workers that have been silent for long enough, and remember the others."""
+        """Free the runs of dead workers whose last heartbeat is old enough. Remember the other dead workers for `free_fresh`."""
         here = own_mark()
         try:
             for keys in self._namespace.everywhere():
@@ -55,7 +55,7 @@ class DeadWorkers:
             logger.warning("can't look for dead workers of this host, their runs wait for their leases: %s", error)
 
     async def free_fresh(self) -> None:
-        """Wait for the heartbeats of the remembered workers, and free the runs of those that send none."""
+        """Wait for heartbeats of the remembered workers. Free the runs of the workers that send none."""
         await asyncio.gather(*(self._free_if_silent(*one) for one in self._fresh))
 
     async def _free_if_silent(self, partition: int, worker: MarkedWorker) -> None:
@@ -76,5 +76,5 @@ class DeadWorkers:
 
 
 def _patience(worker: MarkedWorker) -> float:
-    """Return the seconds for which a worker may still be silent if it is alive; 0 if it has been silent for too long."""
+    """Return the seconds to wait for the next heartbeat of a worker; 0 if its last heartbeat is too old already."""
     return max(0.0, MISSED_BEATS * worker.lease / BEATS_PER_LEASE - worker.silent)

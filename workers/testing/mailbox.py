@@ -28,8 +28,8 @@ class EnqueuedRun:
 
     Attributes:
         id: The id of the run.
-        kind: Its kind.
-        inputs: Its inputs by name.
+        kind: The kind of the run.
+        inputs: The inputs of the run by name.
         options: The options of the call, for example `key` and `delay`.
     """
 
@@ -41,12 +41,12 @@ class EnqueuedRun:
 
 @dataclass
 class Mailbox:
-    """The signals that were sent to a run, and the time of its server. All attempts of a run share it.
+    """The signals that were sent to a run, and the run's clock. All attempts of a run share one mailbox.
 
     Time stands still while a handler works, and jumps to the end of a sleep or a timeout when the handler waits for it.
 
     Attributes:
-        now_ms: The time, in Unix ms. It begins with the time of the machine.
+        now_ms: The time of the run's clock, in Unix ms. It starts at the time of the machine.
         signals: The signals: topic, number, time in ms, and encoded payload. Oldest first.
         keys: The idempotency keys that were used.
         endings: The endings of children by the base of their step, in the order in which they ended.
@@ -66,7 +66,7 @@ class Mailbox:
         return child_base(self.now_ms / 1000, 0)
 
     async def run_child(self, child: Child, perform: Callable[[Child], Awaitable[Any]]) -> None:
-        """Run a child, unless it has run before, and keep how it ended."""
+        """Run a child, unless it has run before, and store its ending."""
         base = child.run.parent.split(" ")[2]
         endings = self.endings.setdefault(base, [])
         if any(one.index == child.index for one in endings):
@@ -79,7 +79,7 @@ class Mailbox:
             endings.append(ChildEnding(child.index, "failed", netstrings([failure, b""])))
 
     def enqueue(self, id: str, inputs: Inputs[Any], options: Mapping[str, Any]) -> Enqueued:
-        """Keep a run, unless it is known by its id or its key.
+        """Store an enqueued run, unless a run with the same id or key is stored. Return the answer to the enqueue.
 
         Raises:
             KeyConflict: If the key belongs to a run with other inputs.
@@ -96,7 +96,7 @@ class Mailbox:
         return Enqueued(same_key[0].id, False)
 
     def collect(self, base: str, by: str, start: int) -> Collected:
-        """Return what the script `collect` would answer."""
+        """Return a page of the endings of a step's children, as the script collect.lua does."""
         endings = self.endings.get(base, [])
         if by == "order":
             page = endings[start - 1 :]
@@ -134,7 +134,7 @@ class Mailbox:
         return True
 
     def look(self, condition: Condition, timeout_ms: int | None) -> Received:
-        """Return what the script `receive` would answer."""
+        """Return the next signal or the timeout, as the script receive.lua does."""
         deadline = condition.deadline
         if deadline is None and timeout_ms is not None:
             deadline = self.now_ms + timeout_ms
@@ -145,18 +145,18 @@ class Mailbox:
         return Received("timeout" if over else "none", self.now_ms, deadline)
 
     def jump(self, condition: Condition) -> None:
-        """Let the time jump to the deadline of a wait."""
+        """Set the run's clock forward to the deadline of a wait."""
         if condition.deadline is not None:
             self.now_ms = max(self.now_ms, condition.deadline)
 
     def wake_reason(self, condition: Condition) -> str:
-        """Return why a server would wake a run that waits: "signal" and the topic, "time", or "" if it would not."""
+        """Return why a server would wake a run with this condition: "signal <topic>" or "time"; empty if the run still waits."""
         found = self.look(condition, None)
         return f"signal {found.topic}" if found.word == "signal" else "time" if found.word == "timeout" else ""
 
 
 def deadline_of(condition: Condition) -> datetime | None:
-    """Return when a wait ends, in UTC. None if only a signal ends it."""
+    """Return the time in UTC at which a wait ends; None if only a signal ends the wait."""
     return None if condition.deadline is None else _datetime(condition.deadline)
 
 

@@ -1,4 +1,4 @@
-"""The crash matrix and the drain matrix: kill or stop a handler at each of its cuts, resume it, and compare the ends."""
+"""The crash matrix and the drain matrix: kill or stop a handler at each of its cuts, resume it, and compare the results."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Matrix:
     """The result of a crash matrix or a drain matrix.
 
     Args:
-        cuts: how many cuts the handler has. It was killed or stopped once at each of them.
-        result: what the handler returns.
-        effects: what `effects` returned without a crash.
+        cuts: how many cuts the handler has. The matrix killed or stopped the handler once at each of them.
+        result: the value that the handler returns.
+        effects: the value that `effects` returned without a crash or a stop.
         waits: how often the run was suspended at a wait in the rounds that send each signal only when the run waits for it.
     """
 
@@ -37,30 +37,31 @@ def crash_matrix(
     effects: Callable[[R], Any] | None = None,
     signals: Sequence[tuple[str, Any]] = (),
 ) -> Matrix:
-    """Kill a handler at each of its cuts, resume it, and check that it comes to the same end as without a crash.
+    """Kill a handler at each of its cuts, resume it, and check that its result and its effects are the same as without a crash.
 
-    In one more round an attempt falls asleep at a cut, a second attempt does the work, and then the first one wakes up. This is
-    what happens when a worker is paused for longer than its lease.
+    In one more round an attempt falls asleep at a cut, a second attempt does the work, and then the first attempt wakes up. The
+    same happens when a worker is paused for longer than its lease.
 
     The matrix kills the handler right after a cut was saved. Work between two cuts is repeated after a crash in the middle, so
     put each effect that must not be repeated into a phase of its own, or make it safe to repeat.
 
     A handler that waits is tested in two ways. In the first rounds all signals are sent before the run starts, and the time jumps
     to the end of a sleep. In the rounds after them the run is suspended at each wait: then the matrix sends the next signal that
-    the run waits for, and calls the handler again from its first line. Where no signal is left for a wait, its timeout ends it.
+    the run waits for, and calls the handler again from its first line. If no signal is left for a wait, the timeout ends the wait.
 
     Args:
         inputs: the handler and its inputs, as in `research.inputs("tides")`.
-        resources: creates the outside world: called once for each round, and passed to the handler as `run.resources`.
-        effects: returns what was done to the outside world.
+        resources: creates a stand-in for the outside world. It is called once for each round, and the handler gets the stand-in as
+            `run.resources`.
+        effects: returns the effects of the handler on this stand-in, for example a list of calls.
         signals: the signals for the run, as in `[("approval", {"by": "ada"})]`, in the order in which they are sent.
 
     Returns:
-        How many cuts there were, and the result.
+        The number of cuts, and the result of the handler.
 
     Raises:
         AssertionError: a round had another result or other effects, or did not reach the same cuts; the handler has no cut; or it
-            waits for a signal that nobody sends.
+            waits for a signal that is not in `signals`.
         Refused: `inputs` was not made by `handler.inputs(…)`.
     """
     trials = _Trials(_handler_of(inputs, "crash_matrix"), inputs, resources, effects, signals)
@@ -84,23 +85,24 @@ def drain_matrix(
     effects: Callable[[R], Any] | None = None,
     signals: Sequence[tuple[str, Any]] = (),
 ) -> Matrix:
-    """Ask a handler to stop at each of its cuts, as a deploy does, and check that it comes to the same end as without a stop.
+    """Ask a handler to stop at each of its cuts, as a deploy does, and check that its result and its effects are the same.
 
-    In each round the worker begins to drain at another cut. The handler stops there, or at the end of its turn of `loop` if the
-    turn would otherwise be repeated. Then it is resumed. Unlike in `crash_matrix`, what a handler does between two cuts is done
-    once, as long as each turn ends within the grace. A handler that waits is tested in the two ways of `crash_matrix`.
+    In each round the worker begins to drain at another cut. The handler stops at this cut, or at the end of its turn of `loop` if
+    the turn would otherwise be repeated. Then the handler is resumed. Unlike in `crash_matrix`, the work between two cuts is done
+    once, as long as each turn ends within the grace. A handler that waits is tested in the same two ways as by `crash_matrix`.
 
     Args:
         inputs: the handler and its inputs, as in `research.inputs("tides")`.
-        resources: creates the outside world: called once for each round, and passed to the handler as `run.resources`.
-        effects: returns what was done to the outside world.
+        resources: creates a stand-in for the outside world. It is called once for each round, and the handler gets the stand-in as
+            `run.resources`.
+        effects: returns the effects of the handler on this stand-in, for example a list of calls.
         signals: the signals for the run, as in `[("approval", {"by": "ada"})]`, in the order in which they are sent.
 
     Returns:
-        How many cuts there were, and the result.
+        The number of cuts, and the result of the handler.
 
     Raises:
-        AssertionError: a round had another result or other effects, or the handler waits for a signal that nobody sends.
+        AssertionError: a round had another result or other effects, or the handler waits for a signal that is not in `signals`.
         Refused: `inputs` was not made by `handler.inputs(…)`.
     """
     trials = _Trials(_handler_of(inputs, "drain_matrix"), inputs, resources, effects, signals)
@@ -118,11 +120,11 @@ def _handler_of(inputs: Inputs[Any], caller: str) -> Handler[..., Any]:
 
 
 class _Trials:
-    """The rounds of a matrix. The first one, without a fault and with all signals sent before, says what the others must end with.
+    """The rounds of a matrix. The first round has no fault, and gets all signals before it starts. The others are compared with it.
 
     Attributes:
         cuts: How many cuts the first round had.
-        ways: The ways to send signals: early (False), and late (True) too if the handler waits.
+        ways: The values of `late` for the rounds: False, and also True if the handler waits. See `Round`.
         matrix: The result of the matrix.
     """
 
@@ -141,7 +143,7 @@ class _Trials:
         self.ways = (False, True) if first.waited else (False,)
 
     def undisturbed(self, late: bool) -> int:
-        """Return how many cuts a round without a fault has. The early one was played first."""
+        """Return the number of cuts in a round without a fault. If `late` is True, play this round now, and compare its result."""
         if not late:
             return self.cuts
         played = self._make(True)
@@ -150,7 +152,11 @@ class _Trials:
         return played.cuts
 
     def disturbed(self, late: bool, fault: Fault, number: int, when: str) -> None:
-        """Play a round with a fault at a cut, and compare its end."""
+        """Play a round with a fault at a cut, and compare its result and its effects with the first round.
+
+        Raises:
+            AssertionError: The result or the effects differ.
+        """
         played = self._make(late)
         self._compare(played, played.play(fault, number), when, late)
 

@@ -33,7 +33,7 @@ T = TypeVar("T")
 class Crash(BaseException):
     """The exception that simulates the death of the handler's process.
 
-    Unlike a real death, the exception unwinds the handler. Checkpoints that the handler saves meanwhile are dropped.
+    Unlike a real death, the exception unwinds the handler. Checkpoints that the handler saves while it unwinds are dropped.
     """
 
 
@@ -44,7 +44,7 @@ class MemoryBacking:
     In a worker, an Attempt has this role, and saves to the server. Here there is no throttle: every cut is saved.
 
     Args:
-        crash_at: the number of the cut, counted from 1, at which the run crashes right after it was saved.
+        crash_at: the number of a cut, counted from 1. The run crashes right after this cut was saved.
         cuts: the saved cuts, oldest first.
         notes: the notes of the handler, oldest first.
         stopping: the stop that the handler gets at its next cut, if any.
@@ -57,7 +57,7 @@ class MemoryBacking:
         life: the life of the run.
         suspends: whether the handler is stopped at each sleep and timeout too, instead of letting the time jump to its end.
         waited: whether the handler has begun a wait.
-        condition: what the run waits for, once its handler was stopped at a wait.
+        condition: the condition that the run waits for, once its handler was stopped at a wait.
     """
 
     crash_at: int | None = None
@@ -106,7 +106,7 @@ class MemoryBacking:
         self.at_cut(len(self.cuts))
 
     async def flush(self, cut: Cut, may_drain: Callable[[], bool] = lambda: True) -> None:
-        """Save a cut in the same way as `offer`, which never has to wait here."""
+        """Save a cut in the same way as `offer`. A save in memory never waits."""
         self.offer(cut)
 
     async def wait_until_confirmed(self, may_drain: Callable[[], bool] = lambda: True) -> None:
@@ -119,7 +119,12 @@ class MemoryBacking:
             raise Crash
 
     def check_wait(self, cut: Callable[[], Cut]) -> None:
-        """Save a cut and raise a stop, if one was requested. Raise it even if the handler has got it before."""
+        """Raise the stop that was requested, even if the handler has got it before. Save a cut before the first time.
+
+        Raises:
+            Crash: If the run has crashed before.
+            Stopped: If a stop was requested.
+        """
         self.waited = True
         if self.stopping is not None and not self.delivered:
             self.offer(cut())
@@ -133,7 +138,7 @@ class MemoryBacking:
             raise self.stopping
 
     def start_lingering(self, cut: Callable[[], Cut]) -> None:
-        """Raise a stop that was requested, as for every wait."""
+        """Do the same as `check_wait`: in memory a wait does not linger."""
         self.check_wait(cut)
 
     def check_task(self) -> None:
@@ -146,7 +151,7 @@ class MemoryBacking:
     async def enqueue(
         self, run: NewRun, inputs: Inputs[Any], options: Mapping[str, Any], may_drain: Callable[[], bool]
     ) -> Enqueued | None:
-        """Keep a run that the handler enqueues. It is not executed."""
+        """Store a run that the handler enqueues. The run is not executed."""
         if self.dead:
             raise Crash
         return self.mailbox.enqueue(run.id, inputs, options)
@@ -159,7 +164,7 @@ class MemoryBacking:
         return self.mailbox.make_child_base()
 
     async def join_children(self, base: str, count: int, old: str, keep: Sequence[str]) -> None:
-        """Announce a step. There is nothing to prepare in memory."""
+        """Do nothing except to check for a crash: children in memory need not be announced."""
         if self.dead:
             raise Crash
 
@@ -183,7 +188,7 @@ class MemoryBacking:
         return self.mailbox.look(condition, timeout_ms)
 
     async def linger(self, condition: Condition, now: int) -> None:
-        """Let the time jump to the deadline of a wait. Stop the handler at a wait that only a signal can end.
+        """Set the run's clock forward to the deadline of a wait. Stop the handler at a wait that only a signal can end.
 
         Raises:
             Stopped: If the run is suspended, or a stop was requested.
@@ -232,17 +237,17 @@ class _MemoryRun(BaseRun[Any]):
         """Ask the handler to stop at its next cut, as a worker does.
 
         Args:
-            why: `drain` if the worker shuts down, `cancel` if the run was cancelled, `deadline` if its time is over, `lost` if
-                it belongs to another worker now.
+            why: `drain` if the worker shuts down, `cancel` if the run was cancelled, `deadline` if its deadline passed, `lost`
+                if it belongs to another worker now.
         """
         self._memory.stopping = Stopped(why)
 
     def send(self, topic: str, payload: Any = None, *, key: str | None = None) -> bool:
-        """Send a signal to the run, as `handle.send` does. It may be sent before the handler is called.
+        """Send a signal to the run, as `handle.send` does. The signal may be sent before the handler is called.
 
         Args:
             topic: the topic.
-            payload: what the handler receives: plain data, or an object of the type that the handler declares for the topic.
+            payload: the value that the handler receives: plain data, or an object of the type that it declares for the topic.
             key: the idempotency key. A second signal with the same key is not stored.
 
         Returns:
@@ -271,7 +276,7 @@ class _MemoryRun(BaseRun[Any]):
 
     @property
     def waits_for(self) -> tuple[str, ...]:
-        """The topics that the run waits for, after its handler was stopped at a wait. Empty for a sleep, and if it was not."""
+        """The topics that the run waits for. Empty for a sleep, or if the handler was not stopped at a wait."""
         return () if self._memory.condition is None else tuple(self._memory.condition.received)
 
     @property
@@ -285,7 +290,7 @@ class _MemoryRun(BaseRun[Any]):
 
     @property
     def waits_until(self) -> datetime | None:
-        """When the wait ends at which the handler was stopped, in UTC. None if only a signal ends it, and if it was not."""
+        """The time in UTC at which the run's wait ends. None if only a signal ends the wait, or if the handler was not stopped."""
         return None if self._memory.condition is None else deadline_of(self._memory.condition)
 
     @property
@@ -396,7 +401,7 @@ class AsyncRun(_MemoryRun, async_run.AsyncRun[Any]):
         self._memory.resources = resources
 
     def after_crash(self, backing: MemoryBacking | None = None) -> AsyncRun:
-        """Return the next attempt after the process of this one died: it starts from the last saved cut."""
+        """Return the next attempt after a crash of this attempt. The next attempt starts from the last saved cut."""
         facts, draft = self._next_attempt("recover", ())
         return AsyncRun(self.resources, facts=facts, draft=draft, backing=self._next_backing(backing))
 
@@ -412,7 +417,7 @@ class AsyncRun(_MemoryRun, async_run.AsyncRun[Any]):
         return AsyncRun(self.resources, facts=facts, draft=draft, backing=self._next_backing(backing))
 
     def after_release(self, backing: MemoryBacking | None = None) -> AsyncRun:
-        """Return the next attempt after this one was released: messages since the last cut are in `run.resumed.unfinished`."""
+        """Return the next attempt after a release of this attempt. Messages after the last cut are in `run.resumed.unfinished`."""
         facts, draft = self._next_attempt("release", self._unsaved_messages())
         return AsyncRun(self.resources, facts=facts, draft=draft, backing=self._next_backing(backing))
 
@@ -451,7 +456,7 @@ class Run(_MemoryRun, run.Run[Any]):
         self._memory.resources = resources
 
     def _await(self, awaitable: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine of the backing without an event loop: it never waits."""
+        """Run a coroutine of the backing without an event loop, and return its result. The coroutine never waits."""
         try:
             awaitable.send(None)
         except StopIteration as stop:
@@ -459,7 +464,7 @@ class Run(_MemoryRun, run.Run[Any]):
         raise AssertionError("a run in memory has to wait for something")
 
     def after_crash(self, backing: MemoryBacking | None = None) -> Run:
-        """Return the next attempt after the process of this one died: it starts from the last saved cut."""
+        """Return the next attempt after a crash of this attempt. The next attempt starts from the last saved cut."""
         facts, draft = self._next_attempt("recover", ())
         return Run(self.resources, facts=facts, draft=draft, backing=self._next_backing(backing))
 
@@ -475,6 +480,6 @@ class Run(_MemoryRun, run.Run[Any]):
         return Run(self.resources, facts=facts, draft=draft, backing=self._next_backing(backing))
 
     def after_release(self, backing: MemoryBacking | None = None) -> Run:
-        """Return the next attempt after this one was released: messages since the last cut are in `run.resumed.unfinished`."""
+        """Return the next attempt after a release of this attempt. Messages after the last cut are in `run.resumed.unfinished`."""
         facts, draft = self._next_attempt("release", self._unsaved_messages())
         return Run(self.resources, facts=facts, draft=draft, backing=self._next_backing(backing))

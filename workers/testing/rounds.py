@@ -23,15 +23,15 @@ ZOMBIE_SECONDS = 60.0  # how long a round waits for the end of an attempt that f
 
 
 class Round:
-    """One run with all its attempts, in an outside world of its own.
+    """One run with all its attempts, and with its own stand-in for the outside world.
 
     Args:
         handler: The handler.
         inputs: The inputs of the run.
-        resources: Creates the outside world.
-        effects: Returns what was done to the outside world.
+        resources: Creates a stand-in for the outside world.
+        effects: Returns the effects of the handler on this stand-in.
         signals: The signals for the run, topic and payload, in the order in which they are sent.
-        late: False to send all signals before the run starts, and to let the time jump where the handler waits for it. True to
+        late: False to send all signals before the run starts, and to let the run's clock jump to the end of each sleep. True to
             suspend the run at each wait, and to send a signal only when the run waits for it.
 
     Attributes:
@@ -58,22 +58,22 @@ class Round:
             self._send(len(self._unsent))
 
     def effects(self) -> Any:
-        """Return what was done to the outside world."""
+        """Return the effects of the handler on the stand-in for the outside world."""
         return None if self._effects is None else self._effects(self._world)
 
     def play(self, fault: Fault | None = None, number: int = 0) -> Any:
         """Execute the run to its end, with one fault at a cut.
 
         Args:
-            fault: None; "crash" to kill the attempt; "drain" to ask it to stop; "zombie" to let the attempt fall asleep, let
-                others do the work, and wake it up at the end.
+            fault: None; "crash" to kill the attempt; "drain" to ask it to stop; "zombie" to let the attempt fall asleep,
+                let a second attempt do the work, and wake up the first attempt at the end.
             number: The number of the cut, counted over all attempts.
 
         Returns:
             The result of the run.
 
         Raises:
-            AssertionError: The cut was not reached, or the run waits for a signal that nobody sends.
+            AssertionError: The cut was not reached, or the run waits for a signal that is not in `signals`.
         """
         zombie: _Attempt | None = None
         run = self._first_run(self._backing(fault, number))
@@ -88,7 +88,7 @@ class Round:
                 elif backing.dead:
                     fault = None
                     run = run.after_crash(self._backing(None, 0))
-                elif backing.condition is not None:  # even if the handler has swallowed the stop
+                elif backing.condition is not None:  # true even if the handler has swallowed the stop
                     self._end_wait(backing.condition)
                     run = run.after_wake(self._backing(fault, number))
                 elif backing.stopping is not None and backing.delivered:
@@ -105,7 +105,7 @@ class Round:
                 zombie.wake_up()
 
     def _backing(self, fault: Fault | None, number: int) -> MemoryBacking:
-        """Return the backing of the next attempt. The number counts the cuts of the attempts before it too."""
+        """Return the backing of the next attempt. `number` is the number of the cut, counted over all attempts."""
         left = number - self.cuts
 
         def drain(reached: int) -> None:
@@ -124,7 +124,7 @@ class Round:
         return kind(self._world, inputs=self._values, backing=backing)
 
     def _end_wait(self, condition: Condition) -> None:
-        """Send the next signal that the run waits for, and all signals before it. Without such a signal the timeout ends the wait.
+        """Send the next signal that the run waits for, and all signals before it. If there is none, the timeout ends the wait.
 
         Raises:
             AssertionError: There is no such signal and no timeout.
@@ -146,9 +146,9 @@ class Round:
 
 
 class _Attempt:
-    """A call of the handler in a thread of its own, so that it works inside and outside of an event loop.
+    """A call of the handler in a thread of its own, so that a test may play a round inside or outside of an event loop.
 
-    Creating it calls the handler, and returns when the handler has ended or has fallen asleep.
+    The constructor calls the handler, and returns when the handler has ended or has fallen asleep.
 
     Args:
         handler: The handler.
@@ -182,7 +182,7 @@ class _Attempt:
         return self._value
 
     def wake_up(self) -> None:
-        """Let the sleeping attempt run to its end. It learns at its next cut that the run belongs to another attempt."""
+        """Let the sleeping attempt continue to its end. Its next cut tells it that the run belongs to another attempt."""
         self._woken.set()
         self._thread.join(ZOMBIE_SECONDS)
 
@@ -204,7 +204,7 @@ class _Attempt:
             self._settled.set()
 
     def _stored_and_read(self, value: Any) -> Any:
-        """Return the result as a client gets it."""
+        """Return the result as a client gets it: encoded and decoded."""
         value = decode(kept(self._handler.plain_result(value), "the result", RESULT_LIMIT), "the result")
         return value if self._handler.read_result is None else self._handler.read_result(value)
 

@@ -1,4 +1,4 @@
-"""Plans of an attempt: save a checkpoint of the run and end the attempt. Each is fenced by the attempt's token."""
+"""Plans of an attempt: save a checkpoint of the run, wait, and end the attempt. The server refuses a token of a former owner."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def release(
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a run waits for (see lua/shared/waiting.lua).
+    """The condition that a run waits for (see lua/shared/waiting.lua).
 
     Attributes:
         deadline: The server time in ms at which the wait ends; None to wait without a limit.
@@ -175,7 +175,7 @@ class Condition:
     children: Mapping[str, int] = field(default_factory=dict)
 
     def wire(self) -> str:
-        """Return the condition as the scripts read it."""
+        """Return the condition in the form that the scripts read."""
         parts = [f"s:{topic}:{number}" for topic, number in self.received.items()]
         parts += [f"c:{base}:{need}" for base, need in self.children.items()]
         return " ".join(["-" if self.deadline is None else str(self.deadline), *parts])
@@ -184,7 +184,11 @@ class Condition:
 def suspend(
     keys: Keys, id: str, token: str, *, condition: Condition, jitter: float = 0.5, delta: bytes = b"", now: str = ""
 ) -> Generator[Request, Any, str]:
-    """Let the run wait until a condition holds, with a last checkpoint if `delta` is given. Return the answer word."""
+    """Let the run wait until a condition holds, with a last checkpoint if `delta` is given.
+
+    Returns:
+        The answer word of suspend.lua: waiting, ok, delayed, cancelled, failed, fenced, gap or bad.
+    """
     reply = yield SUSPEND.call(
         keys.at, now=now, id=id, token=token, condition=condition.wire(), jitter=jitter, delta=delta
     )
@@ -196,7 +200,7 @@ class Received:
     """The answer to a look for signals.
 
     Attributes:
-        word: `signal`, `timeout` (the deadline has passed), `none`, or the word that says why there is no answer.
+        word: The answer word of receive.lua: signal, timeout (the deadline has passed), none, fenced, bad or unreadable.
         now: The server's time in ms.
         deadline: The server time in ms at which the wait ends; None without a limit.
         topic: The topic of the signal.
@@ -219,8 +223,8 @@ def receive(
 
     Args:
         keys: The keys of the run's partition.
-        id: The run.
-        token: The token of its owner.
+        id: The id of the run.
+        token: The token of the run's owner.
         condition: The topics, and the deadline if it is known already.
         timeout_ms: The time from now to the deadline, if the deadline is not known yet.
         now: The time in ms, for namespaces with the test clock.
@@ -251,12 +255,12 @@ def join_children(
 
     Args:
         keys: The keys of the run's partition.
-        id: The parent.
-        token: The token of its owner.
+        id: The id of the parent.
+        token: The token of the parent's owner.
         base: The id of the first child of the step.
         count: How many children the step may create.
-        old: The base of the same step in an earlier life, if there was one. Results of children that completed are kept.
-        keep: The bases of the other steps that the run still needs. All others are let go.
+        old: The base of the same step in an earlier life, if there was one. Results of its completed children are kept.
+        keep: The bases of the other steps that the run still needs. Open children of all other steps are cancelled.
 
     Returns:
         The answer word of join_children.lua (ok, fenced, bad, unreadable), and how many children have ended.
@@ -269,11 +273,11 @@ def join_children(
 
 @dataclass(frozen=True, slots=True)
 class ChildEnding:
-    """How a joined child ended.
+    """The ending of a joined child.
 
     Attributes:
-        index: The place of the child in its step, from 0.
-        status: The status in which it ended.
+        index: The position of the child in its step, from 0.
+        status: The status in which the child ended.
         payload: The encoded result of a completed child; otherwise netstrings: the encoded error, and the reason.
     """
 
@@ -306,12 +310,12 @@ def collect(
 
     Args:
         keys: The keys of the run's partition.
-        id: The parent.
-        token: The token of its owner.
+        id: The id of the parent.
+        token: The token of the parent's owner.
         base: The id of the first child of the step.
-        by: `index` for the order of the step, `order` for the order in which the children ended, from 1.
-        start: The first index or order of the page.
-        room: The bytes of a page; it has at least one ending.
+        by: `index` for the order of the step, counted from 0, or `order` for the order of the endings, counted from 1.
+        start: The first number of the page, in this order.
+        room: The size in bytes to which a page is limited. A page has at least one ending, if there is one.
     """
     reply = yield COLLECT.call(keys.at, id=id, token=token, base=base, by=by, start=start, room=room)
     if word(reply) != "ok":
@@ -326,7 +330,7 @@ def reject(
 ) -> Generator[Request, Any, str]:
     """Release a run that failed before the first line of its handler.
 
-    `proven` is True if a handler of the kind has started in this process before. Only then the attempt counts as a strike.
+    `proven` is True if a handler of the kind has started in this process before. Only then does the attempt count as a strike.
 
     Returns:
         The answer word of reject.lua: delayed, dead, cancelled, failed or fenced.

@@ -15,7 +15,7 @@ from coordinator.store.replies import text, word
 from coordinator.store.script import Call, Request, read
 from coordinator.store.scripts import CANCEL, DISCARD, ENQUEUE, PAUSE, REVIVE, SEND, UNPAUSE, VIEW, WAIT
 
-TRIES = 20  # how often a pause is tried while other clients change the same one
+TRIES = 20  # how often a pause is tried while other clients pause or unpause the same queue or kind
 WAITER_TTL = 20_000  # ms that a client's registration outlives its last call; clients ask again every 5 s
 
 
@@ -128,8 +128,8 @@ def cancel(
 
     Args:
         keys: The keys of the run's partition.
-        id: The run.
-        operation: A random mark of this call, so that the script may be sent twice.
+        id: The id of the run.
+        operation: A random mark of this call, by which the server recognises a repeated call.
         grace: Seconds after which a run that has not stopped is ended by force.
         life: The life of the run to cancel; None for its current life.
         now: The time in ms, for namespaces with the test clock.
@@ -170,8 +170,8 @@ def revive(
 
     Args:
         keys: The keys of the run's partition.
-        id: The run.
-        operation: A random mark of this call, so that the script may be sent twice.
+        id: The id of the run.
+        operation: A random mark of this call, by which the server recognises a repeated call.
         life: The life that ended; None for the current life.
         from_start: Drop the run's checkpoint.
         digest: The digest of the run's inputs, for a run with an idempotency key.
@@ -195,16 +195,19 @@ def revive(
 def send(
     keys: Keys, id: str, *, topic: str, payload: bytes, operation: str, key: str = "", now: str = ""
 ) -> Generator[Request, Any, list[str]]:
-    """Send a signal to a run, and return the answer words of send.lua.
+    """Send a signal to a run.
 
     Args:
         keys: The keys of the run's partition.
-        id: The run.
+        id: The id of the run.
         topic: The topic of the signal.
         payload: The encoded payload.
-        operation: A random mark of this call, so that the script may be sent twice.
+        operation: A random mark of this call, by which the server recognises a repeated call.
         key: The idempotency key of the signal; empty for none.
         now: The time in ms, for namespaces with the test clock.
+
+    Returns:
+        The answer words of send.lua. The first is sent, found, ended, full, missing, bad or unreadable.
     """
     reply = yield SEND.call(keys.at, now=now, id=id, topic=topic, payload=sealed(payload), key=key, operation=operation)
     return [text(part) for part in reply]
@@ -224,12 +227,12 @@ def discard(keys: Keys, id: str, life: int | None = None) -> Generator[Request, 
 
 
 def pause(keys: Keys, name: str, operation: str) -> Generator[Request, Any, bool]:
-    """Stop the claims of `queue:<name>` or `kind:<name>` in a partition. Return False if it was already paused.
+    """Stop the claims of `queue:<name>` or `kind:<name>` in a partition. Return False if the name was already paused.
 
-    `operation` is a random mark of this change, so that the script may be sent twice.
+    `operation` is a random mark of this change, by which the server recognises a repeated call.
 
     Raises:
-        Changed: Other clients kept pausing and unpausing it at the same time.
+        Changed: Other clients kept pausing and unpausing the name at the same time.
     """
     seen = ""
     for _ in range(TRIES):
@@ -243,10 +246,10 @@ def pause(keys: Keys, name: str, operation: str) -> Generator[Request, Any, bool
 def unpause(keys: Keys, name: str, operation: str, most: int = 1000) -> Generator[Request, Any, bool]:
     """Allow claims again and ring the bells of up to `most` routes. Return False if the name was not paused.
 
-    `operation` is a random mark of this change, so that the script may be sent twice.
+    `operation` is a random mark of this change, by which the server recognises a repeated call.
 
     Raises:
-        Changed: Other clients kept pausing and unpausing it at the same time.
+        Changed: Other clients kept pausing and unpausing the name at the same time.
     """
     seen = ""
     for _ in range(TRIES):

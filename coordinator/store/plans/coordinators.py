@@ -65,7 +65,7 @@ def read_host_and_pid(keys: Keys, worker: str) -> Generator[Request, Any, tuple[
 def recover(
     keys: Keys, worker: str, *, lock: str, token: str, tick: float, batch: int, jitter: float, now: str = ""
 ) -> Generator[Request, Any, Recovered]:
-    """Take a batch of runs from a worker whose lease expired, and return their numbers. The caller must hold the lock."""
+    """Take a batch of runs from a worker whose lease expired, and return the counts. The caller must hold the lock."""
     reply = yield RECOVER.call(
         keys.at, now=now, lock=lock, token=token, worker=worker, tick=round(tick * 1000), batch=batch, jitter=jitter
     )
@@ -83,8 +83,8 @@ def abandon(
         batch: The largest number of runs that one call takes.
         blame: The only run that gets a strike, or `nobody`. If it is empty, each run without progress gets one.
         jitter: A number from 0 to 1, which spreads delays.
-        deadline: The end of the worker's lease when the caller last looked. If the worker has renewed it since, nothing is done,
-            and the answer is `renewed`. Empty if the caller has seen the process end.
+        deadline: The end of the worker's lease when the caller last looked. If the worker has renewed its lease since, no run is
+            taken, and the answer is `renewed`. Empty if the caller has seen the process end.
         now: The time in ms, for namespaces with the test clock.
     """
     total = Recovered("ok")
@@ -159,9 +159,9 @@ def cap(keys: Keys, status: str, *, keep: int, batch: int) -> Generator[Request,
 
 
 def trim_children(space: Namespace, keys: Keys, *, most: int, now: str = "") -> Generator[Any, Any, int]:
-    """Remove runs that are gone from the sets of their parents' children in one partition. Return how many were removed.
+    """Remove the ids of deleted runs from the sets in which a partition stores the children of each run. Return how many.
 
-    A run that is gone is kept there while it has children of its own, in any partition.
+    The id of a deleted run stays in its set while the run has children itself, in any partition.
     """
     total, items = 0, list[tuple[str, str]]()
     for _ in range(CHILDREN_ROUNDS):

@@ -12,7 +12,7 @@ from coordinator.store.replies import require_all, text, word
 from coordinator.store.script import Request, fail_fast, read
 from coordinator.store.scripts import CLAIM, HEARTBEAT, JOIN, LEAVE, LOAD
 
-MOST_PROCESSES = 10_000  # workers and coordinators of a partition that are asked for what they know
+MOST_PROCESSES = 10_000  # the largest number of workers and coordinators whose features are checked
 MOST_CHUNKS = 500  # chunks of messages that one page of a checkpoint asks for
 
 
@@ -29,7 +29,7 @@ class WorkerRecord:
     code: str
     slots: int
     routes: tuple[str, ...]
-    mark: str = ""  # tells its process from every other process that ever ran on the machine
+    mark: str = ""  # distinguishes the process from every other process that ever ran on the machine
     knows: tuple[str, ...] = features.KNOWN
 
 
@@ -47,8 +47,8 @@ def leave(keys: Keys, worker: str) -> Generator[Request, Any, list[tuple[str, st
     """Remove a worker from a partition.
 
     Returns:
-        The runs that the worker still owns, as (id, token). The worker must release them first. The list is empty if the worker
-        has left.
+        The runs that the worker still owns, as (id, token). The worker must release these runs first. The list is empty if the
+        worker has left.
     """
     while True:
         reply = yield LEAVE.call(keys.at, worker=worker)
@@ -90,8 +90,8 @@ def heartbeat(
         worker: The worker.
         lease_ms: How long the lease lasts from now.
         floor: Claims up to this number take no runs, because the worker does not wait for their replies any more.
-        held: The runs that the worker holds, as (id, token). The server compares them with the runs that it owns. None to compare
-            nothing.
+        held: The runs that the worker holds, as (id, token). The server compares them with the runs that the worker owns.
+            None to compare nothing.
         memory: The memory of the worker's process, in bytes.
         stuck: Runs that are over for the worker but whose handlers do not stop, for status displays.
         loading: Runs whose checkpoints the worker is loading, with the number of failed loads, for status displays.
@@ -114,11 +114,11 @@ class Claimed(NamedTuple):
     """A run as the answer to a claim contains it.
 
     Attributes:
-        checkpoint: None, the parts of the checkpoint (ckpt fields and message chunks), or 'paged' if it is too large for the
-            answer and must be loaded.
+        checkpoint: The parts of the checkpoint (ckpt fields and message chunks); 'paged' if the checkpoint is too large for the
+            answer and must be loaded; None if there is none.
         suspect: True if the run must be alone in its process.
-        spent: The time that the run has used up of its deadlines, encoded.
-        killed: The failure with which a deadline killed the run's previous life, if it did.
+        spent: The time of the run that counts for its deadlines, encoded.
+        killed: The failure with which a deadline killed the run's previous life, encoded; empty if none did.
     """
 
     id: str
@@ -155,13 +155,13 @@ def claim(
     Returns:
         The answer word and the runs. The words are ok, suspect (one run, which must be alone), left (the only runs that wait are
         reserved for workers with newer code), old (the worker has made a later claim, or does not wait for this one any more),
-        expired (the worker's lease) and gone (the worker).
+        expired (the worker's lease has expired) and gone (the worker has left or was condemned).
     """
     call = CLAIM.call(
         keys.at, [(route,) for route in routes], now=now, worker=worker, number=number, want=want, alone=int(alone),
         outdated=int(outdated), inline=inline, budget=budget,
     )  # fmt: skip
-    reply = yield fail_fast(call)  # the worker can use its slots in other partitions meanwhile
+    reply = yield fail_fast(call)  # during an outage the worker can use its slots in other partitions
     answer = word(reply)
     if answer not in ("ok", "suspect"):
         return answer, []

@@ -4,17 +4,17 @@
 -- Keys: joins, results, run
 -- ARGV: id, token, base, by, start, room
 --   id: id of the parent
---   token: of the run's owner
+--   token: the token of the run's owner
 --   base: id of the first child of the step
 --   by: index (of the child in the step) or order (in which the children ended, from 1)
 --   start: the first index or order of the page
---   room: bytes of endings in one page; at least one is answered
+--   room: limit of the bytes of endings in one page; a page has at least one ending, if there is one
 -- Flags: allow-oom
 -- Uses: time, children
--- Unconfirmed: it only reads
+-- Unconfirmed: the script only reads
 -- Answers: ok, fenced, missing, bad
 --   ok: with the number of children, the number of endings, and for each ending in the page: index, status, payload. The payload of
---     a completed child is its result, that of another one is netstrings: error, reason
+--     a completed child is its result; the payload of any other child is two netstrings: error, reason
 --   missing: the parent does not know the step
 local MOST_ENDINGS = 500
 local owner_token = read_fields(run_key(id), 'token')

@@ -1,4 +1,4 @@
--- fail: end a run whose handler raised. Its checkpoint is kept for the retention.
+-- fail: end a run whose handler raised an error. Its checkpoint is kept for the retention.
 -- Protects: only the owner ends a run, once; a repeated call gets the same answer; a requested cancel wins.
 -- Role: worker
 -- Keys: ckpt, coordinator_bell, deadlines, ended, inbox, joins, live, messages, namespace, once, owned, parting, results, run

@@ -1,16 +1,16 @@
 -- join_children: announce the children that a step of a run is about to enqueue and to wait for.
 -- Protects: only the owner announces; a child is created only for a step that its parent has announced and not let go. After a
--- revive the step keeps the results of children that completed, and lets the others go.
+-- revive the step keeps the results of completed children, and lets the other children go: a coordinator cancels them.
 -- Role: worker
 -- Keys: coordinator_bell, joins, parting, results, run
 -- ARGV: id, token, base, old, count
 --   id: id of the parent
---   token: of the run's owner
+--   token: the token of the run's owner
 --   base: id of the first child of the step
 --   old: base of the same step in an earlier life; empty: none
 --   count: number of children that the step may create
 -- ITEM: keep
---   keep: base of another step that the run still needs; all others are let go
+--   keep: base of another step that the run still needs; the script lets all other steps go
 -- Uses: time, queue, children
 -- Answers: ok, fenced, bad, unreadable
 --   ok: with the number of children that have ended

@@ -1,21 +1,21 @@
 -- receive: answer the signal that a run receives next, from the topics that its handler names.
 -- Protects: the signals of a topic are received in their order, and the signals of several topics in the order in which they were
--- sent; a signal that was not stored before the deadline is left for the next receive; only the server's clock decides what was
--- first. A wait that has timed out times out again, even if a signal is stored in the same millisecond.
+-- sent; a signal that was not stored before the deadline is left for the next receive; only the server's clock decides which
+-- of signal and deadline was first. A wait that has timed out times out again, even if a signal is stored in the same millisecond.
 -- Role: worker
 -- Keys: namespace, run, signals
 -- ARGV: now, id, token, deadline, timeout
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
---   token: of the run's owner
---   deadline: server time in ms at which the wait ends; empty: it is not known yet, or there is none
---   timeout: ms from now to the deadline where it is not known yet; empty: no deadline
+--   token: the token of the run's owner
+--   deadline: server time in ms at which the wait ends; empty: the deadline is not known yet, or there is none
+--   timeout: ms from now to a deadline that is not known yet; empty: no deadline
 -- ITEM: topic, received
 --   topic: name of a topic
 --   received: number of its last signal that the run has received
 -- Flags: allow-oom
 -- Uses: time, checkpoint
--- Unconfirmed: it only reads
+-- Unconfirmed: the script only reads
 -- Answers: signal, timeout, none, fenced, bad, unreadable
 --   signal: with the server's time, the deadline, the topic, its number, and the payload
 --   timeout, none: with the server's time and the deadline (empty: none)
@@ -40,7 +40,7 @@ for i = 1, items do
     local number = math.max(received + 1, tonumber(first) or 1)
     local signal = redis.call('HGET', signals_key(id), int(number) .. ':' .. topic)
     local at, order, payload = string.match(signal or '', '^(%d+) (%d+) (.*)$')
-    -- At the first look the deadline is set now, and every stored signal was stored before it.
+    -- The first look sets the deadline, so every stored signal was stored before the deadline.
     if at and (deadline == '' or tonumber(at) < till) and (not found or tonumber(order) < found.order) then
       found = { topic = topic, number = number, order = tonumber(order), payload = payload }
     end

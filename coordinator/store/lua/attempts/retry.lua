@@ -1,4 +1,4 @@
--- retry: delay a run whose handler raised and whose policy retries it. The run gets a new score.
+-- retry: delay a run whose handler raised an error, if the retry policy allows another attempt. The run gets a new score.
 -- Protects: only the owner requeues a run, once; a requested cancel or kill wins. A retry from the start drops the checkpoint. In
 -- that mode progress does not reset the count of failures, because every attempt makes the same progress again.
 -- Role: worker

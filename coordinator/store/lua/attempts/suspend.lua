@@ -10,8 +10,8 @@
 -- ARGV: now, id, token, condition, jitter, delta
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
---   token: of the run's owner
---   condition: what the run waits for, see shared/waiting.lua
+--   token: the token of the run's owner
+--   condition: the condition that the run waits for, see shared/waiting.lua
 --   jitter: a number from 0 to 1, which spreads delays
 --   delta: the changes to the checkpoint; empty: no changes (see shared/checkpoint.lua)
 -- Flags: allow-oom
@@ -33,7 +33,7 @@ if ended then
   remember_call(id, token, 'suspend', ended)
   return { ended }
 end
--- Return how many children of the step have ended, as text; empty if the run does not wait for children.
+-- Return the base of the step and the number of its ended children, as text; empty if the run does not wait for children.
 local function describe_endings()
   for base in pairs(parsed.steps) do
     local _, ended = read_join(id, base)

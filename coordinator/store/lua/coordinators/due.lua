@@ -1,4 +1,5 @@
--- due: enqueue a batch of delayed runs whose time has come, wake waiting runs whose time has come, and carry out the deadlines that have passed.
+-- due: enqueue delayed runs and wake waiting runs whose time has come, carry out the deadlines that have passed, and cancel
+-- children that their parents have let go.
 -- Protects: a delayed run is enqueued once; a waiting run is woken once; a cancel that the owner did not honour in time is forced.
 -- Role: coordinator
 -- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, ended, inbox, joins, live, messages, namespace, once, owned
@@ -12,8 +13,8 @@
 -- Moves: delayed -> queued, waiting -> queued, queued -> cancelled, delayed -> cancelled, waiting -> cancelled, running -> cancelled
 -- Unconfirmed: a run that is not moved is still due
 -- Answers: ok
---   ok: with the number of delayed and waiting runs that were due, the number of deadlines that passed, the time of the next entry, and the
---     server's time
+--   ok: with the number of delayed and waiting runs that were due, the number of deadlines that passed, the time of the next
+--     entry, and the server's time
 local clock = server_ms(now)
 
 local POSTPONED_MS = 60000
@@ -40,7 +41,7 @@ local function enqueue_delayed(id)
   end
 end
 
--- Return how many children of a step were enqueued, as the checkpoint of the parent says. The step may enqueue the others later.
+-- Return how many children of a step were enqueued, according to the checkpoint of the parent. The step may enqueue more later.
 local function count_enqueued(id, base)
   local more = redis.pcall('HGET', ckpt_key(id), 'more')
   local parts = netstrings(type(more) == 'string' and more or '') or {}
@@ -51,7 +52,7 @@ local function count_enqueued(id, base)
   return 0
 end
 
--- Look at some of the children that a run waits for. A child that is gone without an ending counts as dead.
+-- Check some of the children that a run waits for. A child whose key is gone, and which has no ending, counts as dead.
 local function examine_children(id, run, base)
   local spawned = is_base(base) and math.min(read_join(id, base) or 0, count_enqueued(id, base)) or 0
   local life = string.match(run.counters, '^%d+')
@@ -65,7 +66,7 @@ local function examine_children(id, run, base)
   end
 end
 
--- Look at a run that waits for children, and let it wait until the next look unless its condition holds. Return true if it waits.
+-- Check a run that waits for children. If its condition does not hold, set the time of the next check and return true.
 local function still_waits(id, run, condition)
   if not condition.joins then return false end
   for base in pairs(condition.steps) do examine_children(id, run, base) end
@@ -74,7 +75,7 @@ local function still_waits(id, run, condition)
   return true
 end
 
--- A run that is woken too early looks at its condition and is suspended again, so nothing more is checked here.
+-- Wake a waiting run whose time has come. If it is too early, the handler checks the condition, and the run is suspended again.
 local function wake_due(id)
   local run = read_run(id)
   local counters = run and read_counters(run.counters)
@@ -113,7 +114,7 @@ for i = 1, #delayed do enqueue_delayed(delayed[i]) end
 local woken = redis.pcall('ZRANGEBYSCORE', waiting_key(), '-inf', int(clock), 'LIMIT', 0, batch)
 for i = 1, #woken do wake_due(woken[i]) end
 
--- Cancel children that their parents have let go. Return how many are examined, and true if more are left.
+-- Cancel children that their parents have let go. Return how many children were examined, and true if more are left.
 local function part_children(most)
   local entry, start = unpack(redis.pcall('ZRANGE', parting_key(), 0, 0, 'WITHSCORES'))
   if not entry then return 0, false end
@@ -144,7 +145,7 @@ for i = 1, #passed do
   if what == 'expire' then expire(id) elseif what == 'cancel' then force_cancel(id) end
 end
 
--- What the other keys hold was carried out. The coordinator reports the error.
+-- If one key can't be read, the entries of the other keys were still carried out. The coordinator reports the error.
 if delayed.err or woken.err or passed.err then return delayed.err and delayed or woken.err and woken or passed end
 local next_entry = ''
 for _, key in ipairs({ delayed_key(), waiting_key(), deadlines_key() }) do

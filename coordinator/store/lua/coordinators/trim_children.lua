@@ -1,5 +1,5 @@
--- trim_children: remove runs that are gone from the sets of their parents' children, and answer further candidates.
--- Protects: a run that is gone stays in its parent's set while it has children itself, so that a cancelled tree finds them.
+-- trim_children: remove the ids of deleted runs from the sets of their parents' children, and answer further candidates.
+-- Protects: the id of a deleted run stays in its parent's set while the run has children, so that a cancel of the tree finds them.
 -- Role: coordinator
 -- Keys: children, namespace, parents, run
 -- ARGV: now, most
@@ -7,10 +7,10 @@
 --   most: the largest number of children to look at in this call
 -- ITEM: parent, id
 --   parent: id of a run
---   id: a child of it that an earlier call has answered, and that has no children in any partition
+--   id: a child of this parent, answered as a candidate by an earlier call, that has no children in any partition
 -- Flags: allow-oom
 -- Uses: time
--- Unconfirmed: what is left is trimmed at the next tick
+-- Unconfirmed: entries that are left are removed at the next tick
 -- Answers: ok
 --   ok: with the number of children that were removed, and the candidates, as parent and child in turn
 local clock = server_ms(now)
@@ -44,11 +44,11 @@ local function look_at(parent)
   end
   if gone < #ids then redis.call('PEXPIRE', key, CHILDREN_MS) end
   if redis.call('SCARD', key) > #ids then
-    -- The other children are probably like these.
+    -- The set has more children than were looked at. They are probably like these: if most are gone, look again immediately.
     return (#candidates - found) * 2 > #ids and clock or clock + CHILDREN_LOOK_MS
   end
   if open then return clock + CHILDREN_LOOK_MS end
-  -- A child that is gone is removed after its own children, which may be soon.
+  -- The id of a deleted child is removed once its own children are gone, which may be soon.
   return clock + (gone > 0 and CHILDREN_LOOK_MS / 10 or math.min(last + 1000, CHILDREN_MS))
 end
 

@@ -110,7 +110,7 @@ local function repair_delayed()
   if not is_scored(delayed_key(), id) then add_to_delayed(id, math.max(clock, run.counted.score % PRIORITY_STEP)) end
 end
 
--- A run of which nobody knows what it waits for is queued: its handler looks again.
+-- If the condition of a waiting run can't be read, the run is queued: its handler checks again what it waits for.
 local function repair_waiting()
   if run.token then fence(run.counted) end
   local condition = read_wait(run)

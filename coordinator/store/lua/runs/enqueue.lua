@@ -2,9 +2,8 @@
 -- Protects: a run is created once, however often its enqueue is sent and however late; an idempotency key names one run; no run
 -- is created below a parent whose tree was cancelled.
 -- Role: producer
--- Keys: bell, children, coordinator_bell, deadlines, delayed, felled, joins, namespace, once, parents, ready, results, routes
--- Keys: run
--- Keys: bell, children, coordinator_bell, deadlines, delayed, felled, forgotten, namespace, once, parents, ready, routes, run
+-- Keys: bell, children, coordinator_bell, deadlines, delayed, felled, forgotten, joins, namespace, once, parents, ready, results
+-- Keys: routes, run
 -- ARGV: now, birth
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   birth: the birth mark of the namespace that the caller knows; empty: it is not checked
@@ -19,7 +18,7 @@
 --   digest: the digest of the inputs; the same key with another digest is a conflict
 --   key_ttl: ms that the idempotency key is kept after the end; '-': as long as the run
 --   retention: ms that the run is kept after its end; empty: the default of its status
---   parent: id of the run that enqueues this one; empty: none. Of a joined child: "<parent> <life> <base> <index>"
+--   parent: id of the run that enqueues this one; empty: none. For a joined child: "<parent> <life> <base> <index>"
 -- Uses: time, run, queue, children
 -- Moves: none -> queued, none -> delayed
 -- Answers: created, found, conflict, mismatch, bad, unreadable, blocked, stale, untimely
@@ -30,8 +29,8 @@
 --   unreadable: a key has another type
 --   blocked: the tree of the parent was cancelled
 --   stale: the parent does not wait for this child any more
---   untimely: the run may have ended, and nothing is known of it any more; with the server's time instead of the id. Or the
---     clock that made the id is wrong.
+--   untimely: with the server's time instead of the id; the id is so old that a run of this id may have ended and been deleted,
+--     or the clock that made the id is wrong
 if birth ~= '' and redis.call('HGET', namespace_key(), 'birth') ~= birth then
   local answers = {}
   for i = 1, items do answers[i] = { 'mismatch', '' } end
@@ -73,7 +72,7 @@ local function with_options()
     return type(mark) == 'string' and string.sub(mark, 1, 1) ~= '-'
   end
 
-  -- Return the answer if the run is not to be created; nil otherwise.
+  -- Return the answer that refuses the run; nil if the run may be created.
   local function refuse(id, route, due, expires, once, digest, parent)
     if due ~= '' and type(redis.pcall('ZCARD', delayed_key())) ~= 'number' then return { 'unreadable', id } end
     if expires ~= '' and type(redis.pcall('ZCARD', deadlines_key())) ~= 'number' then return { 'unreadable', id } end
@@ -81,7 +80,7 @@ local function with_options()
     local named, life, base, index = string.match(parent, JOINED_PATTERN)
     if not answer and parent ~= '' and is_blocked(named or parent) then answer = { 'blocked', named or parent } end
     if answer or not named then return answer end
-    -- A child that has ended may be gone already. It is not created again. A parent that has let the step go gets no child.
+    -- A child that has ended may be deleted already, and must not be created again. A step that was let go gets no more children.
     if redis.pcall('HEXISTS', results_key(named), base .. ':' .. index) == 1 then return { 'created', id } end
     local counters, status = read_fields(run_key(named), 'counters', 'status')
     local spawned = read_join(named, base)
@@ -90,9 +89,9 @@ local function with_options()
     end
   end
 
-  -- Return true if the server can't know whether a run existed that has no hash now. A run is known for as long as it is kept,
-  -- which is counted from its end, and so for at least as long after its id was made. The clock that made the id may be wrong: so
-  -- an id may be as old as 60 % of that time, and ahead of this clock by 40 %.
+  -- Return true if the run may have existed before, although it has no hash now. A run is kept for its retention after its end, so
+  -- its hash exists for at least that time after its id was made. The clock that made the id may be wrong. So an id may be older
+  -- than this clock by 60 % of the retention, and ahead of it by 40 %.
   local function is_untimely(id, retention)
     local kept = retention == '' and DAY_MS or math.max(tonumber(retention), TOMBSTONE_MS)
     local made = 0
@@ -104,7 +103,7 @@ local function with_options()
     local age = clock - made
     if age > 0.6 * kept or age < -0.4 * kept then return true end
     if age <= 0.6 * TOMBSTONE_MS then return false end
-    -- A run that was removed before its time is known for as long as a run without retention.
+    -- A run may have been removed before its retention was over. `forgotten` is the largest id of such runs.
     local last = redis.pcall('GET', forgotten_key())
     return type(last) == 'string' and id <= last
   end
@@ -141,8 +140,8 @@ local function with_options()
   return { are_readable = are_readable, refuse = refuse, is_untimely = is_untimely, start_of = start_of, write = write }
 end
 
--- The seven digits with which an id begins that is made now. They change every 33 s. An id that begins with them needs no closer
--- look. This is written for speed: ID_PAIRS has the digits of all numbers below 1024.
+-- Compute the first seven digits of an id that is made now. They change every 33 s. The age of an id with these digits need not be
+-- checked. This code is written for speed: ID_PAIRS has the digits of all numbers below 1024.
 local n = math.floor(clock / 32768)
 local low = n % 1024
 n = (n - low) / 1024
@@ -179,7 +178,7 @@ for i = 1, items do
       answers[i] = { 'unreadable', id }
     else
       answers[i] = not plain and options.refuse(id, route, due, expires, once, digest, parent) or nil
-      -- A joined child is known by its parent for as long as the parent waits, however old its id is.
+      -- The age of a joined child's id is not checked: the parent knows its joined children for as long as it waits.
       local joined = not plain and string.find(parent, ' ', 1, true)
       if not answers[i] and not joined and (retention ~= '' or sub(id, 1, 7) ~= present) then
         options = options or with_options()

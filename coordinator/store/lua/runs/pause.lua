@@ -4,12 +4,12 @@
 -- Keys: paused, pauses
 -- ARGV: name, seen, operation
 --   name: queue:<name> or kind:<name>
---   seen: the operation of the change before, as the caller has seen it; empty: none is known
---   operation: of this change; a repetition has the same
+--   seen: operation of the previous change that the caller knows; empty: none is known
+--   operation: id of this change; a repeated call has the same
 -- Flags: allow-oom
 -- Uses: pause
 -- Answers: ok, again, changed
---   again: it was paused before
+--   again: the queue or kind was already paused
 --   changed: with the operation of the last change; the caller decides again
 local answer, changes = check_change(name, seen, operation)
 if answer then return answer end

@@ -9,9 +9,9 @@
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
 --   topic: name of the topic
---   payload: encoded
+--   payload: the payload, encoded
 --   key: idempotency key of the signal; empty: none
---   operation: id of this send; a repetition has the same
+--   operation: id of this send; a repeated call has the same
 -- Uses: time, run, queue, checkpoint, children, endings, waiting
 -- Moves: waiting -> queued
 -- Answers: sent, found, ended, full, missing, bad, unreadable
@@ -31,7 +31,7 @@ local operations, keys = redis.pcall('ZCARD', signal_operations_key(id)), redis.
 if type(redis.pcall('HLEN', signals)) ~= 'number' or type(operations) ~= 'number' or type(keys) ~= 'number' then
   return { 'unreadable' }
 end
--- Answer a send that stores nothing. It writes a field again, so that a WAIT for replicas covers the first send.
+-- Answer a send that stores nothing. The answer writes a field again, so that a WAIT for replicas covers the first send.
 local function repeat_send(answer)
   redis.call('HSET', run_key(id), 'beside', run.beside or 's')
   return { answer }
@@ -64,7 +64,7 @@ if is_full() then
 end
 if is_full() then return { 'full' } end
 
--- Where the key of the signals was lost, the numbers continue after those that the run has received: it would never receive others.
+-- If the key of the signals was lost, continue after the last number that the run has received: the run ignores lower numbers.
 local number = tonumber(redis.call('HGET', signals, 'last:' .. topic) or read_received(id)[topic] or 0) + 1
 redis.call('HSETNX', signals, 'first:' .. topic, int(number))
 redis.call('HSET', signals, 'order', int(order + 1), 'count', int(count + 1), 'bytes', int(bytes + #payload), 'last:' .. topic,
@@ -73,7 +73,7 @@ redis.call('ZADD', signal_operations_key(id), int(clock), operation)
 local old = math.min(redis.call('ZCOUNT', signal_operations_key(id), '-inf', int(clock - OPERATIONS_MS)), operations + 1 - OPERATIONS_KEPT)
 if old > 0 then redis.call('ZREMRANGEBYRANK', signal_operations_key(id), 0, old - 1) end
 if key ~= '' then
-  -- The order of sending decides which keys are the last ones. The clock may go back.
+  -- The scores are the order of sending, and not the time, because the clock may go back.
   redis.call('ZADD', signal_keys_key(id), int(order + 1), key)
   redis.call('ZREMRANGEBYRANK', signal_keys_key(id), 0, -1 - SIGNAL_KEYS)
 end

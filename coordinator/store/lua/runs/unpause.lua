@@ -5,13 +5,13 @@
 -- Keys: bell, paused, pauses, ready, routes, suspect, suspect_bell
 -- ARGV: name, seen, operation, most
 --   name: queue:<name> or kind:<name>
---   seen: the operation of the change before, as the caller has seen it; empty: none is known
---   operation: of this change; a repetition has the same
+--   seen: operation of the previous change that the caller knows; empty: none is known
+--   operation: id of this change; a repeated call has the same
 --   most: the largest number of routes to look at
 -- Flags: allow-oom
 -- Uses: queue, pause
 -- Answers: ok, again, changed
---   again: it was not paused
+--   again: the queue or kind was not paused
 --   changed: with the operation of the last change; the caller decides again
 local answer, changes = check_change(name, seen, operation)
 if answer then return answer end

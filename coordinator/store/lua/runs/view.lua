@@ -18,14 +18,14 @@ if fields.err or #fields == 0 then return { 'missing' } end
 local run = {}
 for i = 1, #fields, 2 do run[fields[i]] = fields[i + 1] end
 
--- The code version of the run's owner, or of the worker that completed the run.
+-- Add the code version of the run's owner, or of the worker that completed the run.
 local owner = string.match(run.token or run.status == COMPLETED and run.last or '', '^%d+%-%d+%-(%S+)')
 local code, loading = unpack(owner and redis.pcall('HMGET', worker_key(owner), 'code', 'loading') or {})
 if type(code) == 'string' then
   fields[#fields + 1] = 'code'
   fields[#fields + 1] = code
 end
--- How many loads of its checkpoint have failed, while its owner is loading it.
+-- While the owner is loading the checkpoint, add how many loads have failed.
 loading = ' ' .. (type(loading) == 'string' and loading or '')
 local _, colon = string.find(loading, ' ' .. id .. ':', 1, true)
 local failures = colon and string.match(loading, '^%d+', colon + 1)
@@ -54,7 +54,7 @@ local function explain_queued(id, status, route)
   return before, able, paused, due, known
 end
 
--- Return what is known of the children that the run waits for.
+-- Return the facts about the children that the run waits for, as the head describes; an empty list if it waits for none.
 local function describe_children()
   local condition = run.status == WAITING and read_wait(run)
   local base, need

@@ -1,11 +1,11 @@
 -- Joined children: runs for whose endings a step of their parent waits. They live in the partition of their parent, so that the
--- ending of a child and the news of it are one script. A step is known by its base, the id of its first child. `joins` counts how
--- many children a step has and how many of them have ended; `results` has their endings, in the order in which they ended.
+-- script that ends a child also stores the ending for the parent. A step is named by its base, the id of its first child. `joins`
+-- has the number of children of each step, and how many of them have ended. `results` has the endings, with their order.
 
--- Return true if the children of a step can count up from this base.
+-- Return true if the text is a valid base: the ids of a step's children can count up from it.
 local function is_base(base) return #string.match(base, '^[0-9a-hjkmnp-tv-z]*') == 20 and string.find(base, '^%-%d+$', 21) ~= nil end
 
--- Return the id of a child: the children of a step count up from its base.
+-- Return the id of a child. The ids of a step's children count up from its base.
 local function child_id(base, index)
   local time, tail, partition = string.match(base, '^(..........)(..........)(%-%d+)$')
   local number, digits = index, {}
@@ -28,8 +28,8 @@ local function read_join(parent, base)
   if spawned then return tonumber(spawned), tonumber(ended) end
 end
 
--- Store how a child ended, once, if its parent is open and in the same life. If that is what the parent waits for, a coordinator
--- wakes the parent: it finds the run due.
+-- Store the ending of a child, once, if its parent has not ended and is in the same life. If enough children have ended for a
+-- waiting parent, make the parent due, so that a coordinator wakes it.
 local function record_result(parent, life, base, index, ending, now)
   local owner = read_named(run_key(parent), 'status', 'counters', 'wait', 'token')
   if not owner or not is_open(owner.status) or string.match(owner.counters or '', '^%d+') ~= life then return end
@@ -65,7 +65,7 @@ local function read_parting(entry)
   if base and string.find(base, '-', 1, true) == 21 and #spawned <= 9 then return base, tonumber(spawned) end
 end
 
--- Let the children of a step go that have not ended: coordinators cancel them.
+-- Let the open children of a step go: add the step to `parting`, and coordinators cancel its open children.
 local function let_go(parent, base)
   local spawned, ended = read_join(parent, base)
   if spawned and ended < spawned then
@@ -80,7 +80,7 @@ local function let_go_all(parent)
   for i = 1, #bases do let_go(parent, bases[i]) end
 end
 
--- Forget the results of a step.
+-- Delete the results of a step, and its entry in `joins`.
 local function drop_results(parent, base)
   local _, ended = read_join(parent, base)
   for order = 1, ended or 0 do

@@ -123,9 +123,9 @@ local function expire_checkpoint(id, status, kept)
   redis.call('PEXPIRE', ckpt_key(id), int(kept))
 end
 
--- Let the keys beside an ended run end, and tell its parent. Signals and results of a completed run are deleted, because no later
--- attempt needs them. Those of any other ended run expire with the run, because a revived run may need them. Operations stay for as
--- long as a client may repeat its send. Children that have not ended are let go.
+-- Delete or expire the other keys of an ended run, and store its ending for its parent. Signals and results of a completed run are
+-- deleted, because no later attempt needs them. The signals and results of any other ended run expire with the run, because a
+-- revived run may need them. Operations stay for as long as a client may repeat its send. Children that have not ended are let go.
 local function expire_beside(id, beside, status, kept, now)
   local keeps = status ~= COMPLETED and kept > 0
   local function expire(key) if keeps then redis.call('PEXPIRE', key, int(kept)) else redis.call('UNLINK', key) end end
@@ -243,8 +243,8 @@ local function read_owned_run(id, token, call, delta)
 end
 
 -- End an attempt: save its delta, remove its owner, and append the attempt to the story. Return the run's progress.
--- how: released, stopped, retried, rejected, failed; or suspended, which is no entry of the story; error: what the handler raised,
--- in short; why: more to say, in words
+-- how: released, stopped, retried, rejected or failed; or suspended, which adds no entry to the story. error: the error that the
+-- handler raised, without its traceback. why: a further explanation, in words.
 local function end_attempt(id, run, token, now, how, error, why)
   if run.plan then
     apply_delta(run.plan, now)

@@ -1,5 +1,5 @@
--- The order of the changes of a pause. Each change has an operation of its own, and names the change before that its caller has
--- seen. The last changes are stored, newest first, as "<operation>=<answer>".
+-- Deciding whether a pause or unpause is still valid. Each change has its own operation id, and names the previous change that its
+-- caller knows. The last changes are stored, newest first, as "<operation>=<answer>".
 local PAST_CHANGES = 8
 
 -- Return the answer that ends the call, or nil and the changes if the change may be made. The call of a change that was made before

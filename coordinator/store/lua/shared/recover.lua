@@ -13,8 +13,8 @@ local function condemn(worker, how)
 end
 
 -- Take one run from its owner. Return its new status (queued, delayed, dead, cancelled, failed), 'aside' if the run can't be read
--- or its queue has a wrong type,
--- or 'stale' if the worker does not own the run any more. describe_lost_worker returns `lost`; `lost.why` is the reason as text.
+-- or its queue has a wrong type, or 'stale' if the worker does not own the run any more. `lost` is the value that
+-- describe_lost_worker returns; `lost.why` is the reason as text.
 local function recover_run(id, struck, lost)
   local now, key = lost.now, run_key(id)
   local run = read_run(id)

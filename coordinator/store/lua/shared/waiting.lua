@@ -1,6 +1,7 @@
 -- Runs that wait. The field `wait` of a waiting run is "<since> <condition>", and a condition is "<deadline> <part> <part> …". The
--- deadline is in ms, or - for none. A part is s:<topic>:<received>: the run waits for a signal of the topic after those that it has
--- received. Or it is c:<base>:<need>: the run waits until that many children of a step have ended. A condition holds if its deadline has passed or if one of its parts holds.
+-- deadline is in ms, or - for none. There are two kinds of parts. s:<topic>:<received> waits for a signal of the topic with a
+-- number above `received`. c:<base>:<need> waits until `need` children of a step have ended. A condition holds if its deadline has
+-- passed or if one of its parts holds.
 
 -- Return the deadline of a condition (false: none) and its topics with the number of received signals; nil if it can't be read.
 local function read_condition(text)
@@ -30,13 +31,13 @@ end
 local function find_reason(id, condition, clock)
   for topic, received in pairs(condition.topics) do
     local last, first = unpack(redis.pcall('HMGET', signals_key(id), 'last:' .. topic, 'first:' .. topic))
-    -- A run that starts again from the beginning has received nothing. What was removed does not come again.
+    -- A run that starts again from the beginning has received no signal. Signals below `first` were removed, and do not count.
     if last and tonumber(last) >= math.max(received + 1, tonumber(first or 1)) then return 'signal ' .. topic end
   end
   for base, need in pairs(condition.steps) do
     local text = redis.pcall('HGET', joins_key(id), base)
     local ended = string.match(type(text) == 'string' and text or '', '^%d+ (%d+)$')
-    -- Without an entry nothing would ever wake the run.
+    -- If the entry of the step is lost, wake the run: nothing else would ever wake it.
     if not ended or tonumber(ended) >= need then return 'children' end
   end
   if condition.deadline and clock >= condition.deadline then return 'time' end
@@ -45,21 +46,21 @@ end
 -- A coordinator sleeps until the first waiting run is due, so an earlier deadline must wake it.
 local function add_to_waiting(id, condition, clock)
   local deadline = condition.deadline
-  -- A run that waits for children is looked at now and then, in case that a child is lost without an ending.
+  -- A coordinator checks a run that waits for children from time to time, because a child may be lost without an ending.
   if condition.joins then deadline = math.min(deadline or FAR_FUTURE, clock + CHILDREN_EXAMINED_MS) end
   local first, first_due = unpack(redis.call('ZRANGE', waiting_key(), 0, 0, 'WITHSCORES'))
   redis.call('ZADD', waiting_key(), int(deadline or FAR_FUTURE), id)
   if deadline and (not first or tonumber(first_due) > deadline) then ring(coordinator_bell_key()) end
 end
 
--- Queue a waiting run. It keeps its score: it has waited long enough, and continues before runs that were enqueued later.
+-- Queue a waiting run. The run keeps its score, so that it continues before runs that were enqueued later.
 local function wake_run(id, counters, reason)
   redis.call('ZREM', waiting_key(), id)
   redis.call('HDEL', run_key(id), 'wait')
   requeue(id, counters, 'wake ' .. reason, nil)
 end
 
--- Return how many signals of each topic the run has received, as its checkpoint says.
+-- Return by topic the number of the last signal that the run has received, according to its checkpoint.
 local function read_received(id)
   local received, more = {}, redis.pcall('HGET', ckpt_key(id), 'more')
   local parts = netstrings(type(more) == 'string' and more or '') or {}

@@ -7,14 +7,14 @@
 --   birth: the birth mark of the namespace that the caller knows; empty: it is not checked
 --   worker: id of the worker
 --   lease: ms for which the lease holds
---   host: where the process runs
+--   host: name of the host on which the process runs
 --   pid: id of the process
 --   started: when the process started
 --   fleet: name of the fleet
 --   code: version of its code
 --   slots: number of runs that it may hold
 --   routes: the routes that it listens to, separated by spaces
---   mark: of its process: boot id, pid namespace, pid and start time
+--   mark: the mark of its process: boot id, pid namespace, pid and start time
 --   knows: names of features that its version knows, separated by spaces
 -- Flags: allow-oom
 -- Uses: time
