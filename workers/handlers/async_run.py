@@ -218,8 +218,9 @@ class AsyncRun(BaseRun[R_co]):
     ) -> AsyncIterator[Done]:
         """Run children, and iterate over them in the order in which they end.
 
-        The order is stored: a later attempt iterates over the same children in the same order, from the first one on. Keep
-        the values that the loop computes in local variables or in phases, and not in `run.state`.
+        The order is stored: a later attempt iterates over the same children in the same order, from the first one on. It
+        executes the loop again for each child. So keep values that the loop computes in local variables or in phases, and not in
+        `run.state`.
 
         Args:
             name: The name of the step, as for `gather`.

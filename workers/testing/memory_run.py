@@ -119,7 +119,7 @@ class MemoryBacking:
             raise Crash
 
     def check_wait(self, cut: Callable[[], Cut]) -> None:
-        """Raise the stop that was requested, even if the handler has got it before. Save a cut before the first time.
+        """Raise the stop that was requested, even if the handler has got it before. Save a cut first if it has not.
 
         Raises:
             Crash: If the run has crashed before.

@@ -1,4 +1,4 @@
--- abandon: declare a worker gone for a supervisor that knows that its process has ended, and take the first batch of its runs.
+-- abandon: declare a worker gone, because its process has ended, and take the first batch of its runs. A supervisor calls this.
 -- Protects: an abandoned worker never joins, claims or renews again, even if it had not joined yet. A worker that has renewed its
 -- lease since the caller looked is left alone.
 -- Role: worker
