@@ -219,7 +219,7 @@ class ChangeCommand:
         return client._do(list_operations.list_ids, filters.walk(status))
 
     def _rounds(self, client: Client, filters: Filters) -> Iterator[list[str]]:
-        """Yield the ids that each walk finds, and walk again until a walk finds no new id.
+        """Read the runs that match the filters again and again, and yield the new ids of each reading, until there are none.
 
         Runs that the command has changed do not match any more, or are skipped because their ids were seen before.
         """

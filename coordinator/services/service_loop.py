@@ -70,7 +70,7 @@ class Outage:
         self._since = 0.0
 
     def begin(self, service: object, error: Exception) -> None:
-        """Record that a service got no answer."""
+        """Record that a service got no answer from the server, and log the error if it is the first service."""
         if not self._affected:
             self._since = self._clock.monotonic()
             log.warning("%s; trying again", error)

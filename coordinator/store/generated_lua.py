@@ -91,7 +91,7 @@ class LuaExpression:
 
     @property
     def source(self) -> str:
-        """The expression as a Lua function, for a script that passes the function on or calls it with other arguments."""
+        """The expression as a Lua function, for a script that stores the function or calls it with computed arguments."""
         return f"local function {self.name}({', '.join(self.parameters)}) return {self.of(self.parameters)[1:-1]} end"
 
     def of(self, arguments: Sequence[str]) -> str:
@@ -266,6 +266,6 @@ def names_in(source: str) -> set[str]:
 
 
 def functions_for(body: str) -> list[str]:
-    """Return the Lua functions of the expressions that an expanded script still calls."""
+    """Return the source of each Lua function that a script still calls by name after its expressions were expanded."""
     names = names_in(body)
     return [one.source for one in expressions().values() if one.name in names]

@@ -15,7 +15,7 @@ MOST_TAGS = 8 * SLOTS  # tags to try: with this many, nearly every hash slot has
 
 
 def every_master(space: Namespace) -> Generator[list[Request], Any, dict[str, str]]:
-    """Return a hash tag by name for each master of a Cluster. Return nothing for a server that is not in a Cluster.
+    """Return a hash tag for each master of a Cluster, by the name of the master; an empty dict for a server without a Cluster.
 
     A request with the tag goes to that master. If the master serves a partition, the tag is the partition's. Otherwise it is any
     tag in one of the master's hash slots.

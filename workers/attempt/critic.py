@@ -1,4 +1,6 @@
-"""The critic watches runs that have deadlines. At the soft deadline it asks the escalator; at the others it kills the run.
+"""The critic watches runs that have deadlines.
+
+At the soft deadline the critic asks the escalator what to do. At every other deadline it kills the run.
 
 A kill is first written to the stored run, so that the kill stays in force if this process crashes. An escalator may raise or hang:
 the critic keeps watching the other deadlines meanwhile.

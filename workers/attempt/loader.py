@@ -41,7 +41,7 @@ class Loader:
         wire: The connection to the server.
         clock: The time source.
         resources: The resources that the registries opened, by kind.
-        waiter: How the waits of the attempts reach the server.
+        waiter: Sends the requests for the waits, children and enqueues of the attempts.
     """
 
     wire: AsyncWire
