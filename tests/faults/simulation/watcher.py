@@ -377,10 +377,14 @@ class Watcher:
                 raise Broken(f"run {id} was recovered with worker {worker} although it was {was}")
 
     def _judge(self, now: int, given: Given, reply: Any, before: dict[str, Seen | None]) -> None:
-        """If no coordinator looked for longer than three ticks, workers must not be declared lost."""
+        """Workers must not be declared lost if no coordinator looked for three ticks, or if most leases expired together."""
         there = [member for member in self._members.values() if not member.gone]
-        if self._judged_at is None or now - self._judged_at > 3 * TICK_MS:
-            self._hold_until = now + min((member.lease for member in there if not member.condemned), default=0)
+        leased = [member for member in there if not member.condemned]
+        unwatched = self._judged_at is None or now - self._judged_at > 3 * TICK_MS
+        expired = [member for member in leased if (self._judged_at or 0) < member.until <= now]
+        if unwatched or (len(expired) >= 3 and 2 * len(expired) > len(leased)):
+            self._hold_until = now + min((member.lease for member in leased), default=0)
+        if unwatched:
             for member in there:
                 self._after_gap(now, member)
         if now < self._hold_until:
