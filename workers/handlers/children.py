@@ -238,9 +238,7 @@ class Step:
         while len(found) < count:
             page = await self._backing.collect(self._base.id, "index", len(found))
             if not page.endings:
-                raise Refused(
-                    f"the results of step {self._field.partition(' ')[2]!r} are gone: revive the run from the start"
-                )
+                raise Refused(f"the results of step {self._name!r} are gone: revive the run from the start")
             found += [self._done(one) for one in page.endings]
         if return_failures:
             return [one.error if one.error is not None else one.result for one in found]
@@ -263,6 +261,11 @@ class Step:
                 await self._wait(order + 1)
 
     @property
+    def _name(self) -> str:
+        """The name that the handler gave to the step, without the number that tells equal names apart."""
+        return self._field.partition(" ")[2].rpartition("#")[0]
+
+    @property
     def _is_over(self) -> bool:
         return self._field in self._draft.phases
 
@@ -278,11 +281,27 @@ class Step:
             bases[self._field] = Base(life, self._backing.make_child_base(), 0, old)
             await self._backing.flush(self._draft.cut(), _always)
         self._base = bases[self._field]
-        if not self._is_over:
+        self._check_inputs(self._base.made)
+        if self._is_over:
+            self._check_inputs(decode(self._draft.phases[self._field], "step"), at_least=len(self._inputs))
+        else:
             others = [one for field, one in bases.items() if field != self._field]
             keep = [id for one in others for id in (one.id, one.old) if id]
             await self._backing.join_children(self._base.id, len(self._inputs), self._base.old, keep)
             self._base = bases[self._field] = self._base._replace(old="")
+
+    def _check_inputs(self, earlier: int, at_least: int = 0) -> None:
+        """Check that the step has an input for each child of earlier attempts, and that a finished step has no new inputs.
+
+        Raises:
+            Refused: If the number of inputs does not fit.
+        """
+        if not at_least <= earlier <= len(self._inputs):
+            than = "more" if earlier < at_least else "fewer"
+            raise Refused(
+                f"step {self._name!r} has {len(self._inputs)} inputs now, {than} than in an earlier attempt: "
+                "give the same inputs in each attempt, for example by returning them from a phase"
+            )
 
     async def _spawn(self, most: int) -> None:
         """Enqueue children in batches, until `most` children of the step are enqueued."""
@@ -317,6 +336,9 @@ class Step:
             self._draft.end_wait()
 
     def _done(self, ending: ChildEnding) -> Done:
+        self._check_inputs(
+            ending.index + 1
+        )  # an attempt that was killed may have enqueued more than its checkpoint says
         inputs, run = self._inputs[ending.index], child_id(self._base.id, ending.index)
         place = f"the result of child run {run}"
         if ending.status == Status.COMPLETED:

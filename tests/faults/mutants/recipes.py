@@ -38,6 +38,21 @@ class Mutant:
 
 
 MUTANTS = [
+    # -- steps with children that come back with other inputs
+    Mutant(
+        "a step with fewer inputs than before takes the endings of children that it has no inputs for",
+        "workers/handlers/children.py",
+        "        if not at_least <= earlier <= len(self._inputs):\n",
+        "        if not at_least <= earlier:\n",
+        "tests/integration/worker/test_worker_children_left.py",
+    ),
+    Mutant(
+        "a finished step with more inputs than before looks for results that never were",
+        "workers/handlers/children.py",
+        "        if not at_least <= earlier <= len(self._inputs):\n",
+        "        if not earlier <= len(self._inputs):\n",
+        "tests/integration/worker/test_worker_children_left.py",
+    ),
     # -- keys that outlive their runs
     Mutant(
         "the set of a run's children is not trimmed",
