@@ -1,4 +1,7 @@
-"""SIGKILL of workers and coordinators while runs wait: signals are received once and in order, and children are counted once."""
+"""SIGKILL of workers, coordinators and the server while runs wait.
+
+Signals are received once and in order, and children are counted once.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,13 @@ import os
 import random
 import signal
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from coordinator import Client, Handle, Status
+from tests.e2e.conftest import MakeStage
 from tests.e2e.processes import Stage, children
 from tests.waiting import wait_until
 
@@ -82,3 +88,38 @@ def test_parents_get_the_result_of_each_child_once_while_everything_is_killed(st
     ran = {event.run for event in stage.events("child")}
     assert len(ran) == all_children, "each child was enqueued once"
     assert sum(handle.view().counters.failures for handle in handles) == 0, "a wait is no failure"
+
+
+@pytest.mark.timeout(180 + 10 * KILLS)
+def test_signals_are_received_once_and_in_order_while_the_server_is_killed(
+    make_stage: MakeStage, start_server: Any
+) -> None:
+    server = start_server()
+    stage = make_stage(server)
+    stage.coordinator()
+    options = ["--processes", "2", "--concurrency", "10", "--lease", "5"]
+    stage._start("workers", "start", "tests.e2e.wait_app:runs", *options)
+    with Client(stage.url, stage.namespace) as client, ThreadPoolExecutor(1) as sender:
+        handles: list[Handle[list[int]]] = [
+            client.enqueue("listener" if number % 2 else "plain_listener", {"count": SIGNALS})
+            for number in range(WAITERS // 2)
+        ]
+        parents: list[Handle[int]] = [client.enqueue("parent", {"count": 3, "at_once": None}) for _ in range(3)]
+        wait_until(lambda: stage.events("start"), "the first run has started", timeout=60)
+        for number in range(SIGNALS):
+            for place, handle in enumerate(handles):
+                if place == len(handles) // 2:
+                    server.kill()
+                    sending = sender.submit(handle.send, "word", number, key=str(number))
+                    server.restart()
+                    assert sending.result(60)
+                else:
+                    assert handle.send(random.choice(["word", "other"]), number, key=str(number))
+            enough = 0.8 * len(handles) * (number + 1)
+            wait_until(lambda: len(stage.events("heard")) >= enough, "most signals to be heard", timeout=60)  # noqa: B023
+        assert Counter(handle.wait(120) for handle in [*handles, *parents]) == {
+            Status.COMPLETED: len(handles) + len(parents)
+        }
+        assert [handle.result() for handle in handles] == [list(range(SIGNALS))] * len(handles)
+        assert [parent.result() for parent in parents] == [6] * len(parents)
+        assert sum(handle.view().counters.failures for handle in handles) == 0, "a wait is no failure"
