@@ -65,7 +65,10 @@ nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(asyncio|collections|concurrent|contextlib|datetime|enum|pathlib|types|typing|typing_extensions)\..*"),
     (r"py:.*", r"(abc\.)?(Mapping|Sequence|Iterable|Iterator|AsyncIterator|Callable|Awaitable|Coroutine|Generator)"),
-    (r"py:.*", r"(tenacity|tzinfo|StopBaseT|WaitBaseT|datetime|timedelta|Unpack|TracebackType|Concatenate).*"),
+    (
+        r"py:.*",
+        r"(starlette|tenacity|tzinfo|StopBaseT|WaitBaseT|datetime|timedelta|Unpack|TracebackType|Concatenate).*",
+    ),
     # Internal types that a public signature mentions: a clock for tests, the base of both runs, the classes of handlers.
     (
         r"py:.*",

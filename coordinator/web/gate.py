@@ -1,0 +1,92 @@
+"""The gate of an application that is served alone: it checks the host, the origin and the token of each request.
+
+An application that is mounted in a host application has no gate: the host application does these checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import cast
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from coordinator.web.auth import Caller, Role, TokenFile
+from coordinator.web.problems import Problem
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_CALLER = "coordinator.caller"  # where the gate puts the caller in the scope of a request
+
+
+class Gate:
+    """Let a request through if its Host, its Origin and its token are valid.
+
+    A web page of another site can send requests to a server on the user's machine. Its requests have another Origin, or, if the
+    site's name was rebound to this machine, another Host.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, hosts: Collection[str], tokens: TokenFile | None = None, allow_changes: bool = False
+    ) -> None:
+        """Make a gate.
+
+        Args:
+            app: The application behind the gate.
+            hosts: The host names under which the application may be called; loopback names are always allowed.
+            tokens: The callers. Without it, every request that reaches the port is allowed.
+            allow_changes: Whether callers may change runs at all.
+        """
+        self._app, self._tokens = app, tokens
+        self._hosts = LOOPBACK | {host.lower() for host in hosts}
+        self._highest = Role.ALL if allow_changes else Role.READ
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] == "http":
+            try:
+                scope[_CALLER] = self._check(Headers(scope=scope))
+            except Problem as problem:
+                await problem.response()(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _check(self, headers: Headers) -> Caller:
+        host = headers.get("host", "")
+        if host_name(host) not in self._hosts:
+            raise Problem(
+                421, "WrongHost", "The server does not answer for this host name: start it with --allow-host."
+            )
+        origin = headers.get("origin")
+        if origin is not None and origin.partition("://")[2].lower() != host.lower():
+            raise Problem(403, "WrongOrigin", "The request comes from a page of another origin.")
+        if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
+            raise Problem(403, "WrongOrigin", "The request comes from a page of another site.")
+        if self._tokens is None:
+            return Caller("local", self._highest)
+        caller = self._tokens.find_caller(headers.get("authorization"))
+        if caller is None:
+            # A browser asks its user for a name and a password, and sends them with each request, streams included.
+            challenge = {"WWW-Authenticate": 'Basic realm="coordinator", charset="UTF-8"'}
+            raise Problem(
+                401, "Unauthorized", "Send a token of the token file: 'Authorization: Bearer TOKEN'.", challenge
+            )
+        return Caller(caller.name, caller.role if self._highest is Role.ALL else Role.READ)
+
+
+def host_name(host: str) -> str:
+    """Return the name in a Host header, in lower case and without the port."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.rpartition(":")[0].lower() if ":" in host else host.lower()
+
+
+def caller_of(request: Request) -> Caller | None:
+    """Return the caller that a gate has found for the request; None if there is no gate."""
+    return cast("Caller | None", request.scope.get(_CALLER))
+
+
+def role_of_caller(request: Request) -> Role:
+    """Return the role of the caller that a gate has found: the `access` function of an application that is served alone."""
+    caller = caller_of(request)
+    return Role.NONE if caller is None else caller.role

@@ -1,0 +1,147 @@
+"""Errors over HTTP: problem documents (RFC 9457) that carry the names of the library's errors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from coordinator.errors import (
+    BadCall,
+    BadName,
+    BadOption,
+    Changed,
+    CoordinatorError,
+    Ended,
+    Full,
+    IdExpired,
+    KeyConflict,
+    NotConfigured,
+    NotFound,
+    NotPlain,
+    Refused,
+    ResultTimeout,
+    RunCancelled,
+    RunDead,
+    RunFailed,
+    ServerFull,
+    TooLarge,
+    TreeCancelled,
+    Unconfirmed,
+    Unreachable,
+    Unreadable,
+)
+from coordinator.printable import json_text
+
+log = logging.getLogger(__name__)
+MEDIA_TYPE = "application/problem+json"
+TYPE = "urn:run-coordinator:error:"  # before the name of the error, in the field `type`
+RETRY_AFTER = "1"  # seconds, for errors after which the same request may work
+
+# The status of each error of the library. An error without an entry has the status of its base class.
+STATUSES: Mapping[type[CoordinatorError], int] = {
+    BadName: 400,
+    BadOption: 400,
+    NotPlain: 400,
+    TooLarge: 413,
+    KeyConflict: 409,
+    IdExpired: 409,
+    TreeCancelled: 409,
+    Changed: 409,
+    Ended: 409,
+    Full: 429,
+    NotConfigured: 503,
+    ServerFull: 507,
+    Refused: 409,
+    NotFound: 404,
+    Unreachable: 503,
+    Unconfirmed: 504,
+    RunCancelled: 409,
+    RunDead: 409,
+    RunFailed: 409,
+    ResultTimeout: 504,
+    BadCall: 500,
+    Unreadable: 500,
+    CoordinatorError: 500,
+}
+
+
+class Problem(Exception):
+    """An error of HTTP itself, such as a missing token. It becomes a problem document.
+
+    Attributes:
+        status: The HTTP status.
+        error: The name of the error, as in the field `error` of the document.
+        detail: A sentence on what happened and what to do.
+        headers: Further headers of the response.
+        more: Further fields of the document.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        error: str,
+        detail: str,
+        headers: Mapping[str, str] | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.error, self.detail = status, error, detail
+        self.headers, self.more = dict(headers or {}), dict(more or {})
+
+    def response(self) -> Response:
+        """Return the problem document as a response."""
+        document = {
+            "type": TYPE + self.error,
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "detail": self.detail,
+            "error": self.error,
+            **self.more,
+        }
+        headers = {"Cache-Control": "no-store", **self.headers}
+        return Response(json_text(document), self.status, headers, MEDIA_TYPE)
+
+
+def problem_of(error: CoordinatorError) -> Problem:
+    """Return the problem for an error of the library.
+
+    A problem of the server (5xx) has the first sentence of the error's documentation as its detail: the message of the error may
+    name hosts and keys that a caller must not see.
+    """
+    status = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
+    name = type(error).__name__
+    if status >= 500:
+        detail = (type(error).__doc__ or "").strip().partition("\n")[0]
+        return Problem(status, name, detail, {"Retry-After": RETRY_AFTER} if status in (503, 504) else None)
+    more: dict[str, Any] = {}
+    if isinstance(error, RunFailed):
+        more = {"run": error.run, "cause": {"type": error.type, "message": error.message}}
+    return Problem(status, name, str(error), {"Retry-After": RETRY_AFTER} if status == 429 else None, more)
+
+
+async def answer_error(request: Request, error: Exception) -> Response:
+    """Answer a request with the problem document for an exception.
+
+    Errors that the caller can't fix are logged, because the document does not contain their message.
+    """
+    if isinstance(error, Problem):
+        return error.response()
+    if isinstance(error, CoordinatorError):
+        problem = problem_of(error)
+        if problem.status >= 500:
+            log.warning("request failed: %s %s: %s: %s", request.method, request.url.path, problem.error, error)
+        return problem.response()
+    if isinstance(error, HTTPException):
+        phrase = HTTPStatus(error.status_code).phrase
+        said = f"{error.detail}: {request.method} {request.url.path}"
+        return Problem(error.status_code, phrase.replace(" ", ""), said, error.headers).response()
+    return Problem(500, "InternalError", "The server has a bug: its log has the traceback.").response()
+
+
+HANDLERS: Mapping[Any, Any] = dict.fromkeys((Problem, CoordinatorError, HTTPException, Exception), answer_error)

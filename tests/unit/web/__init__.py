@@ -1,0 +1,1 @@
+"""The parts of coordinator.web that need no server."""
