@@ -134,7 +134,7 @@ class Joins(RuleBasedStateMachine):
     def each_ending_counts_once(self) -> None:
         joins, results = self.stored_joins()
         for base, (_, ended) in joins.items():
-            ordered = [results.get(f"{base}#{order}") for order in range(1, ended + 1)]
+            ordered = [results[f"{base}#{order}"] for order in range(1, ended + 1)]
             assert sorted(ordered) == sorted(
                 {name.partition(":")[2] for name in results if name.startswith(f"{base}:")}
             )
