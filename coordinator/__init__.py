@@ -28,6 +28,7 @@ from coordinator.errors import (
     Unreachable,
     Unreadable,
 )
+from coordinator.middleware import AttemptEnding, AttemptInfo, EnqueueInfo, Middleware
 from coordinator.model.enqueue import Inputs
 from coordinator.model.run import Failure, Note, RunView, Status
 from coordinator.model.schedule import ScheduleView
@@ -36,6 +37,8 @@ from coordinator.views.namespace_view import CoordinatorView, Overview, WorkerVi
 __all__ = [
     "AsyncClient",
     "AsyncHandle",
+    "AttemptEnding",
+    "AttemptInfo",
     "BadName",
     "BadOption",
     "Changed",
@@ -43,12 +46,14 @@ __all__ = [
     "CoordinatorError",
     "CoordinatorView",
     "Ended",
+    "EnqueueInfo",
     "Failure",
     "Full",
     "Handle",
     "IdExpired",
     "Inputs",
     "KeyConflict",
+    "Middleware",
     "NotConfigured",
     "NotFound",
     "NotPlain",

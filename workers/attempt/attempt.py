@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 from coordinator.errors import Refused, Unconfirmed, Unreachable, Unreadable
+from coordinator.middleware import NO_MIDDLEWARE, AttemptInfo, MiddlewareChain
 from coordinator.model.deadline import DeadlineExceeded
 from coordinator.model.enqueue import Inputs
 from coordinator.model.outcome import Why
@@ -104,6 +105,11 @@ class Attempt(Lifecycle):
         observer: Is called when the attempt is lost, makes progress or is out of time.
         gate: The attempt starts when this future is done. None to start immediately.
     """
+
+    # Defaults of the class, so that an attempt without middleware does not set them.
+    began = 0.0  # the monotonic time at which the worker had the answer to its claim
+    middleware: MiddlewareChain = NO_MIDDLEWARE
+    info: AttemptInfo | None = None  # is set if the attempt has middleware, when its spec was read
 
     def __init__(
         self,

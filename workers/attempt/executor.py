@@ -45,7 +45,7 @@ class Executor:
             The outcome to record, or None if the worker has decided and recorded an outcome while the handler still ran.
         """
         about.set({"run": attempt.id, "kind": attempt.handler.kind, "attempt": attempt.number})
-        claimed_at = self.clock.monotonic()
+        attempt.began = claimed_at = self.clock.monotonic()
         if attempt.gate is not None:
             await attempt.gate
         ending = await self._run(attempt)
@@ -79,6 +79,9 @@ class Executor:
         try:
             if attempt.handler.is_async:
                 try:
+                    if attempt.info is not None:
+                        with attempt.middleware.around(attempt.info):
+                            return Returned(await attempt.handler.function(run, **inputs))
                     return Returned(await attempt.handler.function(run, **inputs))
                 finally:
                     attempt.close()
@@ -125,6 +128,9 @@ def _call_plain(attempt: Attempt, run: Any, inputs: dict[str, Any]) -> Ending:
     """
     attempt.handler_thread = threading.get_ident()
     try:
+        if attempt.info is not None:
+            with attempt.middleware.around(attempt.info):
+                return Returned(attempt.handler.function(run, **inputs))
         return Returned(attempt.handler.function(run, **inputs))
     except BaseException as error:  # noqa: BLE001  # every way out of a handler is an ending
         return Raised(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.client.parent import Parent, current_parent
@@ -13,11 +13,13 @@ from coordinator.encoding.checkpoint_head import NO_CHECKPOINT, CheckpointHead
 from coordinator.encoding.codec import decode
 from coordinator.encoding.spec import read_spec
 from coordinator.errors import CoordinatorError, Unreadable
+from coordinator.middleware import NO_MIDDLEWARE, MiddlewareChain, current_middleware, read_headers
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from coordinator.views.ending import read_failure
 from workers.attempt.attempt import Attempt, Waiter
+from workers.attempt.endings import attempt_info
 from workers.attempt.saver import Saver
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.context import Facts, Resumed, Stopped
@@ -42,12 +44,14 @@ class Loader:
         clock: The time source.
         resources: The resources that the registries opened, by kind.
         waiter: Sends the requests for the waits, children and enqueues of the attempts.
+        middleware: The middleware of the registries, by kind.
     """
 
     wire: AsyncWire
     clock: Clock
     resources: Mapping[str, Any]
     waiter: Waiter
+    middleware: Mapping[str, MiddlewareChain] = field(default_factory=dict)
 
     async def load(self, attempt: Attempt) -> tuple[Run[Any] | AsyncRun[Any], dict[str, Any]]:
         """Return the run and the inputs that the handler is called with.
@@ -57,8 +61,10 @@ class Loader:
             Exception: Any other error. The handler's first line has then not been reached.
         """
         claimed, handler = attempt.claimed, attempt.handler
+        if self.middleware:
+            attempt.middleware = self.middleware.get(handler.kind, NO_MIDDLEWARE)
         draft, head, unfinished = await self._load_checkpoint(attempt)
-        inputs, meta, _ = read_spec(claimed.spec, "the run")
+        inputs, meta, extra = read_spec(claimed.spec, "the run")
         older = 0 < head.schema < handler.schema
         if older:
             draft = migrated(draft, head, inputs, handler)
@@ -74,6 +80,9 @@ class Loader:
         attempt.saver = self._make_saver(attempt, draft, head)
         if older:
             attempt.saver.save_whole()
+        if attempt.middleware is not NO_MIDDLEWARE:
+            attempt.info = attempt_info(attempt, meta, read_headers(extra))
+            current_middleware.set(attempt.middleware)
         current_parent.set(Parent(claimed.id, meta))
         resumed = self._resumed(attempt, head, unfinished)
         facts = Facts(claimed.id, handler.kind, inputs, meta, attempt.number, claimed.token, resumed)

@@ -15,6 +15,7 @@ from coordinator.model.retry import asked_delay
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from workers.attempt.attempt import Attempt
+from workers.attempt.endings import tell_middleware
 from workers.attempt.failure import failure, first_line, retry_later
 from workers.attempt.kind_health import KindHealth
 from workers.attempt.saver import packed_note
@@ -84,6 +85,8 @@ class Recorder:
             logger.exception("outcome of run %s could not be recorded; releasing the run", attempt.id)
             return await self.release_with_strike(attempt)
         self._log(attempt, outcome, answer)
+        if attempt.middleware.sees_endings:
+            tell_middleware(attempt, outcome, answer, self.clock.monotonic())
         return True
 
     async def release_with_strike(self, attempt: Attempt) -> bool:

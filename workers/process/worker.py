@@ -196,9 +196,9 @@ class Worker:
         health, replace = KindHealth(), self._ask_to_be_replaced
         self._wire, critic = wire, Critic(wire, clock)
         recorder = Recorder(wire, clock, health, shutdown.out_of_time, self.on_refused)
-        executor = Executor(
-            clock, threads, Loader(wire, clock, resources, ServerWaiter(wire, clock, namespace)), health
-        )
+        waiter = ServerWaiter(wire, clock, namespace)
+        loader = Loader(wire, clock, resources, waiter, self.registry.middleware_by_kind())
+        executor = Executor(clock, threads, loader, health)
         watchdog = LoopWatchdog(clock, options.lease, replace)
         self._heartbeat = heartbeat = Heartbeat(options.settings.address, clock, table, watchdog)
         endings = Endings(table, critic, recorder, shutdown, tasks, options.runs)

@@ -2097,4 +2097,25 @@ MUTANTS = [
         "        if True:\n",
         "tests/integration/worker/test_worker_children.py::test_parent_of_a_child_that_cannot_start_is_suspended",
     ),
+    Mutant(
+        "a middleware that raises before an attempt ends the attempt",
+        "coordinator/middleware.py",
+        "            except BaseException:  # no error of a middleware may end an attempt, not even a SystemExit\n",
+        "            except ValueError:\n",
+        "tests/integration/middleware/test_middleware.py::test_broken_middleware_is_logged_and_changes_no_outcome",
+    ),
+    Mutant(
+        "a middleware that raises after an attempt ends the attempt",
+        "coordinator/middleware.py",
+        "            except BaseException as raised:  # as above\n",
+        "            except ValueError as raised:\n",
+        "tests/integration/middleware/test_middleware.py::test_broken_middleware_is_logged_and_changes_no_outcome",
+    ),
+    Mutant(
+        "headers that cannot be stored make an enqueue fail",
+        "coordinator/middleware.py",
+        "                _check_headers(run.headers)\n",
+        "",
+        "tests/integration/middleware/test_middleware.py::test_headers_that_cannot_be_stored_are_left_out",
+    ),
 ]
