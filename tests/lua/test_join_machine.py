@@ -186,7 +186,9 @@ class Joins(RuleBasedStateMachine):
                 self.store.cancel(self.parent, "the last")
         statuses = {id: self.store.status(id) for id in (self.parent, *self.ids())}
         assert all(status in (*ENDED, "missing") for status in statuses.values()), statuses
-        self.store.due()
+        for _ in SIZES:
+            self.store.later(61_000)
+            self.store.due()
         assert self.store.line(self.store.keys.parting()) == []
         if statuses[self.parent] == "completed":
             assert self.stored_joins() == ({}, {})
