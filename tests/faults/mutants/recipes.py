@@ -808,6 +808,13 @@ MUTANTS = [
         "tests/lua/runs/test_send.py::test_key_names_one_signal",
     ),
     Mutant(
+        "the signals of a joined child never expire",
+        LUA + "runs/send.lua",
+        "if not string.find(beside, 's', 1, true) then",
+        "if not run.beside then",
+        "tests/lua/runs/test_send.py::test_signals_of_a_run_with_other_keys_expire_with_it",
+    ),
+    Mutant(
         "a repeated send is not replicated",
         LUA + "runs/send.lua",
         "  redis.call('HSET', run_key(id), 'beside', run.beside or 's')\n",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from coordinator.model import limits
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans.attempts import netstrings
@@ -135,6 +137,16 @@ def test_signals_of_a_failed_run_are_kept_for_a_revive(store: Store) -> None:
     assert store.revive(run.id) == "queued"
     assert store.client.pttl(store.keys.signals(run.id)) == -1
     assert store.receive(store.take(), t=0).word == "signal"
+
+
+@pytest.mark.parametrize("letter", ["r", "j"], ids=["a parent", "a joined child"])
+def test_signals_of_a_run_with_other_keys_expire_with_it(store: Store, letter: str) -> None:
+    run = store.running()
+    store.client.hset(store.keys.run(run.id), "beside", letter)
+    store.send(run.id)
+    assert store.run(run.id)["beside"] == letter + "s"
+    store.fail(run)
+    assert store.client.pttl(store.keys.signals(run.id)) > 0
 
 
 def test_discarded_run_leaves_no_signals(store: Store) -> None:
