@@ -8,7 +8,7 @@ from coordinator.model.deadline import Deadline, Extend, Kill, Leave, Watched
 from coordinator.model.retry import Retry, RetryLater
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.children import ChildFailed, Done
-from workers.handlers.context import Stopped
+from workers.handlers.context import Stopped, current_run
 from workers.handlers.handler import Handler
 from workers.handlers.messages import ToolCall
 from workers.handlers.migration import Left
@@ -35,4 +35,5 @@ __all__ = [
     "ToolCall",
     "WaitTimeout",
     "Watched",
+    "current_run",
 ]

@@ -22,7 +22,7 @@ from workers.attempt.attempt import Attempt, Waiter
 from workers.attempt.endings import attempt_info
 from workers.attempt.saver import Saver
 from workers.handlers.async_run import AsyncRun
-from workers.handlers.context import Facts, Resumed, Stopped
+from workers.handlers.context import Facts, Resumed, Stopped, enter_run
 from workers.handlers.draft import INPUTS, Draft, loaded
 from workers.handlers.migration import migrated
 from workers.handlers.run import Run
@@ -89,7 +89,9 @@ class Loader:
         attempt.facts = facts
         attempt.waiter = self.waiter
         make = AsyncRun if handler.is_async else Run
-        return make(facts, self.resources.get(handler.kind), draft, attempt, handler.read_signal), arguments
+        run = make(facts, self.resources.get(handler.kind), draft, attempt, handler.read_signal)
+        enter_run(run)
+        return run, arguments
 
     async def _load_checkpoint(self, attempt: Attempt) -> tuple[Draft, CheckpointHead, list[Any]]:
         """Return the draft, the head and the unfinished messages of the run's checkpoint.

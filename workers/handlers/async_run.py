@@ -21,6 +21,7 @@ from workers.handlers.context import BaseRun, R_co
 from workers.handlers.draft import RESULT_LIMIT, current_phase
 from workers.handlers.enqueues import RunOptions
 from workers.handlers.messages import kept
+from workers.handlers.parallel import ParallelPhases
 from workers.handlers.waits import MISSING, Signal
 
 P = ParamSpec("P")
@@ -44,13 +45,13 @@ class AsyncRun(BaseRun[R_co]):
             TooLarge: If the checkpoint is larger than 64 MiB.
             Unreadable: If the stored checkpoint is damaged, so that nothing can be added to it.
         """
-        await self._save_now()
-        self._raise_stop()
+        await self._save_now(self._draft.resumes_without_repeating)
 
-    async def _save_now(self) -> None:
+    async def _save_now(self, may_drain: Callable[[], bool]) -> None:
         # The cut is offered before flush waits. If flush raises a stop, the worker still saves this cut with the release.
-        await self._backing.flush(self._draft.cut(), self._draft.resumes_without_repeating)
-        await self._backing.wait_until_confirmed(self._draft.resumes_without_repeating)
+        await self._backing.flush(self._draft.cut(), may_drain)
+        await self._backing.wait_until_confirmed(may_drain)
+        self._backing.raise_stop(may_drain)
 
     async def loop(self, limit: int) -> AsyncIterator[int]:
         """Iterate over the turns of the run, with a cut after each turn.
@@ -101,26 +102,54 @@ class AsyncRun(BaseRun[R_co]):
             TooLarge: If the output or the checkpoint is too large.
             Refused: If the name is not valid, if a phase of this name is still running, or if a resumed run could not tell two
                 phases of this name apart.
+
+        Phases of different names may run at the same time. While the worker drains, no other phase begins beside them, and the
+        stop is raised when the last of them has ended.
         """
         field = self._draft.begin_phase(name)
         if field in self._draft.phases:
             self._draft.end_phase(field, self._draft.phases[field])
             return decode(self._draft.phases[field], name)
-        output = None
+        output, inner = None, bool(current_phase.get())
         try:
-            await self._backing.wait_until_confirmed(self._draft.resumes_without_repeating)
-            self._raise_stop()
-            inside = current_phase.set(field)
-            try:
-                value = await _call(fn, args, kwargs, self._backing.threads)
-            finally:
-                current_phase.reset(inside)
-            output = kept(value, f"the output of phase {name!r}", RESULT_LIMIT)
+            await self._enter_phase(inner)
+            with self._parallel.running(field, inner):
+                inside = current_phase.set(field)
+                try:
+                    value = await _call(fn, args, kwargs, self._backing.threads)
+                finally:
+                    current_phase.reset(inside)
+                output = kept(value, f"the output of phase {name!r}", RESULT_LIMIT)
         finally:
             self._draft.end_phase(field, output)
-        await self._save_now()
-        self._raise_stop()
+        await self._save_now(self._may_drain)
         return decode(output, name)
+
+    async def _enter_phase(self, inner: bool) -> None:
+        """Wait until the function of a phase may be called.
+
+        While the worker drains, a phase does not begin beside phases that are still running: it waits until they have ended.
+
+        Args:
+            inner: Whether the phase is inside another phase. Such a phase does not wait, because others may wait for it.
+
+        Raises:
+            Stopped: If a stop was requested.
+        """
+        await self._backing.wait_until_confirmed(self._may_drain)
+        stop = self._backing.stopping
+        if stop is not None and stop.why == "drain" and not self._backing.delivered and not inner and self._parallel:
+            await self._parallel.wait_until_ended()
+            raise self._backing.stopping or stop  # each phase that waited here gets the stop, not only the first one
+        self._raise_stop()
+
+    def _may_drain(self) -> bool:
+        """Return False if a drain must not stop the handler at this phase, because work of this attempt would be repeated."""
+        return self._draft.resumes_without_repeating() and (bool(current_phase.get()) or not self._parallel)
+
+    @cached_property
+    def _parallel(self) -> ParallelPhases:
+        return ParallelPhases()
 
     @overload
     async def receive(self, *topics: str, timeout: float | timedelta | None = None) -> Signal: ...

@@ -8,8 +8,10 @@ a wait, `checkpoint()` and `flush()`. A stop that was requested is raised once, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
@@ -94,6 +96,11 @@ class Backing(WaitBacking, ChildBacking, EnqueueBacking, Protocol):
     @property
     def stopping(self) -> Stopped | None:
         """The stop that was requested, or None."""
+        ...
+
+    @property
+    def delivered(self) -> bool:
+        """Whether the requested stop was raised in the handler."""
         ...
 
     @property
@@ -303,6 +310,46 @@ class BaseRun(Generic[R_co]):
     def _end_turn(self, turn: int) -> None:
         self._draft.end_turn(turn)
         self.checkpoint()
+
+
+_current: ContextVar[BaseRun[Any] | None] = ContextVar("workers.handlers.context.current", default=None)
+
+
+def current_run() -> BaseRun[Any]:
+    """Return the run whose handler makes this call.
+
+    Functions that the handler calls get the run in this way without a parameter, for example the tools of an agent.
+
+    Returns:
+        An `AsyncRun` in an async handler, a `Run` in a plain one.
+
+    Raises:
+        Refused: If no handler is executing, or the call is made in a thread that the handler started itself.
+    """
+    run = _current.get()
+    if run is None:
+        raise Refused("there is no current run: current_run works only while a handler executes")
+    return run
+
+
+def find_current_run() -> BaseRun[Any] | None:
+    """Return the run whose handler makes this call, or None outside of a handler."""
+    return _current.get()
+
+
+def enter_run(run: BaseRun[Any]) -> None:
+    """Make a run the current one in this task or thread, and in the tasks that it starts from now on."""
+    _current.set(run)
+
+
+@contextmanager
+def entered_run(run: BaseRun[Any]) -> Iterator[None]:
+    """Make a run the current one while the context is open."""
+    token = _current.set(run)
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 def _number(value: float | None, what: str) -> float | None:

@@ -19,7 +19,7 @@ from coordinator.store.plans.attempts import Collected, Condition, Received
 from coordinator.store.plans.clients import NewRun
 from workers.handlers import async_run, run
 from workers.handlers.children import Child
-from workers.handlers.context import BaseRun, Facts, Resumed, Stopped
+from workers.handlers.context import BaseRun, Facts, Resumed, Stopped, entered_run
 from workers.handlers.conversion import to_plain
 from workers.handlers.draft import Cut, Draft
 from workers.handlers.enqueues import Enqueued
@@ -86,8 +86,10 @@ class MemoryBacking:
             raise Refused(f"a run in memory can't run the child {child.inputs.kind!r}: make it with handler.inputs(…)")
         values = handler.arguments(dict(child.inputs.values))
         kind: type[AsyncRun] | type[Run] = AsyncRun if handler.is_async else Run
-        result = handler.function(kind(self.resources, inputs=child.inputs.values), **values)
-        return handler.plain_result(await result if handler.is_async else result)
+        run = kind(self.resources, inputs=child.inputs.values)
+        with entered_run(run):
+            result = handler.function(run, **values)
+            return handler.plain_result(await result if handler.is_async else result)
 
     def offer(self, cut: Cut) -> None:
         """Save a cut, unless the run has crashed or was lost to another worker.

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from coordinator.encoding.codec import decode
 from coordinator.model.enqueue import Inputs
 from coordinator.store.plans.attempts import Condition
-from workers.handlers.context import Stopped
+from workers.handlers.context import Stopped, enter_run
 from workers.handlers.draft import RESULT_LIMIT
 from workers.handlers.handler import Handler
 from workers.handlers.messages import kept
@@ -195,6 +195,7 @@ class _Attempt:
     def _call(self) -> None:
         try:
             self._run._declare_topics(self._handler.read_signal)
+            enter_run(self._run)  # this thread has a context of its own
             value = self._handler.function(self._run, **self._handler.arguments(self._values))
             value = asyncio.run(_await_value(value)) if self._handler.is_async else value
             self._value = self._stored_and_read(value)
