@@ -183,7 +183,7 @@ async def test_every_way_to_end_an_attempt_is_told(here):
     @runs.handler
     async def hangs(run: AsyncRun) -> None:
         async for _ in run.loop(limit=1_000_000):
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # the work of a turn
 
     worker, task = here.worker(runs)
     for kind, status in (("fails", "failed"), ("later", "delayed"), ("sleeps", "waiting"), ("needs", "delayed")):
