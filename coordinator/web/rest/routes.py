@@ -17,6 +17,7 @@ from coordinator.web.rest.schemas import (
     STATUS,
     STRING,
     array,
+    optional,
     record,
 )
 
@@ -52,13 +53,19 @@ ROUTES: tuple[Endpoint, ...] = (
         "GET",
         "/runs",
         "list",
-        "List runs, newest first.",
+        "List runs. Ended runs come in the reverse order of their ends, others in the order in which they will continue.",
         runs.list_runs,
-        {200: Answer("A page of runs.", record({"runs": array(RUN)}))},
+        {
+            200: Answer(
+                "A page of runs, which may have fewer runs than `limit`, or none. The last page has no cursor.",
+                record({"runs": array(RUN), "cursor": optional(STRING)}),
+            )
+        },
         parameters=(
             Parameter("status", "query", STATUS, "Only runs with this status."),
             Parameter("kind", "query", NAME, "Only runs of this kind."),
             Parameter("queue", "query", NAME, "Only runs of this queue."),
+            Parameter("cursor", "query", STRING, "The cursor of the page before, with the same filters."),
             Parameter(
                 "limit", "query", {"type": "integer", "minimum": 1, "maximum": 500, "default": 50}, "Number of runs."
             ),

@@ -7,6 +7,9 @@ from typing import Any
 from starlette.responses import Response
 
 from coordinator.client.handles import CANCEL_GRACE
+from coordinator.client.listing import Listing
+from coordinator.client.operations import lists as list_operations
+from coordinator.client.pages import Cursor
 from coordinator.errors import KeyConflict, NotFound, ResultTimeout
 from coordinator.model.run import ENDED, Status
 from coordinator.web.rest.call import Call
@@ -53,8 +56,11 @@ async def show(call: Call) -> Response:
 async def list_runs(call: Call) -> Response:
     """Answer with a page of runs."""
     values = call.values
-    views = await call.client.list(values["status"], values["kind"], values["queue"], values["limit"])
-    return json_response({"runs": [call.ownership.show(view) for view in views if call.ownership.owns(view)]})
+    filters = Listing.of(values["status"], values["kind"], values["queue"], values["limit"])
+    cursor = None if values["cursor"] is None else Cursor.parse(values["cursor"])
+    page = await call.client._do(list_operations.list_page, filters, call.ownership.owns, cursor)
+    after = None if page.cursor is None else str(page.cursor)
+    return json_response({"runs": [call.ownership.show(view) for view in page.runs], "cursor": after})
 
 
 async def result(call: Call) -> Response:

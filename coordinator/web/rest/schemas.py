@@ -19,7 +19,7 @@ COUNT = {"type": "integer", "minimum": 0}
 FLAG = {"type": "boolean"}
 STATUS = {"type": "string", "enum": [str(status) for status in Status]}
 ENDED_STATUS = {"type": "string", "enum": sorted(str(status) for status in ENDED)}
-EVENT_ID = {"type": "string", "pattern": "^([0-9]{1,20}-[0-9]{1,20})?(/end)?$"}
+EVENT_ID = {"type": "string", "pattern": "^([0-9]{1,19}-[0-9]{1,19})?(/end)?$"}
 
 
 def optional(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from coordinator.web.problems import Problem
@@ -25,9 +25,8 @@ class OpenStreams:
         self._closing: set[asyncio.Future[None]] = set()
         self._closed = False
 
-    @contextmanager
-    def slot(self, caller: str) -> Iterator[None]:
-        """Hold a place for a stream of the caller.
+    def open(self, caller: str) -> Callable[[], None]:
+        """Take a place for a stream of the caller. Return the function that frees it.
 
         Raises:
             Problem: The caller has too many open streams (429).
@@ -40,12 +39,12 @@ class OpenStreams:
                 {"Retry-After": "5"},
             )
         self._open[caller] += 1
-        try:
-            yield
-        finally:
-            self._open[caller] -= 1
-            if not self._open[caller]:
-                del self._open[caller]
+        return partial(self._free, caller)
+
+    def _free(self, caller: str) -> None:
+        self._open[caller] -= 1
+        if not self._open[caller]:
+            del self._open[caller]
 
     def __len__(self) -> int:
         """Return the number of open streams."""

@@ -68,6 +68,7 @@ def send_generated_requests(url: str, endpoint: Endpoint, mode: GenerationMode, 
         number = next(numbers)
         if "id" in case.path_parameters and number % 2:
             case.path_parameters["id"] = known[number // 2 % len(known)]
+        case.query.pop("cursor", None)  # only the API itself can make one
         response = case.call(base_url=url, timeout=30)
         # JSON schema can't say that whole numbers of any place in a value have up to 64 bits
         not_plain = b'"error": "NotPlain"' in response.content

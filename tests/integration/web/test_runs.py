@@ -244,3 +244,18 @@ async def test_server_that_can_not_be_reached_is_not_named() -> None:
     assert answer.headers["retry-after"] == "1"
     assert "127.0.0.1" not in answer.text
     assert "secret" not in answer.text
+
+
+async def test_list_is_paged_with_a_cursor(site: Site) -> None:
+    ids = [await site.enqueue("ask") for _ in range(5)]
+    found: list[str] = []
+    cursor = None
+    while True:
+        query = {"limit": 2} if cursor is None else {"limit": 2, "cursor": cursor}
+        page = (await site.http.get("/runs", params=query)).json()
+        found += [run["id"] for run in page["runs"]]
+        cursor = page["cursor"]
+        if cursor is None:
+            break
+    assert set(ids) <= set(found)
+    assert (await site.http.get("/runs", params={"cursor": "nonsense"})).json()["error"] == "BadOption"
