@@ -30,6 +30,7 @@ from coordinator.errors import (
 )
 from coordinator.middleware import AttemptEnding, AttemptInfo, EnqueueInfo, Middleware
 from coordinator.model.enqueue import Inputs
+from coordinator.model.output import Event, Gap, Rewind
 from coordinator.model.run import Failure, Note, RunView, Status
 from coordinator.model.schedule import ScheduleView
 from coordinator.views.namespace_view import CoordinatorView, Overview, WorkerView
@@ -47,8 +48,10 @@ __all__ = [
     "CoordinatorView",
     "Ended",
     "EnqueueInfo",
+    "Event",
     "Failure",
     "Full",
+    "Gap",
     "Handle",
     "IdExpired",
     "Inputs",
@@ -61,6 +64,7 @@ __all__ = [
     "Overview",
     "Refused",
     "ResultTimeout",
+    "Rewind",
     "RunCancelled",
     "RunDead",
     "RunFailed",

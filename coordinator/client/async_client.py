@@ -21,6 +21,7 @@ from coordinator.client.operations import lists as list_operations
 from coordinator.client.operations import runs as run_operations
 from coordinator.client.operations import schedules as schedule_operations
 from coordinator.client.operations.open_namespace import OpenNamespace
+from coordinator.client.output.async_feed import AsyncFeed
 from coordinator.client.parent import warn_of_waiting
 from coordinator.client.run_builder import EnqueueManyOptions, EnqueueOptions
 from coordinator.client.schedules import ScheduleOptions, When
@@ -51,9 +52,10 @@ class _AsyncSession:
         self.loop = asyncio.get_running_loop()
         self.wire = AsyncWire(settings.address, settings.timeout)
         self.hints = AsyncHintReader(settings.address, self.wire, clock)
+        self.feed = AsyncFeed(settings.address, self.wire, clock)
         check = None if settings.address.scheme == "memory" else settings.address
         self.namespace = OpenNamespace(settings.namespace, clock, check=check, middleware=middleware)
-        self._until_end = _close_at_end(self.hints, self.wire)
+        self._until_end = _close_at_end(self.feed, self.hints, self.wire)
         with suppress(StopIteration):  # the first step, which makes the generator known to the loop; it does not wait
             self._until_end.__anext__().send(None)
 
@@ -67,12 +69,13 @@ class _AsyncSession:
             self.loop.call_soon_threadsafe(lambda: self.loop.create_task(self.close()))
 
 
-async def _close_at_end(hints: AsyncHintReader, wire: AsyncWire) -> AsyncGenerator[None, None]:
+async def _close_at_end(feed: AsyncFeed, hints: AsyncHintReader, wire: AsyncWire) -> AsyncGenerator[None, None]:
     """Close a session's connections when this generator is closed."""
     try:
         yield
     finally:
         try:
+            await feed.close()
             await hints.close()
         finally:
             await wire.close()

@@ -20,6 +20,7 @@ from coordinator.client.operations import lists as list_operations
 from coordinator.client.operations import runs as run_operations
 from coordinator.client.operations import schedules as schedule_operations
 from coordinator.client.operations.open_namespace import OpenNamespace
+from coordinator.client.output.feed import Feed
 from coordinator.client.parent import warn_of_waiting
 from coordinator.client.run_builder import EnqueueManyOptions, EnqueueOptions
 from coordinator.client.schedules import ScheduleOptions, When
@@ -50,10 +51,12 @@ class _Session:
         self.pid = os.getpid()
         self.wire = Wire(settings.address, settings.timeout)
         self.hints = HintReader(settings.address, self.wire, clock)
+        self.feed = Feed(settings.address, self.wire)
         check = None if settings.address.scheme == "memory" else settings.address
         self.namespace = OpenNamespace(settings.namespace, clock, check=check, middleware=middleware)
 
     def close(self) -> None:
+        self.feed.close()
         self.hints.close()
         self.wire.close()
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from coordinator.client.operations import runs as run_operations
 from coordinator.client.operations import signals as signal_operations
+from coordinator.client.output.reading import stream, stream_async
+from coordinator.model.output import Folder, Item
 from coordinator.model.run import RunView, Status
 
 if TYPE_CHECKING:
@@ -113,6 +115,35 @@ class Handle(Generic[T_co]):
             Unreadable: A Redis key of the run's signals is damaged.
         """
         return self._client._do(signal_operations.send, self.id, topic, payload, key, self._write_signal)
+
+    def stream(
+        self, *, after: str | None = None, settled: bool = False, timeout: float | None = None
+    ) -> Iterator[Item]:
+        """Iterate over the output of the run: the events that its handler emits, until the run has ended.
+
+        The iterator first delivers the stored events, and then new events as they come. It ends when the run has ended;
+        `result` then says how. The server keeps the last 10,000 events of a run, up to 4 MiB, for as long as the run is kept.
+
+        Args:
+            after: The id of the last item that the reader has got; None to begin with the first event.
+            settled: Deliver an event only when a checkpoint covers it, so that no later attempt emits it again. A reader
+                then gets each event exactly once, in order, or a `Gap`. It gets a `Rewind` only if the run starts again from
+                the beginning. The completion of a run covers all its events. If a run ends in another way, the events after its
+                last checkpoint are not delivered.
+            timeout: Seconds without an item after which the iterator raises ResultTimeout; None waits for ever.
+
+        Returns:
+            An iterator over the items. An `Event` has a number and a value. A `Rewind` tells the reader to drop all events
+            with a number greater than `to`, because the run continues from its checkpoint. A `Gap` says that a number of
+            events is missing.
+
+        Raises:
+            NotFound: The run does not exist, or its retention is over.
+            BadOption: `after` is not the id of an item.
+            ResultTimeout: Nothing came in time, and the run has not ended.
+            Unreadable: A stored event is damaged.
+        """
+        return stream(self._client, self.id, Folder(after, settled), timeout)
 
     def cancel(self, grace: float = CANCEL_GRACE) -> Status:
         """Cancel the run.
@@ -264,6 +295,35 @@ class AsyncHandle(Generic[T_co]):
             Unreadable: A Redis key of the run's signals is damaged.
         """
         return await self._client._do(signal_operations.send, self.id, topic, payload, key, self._write_signal)
+
+    def stream(
+        self, *, after: str | None = None, settled: bool = False, timeout: float | None = None
+    ) -> AsyncIterator[Item]:
+        """Iterate over the output of the run: the events that its handler emits, until the run has ended.
+
+        The iterator first delivers the stored events, and then new events as they come. It ends when the run has ended;
+        `result` then says how. The server keeps the last 10,000 events of a run, up to 4 MiB, for as long as the run is kept.
+
+        Args:
+            after: The id of the last item that the reader has got; None to begin with the first event.
+            settled: Deliver an event only when a checkpoint covers it, so that no later attempt emits it again. A reader
+                then gets each event exactly once, in order, or a `Gap`. It gets a `Rewind` only if the run starts again from
+                the beginning. The completion of a run covers all its events. If a run ends in another way, the events after its
+                last checkpoint are not delivered.
+            timeout: Seconds without an item after which the iterator raises ResultTimeout; None waits for ever.
+
+        Returns:
+            An iterator over the items. An `Event` has a number and a value. A `Rewind` tells the reader to drop all events
+            with a number greater than `to`, because the run continues from its checkpoint. A `Gap` says that a number of
+            events is missing.
+
+        Raises:
+            NotFound: The run does not exist, or its retention is over.
+            BadOption: `after` is not the id of an item.
+            ResultTimeout: Nothing came in time, and the run has not ended.
+            Unreadable: A stored event is damaged.
+        """
+        return stream_async(self._client, self.id, Folder(after, settled), timeout)
 
     async def cancel(self, grace: float = CANCEL_GRACE) -> Status:
         """Cancel the run.

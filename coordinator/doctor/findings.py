@@ -163,6 +163,7 @@ _KEY_NAMES = {
     "signal-operations": "the list of sends",
     "joins": "the counts of children",
     "results": "the results of children",
+    "output": "the output",
     "once": "the idempotency key",
     "schedule": "the schedule",
     "worker": "the record",

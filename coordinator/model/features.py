@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 WAITS: Final = "waits"  # runs that wait: the status waiting, signals, and the part `more` of a checkpoint
-KNOWN: Final = (WAITS,)
+OUTPUT: Final = "output"  # the output of a run, which gets its end from the script that ends the run
+KNOWN: Final = (WAITS, OUTPUT)
 
 
 def announce(coordinator: str) -> str:

@@ -14,7 +14,7 @@ from coordinator.model.names import name
 from coordinator.model.run_id import partition_of
 
 # The type of a key in the docstrings of Keys -> its name on the server.
-TYPES = {"hash": "hash", "set": "set", "sorted set": "zset", "list": "list", "string": "string"}
+TYPES = {"hash": "hash", "set": "set", "sorted set": "zset", "list": "list", "string": "string", "stream": "stream"}
 
 
 class Tag(str):
@@ -151,6 +151,20 @@ class Keys:
         Script send adds an entry, and removes old ones. The key expires one minute after a completion, otherwise with the run.
         """
         return f"{self.at}:signal-operations:{id}"
+
+    def output(self, id: str) -> str:
+        """Return the key of a stream with the events that a run's handler emitted: see lua/shared/output.lua.
+
+        Scripts emit and checkpoint, and the scripts that end an attempt, create the key. It expires with the run.
+        """
+        return f"{self.at}:output:{id}"
+
+    def reader(self, client: str) -> str:
+        """Return the key of a stream with one entry, on which a client blocks together with the outputs that it reads.
+
+        Script interrupt adds the entry. The key expires after a minute.
+        """
+        return f"{self.at}:reader:{client}"
 
     def joins(self, id: str) -> str:
         """Return the key of a hash with the number of joined children of each step of a run, as "<spawned> <ended>" by base.

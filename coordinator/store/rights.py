@@ -21,7 +21,7 @@ _FACTS = ("hget", "hgetall")  # of the namespace
 _LISTS = (*_FACTS, "hmget", "scard", "srandmember", "sscan", "zcard", "zcount", "zrange", "zrank")
 # The commands that each role sends besides its scripts.
 _COMMANDS: Mapping[str, tuple[str, ...]] = {
-    "producer": (*_LISTS, *_FEED, "blpop", "lpop"),
+    "producer": (*_LISTS, *_FEED, "blpop", "lpop", "xrange", "xread"),
     "worker": (*_FACTS, "blpop", "hmget", "scard", "smembers", "zcard", "zrange", "zscan"),
     "coordinator": (*_FACTS, "blpop", "exists", "scan", "sscan", "type", "zscan"),
     "read-only": (*_LISTS, *_FEED, "hexists"),

@@ -20,7 +20,9 @@ from coordinator.model.run import Counters, Note
 from coordinator.store.plans.attempts import Collected, Condition, Received
 from coordinator.store.plans.clients import NewRun
 from coordinator.store.plans.workers import Claimed
+from workers.attempt.emitter import Emitter
 from workers.attempt.lifecycle import Lifecycle
+from workers.attempt.outbox import Outbox
 from workers.attempt.saver import Saver, SaverClosed
 from workers.handlers.children import Child
 from workers.handlers.context import Facts, Stopped
@@ -87,6 +89,9 @@ class Waiter(Protocol):
         ...
 
 
+_outboxes = threading.Lock()  # held while an attempt gets its outbox, because several threads of a handler may emit
+
+
 async def _word(word: str) -> str:
     return word
 
@@ -138,6 +143,9 @@ class Attempt(Lifecycle):
         self.note_stored: Note | None = None  # the newest note that the server has confirmed after a heartbeat
         self.condition: Condition | None = None  # the condition that the run waits for, once it is to be suspended
         self.waiter: Waiter | None = None
+        self.emitter: Emitter | None = None
+        self.outbox: Outbox | None = None  # is made by the first emit
+        self.emits_soon = False  # whether the emitter will send the events in the outbox
         self._at_end: list[Callable[[], object]] = []
         self._hint, self._lingering_since = asyncio.Event(), 0.0
         self._stop_requested, self._stop_changed = asyncio.Event(), asyncio.Event()
@@ -406,6 +414,37 @@ class Attempt(Lifecycle):
         finally:
             task.cancel()
             requested.cancel()
+
+    def emit(self, letter: bytes, data: bytes) -> int:
+        """Hand an event to the emitter, which sends it soon. Any thread may call this.
+
+        Args:
+            letter: e for an event, n for a note.
+            data: The encoded value.
+
+        Returns:
+            The number of the event.
+        """
+        outbox = self.outbox or self._make_outbox()
+        number = outbox.add(letter, data)
+        if not self.emits_soon and not outbox.closed:
+            self.emits_soon = True
+            assert self.emitter is not None
+            if threading.get_ident() == self._thread:
+                self.emitter.schedule(self)
+            else:
+                with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+                    self.loop.call_soon_threadsafe(self.emitter.schedule, self)
+        return number
+
+    def _make_outbox(self) -> Outbox:
+        with _outboxes:
+            if self.outbox is None:
+                assert self.saver is not None
+                self.outbox = self.saver.outbox = Outbox(self.saver.emitted_before)
+                if self.decided:
+                    self.outbox.close()
+            return self.outbox
 
     def set_note(self, note: Note) -> None:
         """Keep the handler's note for the next save or heartbeat."""

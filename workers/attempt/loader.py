@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from coordinator.client.parent import Parent, current_parent
@@ -19,6 +19,7 @@ from coordinator.store.plans import workers as worker_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from coordinator.views.ending import read_failure
 from workers.attempt.attempt import Attempt, Waiter
+from workers.attempt.emitter import Emitter
 from workers.attempt.endings import attempt_info
 from workers.attempt.saver import Saver
 from workers.handlers.async_run import AsyncRun
@@ -44,6 +45,7 @@ class Loader:
         clock: The time source.
         resources: The resources that the registries opened, by kind.
         waiter: Sends the requests for the waits, children and enqueues of the attempts.
+        emitter: Sends the events of the attempts.
         middleware: The middleware of the registries, by kind.
     """
 
@@ -51,6 +53,7 @@ class Loader:
     clock: Clock
     resources: Mapping[str, Any]
     waiter: Waiter
+    emitter: Emitter
     middleware: Mapping[str, MiddlewareChain] = field(default_factory=dict)
 
     async def load(self, attempt: Attempt) -> tuple[Run[Any] | AsyncRun[Any], dict[str, Any]]:
@@ -87,7 +90,7 @@ class Loader:
         resumed = self._resumed(attempt, head, unfinished)
         facts = Facts(claimed.id, handler.kind, inputs, meta, attempt.number, claimed.token, resumed)
         attempt.facts = facts
-        attempt.waiter = self.waiter
+        attempt.waiter, attempt.emitter = self.waiter, self.emitter
         make = AsyncRun if handler.is_async else Run
         run = make(facts, self.resources.get(handler.kind), draft, attempt, handler.read_signal)
         enter_run(run)
@@ -164,5 +167,9 @@ class _Sender:
     attempt: Attempt
 
     async def __call__(self, delta: attempt_plans.Delta) -> tuple[str, int]:
+        emitter = self.attempt.emitter
+        asks = delta.output is not None and emitter is not None and not emitter.trusts(self.attempt)
+        if asks and emitter is not None and not await emitter.is_known(self.attempt):
+            delta = replace(delta, output=None)
         plan = attempt_plans.checkpoint(self.attempt.lease.keys, self.attempt.id, self.attempt.token, delta)
         return await drive_async(self.wire, plan, give_up=lambda: True)

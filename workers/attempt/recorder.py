@@ -77,6 +77,7 @@ class Recorder:
         outcome, result = _with_result(attempt, outcome)
         try:
             await self._send_last_note(attempt, outcome)
+            await self._check_output(attempt)
             answer = await self._record(attempt, outcome, result)
         except (Unreachable, Unconfirmed) as error:
             logger.error("outcome of run %s could not be recorded: %s", attempt.id, error)
@@ -84,6 +85,9 @@ class Recorder:
         except Exception:
             logger.exception("outcome of run %s could not be recorded; releasing the run", attempt.id)
             return await self.release_with_strike(attempt)
+        finally:
+            if attempt.outbox is not None:
+                attempt.outbox.close()
         self._log(attempt, outcome, answer)
         if attempt.middleware.sees_endings:
             tell_middleware(attempt, outcome, answer, self.clock.monotonic())
@@ -118,6 +122,18 @@ class Recorder:
         except CoordinatorError as error:
             logger.warning("last note of run %s could not be stored: %s", attempt.id, error)
 
+    async def _check_output(self, attempt: Attempt) -> None:
+        """Drop the events that are not stored yet if a live process is of a version that does not know outputs.
+
+        Raises:
+            Unreachable: If the server has not answered when the worker cannot wait any longer.
+        """
+        outbox, emitter = attempt.outbox, attempt.emitter
+        if outbox is None or emitter is None or not outbox.waiting or emitter.trusts(attempt):
+            return
+        if not await emitter.is_known(attempt, lambda: attempt.lost or self.give_up()):
+            outbox.close()
+
     async def _record(self, attempt: Attempt, outcome: Outcome, result: bytes) -> str:
         owner = (attempt.lease.keys, attempt.id, attempt.token)
         if attempt.killed is not None and not isinstance(outcome, Complete | Nothing):
@@ -126,7 +142,9 @@ class Recorder:
             await self._drive(attempt, lambda: attempt_plans.kill(*owner, killed))
         match outcome:
             case Complete():
-                return await self._drive(attempt, lambda: attempt_plans.complete(*owner, result))
+                output = None if attempt.outbox is None else attempt.outbox.take()
+                events = b"" if output is None else output.wire()
+                return await self._drive(attempt, lambda: attempt_plans.complete(*owner, result, output=events))
             case Fail(error):
                 text = failure(error)
                 return await self._with_delta(attempt, lambda delta: attempt_plans.fail(*owner, text, delta))

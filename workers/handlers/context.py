@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
 
+from coordinator.encoding.codec import encode
 from coordinator.errors import Refused
+from coordinator.model import limits
 from coordinator.model.outcome import Why
 from coordinator.model.run import Failure, Note
 from workers.handlers.children import ChildBacking, Children
 from workers.handlers.draft import Cut, Draft
 from workers.handlers.enqueues import EnqueueBacking, Enqueues
-from workers.handlers.messages import Messages
+from workers.handlers.messages import Messages, kept
 from workers.handlers.waits import WaitBacking, Waits
 
 if TYPE_CHECKING:  # type variables have defaults only since Python 3.13, and only type checkers need this one
@@ -152,6 +154,15 @@ class Backing(WaitBacking, ChildBacking, EnqueueBacking, Protocol):
         """Keep a note for the next save or heartbeat."""
         ...
 
+    def emit(self, letter: bytes, data: bytes) -> int:
+        """Send an event soon, and return its number. Called from any thread. Never blocks, and never raises a network error.
+
+        Args:
+            letter: e for an event, n for a note.
+            data: The encoded value.
+        """
+        ...
+
 
 class BaseRun(Generic[R_co]):
     """The part of a run that is the same in plain and async handlers."""
@@ -272,7 +283,33 @@ class BaseRun(Generic[R_co]):
             Refused: If `done` or `total` is not a number.
         """
         shown = str(text)[:NOTE_CHARACTERS].encode(errors="replace").decode()
-        self._backing.set_note(Note(shown, _number(done, "done"), _number(total, "total")))
+        note = Note(shown, _number(done, "done"), _number(total, "total"))
+        self._backing.set_note(note)
+        if self._draft.more.emitted:
+            self._emit(b"n", encode([note.text, note.done, note.total], "note"))
+
+    def emit(self, value: object) -> None:
+        """Emit an event for the readers of the run's output, for example a token of a model or a partial result.
+
+        The call never waits, and never raises an error of the network. The worker sends the event within about 20 ms, and at the
+        latest with the next save. Readers use `handle.stream()`. If the run continues from a checkpoint on another worker, the
+        readers are told to drop the events that were emitted after the checkpoint. So a handler that continues from its
+        checkpoint emits these events again. If more than 1 MiB of events wait to be sent, the oldest are dropped, and
+        the readers get a `Gap`.
+
+        Args:
+            value: Plain data of up to 256 KiB.
+
+        Raises:
+            NotPlain: If the value is not plain data.
+            TooLarge: If the value is larger than 256 KiB.
+        """
+        self._emit(b"e", kept(value, "the event", limits.EVENT_BYTES))
+
+    def _emit(self, letter: bytes, data: bytes) -> None:
+        number = self._backing.emit(letter, data)
+        more = self._draft.more
+        more.emitted = max(more.emitted, number)  # other threads of the handler may emit, too
 
     def checkpoint(self) -> None:
         """Offer messages, state, iteration and phases to be saved, and return immediately. This is a cut.

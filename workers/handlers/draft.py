@@ -38,7 +38,8 @@ class Cut(NamedTuple):
         state: The encoded state.
         iteration: The number of completed turns.
         phases: The encoded outputs of the phases and of the waits that are over, by field.
-        more: The encoded counts and deadlines of waits; empty if there are none.
+        more: The encoded counts and deadlines of waits, and the number of emitted events; empty if there are none.
+        emitted: The number of the last event that was emitted before this cut.
     """
 
     packed: list[bytes]
@@ -48,6 +49,7 @@ class Cut(NamedTuple):
     iteration: int
     phases: Mapping[str, bytes]
     more: bytes = b""
+    emitted: int = 0
 
 
 @dataclass(slots=True)
@@ -92,6 +94,7 @@ class Draft:
             self.iteration,
             dict(self.phases),
             self.more.pack(),
+            self.more.emitted,
         )
 
     def _packed_state(self) -> bytes:

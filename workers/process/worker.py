@@ -18,6 +18,7 @@ from coordinator.store.keys import Namespace
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from workers.attempt.attempt import Attempt
 from workers.attempt.critic import Critic
+from workers.attempt.emitter import Emitter
 from workers.attempt.executor import Executor
 from workers.attempt.kind_health import KindHealth
 from workers.attempt.loader import Loader
@@ -197,7 +198,7 @@ class Worker:
         self._wire, critic = wire, Critic(wire, clock)
         recorder = Recorder(wire, clock, health, shutdown.out_of_time, self.on_refused)
         waiter = ServerWaiter(wire, clock, namespace)
-        loader = Loader(wire, clock, resources, waiter, self.registry.middleware_by_kind())
+        loader = Loader(wire, clock, resources, waiter, Emitter(wire, clock), self.registry.middleware_by_kind())
         executor = Executor(clock, threads, loader, health)
         watchdog = LoopWatchdog(clock, options.lease, replace)
         self._heartbeat = heartbeat = Heartbeat(options.settings.address, clock, table, watchdog)

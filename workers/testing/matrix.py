@@ -22,6 +22,7 @@ class Matrix:
         cuts: how many cuts the handler has. The matrix killed or stopped the handler once at each of them.
         result: the value that the handler returns.
         effects: the value that `effects` returned without a crash or a stop.
+        emitted: the values that the handler emitted, as a reader has them at the end.
         waits: how often the run was suspended at a wait in the rounds that send each signal only when the run waits for it.
     """
 
@@ -29,6 +30,7 @@ class Matrix:
     result: Any
     effects: Any
     waits: int = 0
+    emitted: tuple[Any, ...] = ()
 
 
 def crash_matrix(
@@ -37,7 +39,9 @@ def crash_matrix(
     effects: Callable[[R], Any] | None = None,
     signals: Sequence[tuple[str, Any]] = (),
 ) -> Matrix:
-    """Kill a handler at each of its cuts, resume it, and check that its result and its effects are the same as without a crash.
+    """Kill a handler at each of its cuts, resume it, and check that the run ends in the same way as without a crash.
+
+    The result, the effects, and the events that a reader has at the end must be the same.
 
     In one more round an attempt falls asleep at a cut, a second attempt does the work, and then the first attempt wakes up. The
     same happens when a worker is paused for longer than its lease.
@@ -140,6 +144,7 @@ class _Trials:
         first = self._make(False)
         self._result = first.play()
         self._effects, self.cuts, self._waits = first.effects(), first.cuts, 0
+        self._emitted = first.emitted()
         self.ways = (False, True) if first.waited else (False,)
 
     def undisturbed(self, late: bool) -> int:
@@ -166,10 +171,11 @@ class _Trials:
         for what, found, expected in (
             ("the handler returned", result, self._result),
             ("the effects were", played.effects(), self._effects),
+            ("the emitted events were", played.emitted(), self._emitted),
         ):
             if found != expected:
                 raise AssertionError(f"{told}, {what} {found!r}; without a crash or a suspension: {expected!r}")
 
     @property
     def matrix(self) -> Matrix:
-        return Matrix(self.cuts, self._result, self._effects, self._waits)
+        return Matrix(self.cuts, self._result, self._effects, self._waits, tuple(self._emitted))

@@ -55,6 +55,7 @@ class MemoryBacking:
         mailbox: the signals, the clock and the children of the run.
         resources: the value of `run.resources` in the handlers of children.
         life: the life of the run.
+        emitted: the number of the last event that the handler has emitted.
         suspends: whether the handler is stopped at each sleep and timeout too, instead of letting the time jump to its end.
         waited: whether the handler has begun a wait.
         condition: the condition that the run waits for, once its handler was stopped at a wait.
@@ -74,6 +75,20 @@ class MemoryBacking:
     condition: Condition | None = None
     resources: Any = None
     life: int = 1
+    emitted: int = 0
+
+    def begin(self, emitted: int) -> None:
+        """Begin an attempt whose checkpoint covers this number of events. Later events of earlier attempts are dropped."""
+        self.emitted = emitted
+        del self.mailbox.output[emitted:]
+
+    def emit(self, letter: bytes, data: bytes) -> int:
+        """Append an event to the output of the run, unless the run has crashed or was lost to another worker."""
+        self.emitted += 1
+        if not self.dead and not (self.stopping is not None and self.stopping.why == "lost"):
+            value = decode(data, "the event")
+            self.mailbox.output.append(Note(*value) if letter == b"n" else value)
+        return self.emitted
 
     async def perform_child(self, child: Child) -> Any:
         """Call the handler of a child, and return its result.
@@ -306,6 +321,14 @@ class _MemoryRun(BaseRun[Any]):
         return self._memory.notes
 
     @property
+    def emitted(self) -> list[Any]:
+        """The values that the handler emitted in all attempts, as a reader has them at the end.
+
+        After a crash the events after the last cut are dropped, as a `Rewind` tells a reader. A note is a `coordinator.Note`.
+        """
+        return [*self._memory.mailbox.output]
+
+    @property
     def _memory(self) -> MemoryBacking:
         assert isinstance(self._backing, MemoryBacking)
         return self._backing
@@ -401,6 +424,7 @@ class AsyncRun(_MemoryRun, async_run.AsyncRun[Any]):
         )
         self._first_cut = self._draft.cut()
         self._memory.resources = resources
+        self._memory.begin(self._first_cut.emitted)
 
     def after_crash(self, backing: MemoryBacking | None = None) -> AsyncRun:
         """Return the next attempt after a crash of this attempt. The next attempt starts from the last saved cut."""
@@ -456,6 +480,7 @@ class Run(_MemoryRun, run.Run[Any]):
         )
         self._first_cut = self._draft.cut()
         self._memory.resources = resources
+        self._memory.begin(self._first_cut.emitted)
 
     def _await(self, awaitable: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine of the backing without an event loop, and return its result. The coroutine never waits."""

@@ -61,6 +61,10 @@ class Round:
         """Return the effects of the handler on the stand-in for the outside world."""
         return None if self._effects is None else self._effects(self._world)
 
+    def emitted(self) -> list[Any]:
+        """Return the events that a reader has at the end."""
+        return [*self._mailbox.output]
+
     def play(self, fault: Fault | None = None, number: int = 0) -> Any:
         """Execute the run to its end, with one fault at a cut.
 

@@ -894,8 +894,8 @@ MUTANTS = [
     Mutant(
         "signals of a run stay behind when it completes",
         LUA + "runs/send.lua",
-        "if not run.beside then redis.call('HSET', run_key(id), 'beside', 's') end\n",
-        "",
+        "'beside', (run.beside or '') .. 's') end\n",
+        "'beside', (run.beside or '')) end\n",
         "tests/lua/runs/test_send.py::test_repeated_send_after_the_end_of_the_run_gets_the_first_answer",
     ),
     Mutant(
@@ -2037,7 +2037,7 @@ MUTANTS = [
     Mutant(
         "signals stay for ever if the doctor ends their run",
         LUA + "doctor/repair_run.lua",
-        "run.waited, run.beside = true, 'srj'",
+        "run.waited, run.beside = true, 'srjo'",
         "run.waited = true",
         "tests/lua/doctor/test_doctor.py::test_signals_of_a_run_that_a_repair_ends_do_not_stay",
     ),
@@ -2051,14 +2051,14 @@ MUTANTS = [
     Mutant(
         "signals outlive their run",
         LUA + "shared/endings.lua",
-        "  if run.beside then expire_beside(id, run.beside, status, kept, now) end\n",
-        "",
+        "  if run.beside then expire_beside(id, run, status, kept, now) end -- The end",
+        "  -- The end",
         "tests/lua/coordinators/test_trim.py::test_trimmed_run_leaves_nothing_behind",
     ),
     Mutant(
         "signals of a discarded run are kept for the retention",
         LUA + "shared/forget.lua",
-        "  if run.beside then expire_beside(id, run.beside, COMPLETED, 0) end\n",
+        "  if run.beside then expire_beside(id, run, COMPLETED, 0) end\n",
         "",
         "tests/lua/runs/test_discard.py::test_discarded_run_leaves_only_a_bare_tombstone",
     ),

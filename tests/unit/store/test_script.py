@@ -266,9 +266,19 @@ def test_only_the_used_shared_functions_are_sent(script: Script) -> None:
     assert [name for name in names if name not in arguments and len(re.findall(rf"\b{name}\b", text)) < 2] == []
 
 
-def test_when_memory_is_full_only_enqueue_and_ordinary_saves_are_refused() -> None:
+def test_when_memory_is_full_only_new_data_and_ordinary_saves_are_refused() -> None:
     refused = {script.name for script in SCRIPTS if not {"allow-oom", "no-writes"} & set(script.head.get("Flags", ()))}
-    assert refused == {"enqueue", "fire", "schedule", "send", "join_children", "checkpoint", "note", "record_save"}
+    assert refused == {
+        "enqueue",
+        "fire",
+        "schedule",
+        "send",
+        "join_children",
+        "checkpoint",
+        "emit",
+        "note",
+        "record_save",
+    }
 
 
 def test_first_line_contains_only_flags_that_the_server_knows() -> None:

@@ -2,8 +2,8 @@
 -- Protects: after a repair that takes the run from its owner, the former owner can't write it any more. No waiting run is lost: a
 -- run that can't be read ends as dead, with a reason, and can be revived; if no part of it can be used, it is kept aside for a week.
 -- Role: coordinator
--- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, ended, inbox, joins, live, messages, namespace, once, owned
--- Keys: parting, ready, results, routes, run, set_aside, signal_keys, signal_operations, signals, suspect, suspect_bell
+-- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, ended, inbox, joins, live, messages, namespace, once, output
+-- Keys: owned, parting, ready, results, routes, run, set_aside, signal_keys, signal_operations, signals, suspect, suspect_bell
 -- Keys: waiters, waiting, wake, worker, workers
 -- ARGV: now, id, fault, jitter
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
@@ -11,7 +11,7 @@
 --   fault: the fault that examine found
 --   jitter: a number from 0 to 1, which spreads delays
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, children, endings, waiting, recover, examine, stray
+-- Uses: time, run, queue, checkpoint, children, output, endings, waiting, recover, examine, stray
 -- Answers: repaired, kept, changed, blocked
 --   kept: the run was moved aside
 --   changed: the fault does not exist any more
@@ -40,7 +40,7 @@ for key, expected in pairs(types) do
   if is ~= 'none' and is ~= expected then return { 'blocked' } end
 end
 if run.once and not string.find(run.once, '^%S+ ') then run.once = false end
-run.waited, run.beside = true, 'srj' -- A damaged run may have lost these fields.
+run.waited, run.beside = true, 'srjo' -- A damaged run may have lost these fields.
 
 -- Remove the run from all queues except the one in which it belongs.
 local function leave_other_queues(home)

@@ -2,7 +2,7 @@
 -- Protects: a revive that is sent twice or late revives once; if the run's idempotency key belongs to another run by now, the
 -- other run keeps it.
 -- Role: producer
--- Keys: bell, ckpt, coordinator_bell, delayed, ended, joins, messages, namespace, once, ready, results, routes, run
+-- Keys: bell, ckpt, coordinator_bell, delayed, ended, joins, messages, namespace, once, output, ready, results, routes, run
 -- Keys: signal_keys, signal_operations, signals, suspect, suspect_bell
 -- ARGV: now, id, operation, life, from_start, digest
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
@@ -12,7 +12,7 @@
 --   from_start: 1 if the next attempt starts without the checkpoint
 --   digest: the digest of the inputs, for the idempotency key; empty: the stored one
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, children, endings
+-- Uses: time, run, queue, checkpoint, children, output, endings
 -- Moves: failed -> queued, dead -> queued, cancelled -> queued
 -- Answers: queued, changed, running, completed, conflict, unreadable, missing
 --   running: the run has not ended
@@ -55,9 +55,11 @@ else
   counters.struck, counters.failed = head.progress, head.progress
 end
 if run.beside then
-  for _, key in ipairs({ signals_key(id), signal_keys_key(id), signal_operations_key(id), joins_key(id), results_key(id) }) do
+  for _, key in ipairs({ signals_key(id), signal_keys_key(id), signal_operations_key(id), joins_key(id), results_key(id),
+    output_key(id) }) do
     redis.call('PERSIST', key)
   end
+  if string.find(run.beside, 'o', 1, true) then reopen_output(id) end
   if from_start == '1' or not head then redis.call('UNLINK', joins_key(id), results_key(id)) end
 end
 advance_epoch(counters, clock)

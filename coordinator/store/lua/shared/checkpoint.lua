@@ -31,9 +31,9 @@ end
 -- function only reads, so that a script can refuse the delta before it writes anything.
 local function plan_delta(id, delta)
   local parts = netstrings(delta)
-  if not parts or (#parts ~= DELTA_PARTS and #parts ~= DELTA_PARTS + 1) then return nil, 'bad' end
+  if not parts or #parts < DELTA_PARTS or #parts > DELTA_PARTS + 2 then return nil, 'bad' end
   local DELTA_NAMES = unpack(parts)
-  local more = parts[DELTA_PARTS + 1] -- nil: it stays as it is
+  local more, output = parts[DELTA_PARTS + 1], parts[DELTA_PARTS + 2] -- nil: it stays as it is
   local head, unreadable = read_head(id)
   if unreadable then return nil, 'unreadable' end
   seq, acked, generation, base, count = natural(seq), natural(acked), natural(generation), natural(base), natural(count)
@@ -42,7 +42,7 @@ local function plan_delta(id, delta)
   if schema == 0 or #phases % 2 == 1 or (state_mode ~= 'same' and state_mode ~= 'set') then return nil, 'bad' end
   if type(redis.pcall('HLEN', messages_key(id, int(generation)))) ~= 'number' then return nil, 'unreadable' end
   local fresh = not head or generation > head.generation
-  if head and seq == head.seq and generation == head.generation then return { id = id, again = true, head = head }, 'ok' end
+  if head and seq == head.seq and generation == head.generation then return { id = id, again = true, head = head, output = output }, 'ok' end
   if head and seq < head.seq then return nil, 'old' end
   if acked > (head and head.seq or 0) then return nil, 'gap' end
   if head and generation < head.generation then return nil, 'gap' end
@@ -52,7 +52,7 @@ local function plan_delta(id, delta)
     -- whole: no save of this owner was acknowledged yet, so it sent its whole checkpoint, which replaces the stored one.
     id = id, head = head, fresh = fresh, whole = head ~= nil and acked == 0, seq = seq, generation = generation,
     base = base, count = count, chunk = chunk, iteration = iteration, schema = schema, set_state = state_mode == 'set',
-    state = state, phases = phases, drop = drop, note = note, unfinished = unfinished, more = more,
+    state = state, phases = phases, drop = drop, note = note, unfinished = unfinished, more = more, output = output,
   }, 'ok'
 end
 
