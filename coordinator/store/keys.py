@@ -393,6 +393,35 @@ class Keys:
         """
         return f"{self.at}:record-owners"
 
+    def graph(self, owner: str, thread: str) -> str:
+        """Return the key of a hash with the content of a thread of a graph: see lua/shared/graph.lua.
+
+        Script graph_save creates the key. It is deleted with the thread, and expires with its owner or after its own TTL.
+        """
+        return f"{self.at}:graph:{owner}:{thread}"
+
+    def graph_index(self, owner: str, thread: str) -> str:
+        """Return the key of a sorted set with the names of a thread's checkpoints and writes: see lua/shared/graph.lua.
+
+        Script graph_save creates the key. It ends like graph.
+        """
+        return f"{self.at}:graph-index:{owner}:{thread}"
+
+    def graph_threads(self, owner: str) -> str:
+        """Return the key of a sorted set with the threads of an owner by the time at which they expire, in ms.
+
+        A thread without a TTL has FAR_FUTURE. Script graph_save adds a thread, and graph_delete removes it. The key of a run's
+        threads expires with the run.
+        """
+        return f"{self.at}:graph-threads:{owner}"
+
+    def graph_run(self, owner: str, run: str) -> str:
+        """Return the key of a set with the threads in which a run of LangGraph has stored checkpoints.
+
+        Script graph_save adds a thread, and graph_delete removes it. The key ends like graph.
+        """
+        return f"{self.at}:graph-run:{owner}:{run}"
+
 
 def type_of_key(method: Callable[..., str]) -> str:
     """Return the type of the key that a method of Keys builds, as the server names it, from the method's docstring."""

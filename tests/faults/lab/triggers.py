@@ -93,6 +93,10 @@ ASKED: Mapping[Script, str] = {
 HIT = (*ALWAYS, *DRAINED, *KILLED, *LOST, *ASKED)
 # Scripts that are not hit, each with the reason.
 NOT_HIT: Mapping[Script, str] = {
+    **dict.fromkeys(
+        (scripts.GRAPH_SAVE, scripts.GRAPH_GET, scripts.GRAPH_HISTORY, scripts.GRAPH_DELETE, scripts.GRAPH_COPY),
+        "sent by savers of graphs, which the lab's processes do not use: see tests/integration/langgraph",
+    ),
     scripts.CONFIRM: "sent only where replicas confirm, in one trip with the script it confirms: see `scripts/faults failover`",
 }
 

@@ -201,6 +201,7 @@ EXECUTED = [
     "coming-from/temporal.md",
     "guides/agents.md",
     "guides/deadlines.md",
+    "guides/langgraph.md",
     "guides/phases.md",
     "guides/retries.md",
     "guides/schedules.md",
