@@ -29,6 +29,7 @@ from workers.handlers.context import Facts, Stopped
 from workers.handlers.draft import Cut, Draft
 from workers.handlers.enqueues import Enqueued
 from workers.handlers.handler import Handler
+from workers.handlers.waits import in_awaited_task
 from workers.liveness.lease import Lease
 
 T = TypeVar("T")
@@ -228,7 +229,8 @@ class Attempt(Lifecycle):
             Refused: If another task or thread makes the call.
         """
         if self.handler.is_async:
-            inside = threading.get_ident() == self._thread and asyncio.current_task() is self.task
+            own = asyncio.current_task() is self.task or in_awaited_task.get()
+            inside = threading.get_ident() == self._thread and own
         else:
             inside = self.handler_thread in (None, threading.get_ident())
         if not inside:

@@ -32,7 +32,7 @@ async def two_chains(run: AsyncRun[Any]) -> list[str]:
 
     async def do(name: str, step: int) -> None:
         run.resources.append(f"{name} {step}")
-        await asyncio.sleep(0 if name == "short" else 0.001)  # the work of a tool
+        await asyncio.sleep(0 if name == "short" else 0.001)  # a phase that takes longer than the others
 
     async with asyncio.TaskGroup() as group:
         chains = [group.create_task(work("short", 4)), group.create_task(work("long", 2))]
@@ -54,7 +54,7 @@ async def test_the_stop_is_raised_when_the_last_parallel_phase_has_ended():
         return "kept"
 
     slow_phase = asyncio.ensure_future(run.phase("slow", slow))
-    await asyncio.sleep(0)  # lets the phases begin
+    await asyncio.sleep(0)  # the started phase reaches its function
     await run.phase("quick", quick)
     run.resources.door.set()
     with pytest.raises(Stopped):
@@ -72,10 +72,10 @@ async def test_a_phase_does_not_begin_beside_others_during_a_drain():
         begun.append(name)
 
     slow_phase = asyncio.ensure_future(run.phase("slow", slow))
-    await asyncio.sleep(0)  # lets the phases begin
+    await asyncio.sleep(0)  # the started phase reaches its function
     run.stop("drain")
     late_phases = [asyncio.ensure_future(run.phase(name, late, name)) for name in ("a", "b")]
-    await asyncio.sleep(0)  # lets the phase run on
+    await asyncio.sleep(0)  # both phases reach the point where they wait
     assert not any(phase.done() for phase in late_phases)
     run.resources.door.set()
     ended = await asyncio.gather(slow_phase, *late_phases, return_exceptions=True)
@@ -90,7 +90,7 @@ async def test_a_cancel_does_not_wait_for_parallel_phases():
         await run.resources.door.wait()
 
     slow_phase = asyncio.ensure_future(run.phase("slow", slow))
-    await asyncio.sleep(0)  # lets the phases begin
+    await asyncio.sleep(0)  # the started phase reaches its function
     run.stop("cancel")
     with pytest.raises(Stopped):
         await run.phase("late", slow)
@@ -116,7 +116,7 @@ async def test_clean_up_after_a_drain_may_run_parallel_phases():
     run, done = MemoryRun(Journal()), list[str]()
 
     async def tidy(name: str) -> None:
-        await asyncio.sleep(0)  # the work of a tool
+        await asyncio.sleep(0)  # the other phase begins meanwhile
         done.append(name)
 
     run.stop("drain")

@@ -203,6 +203,7 @@ EXECUTED = [
     "guides/deadlines.md",
     "guides/langgraph.md",
     "guides/phases.md",
+    "guides/pydantic-ai.md",
     "guides/retries.md",
     "guides/schedules.md",
     "guides/sleep.md",
