@@ -12,12 +12,13 @@ Outside of a handler the agent behaves as without the capability. The extra `pyd
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2s
 from typing import Any, ClassVar, Literal
 
+from pydantic import TypeAdapter
 from pydantic_ai.agent import EventStreamHandler
 from pydantic_ai.durable_exec import (
     JSON_CODEC,
@@ -25,12 +26,14 @@ from pydantic_ai.durable_exec import (
     DurabilityEngineSpec,
     DurableOperationBackend,
     DurableOperationId,
+    EventStreamHandlerParams,
     JournalCallableOperationBackend,
     RoleBasedOperationConfig,
+    ToolsetCallToolId,
     conversation_id_from_run_id,
 )
 from pydantic_ai.exceptions import UserError
-from pydantic_ai.messages import ToolCallPart
+from pydantic_ai.messages import AgentStreamEvent, ToolCallPart
 from pydantic_ai.models import Model
 from pydantic_ai.tools import (
     AgentDepsT,
@@ -48,11 +51,12 @@ from coordinator.model.names import name as valid_name
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.context import Stopped
 from workers.handlers.draft import current_phase
-from workers.integrations.steps import async_run, call_step, number_agent, receive, remember_caller
+from workers.integrations.steps import async_run, call_step, emit_event, number_agent, receive, remember_caller
 
 logger = logging.getLogger(__name__)
 
 FRAMEWORK = "pydantic-ai"
+_EVENT: TypeAdapter[AgentStreamEvent] = TypeAdapter(AgentStreamEvent)
 TOOL_KEY = "run_coordinator"  # the key of a tool's metadata; False calls the tool outside of a phase
 
 
@@ -71,6 +75,8 @@ class RunDurability(BaseDurabilityCapability[AgentDepsT]):
         event_stream_handler: Gets the events of the model and of the tools. A resumed run does not repeat the events of saved
             operations.
         name: The name of the agent in the names of the phases. By default the agent's own name.
+        emit_events: True to emit the events of the model's stream, and the begin and the end of each tool call, with `run.emit`.
+            The model must be able to stream.
         receive_deferred: True to wait for deferred tool calls with `run.receive`: for the approval of a call on the topic
             `approval.<tool call id>`, and for the result of an external call on the topic `result.<tool call id>`. False to return
             `DeferredToolRequests` as the output of the agent. By default True, unless the agent's `output_type` names
@@ -95,10 +101,11 @@ class RunDurability(BaseDurabilityCapability[AgentDepsT]):
         models: Mapping[str, Model] | None = None,
         event_stream_handler: EventStreamHandler[AgentDepsT] | None = None,
         name: str | None = None,
+        emit_events: bool = False,
         receive_deferred: bool | None = None,
     ) -> None:
         super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
-        self._receive_deferred = receive_deferred
+        self._emit_events, self._receive_deferred = emit_events, receive_deferred
 
     @property
     def in_durable_context(self) -> bool:
@@ -107,7 +114,7 @@ class RunDurability(BaseDurabilityCapability[AgentDepsT]):
 
     def get_durable_operation_backend(self) -> DurableOperationBackend[None]:
         """Return the backend that makes phases of the agent's operations."""
-        return _PhaseBackend(agent_name=self.name, default_model_id=self.default_model_id, config=_ToolConfig())
+        return _PhaseBackend(self.name, self.default_model_id, self._emit_events)
 
     def get_default_run_id(self) -> str | None:
         """Return the id of a call of the agent. It is the same in every attempt of the run."""
@@ -137,6 +144,27 @@ class RunDurability(BaseDurabilityCapability[AgentDepsT]):
 
         started = await call_step(run, f"{self.name}__run_start_time {_short_id(run, self.name, run_id)}", now)
         return datetime.fromtimestamp(started, UTC)
+
+    def _effective_event_stream_handler(self) -> EventStreamHandler[AgentDepsT] | None:
+        return self._emit_stream if self._emit_events and self.in_durable_context else self._event_stream_handler
+
+    async def _emit_stream(self, ctx: RunContext[AgentDepsT], stream: AsyncIterable[AgentStreamEvent]) -> None:
+        """Emit the events of a stream, and pass them on to the handler of the agent's author, if there is one."""
+        emitted = _emitted(stream)
+        if self._event_stream_handler is not None:
+            await self._event_stream_handler(ctx, emitted)
+        async for _ in emitted:
+            pass
+
+    async def _dispatch_event_stream_event(self, ctx: RunContext[AgentDepsT], event: AgentStreamEvent) -> None:
+        # The events of a tool call are emitted inside its phase, so that the checkpoint at its end covers them.
+        if self._event_stream_handler is not None:
+            await super()._dispatch_event_stream_event(ctx, event)
+
+    async def _event_stream_handler_operation(self, params: EventStreamHandlerParams) -> None:
+        assert self._event_stream_handler is not None
+        with self._durable_run_context_scope(params.run_context) as context:
+            await self._event_stream_handler(context, self._single_event_stream(params.event))
 
     async def handle_deferred_tool_calls(
         self, ctx: RunContext[AgentDepsT], *, requests: DeferredToolRequests
@@ -183,7 +211,17 @@ def _tool_config(operation: DurableOperationId, tool: object | None, tool_name: 
 
 
 class _PhaseBackend(JournalCallableOperationBackend[None]):
-    """Makes a phase of the current run of each operation of an agent."""
+    """Makes a phase of the current run of each operation of an agent.
+
+    Args:
+        agent: The name of the agent.
+        model: The id of the agent's default model, if it has one.
+        emits: Whether the begin and the end of tool calls are emitted as events.
+    """
+
+    def __init__(self, agent: str, model: str | None, emits: bool) -> None:
+        super().__init__(agent_name=agent, default_model_id=model, config=_ToolConfig())
+        self._agent, self._emits = agent, emits
 
     async def execute(
         self,
@@ -202,17 +240,21 @@ class _PhaseBackend(JournalCallableOperationBackend[None]):
         run = async_run(FRAMEWORK)
         assert run is not None  # the framework asks in_durable_context first
 
+        context = next((part for part in cache_key if isinstance(part, RunContext)), None)
+        emits = self._emits and isinstance(operation_id, ToolsetCallToolId) and context is not None
+
         async def output() -> object:
-            return await body()
+            if emits:
+                emit_event(run, {**_tool_event("function_tool_call", cache_key, context), "args": cache_key[1]})
+            value = await body()
+            if emits:
+                emit_event(run, _tool_event("function_tool_result", cache_key, context))
+            return value
 
-        return await call_step(run, _operation_name(run, self._namer_name(), name, cache_key), output)
-
-    def _namer_name(self) -> str:
-        return str(getattr(self._namer, "_agent_name", ""))
+        return await call_step(run, _operation_name(run, self._agent, name, context), output)
 
 
-def _operation_name(run: AsyncRun[Any], agent: str, name: str, cache_key: tuple[object, ...]) -> str:
-    context = next((part for part in cache_key if isinstance(part, RunContext)), None)
+def _operation_name(run: AsyncRun[Any], agent: str, name: str, context: RunContext[Any] | None) -> str:
     if context is None:
         return name
     place = f"{name} {_short_id(run, agent, context.run_id or '')}.{context.run_step}"
@@ -227,6 +269,22 @@ def _short_id(run: AsyncRun[Any], agent: str, run_id: str) -> str:
         if run_id.startswith(prefix)
         else blake2s(run_id.encode(), digest_size=6).hexdigest()
     )
+
+
+# -- events
+
+
+async def _emitted(stream: AsyncIterable[AgentStreamEvent]) -> AsyncIterator[AgentStreamEvent]:
+    """Yield the events of a stream, and emit each of them."""
+    run = async_run(FRAMEWORK)
+    async for event in stream:
+        if run is not None:
+            emit_event(run, _EVENT.dump_python(event, mode="json"))
+        yield event
+
+
+def _tool_event(kind: str, cache_key: tuple[object, ...], context: RunContext[Any] | None) -> dict[str, object]:
+    return {"event_kind": kind, "tool_name": cache_key[0], "tool_call_id": context.tool_call_id if context else None}
 
 
 # -- deferred tool calls

@@ -9,7 +9,7 @@ from hashlib import blake2s
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from coordinator.errors import Refused
+from coordinator.errors import NotPlain, Refused, TooLarge
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.context import find_current_run
 from workers.handlers.draft import current_phase
@@ -81,6 +81,17 @@ def number_agent(run: AsyncRun[Any], agent: str) -> str:
     if inside:
         place += blake2s(inside.encode(), digest_size=6).hexdigest() + "."
     return f"{place}{number}"
+
+
+def emit_event(run: AsyncRun[Any], event: dict[str, Any]) -> None:
+    """Emit an event. Replace an event that cannot be stored by a short one, because an event must not make a call fail."""
+    try:
+        run.emit(event)
+    except (NotPlain, TooLarge) as error:
+        kind = {
+            name: value for name, value in event.items() if name in ("event_kind", "type", "tool_name", "tool_call_id")
+        }
+        run.emit({**kind, "omitted": str(error)[:200]})
 
 
 def remember_caller(run: AsyncRun[Any], agent_call: str) -> None:

@@ -2,14 +2,22 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, RunContext
 from pydantic_ai.exceptions import ModelRetry, UserError
-from pydantic_ai.messages import ModelMessage, ModelResponse, RetryPromptPart, TextPart, ToolCallPart, ToolReturnPart
-from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.messages import (
+    AgentStreamEvent,
+    ModelMessage,
+    ModelResponse,
+    RetryPromptPart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 
 from coordinator.errors import Refused
 from workers import AsyncRun, Registry, Run, Stopped, current_run, testing
@@ -469,3 +477,84 @@ async def test_an_agent_whose_output_may_be_deferred_requests_returns_them():
         return len(output.approvals)
 
     assert await handler(testing.AsyncRun(World())) == 2
+
+
+# -- events
+
+
+async def streamed(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
+    journal(f"model {responses(messages)}")
+    if not responses(messages):
+        yield {n: DeltaToolCall("look", f'{{"x": {n}}}', tool_call_id=f"c{n}") for n in range(2)}
+    else:
+        for word in ("the", " ", "end"):
+            yield word
+
+
+async def test_events_are_emitted_once_and_not_again_by_a_resumed_run():
+    agent = Agent(FunctionModel(stream_function=streamed), name="loud", capabilities=[RunDurability(emit_events=True)])
+    agent.tool_plain(name="look")(_echo)
+
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> str:
+        return (await agent.run("go")).output
+
+    run = testing.AsyncRun(World())
+    assert await handler(run) == "the end"
+    kinds = Counter(event["event_kind"] for event in run.emitted)
+    assert kinds["function_tool_call"] == kinds["function_tool_result"] == 2
+    assert [event["delta"]["content_delta"] for event in run.emitted if event.get("event_kind") == "part_delta"][
+        -1
+    ] == "end"
+    after = run.after_crash()
+    assert await handler(after) == "the end"
+    assert after.emitted == run.emitted
+    assert not any("event_stream_handler" in field for field in after._draft.phases)
+
+
+async def test_a_reader_has_each_event_of_the_model_once_whatever_cut_the_run_is_killed_at():
+    agent = Agent(FunctionModel(stream_function=streamed), name="loud", capabilities=[RunDurability(emit_events=True)])
+    agent.tool_plain(name="look")(_echo)
+
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> str:
+        return (await agent.run("go")).output
+
+    def without_begins(run: testing.AsyncRun) -> list[Any]:
+        # A parallel tool call that was under way at the cut is repeated, and its begin is emitted again.
+        return [event for event in run.emitted if event["event_kind"] != "function_tool_call"]
+
+    whole = testing.AsyncRun(World())
+    await handler(whole)
+    for number in range(1, len(whole._memory.cuts) + 1):
+        run = testing.AsyncRun(World(), backing=MemoryBacking(crash_at=number))
+        with pytest.raises(Crash):
+            await handler(run)
+        after = run.after_crash()
+        await handler(after)
+        assert without_begins(after) == without_begins(whole)
+
+
+async def test_an_event_handler_gets_the_events_that_are_emitted():
+    seen: list[str] = []
+
+    async def on_events(ctx: RunContext[Any], events: AsyncIterable[AgentStreamEvent]) -> None:
+        seen.extend([event.event_kind async for event in events])
+
+    agent = Agent(
+        FunctionModel(stream_function=streamed), name="heard",
+        capabilities=[RunDurability(emit_events=True, event_stream_handler=on_events)],
+    )  # fmt: skip
+    agent.tool_plain(name="look")(_echo)
+
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> str:
+        return (await agent.run("go")).output
+
+    run = testing.AsyncRun(World())
+    await handler(run)
+    assert seen.count("function_tool_call") == 2
+    assert seen.count("part_start") == sum(event["event_kind"] == "part_start" for event in run.emitted)
+    seen.clear()
+    await handler(run.after_crash())
+    assert seen == []
