@@ -23,7 +23,7 @@ _LISTS = (*_FACTS, "hmget", "scard", "srandmember", "sscan", "zcard", "zcount", 
 _COMMANDS: Mapping[str, tuple[str, ...]] = {
     "producer": (*_LISTS, *_FEED, "blpop", "lpop", "xrange", "xread"),
     "worker": (*_FACTS, "blpop", "hmget", "scard", "smembers", "zcard", "zrange", "zscan"),
-    "coordinator": (*_FACTS, "blpop", "exists", "scan", "sscan", "type", "zscan"),
+    "coordinator": (*_LISTS, "blpop", "exists", "scan", "sscan", "type", "zscan"),
     "read-only": (*_LISTS, *_FEED, "hexists"),
 }
 

@@ -112,7 +112,8 @@ class Attempt(Lifecycle):
         gate: The attempt starts when this future is done. None to start immediately.
     """
 
-    # Defaults of the class, so that an attempt without middleware does not set them.
+    # Defaults of the class, so that an attempt without middleware and metrics does not set them.
+    measuring: asyncio.Task[None] | None = None  # measures how long the run had no worker
     began = 0.0  # the monotonic time at which the worker had the answer to its claim
     middleware: MiddlewareChain = NO_MIDDLEWARE
     info: AttemptInfo | None = None  # is set if the attempt has middleware, when its spec was read

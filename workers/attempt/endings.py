@@ -1,4 +1,4 @@
-"""Describe an attempt, and how it ended, to middleware."""
+"""Describe an attempt, and how it ended, to middleware and to the metrics of the process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from coordinator.middleware import AttemptEnding, AttemptInfo
 from coordinator.model.names import parse_route
 from coordinator.model.outcome import Complete, Fail, Nothing, Outcome, Reject, Release, Suspend, TryAgain
 from workers.attempt.attempt import Attempt
+from workers.metrics.worker_metrics import WorkerMetrics
 
 # The outcome word of an attempt, unless the answer of the server says something else.
 _WORDS: dict[type[Outcome], str] = {
@@ -31,6 +32,24 @@ def outcome_word(outcome: Outcome, answer: str) -> str:
         answer: The answer of the server. A cancel or a kill that was requested meanwhile takes precedence over the outcome.
     """
     return _BY_ANSWER.get(answer) or _WORDS[type(outcome)]
+
+
+def measure_ending(metrics: WorkerMetrics, attempt: Attempt, outcome: Outcome, answer: str, now: float) -> None:
+    """Count an attempt whose outcome the server has answered.
+
+    Args:
+        metrics: The metrics of the process.
+        attempt: The attempt.
+        outcome: The outcome that the worker recorded.
+        answer: The answer of the server.
+        now: The monotonic time.
+    """
+    kind = attempt.handler.kind
+    metrics.attempt_ended(kind, _BY_ANSWER.get(answer) or _WORDS[type(outcome)], now - attempt.began)
+    if answer == "fenced":
+        metrics.fenced(kind)
+    if attempt.saver is not None and attempt.saver.skipped:
+        metrics.throttled(kind, attempt.saver.skipped)
 
 
 def attempt_info(attempt: Attempt, meta: Mapping[str, Any], headers: Mapping[str, str]) -> AttemptInfo:

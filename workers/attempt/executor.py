@@ -20,6 +20,7 @@ from workers.attempt.loader import Loader
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.context import Stopped
 from workers.handlers.run import Run
+from workers.metrics.worker_metrics import WorkerMetrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,14 @@ class Executor:
         threads: The threads in which plain handlers run.
         loader: Prepares each attempt.
         health: Learns which kinds have started.
+        metrics: Measures how long the start of a handler takes; None to measure nothing.
     """
 
     clock: Clock
     threads: ThreadPoolExecutor
     loader: Loader
     health: KindHealth
+    metrics: WorkerMetrics | None = None
 
     async def execute(self, attempt: Attempt) -> Outcome | None:
         """Carry out an attempt from its claim on.
@@ -72,6 +75,8 @@ class Executor:
         if attempt.stopping is not None:
             return Raised(attempt.stopping, stop=True)
         attempt.start()
+        if self.metrics is not None and attempt.gate is None:
+            self.metrics.started(attempt.handler.kind, self.clock.monotonic() - attempt.began)
         return await self._perform(attempt, run, inputs)
 
     async def _perform(self, attempt: Attempt, run: Run[Any] | AsyncRun[Any], inputs: dict[str, Any]) -> Ending:

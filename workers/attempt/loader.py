@@ -21,12 +21,14 @@ from coordinator.views.ending import read_failure
 from workers.attempt.attempt import Attempt, Waiter
 from workers.attempt.emitter import Emitter
 from workers.attempt.endings import attempt_info
+from workers.attempt.measuring import MeasuredSender, measure_resumption
 from workers.attempt.saver import Saver
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.context import Facts, Resumed, Stopped, enter_run
 from workers.handlers.draft import INPUTS, Draft, loaded
 from workers.handlers.migration import migrated
 from workers.handlers.run import Run
+from workers.metrics.worker_metrics import WorkerMetrics
 from workers.throttle import Throttle
 
 logger = logging.getLogger(__name__)
@@ -47,6 +49,7 @@ class Loader:
         waiter: Sends the requests for the waits, children and enqueues of the attempts.
         emitter: Sends the events of the attempts.
         middleware: The middleware of the registries, by kind.
+        metrics: Measures saves and resumptions; None to measure nothing.
     """
 
     wire: AsyncWire
@@ -55,6 +58,7 @@ class Loader:
     waiter: Waiter
     emitter: Emitter
     middleware: Mapping[str, MiddlewareChain] = field(default_factory=dict)
+    metrics: WorkerMetrics | None = None
 
     async def load(self, attempt: Attempt) -> tuple[Run[Any] | AsyncRun[Any], dict[str, Any]]:
         """Return the run and the inputs that the handler is called with.
@@ -88,6 +92,8 @@ class Loader:
             current_middleware.set(attempt.middleware)
         current_parent.set(Parent(claimed.id, meta))
         resumed = self._resumed(attempt, head, unfinished)
+        if self.metrics is not None and claimed.cause == "recover":
+            attempt.measuring = attempt.loop.create_task(measure_resumption(self.wire, self.metrics, attempt))
         facts = Facts(claimed.id, handler.kind, inputs, meta, attempt.number, claimed.token, resumed)
         attempt.facts = facts
         attempt.waiter, attempt.emitter = self.waiter, self.emitter
@@ -126,7 +132,8 @@ class Loader:
         return draft, head, unfinished
 
     def _make_saver(self, attempt: Attempt, draft: Draft, head: CheckpointHead) -> Saver:
-        handler, send = attempt.handler, _Sender(self.wire, attempt)
+        handler = attempt.handler
+        send = _Sender(self.wire, attempt) if self.metrics is None else MeasuredSender(self.wire, attempt, self.metrics)
         saver = Saver(head, handler.schema, draft.cut(), Throttle(handler.throttle), self.clock, send)
         saver.on_fenced = attempt.lose
         saver.on_progress = lambda: attempt.observer.on_progress(attempt)

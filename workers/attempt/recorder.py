@@ -15,13 +15,14 @@ from coordinator.model.retry import asked_delay
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from workers.attempt.attempt import Attempt
-from workers.attempt.endings import tell_middleware
+from workers.attempt.endings import measure_ending, tell_middleware
 from workers.attempt.failure import failure, first_line, retry_later
 from workers.attempt.kind_health import KindHealth
 from workers.attempt.saver import packed_note
 from workers.handlers.draft import RESULT_LIMIT
 from workers.handlers.messages import kept
 from workers.handlers.waits import WaitTimeout
+from workers.metrics.worker_metrics import WorkerMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ class Recorder:
         health: Counts the runs that could not be started.
         give_up: Returns True when the worker cannot wait for the server any longer.
         on_refused: Is called with a kind if the code of this process probably can't start its runs.
+        metrics: Counts the outcomes; None to count nothing.
     """
 
     wire: AsyncWire
@@ -60,6 +62,7 @@ class Recorder:
     health: KindHealth
     give_up: Callable[[], bool]
     on_refused: Callable[[str], None]
+    metrics: WorkerMetrics | None = None
 
     async def record(self, attempt: Attempt, outcome: Outcome) -> bool:
         """Record an outcome, and repeat the request until the server answers.
@@ -89,6 +92,8 @@ class Recorder:
             if attempt.outbox is not None:
                 attempt.outbox.close()
         self._log(attempt, outcome, answer)
+        if self.metrics is not None:
+            measure_ending(self.metrics, attempt, outcome, answer, self.clock.monotonic())
         if attempt.middleware.sees_endings:
             tell_middleware(attempt, outcome, answer, self.clock.monotonic())
         return True

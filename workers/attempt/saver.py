@@ -122,6 +122,7 @@ class Saver:
         closed: Whether the saver is closed.
         emitted_before: The number of the last event that the checkpoint covered when the attempt began.
         outbox: The events that the handler has emitted, if any. Each save carries those that the server may not have yet.
+        saved_at: When the newest saved cut was sent; None if this attempt has saved nothing yet.
     """
 
     def __init__(
@@ -141,6 +142,8 @@ class Saver:
         self.closed = False
         self.emitted_before = start.emitted
         self.outbox: Outbox | None = None
+        self.saved_at: float | None = None  # the monotonic time at which the newest saved cut was sent
+        self._sent = 0
 
     def save_whole(self) -> None:
         """Make the next save replace the whole stored checkpoint, because the stored one has another schema."""
@@ -182,6 +185,7 @@ class Saver:
             if word == "ok":
                 failures = 0
                 self._throttle.saved(begun)
+                self.saved_at = begun
             elif word == "fenced":
                 fenced = self.on_fenced
                 self.close()
@@ -206,6 +210,7 @@ class Saver:
 
     async def _save(self, number: int, cut: Cut) -> str:
         note = self.note
+        self._sent += 1
         changes = self._deltas.of(cut, packed_note(note) if note is not self.note_saved else b"")
         delta, output = self._add_output(changes, cut)
         try:
@@ -282,6 +287,15 @@ class Saver:
             phases = {name: output for name, output in self._newest.phases.items() if name != field}
             self._newest = self._newest._replace(more=more.pack(), phases=phases)
             self._offered += 1
+
+    @property
+    def skipped(self) -> int:
+        """The number of cuts that were not sent, because a newer cut replaced them first."""
+        return (
+            max(0, self._offered - self._sent - 1)
+            if self._saved < self._offered
+            else max(0, self._offered - self._sent)
+        )
 
     def progress_since(self, mark: int) -> bool:
         """Return True if the progress counter has passed `mark`, or will pass it when the pending cut is saved."""

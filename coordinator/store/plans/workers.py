@@ -110,6 +110,29 @@ def heartbeat(
     return HeartbeatReply(tuple(map(text, cancels)), tuple(_id_tokens(lost)), tuple(_id_tokens(strays)), text(drain))
 
 
+def read_loss(keys: Keys, run: str, worker: str) -> Generator[list[Request], Any, tuple[bytes, float, float]]:
+    """Return facts about the loss of a run: its story, when its last worker was last seen, and the lease of that worker.
+
+    Args:
+        keys: The keys of the partition.
+        run: The id of the run.
+        worker: The worker that had the run before.
+
+    Returns:
+        The stored story, the Unix time of the worker's last heartbeat (0 if the server has forgotten the worker), and the length
+        of its lease in seconds.
+    """
+    story, (seen, lease) = require_all(
+        (
+            yield [
+                read(keys.at, "HGET", keys.run(run), "story"),
+                read(keys.at, "HMGET", keys.worker(worker), "seen", "lease"),
+            ]
+        )
+    )
+    return story or b"", int(seen or 0) / 1000, int(lease or 0) / 1000
+
+
 class Claimed(NamedTuple):
     """A run as the answer to a claim contains it.
 

@@ -2216,4 +2216,32 @@ MUTANTS = [
         "",
         "tests/lua/graphs/test_graph.py",
     ),
+    Mutant(
+        "the counts of a worker process that ended are forgotten",
+        "workers/supervisor/pool_metrics.py",
+        "        self._ended.merge(samples)\n",
+        "",
+        "tests/e2e/test_metrics.py::test_counts_of_drained_processes_are_kept_in_a_roll",
+    ),
+    Mutant(
+        "the age of a queue ignores its runs of low priority",
+        "coordinator/metrics/namespace_gauges.py",
+        "        for entry in (asked[3 * index + 1], first_of_lowest[index]):\n",
+        "        for entry in (asked[3 * index + 1],):\n",
+        "tests/integration/metrics/test_metrics.py::test_oldest_run_of_a_low_priority_is_found",
+    ),
+    Mutant(
+        "the time from loss to resume leaves out the lease of a lost host",
+        "workers/attempt/measuring.py",
+        "        if seen and lost_at - seen > lease - ROUNDING:\n",
+        "        if False:\n",
+        "tests/integration/metrics/test_metrics.py::test_loss_by_an_expired_lease_counts_from_the_last_heartbeat",
+    ),
+    Mutant(
+        "a supervisor reads a histogram of another version with its own bounds",
+        "workers/metrics/cells.py",
+        " or list(metric.bounds) != bounds:\n",
+        ":\n",
+        "tests/unit/metrics/test_cells.py::test_metrics_of_another_version_are_skipped",
+    ),
 ]
