@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from coordinator.client.operations import runs as run_operations
@@ -172,19 +172,22 @@ class Handle(Generic[T_co]):
         """
         return self._client._do(run_operations.cancel_tree, self.id, grace)
 
-    def revive(self, from_start: bool = False) -> None:
+    def revive(self, from_start: bool = False, *, forget_effects: bool | Sequence[str] = False) -> None:
         """Queue a failed, dead or cancelled run again. It continues from its checkpoint.
 
         Args:
-            from_start: Drop the checkpoint, so that the handler starts from the beginning.
+            from_start: Drop the checkpoint, so that the handler starts from the beginning. The effects of `run.once` are kept.
+            forget_effects: True to forget all effects of `run.once`, or the names of the effects to forget. The functions of
+                forgotten effects are called again.
 
         Raises:
             Changed: The run has not ended, has completed, or was revived by another call.
             KeyConflict: The run's idempotency key belongs to another run by now.
             NotFound: The run does not exist, or its inputs were not kept.
             Unreadable: The checkpoint is damaged: revive the run from the start.
+            BadOption: `forget_effects` is a text.
         """
-        self._client._do(run_operations.revive, self.id, from_start)
+        self._client._do(run_operations.revive, self.id, from_start, forget_effects)
 
     def discard(self) -> Status:
         """Remove an ended run and its checkpoint, and return the status in which the run had ended.
@@ -352,19 +355,22 @@ class AsyncHandle(Generic[T_co]):
         """
         return await self._client._do(run_operations.cancel_tree, self.id, grace)
 
-    async def revive(self, from_start: bool = False) -> None:
+    async def revive(self, from_start: bool = False, *, forget_effects: bool | Sequence[str] = False) -> None:
         """Queue a failed, dead or cancelled run again. It continues from its checkpoint.
 
         Args:
-            from_start: Drop the checkpoint, so that the handler starts from the beginning.
+            from_start: Drop the checkpoint, so that the handler starts from the beginning. The effects of `run.once` are kept.
+            forget_effects: True to forget all effects of `run.once`, or the names of the effects to forget. The functions of
+                forgotten effects are called again.
 
         Raises:
             Changed: The run has not ended, has completed, or was revived by another call.
             KeyConflict: The run's idempotency key belongs to another run by now.
             NotFound: The run does not exist, or its inputs were not kept.
             Unreadable: The checkpoint is damaged: revive the run from the start.
+            BadOption: `forget_effects` is a text.
         """
-        await self._client._do(run_operations.revive, self.id, from_start)
+        await self._client._do(run_operations.revive, self.id, from_start, forget_effects)
 
     async def discard(self) -> Status:
         """Remove an ended run and its checkpoint, and return the status in which the run had ended.

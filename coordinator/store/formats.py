@@ -84,7 +84,8 @@ RUN: Final = (
     "wait",  # "<since> <condition>": what a waiting run waits for, see lua/shared/waiting.lua
     "rejoined",  # base and number of endings of the step for which the run was last suspended although they were there already
     "rewoken",  # the progress counter when the run was last suspended although its condition held already
-    "beside",  # letters of the keys that the run has beside its own: s signals, r results, o output; j: it is a joined child
+    # letters of the keys that the run has beside its own: s signals, r results, o output, e effects; j: it is a joined child
+    "beside",
     "output",  # see OUTPUT
     "joined",  # "<parent> <life> <base> <index>": the step of its parent that waits for its end
     "waited",  # set when a client waits for its end
@@ -126,6 +127,9 @@ SCHEDULE: Final = (
 
 # <base>:<index> -> "<order> <status> <payload>" for each child that has ended, and <base>#<order> -> index
 RESULTS: Final = ()
+
+# begun:<name> -> the attempt and the token that began the effect, or done:<name> -> the output of the effect
+EFFECTS: Final = ()
 
 FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "namespace": ("format", "partitions", "durability", "birth", "clock"),

@@ -180,6 +180,14 @@ class Keys:
         """
         return f"{self.at}:results:{id}"
 
+    def effects(self, id: str) -> str:
+        """Return the key of a hash with the effects of a run: see EFFECTS in formats.py.
+
+        A save of a handler that uses `run.once` creates the key. It is deleted when the run completes, otherwise it expires with
+        the run. A retry or a revive from the start keeps it.
+        """
+        return f"{self.at}:effects:{id}"
+
     def parting(self) -> str:
         """Return the key of a sorted set with "<base> <spawned>" of steps that were let go, by the next child to cancel.
 

@@ -79,7 +79,7 @@ def phase_label(field: str) -> str:
 
 
 def _build(id: str, reply: Sequence[Any]) -> RunView:
-    flat, head, phases, before, able, paused, due, known, signals, children = reply
+    flat, head, phases, before, able, paused, due, known, signals, children, effects = reply
     of: dict[str, Any] = pairs(flat)
     queue, kind, schema = parse_route(text(of.get("route", b"?:?@0")))
     inputs, meta, extra, damaged_spec = _read_spec(join_spec(of))
@@ -123,6 +123,7 @@ def _build(id: str, reply: Sequence[Any]) -> RunView:
         waiting=_read_wait(of.get("wait"), children) if of["status"] == b"waiting" else None,
         woken=woken or None,
         signals=dict(sorted((_escaped(signals[i]), int(signals[i + 1])) for i in range(0, len(signals), 2))),
+        effects=_read_effects(effects),
     )
     failed_loads = int(text(of["loading"])) if "loading" in of else None
     why = explain_status(
@@ -176,6 +177,12 @@ def _read_children(reply: Sequence[Any]) -> WaitingChildren | None:
     count, ended, needed, due, rows = reply
     at = _moment(text(due)) if due and float(text(due)) < FAR_FUTURE else None
     return WaitingChildren(int(count), int(ended), int(needed), at, tuple(_read_child(*row) for row in rows))
+
+
+def _read_effects(fields: Sequence[Any]) -> dict[str, str]:
+    """Return the state of each effect by its name: those that are begun first, in the order of their names."""
+    states = sorted(_escaped(field).partition(":")[::2] for field in fields)
+    return {name: state for state, name in states}
 
 
 def _read_child(

@@ -23,6 +23,7 @@ from coordinator.model.outcome import Why
 from coordinator.model.run import Failure, Note
 from workers.handlers.children import ChildBacking, Children
 from workers.handlers.draft import Cut, Draft
+from workers.handlers.effects import EffectBacking, Effects, check_name, effect_key
 from workers.handlers.enqueues import EnqueueBacking, Enqueues
 from workers.handlers.messages import Messages, kept
 from workers.handlers.waits import WaitBacking, Waits
@@ -92,7 +93,7 @@ class Facts(NamedTuple):
     resumed: Resumed | None
 
 
-class Backing(WaitBacking, ChildBacking, EnqueueBacking, Protocol):
+class Backing(WaitBacking, ChildBacking, EnqueueBacking, EffectBacking, Protocol):
     """The object behind a run that saves its cuts and requests its stop: the attempt in a worker, or a stand-in in a test."""
 
     @property
@@ -193,6 +194,24 @@ class BaseRun(Generic[R_co]):
     @cached_property
     def _enqueues(self) -> Enqueues:
         return Enqueues(self._draft, self._backing, self._facts.id, self._facts.meta)
+
+    @cached_property
+    def _effects(self) -> Effects:
+        return Effects(self._draft, self._backing, self._facts.attempt, self._facts.token)
+
+    def effect_key(self, name: str) -> str:
+        """Return a key for another system that recognises a repeated call by it, for example as an `Idempotency-Key`.
+
+        The key is the same in all attempts and all lives of the run, and differs between names and between runs.
+
+        Args:
+            name: The name of the effect, as for `once`.
+
+        Raises:
+            Refused: If the name is not valid.
+        """
+        check_name(name)
+        return effect_key(self._facts.id, name)
 
     @property
     def id(self) -> str:

@@ -22,6 +22,7 @@ from workers.handlers.children import Child
 from workers.handlers.context import BaseRun, Facts, Resumed, Stopped, entered_run
 from workers.handlers.conversion import to_plain
 from workers.handlers.draft import Cut, Draft
+from workers.handlers.effects import DONE
 from workers.handlers.enqueues import Enqueued
 from workers.handlers.messages import Messages
 from workers.handlers.more import More
@@ -45,6 +46,7 @@ class MemoryBacking:
 
     Args:
         crash_at: the number of a cut, counted from 1. The run crashes right after this cut was saved.
+        lose_at: the number of a cut, counted from 1. The run crashes right before this cut is saved.
         cuts: the saved cuts, oldest first.
         notes: the notes of the handler, oldest first.
         stopping: the stop that the handler gets at its next cut, if any.
@@ -62,6 +64,7 @@ class MemoryBacking:
     """
 
     crash_at: int | None = None
+    lose_at: int | None = None
     cuts: list[Cut] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     stopping: Stopped | None = None
@@ -116,11 +119,25 @@ class MemoryBacking:
             raise Crash
         if self.stopping is not None and self.stopping.why == "lost":
             return
+        if self.lose_at == len(self.cuts) + 1:
+            self.dead = True
+            raise Crash
         self.cuts.append(cut)
         if self.crash_at == len(self.cuts):
             self.dead = True
             raise Crash
         self.at_cut(len(self.cuts))
+
+    @property
+    def effect_cuts(self) -> list[int]:
+        """The numbers of the cuts, from 1, that saved an effect of `run.once` as done."""
+        found, before = list[int](), set[str]()
+        for number, cut in enumerate(self.cuts, 1):
+            done = {field for field in cut.phases if field.startswith(DONE)}
+            if number > 1 and done - before:
+                found.append(number)
+            before = done
+        return found
 
     async def flush(self, cut: Cut, may_drain: Callable[[], bool] = lambda: True) -> None:
         """Save a cut in the same way as `offer`. A save in memory never waits."""
@@ -300,6 +317,12 @@ class _MemoryRun(BaseRun[Any]):
     def enqueued(self) -> list[EnqueuedRun]:
         """The runs that the handler enqueued with `run.enqueue`, in all attempts, oldest first. They are not executed."""
         return [*self._memory.mailbox.enqueued.values()]
+
+    @property
+    def effects(self) -> dict[str, str]:
+        """The state of each effect of `run.once` by its name: "begun" or "done"."""
+        fields = [field.split(":", 2) for field in self._draft.phases if field.startswith("effect:")]
+        return {name: state for _, state, name in fields}
 
     @cached_property
     def _client(self) -> Any:

@@ -386,6 +386,14 @@ DAMAGE: dict[str, Damage] = {
         ("key endless", "key mortal"),
         "the output",
     ),
+    "leaked and endless effects": Damage(
+        lambda s, at: (
+            s.client.hset(s.keys.effects("00000000000000000001-00"), "begun:a", "t"),
+            s.client.hset(s.keys.effects(at["failed"]), "begun:a", "t"),
+        ),
+        ("key endless", "key leaked"),
+        "the effects '00000000000000000001-00' are left over: no run uses them",
+    ),
     "an entry of steps that were let go": Damage(
         lambda s, at: s.client.zadd(s.keys.parting(), {"abc-00 3": 0, "no base": 7}),
         ("entry garbled", "entry garbled"),
@@ -601,6 +609,7 @@ KEYS: dict[str, Callable[[Store, dict[str, str]], str]] = {
     "counts of children": lambda s, at: s.keys.joins(at["waiting"]),
     "results of children": lambda s, at: s.keys.results(at["waiting"]),
     "output": lambda s, at: s.keys.output(at["waiting"]),
+    "effects": lambda s, at: s.keys.effects(at["waiting"]),
     "steps that were let go": lambda s, at: s.keys.parting(),
     "a bell": lambda s, at: s.keys.bell(LINE),
     "aside": lambda s, at: s.keys.aside(),

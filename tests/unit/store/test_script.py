@@ -148,7 +148,7 @@ def test_statuses_and_reply_positions_are_named(name: str) -> None:
 def test_generated_names_are_not_shadowed(name: str) -> None:
     source = PARTS[name] if name in PARTS else Script(name).source
     generated = {*CONSTANTS, *expressions(), *defined(FUNCTIONS)}
-    allowed = {"ckpt_key", "messages_key", "run_key"} if name == "record" else set()
+    allowed = {"ckpt_key", "messages_key", "run_key", "effects_key"} if name == "record" else set()
     assert (defined(source) & generated) == allowed
 
 

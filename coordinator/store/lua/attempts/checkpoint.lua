@@ -1,7 +1,7 @@
 -- checkpoint: save the changes to the checkpoints of runs.
 -- Protects: only the owner saves; a lost reply neither doubles nor loses a message; a late save changes nothing.
 -- Role: worker
--- Keys: ckpt, messages, namespace, output, run
+-- Keys: ckpt, effects, messages, namespace, output, run
 -- ARGV: now
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 -- EACH: id, token, delta

@@ -2,8 +2,8 @@
 -- Protects: only the owner ends a run, once; a repeated call gets the same answer; a run whose cancel was requested does not
 -- complete.
 -- Role: worker
--- Keys: ckpt, coordinator_bell, deadlines, ended, inbox, joins, live, messages, namespace, once, output, owned, parting
--- Keys: results, run, signal_keys, signal_operations, signals, waiters, waiting, wake, worker
+-- Keys: ckpt, coordinator_bell, deadlines, effects, ended, inbox, joins, live, messages, namespace, once, output, owned
+-- Keys: parting, results, run, signal_keys, signal_operations, signals, waiters, waiting, wake, worker
 -- ARGV: now
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 -- EACH: id, token, result, output

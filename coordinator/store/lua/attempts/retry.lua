@@ -2,9 +2,9 @@
 -- Protects: only the owner requeues a run, once; a requested cancel or kill wins. A retry from the start drops the checkpoint. In
 -- that mode progress does not reset the count of failures, because every attempt makes the same progress again.
 -- Role: worker
--- Keys: bell, ckpt, coordinator_bell, deadlines, delayed, ended, inbox, joins, live, messages, namespace, once, output, owned
--- Keys: parting, ready, results, routes, run, signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, waiting
--- Keys: wake, worker
+-- Keys: bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, inbox, joins, live, messages, namespace, once, output
+-- Keys: owned, parting, ready, results, routes, run, signal_keys, signal_operations, signals, suspect, suspect_bell, waiters
+-- Keys: waiting, wake, worker
 -- ARGV: now, id, token, delay, error, brief, from_start, asked, delta
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run

@@ -2,9 +2,9 @@
 -- Protects: no run is taken from a worker whose lease holds, or while recovery is paused; the old owner of a recovered run can't
 -- write the run any more.
 -- Role: coordinator
--- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, ended, inbox, joins, live, lock, messages, namespace, once
--- Keys: output, owned, parting, ready, results, routes, run, signal_keys, signal_operations, signals, waiters, waiting, wake
--- Keys: watch, worker, workers
+-- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, inbox, joins, live, lock, messages, namespace
+-- Keys: once, output, owned, parting, ready, results, routes, run, signal_keys, signal_operations, signals, waiters, waiting
+-- Keys: wake, watch, worker, workers
 -- ARGV: now, lock, token, worker, tick, batch, jitter
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   lock: name of the lock

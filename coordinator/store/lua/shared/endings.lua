@@ -123,9 +123,9 @@ local function expire_checkpoint(id, status, kept)
   redis.call('PEXPIRE', ckpt_key(id), int(kept))
 end
 
--- Delete or expire the other keys of an ended run, and store its ending for its parent. Signals and results of a completed run are
--- deleted, because no later attempt needs them. The signals and results of any other ended run expire with the run, because a
--- revived run may need them. Operations stay for as long as a client may repeat its send. Children that have not ended are let go.
+-- Delete or expire the other keys of an ended run, and store its ending for its parent. Signals, results and effects of a completed
+-- run are deleted, because no later attempt needs them. Those of any other ended run expire with the run, because a revived run may
+-- need them. Operations stay for as long as a client may repeat its send. Children that have not ended are let go.
 -- The output gets its end, and is kept as long as the run. `now` is nil for a run that has ended before and is removed.
 local function expire_beside(id, run, status, kept, now)
   local beside = run.beside
@@ -142,6 +142,7 @@ local function expire_beside(id, run, status, kept, now)
     expire(joins_key(id))
     expire(results_key(id))
   end
+  if string.find(beside, 'e', 1, true) then expire(effects_key(id)) end
   if string.find(beside, 'o', 1, true) then
     if now then
       end_output(id, run, status)
@@ -258,8 +259,8 @@ end
 local function end_attempt(id, run, token, now, how, error, why)
   if run.plan then
     apply_delta(run.plan, now)
-    if run.plan.output and write_output(id, token, run.plan.output, now) then run.beside = (run.beside or '') .. 'o' end
-    run.route = redis.call('HGET', run_key(id), 'route')
+    if run.plan.output then write_output(id, token, run.plan.output, now) end
+    run.route, run.beside = read_fields(run_key(id), 'route', 'beside') -- The delta and the output may have changed them.
   end
   remember_owner(id, token)
   remove_owner(id, run)
