@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from coordinator.client.operations import runs as run_operations
 from coordinator.client.operations import signals as signal_operations
 from coordinator.client.output.reading import stream, stream_async
+from coordinator.client.output.transcript import Pages, iterate, iterate_async
 from coordinator.model.output import Folder, Item
 from coordinator.model.run import RunView, Status
 
@@ -144,6 +145,26 @@ class Handle(Generic[T_co]):
             Unreadable: A stored event is damaged.
         """
         return stream(self._client, self.id, Folder(after, settled), timeout)
+
+    def messages(self, start: int = 0) -> Iterator[Any]:
+        """Iterate over the saved messages of the run's transcript, from a message on. They are read in pages of about 1 MiB.
+
+        The messages of a completed run are deleted with its checkpoint, unless its handler has `keep_messages=True`. The messages
+        of other runs are kept as long as the run.
+
+        Args:
+            start: The number of the first message, from 0.
+
+        Returns:
+            An iterator over the messages that are saved at the time of reading.
+
+        Raises:
+            NotFound: The run does not exist, or its retention is over.
+            BadOption: The number is negative.
+            Changed: The handler has replaced its transcript while the messages were read.
+            Unreadable: The stored checkpoint is damaged.
+        """
+        return iterate(self._client, Pages(self.id, start))
 
     def cancel(self, grace: float = CANCEL_GRACE) -> Status:
         """Cancel the run.
@@ -327,6 +348,26 @@ class AsyncHandle(Generic[T_co]):
             Unreadable: A stored event is damaged.
         """
         return stream_async(self._client, self.id, Folder(after, settled), timeout)
+
+    def messages(self, start: int = 0) -> AsyncIterator[Any]:
+        """Iterate over the saved messages of the run's transcript, from a message on. They are read in pages of about 1 MiB.
+
+        The messages of a completed run are deleted with its checkpoint, unless its handler has `keep_messages=True`. The messages
+        of other runs are kept as long as the run.
+
+        Args:
+            start: The number of the first message, from 0.
+
+        Returns:
+            An iterator over the messages that are saved at the time of reading.
+
+        Raises:
+            NotFound: The run does not exist, or its retention is over.
+            BadOption: The number is negative.
+            Changed: The handler has replaced its transcript while the messages were read.
+            Unreadable: The stored checkpoint is damaged.
+        """
+        return iterate_async(self._client, Pages(self.id, start))
 
     async def cancel(self, grace: float = CANCEL_GRACE) -> Status:
         """Cancel the run.

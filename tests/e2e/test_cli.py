@@ -40,6 +40,12 @@ async def greet(run: AsyncRun, name: str = "you", times: int = 1) -> str:
     return " ".join([f"hello {name}"] * times)
 
 @runs.handler
+async def talks(run: AsyncRun) -> str:
+    run.emit("once upon")
+    run.emit({"delta": "a time"})
+    return "the end"
+
+@runs.handler
 def breaks(run: Run) -> str:
     raise ValueError("out of tides")
 """
@@ -301,6 +307,18 @@ def test_show_prints_the_result_or_the_error(shell: Shell, worker: object) -> No
 
 
 @pytest.mark.matrix("commands, case by case")
+def test_stream_prints_the_events_of_a_run_until_it_ends(shell: Shell, worker: object) -> None:
+    id = shell("enqueue", "talks").out.strip()
+    plain = shell("stream", id)
+    assert plain.out == 'once upon\n{"delta": "a time"}\n'
+    assert f"run {id} is completed" in plain.err
+    first, second = map(json.loads, shell("stream", id, "--settled", "--json").out.splitlines())
+    assert (first["type"], first["number"], first["value"]) == ("event", 1, "once upon")
+    (again,) = map(json.loads, shell("stream", id, "--after", first["id"], "--json").out.splitlines())
+    assert again == second
+    assert "is not the id of an event" in shell("stream", id, "--after", "x").failed_with(2)
+
+
 def test_unknown_run_is_reported(shell: Shell) -> None:
     assert "there is no run" in shell("show", "0123456789abcdefghjk-00").failed_with(3)
     assert "names partition 7" in shell("show", "0123456789abcdefghjk-07").failed_with(3)

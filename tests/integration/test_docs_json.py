@@ -26,6 +26,7 @@ runs = Registry()
 
 @runs.handler
 def report(run: Run, topic: str) -> str:
+    run.emit({"delta": topic})
     return topic
 
 
@@ -84,6 +85,7 @@ def test_commands_print_the_fields_that_the_page_shows(server: None) -> None:
     assert_same_fields(printed("coordinator", "unpause", "--kind", "report"), examples["coordinator pause"], "unpause")
     ended = printed("coordinator", "enqueue", "report", "topic=tides", "--wait")["runs"][0]
     assert set(ended) == {"id", "created", "status", "result"}
+    same("coordinator", "stream", ended["id"])
     same("coordinator", "schedule", "set", "nightly", "0 2 * * *", "report", "topic=tides")
     same("coordinator", "schedule", "pause", "nightly")
     same("coordinator", "schedule", "unpause", "nightly")

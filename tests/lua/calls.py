@@ -97,6 +97,12 @@ def listen(store: Store) -> Any:
     return output_plans.listen(store.keys, _running(store).id)
 
 
+def transcript(store: Store) -> Any:
+    run = _running(store)
+    store.save(run, delta(1, count=2))
+    return output_plans.read_transcript(store.keys, run.id, 0, 1000)
+
+
 def interrupt(store: Store) -> Any:
     return output_plans.interrupt(store.keys, "c1")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -12,7 +12,9 @@ from coordinator.clock import Clock
 from coordinator.errors import CoordinatorError, NotConfigured, NotPlain, TooLarge, Unconfirmed, Unreachable
 from coordinator.model.outcome import Complete, Fail, Nothing, Outcome, Reject, Release, Suspend, TryAgain
 from coordinator.model.retry import asked_delay
+from coordinator.store.keys import Keys
 from coordinator.store.plans import attempts as attempt_plans
+from coordinator.store.script import Request
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from workers.attempt.attempt import Attempt
 from workers.attempt.endings import measure_ending, tell_middleware
@@ -81,6 +83,8 @@ class Recorder:
         try:
             await self._send_last_note(attempt, outcome)
             await self._check_output(attempt)
+            if isinstance(outcome, Complete) and attempt.handler.keep_messages:
+                await self._save_messages(attempt)
             answer = await self._record(attempt, outcome, result)
         except (Unreachable, Unconfirmed) as error:
             logger.error("outcome of run %s could not be recorded: %s", attempt.id, error)
@@ -127,6 +131,26 @@ class Recorder:
         except CoordinatorError as error:
             logger.warning("last note of run %s could not be stored: %s", attempt.id, error)
 
+    async def _save_messages(self, attempt: Attempt) -> None:
+        """Save the transcript of a run that completes, so that `handle.messages()` can read all of it.
+
+        If they can't be saved, for example because the server's memory is full, the messages up to the last save are kept.
+        """
+        saver, draft = attempt.saver, attempt.draft
+        if saver is None or draft is None:
+            return
+        owner = (attempt.lease.keys, attempt.id, attempt.token)
+        try:
+            saver.offer(draft.cut())
+            for delta in (saver.last_delta, saver.whole_delta):
+                changes = delta()
+                if not changes or await self._drive(attempt, lambda: _save(*owner, changes)) != "gap":  # noqa: B023
+                    return
+        except (Unreachable, Unconfirmed):
+            raise
+        except CoordinatorError as error:
+            logger.warning("last messages of run %s are not kept: %s", attempt.id, error)
+
     async def _check_output(self, attempt: Attempt) -> None:
         """Drop the events that are not stored yet if a live process is of a version that does not know outputs.
 
@@ -149,7 +173,10 @@ class Recorder:
             case Complete():
                 output = None if attempt.outbox is None else attempt.outbox.take()
                 events = b"" if output is None else output.wire()
-                return await self._drive(attempt, lambda: attempt_plans.complete(*owner, result, output=events))
+                keep = attempt.handler.keep_messages
+                return await self._drive(
+                    attempt, lambda: attempt_plans.complete(*owner, result, output=events, keep=keep)
+                )
             case Fail(error):
                 text = failure(error)
                 return await self._with_delta(attempt, lambda delta: attempt_plans.fail(*owner, text, delta))
@@ -309,6 +336,12 @@ def _with_result(attempt: Attempt, outcome: Outcome) -> tuple[Outcome, bytes]:
         return outcome, b"" if plain is None else kept(plain, "the result", RESULT_LIMIT)
     except (NotPlain, TooLarge) as error:
         return Fail(error), b""
+
+
+def _save(keys: Keys, id: str, token: str, changes: bytes) -> Generator[Request, Any, str]:
+    """Save changes of a checkpoint, and return the answer word of checkpoint.lua."""
+    answer, _ = yield from attempt_plans.checkpoint(keys, id, token, changes)
+    return answer
 
 
 def _release(attempt: Attempt, *, stopping: bool, delta: bytes = b"") -> Any:

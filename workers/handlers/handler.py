@@ -69,6 +69,8 @@ class Policy:
         linger: How long a handler that waits stays in the process before its run is suspended. A signal that comes meanwhile
             reaches it within milliseconds.
         topics: The types of the payloads of signals, by topic. Topics that are not named here carry plain data.
+        keep_messages: Keep the transcript of a completed run for the run's retention, for `handle.messages()`. By default it is
+            deleted when the run completes.
 
     Raises:
         BadName: If a topic is not a valid name.
@@ -83,6 +85,7 @@ class Policy:
     on_lost_lease: OnLostLease = "wait"
     linger: float = 2.0
     topics: Mapping[str, Any] = field(default_factory=dict)
+    keep_messages: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.retry, Retry):
@@ -122,6 +125,7 @@ class Handler(Generic[P, T_co]):
         throttle: See Policy.
         on_lost_lease: See Policy.
         linger: See Policy.
+        keep_messages: See Policy.
         migrations: The migrations, by the schema from which they start.
     """
 
@@ -133,7 +137,7 @@ class Handler(Generic[P, T_co]):
         self.kind = name(kind, "kind")
         self.retry, self.deadline, self.schema = policy.retry, policy.deadline, policy.schema
         self.grace, self.throttle, self.on_lost_lease = policy.grace, policy.throttle, policy.on_lost_lease
-        self.linger = policy.linger
+        self.linger, self.keep_messages = policy.linger, policy.keep_messages
         self._topics = {
             topic: Conversion(annotation, f"a signal of topic {topic!r} of kind {kind!r}")
             for topic, annotation in policy.topics.items()

@@ -38,6 +38,7 @@ class HandlerOptions(TypedDict, total=False):
     throttle: float
     on_lost_lease: OnLostLease
     linger: float
+    keep_messages: bool
     topics: Mapping[str, Any]
 
 
@@ -93,7 +94,7 @@ class Registry(Generic[R]):
             function: The function.
             kind: The kind. By default it is the name of the function.
             **options: How the runs of the kind are treated: retry, deadline, schema, grace, throttle, on_lost_lease,
-                linger, topics. See Policy.
+                linger, topics, keep_messages. See Policy.
 
         Returns:
             The handler.

@@ -69,14 +69,15 @@ def netstrings(parts: Iterable[bytes]) -> bytes:
 
 
 def checkpoint(
-    keys: Keys, id: str, token: str, delta: Delta, now: str = ""
+    keys: Keys, id: str, token: str, delta: Delta | bytes, now: str = ""
 ) -> Generator[Request, Any, tuple[str, int]]:
     """Save a checkpoint.
 
     Returns:
         The answer word of checkpoint.lua (ok, gap, old, fenced, bad, unreadable), and the run's progress counter.
     """
-    reply = yield CHECKPOINT.each(keys.at, id, {"now": now}, id=id, token=token, delta=delta.wire())
+    wire = delta if isinstance(delta, bytes) else delta.wire()
+    reply = yield CHECKPOINT.each(keys.at, id, {"now": now}, id=id, token=token, delta=wire)
     return word(reply), int(reply[1]) if len(reply) > 1 else 0
 
 
@@ -119,9 +120,11 @@ def emit(keys: Keys, id: str, token: str, output: Output, now: str = "") -> Gene
 
 
 def complete(
-    keys: Keys, id: str, token: str, result: bytes, now: str = "", output: bytes = b""
+    keys: Keys, id: str, token: str, result: bytes, now: str = "", output: bytes = b"", keep: bool = False
 ) -> Generator[Request, Any, str]:
     """Complete the run with a result, and store its last events.
+
+    With `keep`, the checkpoint is kept as long as the run.
 
     If a cancel was requested, this plan releases the run instead, which ends it as cancelled. complete.lua is the most frequent
     script, so it does not contain the code for that.
@@ -129,7 +132,8 @@ def complete(
     Returns:
         `ok`, `fenced` (the token is not the owner's), or the answer word of release.lua after a requested cancel.
     """
-    reply = yield COMPLETE.each(keys.at, id, {"now": now}, id=id, token=token, result=sealed(result), output=output)
+    rest = (b"k" if keep else b"-") + output if output or keep else b""
+    reply = yield COMPLETE.each(keys.at, id, {"now": now}, id=id, token=token, result=sealed(result), rest=rest)
     if word(reply) == "requested":
         return (yield from release(keys, id, token, mode="stopping", now=now))
     return word(reply)

@@ -1,14 +1,15 @@
-"""Plans of clients that read the output of a run."""
+"""Plans of clients that read the output or the transcript of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import dataclass
 from typing import Any
 
 from coordinator.store.keys import Keys
 from coordinator.store.replies import text, word
 from coordinator.store.script import Request, read
-from coordinator.store.scripts import INTERRUPT, LISTEN
+from coordinator.store.scripts import INTERRUPT, LISTEN, TRANSCRIPT
 
 Entry = tuple[bytes, list[bytes]]
 PAGE = 1_000  # entries in one page
@@ -33,3 +34,30 @@ def read_page(keys: Keys, id: str, after: str) -> Generator[Request, Any, list[E
 def interrupt(keys: Keys, client: str) -> Generator[Request, Any, None]:
     """End the blocking read of a client's outputs in a partition, so that the client can read other outputs too."""
     yield INTERRUPT.call(keys.at, client=client)
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptPage:
+    """A page of the saved messages of a run.
+
+    Attributes:
+        word: The answer word of transcript.lua: ok, missing, unreadable.
+        generation: The number of the transcript, which grows when the handler replaces the transcript.
+        length: The number of messages of the transcript.
+        chunks: The number of the first message of each chunk, and the encoded chunk.
+    """
+
+    word: str
+    generation: int = 0
+    length: int = 0
+    chunks: tuple[tuple[int, bytes], ...] = ()
+
+
+def read_transcript(keys: Keys, id: str, start: int, room: int) -> Generator[Request, Any, TranscriptPage]:
+    """Return the saved messages of a run from the message `start` on, as many as fit into `room` bytes."""
+    reply = yield TRANSCRIPT.call(keys.at, id=id, number=start, room=room)
+    if word(reply) != "ok":
+        return TranscriptPage(word(reply))
+    rows = reply[3]
+    chunks = tuple((int(rows[i]), rows[i + 1]) for i in range(0, len(rows), 2))
+    return TranscriptPage("ok", int(reply[1]), int(reply[2]), chunks)

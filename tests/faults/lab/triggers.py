@@ -58,6 +58,7 @@ ASKED: Mapping[Script, str] = {
     scripts.VIEW: "look",
     scripts.WAIT: "look",
     scripts.LISTEN: "read_output",
+    scripts.TRANSCRIPT: "look",
     scripts.INTERRUPT: "read_output",
     scripts.CANCEL: "cancel",
     scripts.BLOCK_CHILDREN: "cancel_tree",

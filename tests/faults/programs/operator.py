@@ -113,6 +113,7 @@ def look(by: Operator) -> None:
     if run := by.some_run(Status.RUNNING, Status.QUEUED):
         handle = by.client.handle(run.id)
         handle.view()
+        list(handle.messages())
         handle.wait(timeout=0.3)
 
 

@@ -8,7 +8,19 @@ from typing import Any
 
 import pytest
 
-from coordinator import AsyncClient, Client, Event, Gap, Note, NotFound, NotPlain, ResultTimeout, Rewind, TooLarge
+from coordinator import (
+    AsyncClient,
+    BadOption,
+    Client,
+    Event,
+    Gap,
+    Note,
+    NotFound,
+    NotPlain,
+    ResultTimeout,
+    Rewind,
+    TooLarge,
+)
 from tests.integration import worker_harness
 from tests.integration.worker_harness import Bench, performing
 from tests.servers import Server
@@ -269,3 +281,83 @@ async def test_run_that_does_not_exist_has_no_output(bench: Bench, client: Async
     id = await bench.enqueue("nobody")
     with pytest.raises(NotFound):
         await Reader(client, id[:-5] + "zz" + id[-3:]).end()
+
+
+# ---- messages
+
+
+async def test_saved_messages_are_read_while_the_run_works_and_deleted_when_it_completes(
+    bench: Bench, client: AsyncClient
+) -> None:
+    runs, go = Registry(), asyncio.Event()
+
+    @runs.handler
+    async def talk(run: AsyncRun) -> None:
+        run.messages.append({"number": 0})
+        run.messages.append({"number": 1})
+        await run.flush()
+        run.messages.append({"number": 2})
+        await run.flush()
+        run.messages.append("not saved")
+        await go.wait()
+
+    id = await bench.enqueue("talk")
+    handle = client.handle(id)
+    assert [message async for message in handle.messages()] == []
+    bench.worker(runs)
+    await eventually(lambda: bench.admin.hlen(bench.namespace.keys_of(id).messages(id, "1")) == 2, "two saves")
+    for start in range(5):
+        assert [message["number"] async for message in handle.messages(start)] == [0, 1, 2][start:]
+    go.set()
+    await bench.outcome(id)
+    assert [message async for message in handle.messages()] == []
+
+
+async def test_messages_of_a_completed_run_are_kept_if_its_handler_says_so(
+    bench: Bench, client: AsyncClient, valkey_server: Server, namespace: str
+) -> None:
+    runs = Registry()
+
+    @runs.handler(keep_messages=True)
+    async def talk(run: AsyncRun) -> None:
+        for number in range(100):
+            run.messages.append([number, "x" * 50_000])
+            if number % 10 == 0:
+                await run.flush()
+
+    id = await bench.enqueue("talk")
+    bench.worker(runs)
+    assert await bench.outcome(id) == "completed"
+    assert [message[0] async for message in client.handle(id).messages(7)] == list(range(7, 100))
+    keys = bench.namespace.keys_of(id)
+    for key in (keys.ckpt(id), keys.messages(id, "1")):
+        assert abs(bench.admin.pttl(key) - bench.admin.pttl(keys.run(id))) < 60_000, "it expires with the run"
+
+    def read() -> list[Any]:
+        with Client(valkey_server.url, namespace) as plain:
+            return [message[0] for message in plain.handle(id).messages(95)]
+
+    assert await asyncio.to_thread(read) == [95, 96, 97, 98, 99]
+    await client.handle(id).discard()
+    assert bench.admin.exists(keys.ckpt(id), keys.messages(id, "1"), keys.output(id)) == 0
+
+
+async def test_run_whose_messages_were_never_saved_keeps_them(bench: Bench, client: AsyncClient) -> None:
+    runs = Registry()
+
+    @runs.handler(keep_messages=True)
+    def talk(run: Run) -> None:
+        run.messages.append("only")
+
+    id = await bench.enqueue("talk")
+    bench.worker(runs)
+    assert await bench.outcome(id) == "completed"
+    assert [message async for message in client.handle(id).messages()] == ["only"]
+
+
+async def test_messages_of_a_run_that_does_not_exist_are_not_found(bench: Bench, client: AsyncClient) -> None:
+    id = await bench.enqueue("nobody")
+    with pytest.raises(NotFound):
+        [message async for message in client.handle(id[:-5] + "zz" + id[-3:]).messages()]
+    with pytest.raises(BadOption):
+        client.handle(id).messages(-1)

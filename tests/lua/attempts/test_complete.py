@@ -58,7 +58,7 @@ def test_refused_item_does_not_affect_its_neighbours(store: Store) -> None:
     store.spoil(store.keys.run(second.id))
     calls = [
         scripts.COMPLETE.each(
-            store.keys.at, run.id, {"now": store.at}, id=run.id, token=run.token, result=b"r", output=b""
+            store.keys.at, run.id, {"now": store.at}, id=run.id, token=run.token, result=b"r", rest=b""
         )
         for run in (first, second, third)
     ]
@@ -86,7 +86,7 @@ def test_damaged_item_leaves_no_neighbour_half_ended(store: Store, damage: Calla
     damage(store, runs[1])
     calls = [
         scripts.COMPLETE.each(
-            store.keys.at, run.id, {"now": store.at}, id=run.id, token=run.token, result=b"r", output=b""
+            store.keys.at, run.id, {"now": store.at}, id=run.id, token=run.token, result=b"r", rest=b""
         )
         for run in runs
     ]
@@ -100,7 +100,7 @@ def test_broken_set_is_reported_and_the_others_are_written(store: Store) -> None
     store.spoil(store.keys.ended("completed"))
     calls = [
         scripts.COMPLETE.each(
-            store.keys.at, run.id, {"now": store.at}, id=run.id, token=run.token, result=b"r", output=b""
+            store.keys.at, run.id, {"now": store.at}, id=run.id, token=run.token, result=b"r", rest=b""
         )
         for run in (first, second)
     ]

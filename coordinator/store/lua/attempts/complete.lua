@@ -6,11 +6,12 @@
 -- Keys: parting, results, run, signal_keys, signal_operations, signals, waiters, waiting, wake, worker
 -- ARGV: now
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
--- EACH: id, token, result, output
+-- EACH: id, token, result, rest
 --   id: id of the run
 --   token: the token of the run's owner
 --   result: encoded; empty for None
---   output: the events that are not stored yet, see shared/output.lua; empty: none
+--   rest: empty for most runs; else k or -, and the events that are not stored yet (see shared/output.lua; empty: none). With k the
+--     checkpoint is kept as long as the run.
 -- Flags: allow-oom
 -- Uses: time, run, queue, checkpoint, children, output, endings
 -- Moves: running -> completed
@@ -20,12 +21,15 @@ local clock = server_ms(now)
 local answers = {}
 begin_batch()
 for i = 1, items do
-  local id, token, result, output = item(i)
+  local id, token, result, rest = item(i)
   -- Like read_run, without the fields that no completion needs: this is the busiest script.
   local run = read_named(run_key(id), 'status', 'token', 'last', 'route', 'retention', 'once', 'cancel', 'waited', 'beside')
   local readable = run and run.status and run.route and (run.token or run.status ~= RUNNING)
   local caller = readable and check_caller(token, run, 'complete') or 'fenced'
-  if output ~= '' and caller == 'owner' and write_output(id, token, output, clock) then run.beside = (run.beside or '') .. 'o' end
+  if rest ~= '' and caller == 'owner' then
+    run.keeps = string.sub(rest, 1, 1) == 'k'
+    if #rest > 1 and write_output(id, token, string.sub(rest, 2), clock) then run.beside = (run.beside or '') .. 'o' end
+  end
   if caller == 'owner' and run.cancel then
     caller = 'requested'
   elseif caller == 'owner' then

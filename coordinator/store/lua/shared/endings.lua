@@ -115,9 +115,10 @@ local function expire_once_key(id, run, kept)
   if ttl <= 0 then redis.call('DEL', once) else redis.call('PEXPIRE', once, int(ttl)) end
 end
 
--- Drop the checkpoint of a completed run. The checkpoint of any other ended run expires with the run: a revive may need it.
-local function expire_checkpoint(id, status, kept)
-  if status == COMPLETED or kept <= 0 then return drop_checkpoint(id) end
+-- Drop the checkpoint of a completed run, unless its handler keeps the messages. The checkpoint of any other ended run expires with
+-- the run: a revive may need it.
+local function expire_checkpoint(id, run, status, kept)
+  if (status == COMPLETED and not run.keeps) or kept <= 0 then return drop_checkpoint(id) end
   local head = read_head(id)
   if head then redis.call('PEXPIRE', messages_key(id, int(head.generation)), int(kept)) end
   redis.call('PEXPIRE', ckpt_key(id), int(kept))
@@ -163,7 +164,7 @@ local function end_run(id, run, status, now, ...)
   redis.call('HSET', key, 'status', status, 'ended', int(now), ...)
   write('SREM', live_key(), id)
   if run.beside then expire_beside(id, run, status, kept, now) end -- The end of the output depends on the checkpoint.
-  if has_schema(run.route) then expire_checkpoint(id, status, kept) end
+  if has_schema(run.route) then expire_checkpoint(id, run, status, kept) end
   if run.once then expire_once_key(id, run, kept) end
   if kept <= 0 then
     -- The retention is 0: only a tombstone stays, for longer than any client repeats its call.
