@@ -108,13 +108,12 @@ class Folder:
         settled: Deliver an event only when a checkpoint covers it.
 
     Attributes:
-        cursor: The id after which the next entries are read.
         ended: The status with which the output has ended, or None.
     """
 
     def __init__(self, after: str | None = None, settled: bool = False) -> None:
         start = Place(0, 0) if after is None else Place.parse(after)
-        self.cursor = str(start)
+        self._cursor = start
         self.ended: str | None = None
         self._settled = settled
         self._epoch, self._position = start.epoch, start.position  # of what was delivered, or is about to be
@@ -122,6 +121,11 @@ class Folder:
         self._out: list[Item] = []
         self._before = start.position  # the number of the last event that the reader has
         self._reached = start.position  # the number of the last event that was read, held ones included
+
+    @property
+    def cursor(self) -> str:
+        """The id after which the next entries are read."""
+        return str(self._cursor)
 
     def fold(self, entries: Iterable[tuple[bytes, list[bytes]]]) -> list[Item]:
         """Return the items for the next entries of the stream. Entries up to the cursor are skipped.
@@ -133,14 +137,14 @@ class Folder:
         """
         self._before, self._out = self._position, []
         for id, fields in entries:
-            place = Place.parse(id.decode())
-            if place <= Place.parse(self.cursor):
-                continue
-            self.cursor = str(place)
             try:
-                self._take(place, fields[0], fields[1])
+                epoch, _, rest = id.partition(b"-")
+                place = Place(int(epoch), int(rest))
+                if place > self._cursor:
+                    self._cursor = place
+                    self._take(place, fields[0], fields[1])
             except (ValueError, IndexError, TypeError) as error:
-                raise Unreadable(f"event {place} can't be read: {error}") from error
+                raise Unreadable(f"event {id.decode(errors='replace')} can't be read: {error}") from error
         out, self._out = self._out, []
         return out
 

@@ -11,7 +11,18 @@ from typing import Any
 
 import pytest
 
-from examples import approval, approval_page, charge, cursor, deadlines, map_reduce, reminder, report, research_agent
+from examples import (
+    approval,
+    approval_page,
+    charge,
+    cursor,
+    deadlines,
+    map_reduce,
+    reminder,
+    report,
+    research_agent,
+    streaming,
+)
 from tests.waiting import eventually
 from workers import Extend, Kill, Watched, testing
 from workers.testing import AsyncRun
@@ -208,3 +219,12 @@ async def test_page_shows_the_waiting_run_and_sends_the_answer(monkeypatch: pyte
             assert (await request("POST", action))[0] == 303, "a second click has the answer of the first"
             assert (await request("POST", action.replace("call-1", "call-2")))[0] == 409
             assert "Nothing." in (await request("GET", "/"))[1]
+
+
+def test_typed_text_is_the_same_for_every_kill_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    sleep = asyncio.sleep
+    monkeypatch.setattr(asyncio, "sleep", lambda seconds: sleep(0))
+    matrix = testing.crash_matrix(streaming.tell.inputs("a tide"))
+    assert matrix.cuts == streaming.PARTS
+    assert "".join(event["delta"] for event in matrix.emitted) == matrix.result
+    assert matrix.result.startswith("Once there was a tide. ")

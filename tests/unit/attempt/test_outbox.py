@@ -1,0 +1,90 @@
+"""Outbox: the events of an attempt that the server may not have stored yet."""
+
+from __future__ import annotations
+
+from coordinator.model.limits import OUTPUT_UNSENT
+from coordinator.store.plans.attempts import Output
+from workers.attempt.outbox import Outbox
+
+
+def test_events_are_numbered_after_those_of_the_checkpoint() -> None:
+    outbox = Outbox(7)
+    assert [outbox.add(b"e", b"a"), outbox.add(b"n", b"b")] == [8, 9]
+    assert outbox.take() == Output(8, 7, 0, (b"ea", b"nb"))
+
+
+def test_events_stay_until_the_server_has_stored_them() -> None:
+    outbox = Outbox(0)
+    outbox.add(b"e", b"a")
+    sent = outbox.take()
+    outbox.add(b"e", b"b")
+    assert sent is not None
+    outbox.stored(sent)
+    assert outbox.take() == Output(2, 0, 0, (b"eb",))
+    outbox.stored(sent)  # the answer to a request that was repeated
+    assert outbox.take() == Output(2, 0, 0, (b"eb",))
+
+
+def test_nothing_is_sent_if_the_server_has_everything() -> None:
+    outbox = Outbox(3)
+    assert outbox.take(3) is None
+    outbox.add(b"e", b"a")
+    sent = outbox.take(4)
+    assert sent == Output(4, 3, 4, (b"ea",))
+    outbox.stored(sent)
+    assert outbox.take(4) is None
+    assert not outbox.waiting
+
+
+def test_cut_without_new_events_is_still_told() -> None:
+    outbox = Outbox(0)
+    outbox.add(b"e", b"a")
+    sent = outbox.take()
+    assert sent is not None
+    outbox.stored(sent)
+    assert outbox.take(1) == Output(2, 0, 1, ())
+
+
+def test_oldest_events_are_dropped_and_their_numbers_stay_unused() -> None:
+    outbox, size = Outbox(0), OUTPUT_UNSENT // 4
+    for _ in range(10):
+        outbox.add(b"e", b"x" * (size - 1))
+    sent = outbox.take()
+    assert sent is not None
+    assert (sent.first, sent.last, len(sent.events), outbox.dropped) == (7, 10, 4, 6)
+
+
+def test_answer_about_dropped_events_removes_no_later_ones() -> None:
+    outbox, size = Outbox(0), OUTPUT_UNSENT // 2
+    outbox.add(b"e", b"a")
+    sent = outbox.take()
+    for _ in range(3):
+        outbox.add(b"e", b"x" * (size - 1))
+    assert sent is not None
+    outbox.stored(sent)
+    left = outbox.take()
+    assert left is not None
+    assert (left.first, left.last) == (3, 4)
+
+
+def test_call_carries_a_limited_number_of_events() -> None:
+    outbox = Outbox(0)
+    for _ in range(10):
+        outbox.add(b"e", b"a")
+    part = outbox.take(most=4)
+    assert part is not None
+    assert (part.first, part.last) == (1, 4)
+    outbox.stored(part)
+    rest = outbox.take(most=100)
+    assert rest is not None
+    assert (rest.first, rest.last) == (5, 10)
+
+
+def test_closed_outbox_sends_nothing() -> None:
+    outbox = Outbox(0)
+    outbox.add(b"e", b"a")
+    outbox.close()
+    assert outbox.take() is None
+    outbox.add(b"e", b"b")
+    assert outbox.take(2) is None
+    assert not outbox.waiting
