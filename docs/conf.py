@@ -26,6 +26,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "command_reference",
     "key_reference",
+    "route_reference",
     "self_contained",
     "state_diagram",
 ]

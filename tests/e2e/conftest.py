@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from coordinator import Client
+from tests.browsers import browser
 from tests.clusters import Cluster, Group
 from tests.e2e.places import TOPOLOGY, Place, Unrest
 from tests.e2e.processes import Stage, kept_open
 from tests.servers import Kind, Server
 from tests.unrest import UNREST
+
+__all__ = ["browser"]  # a fixture
 
 MakeStage = Callable[..., Stage]
 Made = Server | Cluster | Group

@@ -17,7 +17,6 @@ class Limits:
         idle: Seconds without an event after which a stream is closed. A browser opens it again, and continues where it was.
         keep_alive: Seconds without an event after which a comment is sent, so that proxies do not close the stream.
         wait: The longest time in seconds for which a request may wait for a result.
-        page: The largest number of runs or messages in one answer.
 
     Raises:
         BadOption: A limit is not a positive number.
@@ -28,7 +27,6 @@ class Limits:
     idle: float = 300.0
     keep_alive: float = 15.0
     wait: float = 60.0
-    page: int = 500
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

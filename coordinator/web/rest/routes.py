@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from coordinator.web.rest import runs
+from coordinator.web.rest import events, runs
 from coordinator.web.rest.endpoint import Answer, Body, Endpoint, Parameter
 from coordinator.web.rest.schemas import (
     ANY,
+    EVENT_ID,
     FLAG,
     KEY,
     NAME,
@@ -15,6 +16,7 @@ from coordinator.web.rest.schemas import (
     RUN_ID,
     SECONDS,
     STATUS,
+    STREAMED_EVENT,
     STRING,
     array,
     optional,
@@ -147,5 +149,34 @@ ROUTES: tuple[Endpoint, ...] = (
         (_TOPIC, _KEY),
         Body(ANY, "The payload: any JSON value."),
         changes=True,
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{id}/events",
+        "events",
+        "Stream the output of a run as server-sent events, until the run has ended.",
+        events.stream_events,
+        {
+            200: Answer(
+                "An event without a name has `number`, `value`, `note` and `at`; `rewind` has `to`, `gap` has `count`, "
+                "and `end` has `status`.",
+                STREAMED_EVENT,
+                "text/event-stream",
+            ),
+            204: Answer("The caller has got the event `end` of this run already: its Last-Event-ID says so."),
+        },
+        {**_NO_RUN, 429: "`TooManyStreams`: the caller has too many open streams."},
+        (
+            Parameter(
+                "Last-Event-ID", "header", EVENT_ID, "Continue after the event with this id. A browser sends it."
+            ),
+            Parameter("after", "query", EVENT_ID, "The same, for a request without the header."),
+            Parameter(
+                "settled",
+                "query",
+                {**FLAG, "default": False},
+                "Only events that a checkpoint covers: none is taken back.",
+            ),
+        ),
     ),
 )

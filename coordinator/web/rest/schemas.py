@@ -19,7 +19,7 @@ COUNT = {"type": "integer", "minimum": 0}
 FLAG = {"type": "boolean"}
 STATUS = {"type": "string", "enum": [str(status) for status in Status]}
 ENDED_STATUS = {"type": "string", "enum": sorted(str(status) for status in ENDED)}
-EVENT_ID = {"type": "string", "pattern": "^([0-9]{1,19}-[0-9]{1,19})?(/end)?$"}
+EVENT_ID = {"type": "string", "pattern": "^([0-9]{1,19}-[0-9]{1,19})?(/end[0-9]{1,9})?$"}
 
 
 def optional(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,6 +94,12 @@ _PUBLIC_RUN = {
 }
 PUBLIC_FIELDS = tuple(_PUBLIC_RUN)
 RUN = {"type": "object", "properties": _PUBLIC_RUN, "required": list(_PUBLIC_RUN), "additionalProperties": True}
+
+# One event of a stream. OpenAPI 3.1 has no word for a sequence of events.
+STREAMED_EVENT = record(
+    {"id": STRING, "data": {"type": "string", "contentMediaType": "application/json"}},
+    {"event": {"type": "string", "enum": ["rewind", "gap", "end"]}, "retry": {"type": "integer"}},
+)
 
 PROBLEM = {
     "type": "object",

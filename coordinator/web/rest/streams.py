@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from coordinator.web.problems import Problem
 
@@ -23,6 +23,7 @@ class OpenStreams:
         self._limit = limit
         self._open: Counter[str] = Counter()
         self._closing: set[asyncio.Future[None]] = set()
+        self._readers: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def open(self, caller: str) -> Callable[[], None]:
@@ -74,6 +75,13 @@ class OpenStreams:
             raise
         finally:
             self._closing.discard(closing)
+        return task
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start the reader of a stream. The reference to it is kept until it has ended."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._readers.add(task)
+        task.add_done_callback(self._readers.discard)
         return task
 
     @property

@@ -36,3 +36,21 @@ async def fail(run: AsyncRun) -> None:
 async def ask(run: AsyncRun) -> Any:
     signal = await run.receive("answer")
     return signal.payload
+
+
+@runs.handler
+async def talk(run: AsyncRun, values: list[Any]) -> int:
+    for value in values:
+        run.emit(value)
+    return len(values)
+
+
+@runs.handler(linger=0)
+async def chat(run: AsyncRun) -> None:
+    await run.phase("ask", say, run, "What is your name?")  # a phase, so that the resumed handler does not say it again
+    answer = await run.receive("answer")
+    run.emit(f"Hello {answer.payload}")
+
+
+async def say(run: AsyncRun, text: str) -> None:
+    run.emit(text)

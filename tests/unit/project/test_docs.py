@@ -202,6 +202,7 @@ EXECUTED = [
     "guides/agents.md",
     "guides/deadlines.md",
     "guides/langgraph.md",
+    "guides/http.md",
     "guides/phases.md",
     "guides/pydantic-ai.md",
     "guides/retries.md",
