@@ -23,6 +23,7 @@ from examples import (
     research_agent,
     streaming,
 )
+from examples.browser_agent import agent as browser_agent
 from tests.waiting import eventually
 from workers import Extend, Kill, Watched, testing
 from workers.testing import AsyncRun
@@ -228,3 +229,12 @@ def test_typed_text_is_the_same_for_every_kill_point(monkeypatch: pytest.MonkeyP
     assert matrix.cuts == streaming.PARTS
     assert "".join(event["delta"] for event in matrix.emitted) == matrix.result
     assert matrix.result.startswith("Once there was a tide. ")
+
+
+@pytest.mark.parametrize(("granted", "result"), [(True, "Tides rise and fall"), (False, "rejected")])
+def test_agent_of_the_page_reaches_the_same_end_for_every_kill_point(
+    granted: bool, result: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browser_agent, "SECONDS_PER_WORD", 0)
+    found = testing.crash_matrix(browser_agent.write.inputs("Tides"), signals=[("approval", {"granted": granted})])
+    assert found.result.startswith(result)
