@@ -32,7 +32,7 @@ def web(
     ] = None,
     log_level: Annotated[str, typer.Option(envvar="RUNS_LOG_LEVEL", help="DEBUG, INFO or WARNING.")] = "INFO",
 ) -> None:
-    """Serve runs over HTTP until SIGTERM or SIGINT: the HTTP API under /api.
+    """Serve the page and, under /api, the HTTP API, until SIGTERM or SIGINT.
 
     It needs the optional packages of the extra `web`.
     """

@@ -28,9 +28,22 @@ class Watcher:
     """Read the feed and the overview of a namespace while somebody looks at the board.
 
     The first viewer starts the watcher, and the last one ends it. Every viewer gets the same board.
+
+    Attributes:
+        board: The board.
+        version: Grows with each change of the board.
     """
 
-    def __init__(self, client: AsyncClient, clock: Clock | None = None) -> None:
+    def __init__(self, client: AsyncClient, clock: Clock | None = None, linger: float = 0.0) -> None:
+        """Make a watcher, which starts with its first viewer.
+
+        Args:
+            client: The client that reads the namespace.
+            clock: The clock.
+            linger: Seconds for which the watcher goes on after its last viewer has left, so that a reloaded page has its history.
+        """
+        self._linger = linger
+        self._leaving: asyncio.Task[None] | None = None
         self._client = client
         self._clock = clock or SystemClock()
         self._task: asyncio.Task[None] | None = None
@@ -39,6 +52,7 @@ class Watcher:
         # Runs that have not changed since the feed began. They are kept apart from the looks of the feed, which compares its looks.
         self._other_looks: dict[str, RunLook] = {}
         self.board = Board()
+        self.version = 0
 
     @property
     def viewers(self) -> int:
@@ -49,6 +63,9 @@ class Watcher:
         """Yield the board at once, and again after each change. A viewer that is slow gets only the newest board."""
         changed = asyncio.Event()
         self._viewers.add(changed)
+        if self._leaving is not None:
+            self._leaving.cancel()
+            self._leaving = None
         if self._task is None:
             self.board = Board()
             self._task = asyncio.create_task(self._watch())
@@ -61,11 +78,21 @@ class Watcher:
                 yield self.board
         finally:
             self._viewers.discard(changed)
-            if not self._viewers:
+            if not self._viewers and not self._linger:
                 await self.close()
+            elif not self._viewers:
+                self._leaving = asyncio.create_task(self._leave())
+
+    async def _leave(self) -> None:
+        await self._clock.asleep(self._linger)
+        self._leaving = None
+        await self.close()
 
     async def close(self) -> None:
         """End the watcher."""
+        if self._leaving is not None:
+            self._leaving.cancel()
+            self._leaving = None
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -129,5 +156,6 @@ class Watcher:
         board.add((), now)
 
     def _show(self) -> None:
+        self.version += 1
         for changed in self._viewers:
             changed.set()

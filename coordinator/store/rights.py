@@ -18,7 +18,7 @@ CONNECTION = ("select", "eval", "evalsha", "info", "time", "wait", "role", "clus
 _FEED = ("client|tracking", "hello", "ping")  # with which the server reports changes of runs
 _FACTS = ("hget", "hgetall")  # of the namespace
 # For lists and counts of runs, queues, workers and schedules.
-_LISTS = (*_FACTS, "hmget", "scard", "srandmember", "sscan", "zcard", "zcount", "zrange", "zrank")
+_LISTS = (*_FACTS, "hkeys", "hmget", "scard", "srandmember", "sscan", "zcard", "zcount", "zrange", "zrank")
 # The commands that each role sends besides its scripts.
 _COMMANDS: Mapping[str, tuple[str, ...]] = {
     "producer": (*_LISTS, *_FEED, "blpop", "lpop", "xrange", "xread"),

@@ -1,4 +1,4 @@
-"""Serve the application alone, as `coordinator web` does: the HTTP API under /api, behind a gate."""
+"""Serve the application alone, as `coordinator web` does: the page, and the HTTP API under /api, behind a gate."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import uvicorn
-from starlette.applications import Starlette
-from starlette.routing import Mount
 from starlette.types import ASGIApp
 
 from coordinator.client.async_client import AsyncClient
@@ -21,8 +19,7 @@ from coordinator.config import Settings
 from coordinator.errors import BadOption
 from coordinator.web.auth import TokenFile
 from coordinator.web.gate import LOOPBACK, Gate, role_of_caller
-from coordinator.web.problems import HANDLERS
-from coordinator.web.rest.app import api
+from coordinator.web.mounted import app
 
 log = logging.getLogger(__name__)
 SECONDS_TO_STOP = 5  # for requests that are still open when the process is asked to stop
@@ -69,11 +66,10 @@ class Standalone:
 
 def standalone(client: AsyncClient, settings: WebSettings) -> Standalone:
     """Return the application that `coordinator web` serves."""
-    rest = api(client, access=role_of_caller)
-    app = Starlette(routes=[Mount("/api", rest)], exception_handlers=HANDLERS)
+    served = app(client, access=role_of_caller)
     hosts = [settings.host, *settings.hosts]
-    gate = Gate(app, hosts=hosts, tokens=settings.tokens, allow_changes=settings.allow_changes)
-    return Standalone(gate, rest.state.streams.close)
+    gate = Gate(served, hosts=hosts, tokens=settings.tokens, allow_changes=settings.allow_changes)
+    return Standalone(gate, served.state.close_streams)
 
 
 async def serve(settings: Settings, web: WebSettings) -> None:

@@ -1,0 +1,1 @@
+"""The page: a dashboard of a namespace in the browser, and the data that it reads."""

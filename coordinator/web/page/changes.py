@@ -1,0 +1,137 @@
+"""The changes that the page makes: cancel, revive and discard runs, by id or by a filter, and send a signal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coordinator.client.async_client import AsyncClient
+from coordinator.client.handles import CANCEL_GRACE
+from coordinator.client.operations import lists as list_operations
+from coordinator.client.operations import runs as run_operations
+from coordinator.client.operations.open_namespace import OpenNamespace
+from coordinator.client.scan import Walk
+from coordinator.errors import BadOption, CoordinatorError
+from coordinator.model.names import name as check_name
+from coordinator.model.run import ENDED, Status
+from coordinator.model.run_id import ids_from, is_run_id
+from coordinator.store.plans.together import Plan
+
+MOST_RUNS = 100_000  # runs that one request changes at most
+BATCH = 500
+MOST_SHOWN = 20  # runs that a dry run names
+
+Change = Callable[[OpenNamespace, str], Plan[Any]]
+
+
+def _cancel(namespace: OpenNamespace, id: str) -> Plan[Status]:
+    return run_operations.cancel(namespace, id, CANCEL_GRACE)
+
+
+def _revive(namespace: OpenNamespace, id: str) -> Plan[None]:
+    return run_operations.revive(namespace, id, False)
+
+
+def _revive_from_start(namespace: OpenNamespace, id: str) -> Plan[None]:
+    return run_operations.revive(namespace, id, True)
+
+
+# Each change of runs, with the statuses of the runs that it may change.
+CHANGES: Mapping[str, tuple[Change, frozenset[Status]]] = {
+    "cancel": (_cancel, frozenset({Status.QUEUED, Status.DELAYED, Status.WAITING, Status.RUNNING})),
+    "revive": (_revive, frozenset({Status.FAILED, Status.DEAD, Status.CANCELLED})),
+    "revive_from_start": (_revive_from_start, frozenset({Status.FAILED, Status.DEAD, Status.CANCELLED})),
+    "discard": (run_operations.discard, frozenset(ENDED)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRequest:
+    """A change that a caller asks for.
+
+    Attributes:
+        action: A name of CHANGES.
+        ids: The runs to change; empty for all that match the filter.
+        walk: The filter; None if ids are given.
+        dry_run: Whether the runs are only counted.
+        expected: The number of runs that a dry run has counted. More runs are not changed.
+    """
+
+    action: str
+    ids: tuple[str, ...]
+    walk: Walk | None
+    dry_run: bool
+    expected: int | None
+
+    @classmethod
+    def of(cls, body: Any) -> ChangeRequest:
+        """Return the request from its JSON.
+
+        Raises:
+            BadOption: A field is missing or not valid, or a filter has neither a dry run nor its count.
+        """
+        if not isinstance(body, dict) or body.get("action") not in CHANGES:
+            raise BadOption(f"action must be one of {', '.join(CHANGES)}")
+        ids, wanted = body.get("ids", []), body.get("filter")
+        if not isinstance(ids, list) or not all(isinstance(id, str) and is_run_id(id) for id in ids):
+            raise BadOption("ids must be a list of run ids")
+        if bool(ids) == bool(wanted):
+            raise BadOption("give ids or a filter, and not both")
+        expected = body.get("expected")
+        dry_run = body.get("dry_run") is True
+        if wanted and not dry_run and not isinstance(expected, int):
+            raise BadOption("a filter needs a dry run first: give the number of runs that it counted as `expected`")
+        walk = _walk(body["action"], wanted) if wanted else None
+        return cls(body["action"], tuple(ids), walk, dry_run, expected if isinstance(expected, int) else None)
+
+
+def _walk(action: str, wanted: Any) -> Walk:
+    if not isinstance(wanted, dict) or not isinstance(wanted.get("status"), str):
+        raise BadOption("a filter needs a status")
+    allowed = CHANGES[action][1]
+    if wanted["status"] not in allowed:
+        raise BadOption(f"can't {action} runs that are {wanted['status']}")
+    unknown = wanted.keys() - {"status", "kind", "queue", "since"}
+    if unknown:
+        raise BadOption(f"a change can't be filtered by {', '.join(sorted(map(str, unknown)))}")
+    kind, queue, since = wanted.get("kind") or None, wanted.get("queue") or None, wanted.get("since") or 0
+    if not isinstance(since, (int, float)):
+        raise BadOption("since must be a Unix time")
+    return Walk(
+        Status(wanted["status"]),
+        kind and check_name(str(kind), "kind"),
+        queue and check_name(str(queue), "queue"),
+        ids_from(float(since)) if since else "",
+    )
+
+
+async def carry_out(client: AsyncClient, request: ChangeRequest) -> dict[str, Any]:
+    """Carry out a change, or count the runs that it would change.
+
+    Returns:
+        `matched`, the number of runs; and `sample` of a dry run, otherwise the number of `changed` runs and the first `errors`.
+
+    Raises:
+        BadOption: More runs match than the dry run had counted, or more than one request may change.
+    """
+    ids: Sequence[str] = request.ids
+    if request.walk is not None:
+        ids = await client._do(list_operations.list_ids, request.walk)
+    if len(ids) > MOST_RUNS:
+        raise BadOption(f"{len(ids):,} runs match: use the command line for more than {MOST_RUNS:,}")
+    if request.dry_run:
+        return {"matched": len(ids), "sample": list(ids[:MOST_SHOWN])}
+    if request.expected is not None and len(ids) > request.expected:
+        raise BadOption(f"{len(ids):,} runs match now, more than the {request.expected:,} of the dry run: try again")
+    change, _ = CHANGES[request.action]
+    changed, errors = 0, []
+    for start in range(0, len(ids), BATCH):
+        part = ids[start : start + BATCH]
+        outcomes = await client._do(run_operations.for_each, part, change)
+        for id, outcome in zip(part, outcomes, strict=True):
+            if isinstance(outcome, CoordinatorError):
+                errors.append({"id": id, "error": type(outcome).__name__, "detail": str(outcome)[:300]})
+            else:
+                changed += 1
+    return {"matched": len(ids), "changed": changed, "failed": len(errors), "errors": errors[:MOST_SHOWN]}

@@ -1,0 +1,171 @@
+"""The data that the page reads besides the board: lists of runs, one run, schedules, and the doctor's findings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+from coordinator.client.async_client import AsyncClient
+from coordinator.client.operations.open_namespace import OpenNamespace, reading
+from coordinator.clock import SystemClock
+from coordinator.doctor.examiner import examine
+from coordinator.doctor.report import DoctorReport
+from coordinator.errors import BadOption, NotFound
+from coordinator.feed.looks import look_at
+from coordinator.model.run import RunView, Status
+from coordinator.model.story import describe_end, describe_saved, duration, lost_work
+from coordinator.store.plans.together import Plan
+from coordinator.views.formatting import format_value
+from coordinator.views.status_reason import describe_wait
+from coordinator.web.page.run_details import read_checkpoint, read_children, read_messages
+from coordinator.web.page.run_pages import PAGE, RunFilter, list_page
+from coordinator.web.page.shorten import shorten
+
+DOCTOR_SECONDS = 60.0  # for which the doctor's report is kept
+SHORT_TEXT, LONG_TEXT = 2000, 200_000  # characters of a text of a message
+
+_clock = SystemClock()
+
+
+class PageQueries:
+    """Answer the page's questions."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._examining = asyncio.Lock()
+        self._report: tuple[float, DoctorReport] | None = None
+
+    def facts(self) -> dict[str, str]:
+        """Return the names of the namespace and of the server, without a password, and the version of this package."""
+        settings = self._client._settings
+        return {
+            "namespace": settings.namespace,
+            "server": str(settings.address),
+            "version": version("run-coordinator"),
+        }
+
+    async def runs(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """Return a page of runs. Without a status, the newest runs of all statuses, without further pages."""
+        status = query.get("status", "")
+        if not status:
+            kind, queue = query.get("kind") or None, query.get("queue") or None
+            views = await self._client.list(kind=kind, queue=queue, limit=2 * PAGE)
+            return {"runs": [run_row(view) for view in views], "cursor": "", "scanned": len(views)}
+        page = await self._client._do(list_page, read_filter(query), query.get("cursor", ""))
+        return {"runs": [run_row(view) for view in page.runs], "cursor": page.cursor, "scanned": page.scanned}
+
+    async def run(self, id: str) -> dict[str, Any]:
+        """Return everything about one run except its transcript."""
+        view = await self._client.handle(id).view()
+        checkpoint, children = await asyncio.gather(
+            self._client._do(read_checkpoint, id), self._client._do(read_children, id)
+        )
+        data: dict[str, Any] = shorten(view)
+        data["inputs_text"] = shorten(format_value(view.inputs), LONG_TEXT)
+        data["story"] = [
+            {
+                **shorten(entry),
+                "said": describe_end(entry)[:1000],
+                "saved_said": describe_saved(entry),
+                "seconds": duration(entry),
+                "lost": lost_work(entry),
+            }
+            for entry in view.story
+        ]
+        data["wait_said"] = describe_wait(view.waiting) if view.waiting else ""
+        return {"run": data, "checkpoint": checkpoint, **children, "now": _clock.now()}
+
+    async def messages(self, id: str, start: int, *, full: bool) -> dict[str, Any]:
+        """Return a page of a run's saved transcript."""
+        return await self._client._do(read_messages, id, start, LONG_TEXT if full else SHORT_TEXT)
+
+    async def schedules(self) -> dict[str, Any]:
+        """Return all schedules, each with the status of its last run."""
+        found = await self._client.schedules()
+        looks, now = await self._client._do(look_at, [one.last for one in found if one.last])
+        rows = []
+        for one in found:
+            look = looks.get(one.last) if one.last else None
+            last = {"status": str(look.status), "started": look.started, "ended": look.ended} if look else None
+            late = bool(one.next and not one.paused and one.next.timestamp() < now - 5)
+            rows.append({**shorten(one), "last_run": last, "late": late})
+        return {"schedules": rows, "now": now}
+
+    async def doctor(self) -> dict[str, Any]:
+        """Return the report of the doctor, which is made at most once a minute, however many viewers ask for it."""
+        async with self._examining:
+            now = _clock.monotonic()
+            if self._report is None or now - self._report[0] > DOCTOR_SECONDS:
+                report = await self._client._do(_examine)
+                self._report = (_clock.monotonic(), report)
+            at, report = self._report
+        data: dict[str, Any] = {"age": _clock.monotonic() - at, "healthy": report.healthy, "runs": report.runs}
+        data |= {"keys": report.keys, "found": report.found}
+        data["findings"] = [{"sentence": one.sentence, "remedy": one.remedy} for one in report.findings[:100]]
+        return data
+
+
+def _examine(namespace: OpenNamespace) -> Plan[DoctorReport]:
+    space = yield from namespace.space()
+    return (yield from reading(examine(space)))
+
+
+def run_row(view: RunView) -> dict[str, Any]:
+    """Return the facts of a run that a list shows."""
+    names = (
+        "id",
+        "kind",
+        "queue",
+        "status",
+        "cancelling",
+        "attempt",
+        "created",
+        "started",
+        "ended",
+        "due",
+        "key",
+        "owner",
+    )
+    row = {name: shorten(getattr(view, name), 200) for name in names}
+    note = view.note.text if view.note and view.status is Status.RUNNING else ""
+    return row | {"why": (note or view.why)[:300], "meta": shorten(view.meta, 100)}
+
+
+def read_filter(query: Mapping[str, str]) -> RunFilter:
+    """Return the filter of a list from the query of a request.
+
+    Raises:
+        NotFound: There is no such status.
+        BadOption: A filter is not valid.
+    """
+    try:
+        status = Status(query.get("status", ""))
+    except ValueError:
+        raise NotFound(f"there is no status {query.get('status')!r}") from None
+    meta = {}
+    for part in filter(None, (piece.strip() for piece in query.get("meta", "").split(","))):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise BadOption("write meta as name=value, with commas between several")
+        meta[name.strip()] = value.strip()
+    since, until = (_moment(query.get(name, "")) for name in ("since", "until"))
+    return RunFilter(
+        status, query.get("kind", ""), query.get("queue", ""), query.get("key", ""), meta, since=since, until=until
+    )
+
+
+def _moment(value: str) -> float:
+    if not value:
+        return 0.0
+    try:
+        return float(value)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(value)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except ValueError:
+        raise BadOption(f"{value!r} is not a time: use a Unix time or ISO 8601") from None

@@ -1,0 +1,346 @@
+"""The requests of the page, on real servers: data, roles, and the checks of changes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from starlette.requests import Request
+
+from coordinator import AsyncClient, Status
+from coordinator.web import Role, app
+from coordinator.web.gate import Gate, role_of_caller
+from coordinator.web.page.app import read_assets
+from coordinator.web.page.run_pages import PAGE
+from coordinator.web.page.security import COOKIE
+from tests.waiting import eventually
+from workers import AsyncRun, Registry
+from workers.testing import worker
+
+BASE = "http://127.0.0.1:8700"
+SCRIPT = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture
+async def client(real_url: str, namespace: str) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(real_url, namespace) as made:
+        yield made
+
+
+def browser(client: AsyncClient, role: Role | str = Role.ALL, **headers: str) -> httpx.AsyncClient:
+    async def access(request: Request) -> Role | str:
+        return role
+
+    transport = httpx.ASGITransport(app=app(client, access=access))
+    return httpx.AsyncClient(transport=transport, base_url=BASE, headers=headers)
+
+
+async def log_in(web: httpx.AsyncClient) -> dict[str, str]:
+    """Return the headers that a change needs. The cookie is kept by the client."""
+    return {"x-csrf-token": (await web.get("/data/session")).json()["csrf"]}
+
+
+async def change(web: httpx.AsyncClient, body: Any, path: str = "/data/changes", **headers: str) -> httpx.Response:
+    return await web.post(path, json=body, headers={**(await log_in(web)), **headers})
+
+
+# ---- files
+
+
+def test_files_are_small_and_ask_no_other_host() -> None:
+    assets = read_assets()
+    assert {"index.html", "app.js", "style.css"} <= assets.keys()
+    assert sum(map(len, assets.values())) < 250_000
+    for name, data in assets.items():
+        text = data.decode().replace("http://www.w3.org/2000/svg", "")
+        assert "http://" not in text, name
+        assert "https://" not in text, name
+
+
+def test_no_file_parses_data_as_html_or_has_inline_script() -> None:
+    for name, data in read_assets().items():
+        text = data.decode()
+        for word in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "new Function",
+            "srcdoc",
+        ):
+            assert word not in text, (name, word)
+        if name == "index.html":
+            assert "<style" not in text
+            assert " style=" not in text
+            assert " on" not in text.replace(" one", "")
+            assert text.count("<script") == text.count('<script type="module" src=')
+
+
+async def test_every_response_has_the_security_headers(client: AsyncClient) -> None:
+    async with browser(client) as web:
+        for path in ("/", "/assets/app.js", "/data/session", "/data/runs", "/nothing"):
+            headers = (await web.get(path)).headers
+            policy = headers["content-security-policy"]
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["x-frame-options"] == "DENY"
+            assert "access-control-allow-origin" not in headers
+
+
+@pytest.mark.parametrize("name", ["../app.py", "..%2fapp.py", "%2e%2e/app.py", "app.py", ""])
+async def test_only_files_of_the_page_are_served(client: AsyncClient, name: str) -> None:
+    async with browser(client) as web:
+        assert (await web.get(f"/assets/{name}")).status_code == 404
+
+
+# ---- data
+
+
+async def test_list_pages_through_all_runs_once(client: AsyncClient) -> None:
+    handles = await client.enqueue_many([("greet", {"n": n}) for n in range(2 * PAGE + 10)])
+    found: list[str] = []
+    async with browser(client) as web:
+        cursor = ""
+        for _ in range(4):
+            page = (await web.get("/data/runs", params={"status": "queued", "cursor": cursor})).json()
+            found += [run["id"] for run in page["runs"]]
+            cursor = page["cursor"]
+            if not cursor:
+                break
+    assert sorted(found) == sorted(handle.id for handle in handles)
+
+
+async def test_list_is_filtered_by_kind_queue_key_meta_and_time(client: AsyncClient) -> None:
+    wanted = await client.enqueue("greet", queue="fast", key="k1", meta={"tenant": "acme", "n": 7})
+    await client.enqueue("greet", meta={"tenant": "globex"})
+    await client.enqueue("other", queue="fast")
+    for status in ("queued", "cancelled"):
+        async with browser(client) as web:
+            for query in (
+                {"kind": "greet", "queue": "fast"},
+                {"key": "k1"},
+                {"meta": "tenant=acme"},
+                {"meta": "n=7, tenant=acme"},
+            ):
+                page = (await web.get("/data/runs", params={"status": status, **query})).json()
+                assert [run["id"] for run in page["runs"]] == [wanted.id], query
+            for query in ({"kind": "none"}, {"meta": "tenant=x"}, {"since": "9999999999"}, {"until": "1000"}):
+                assert (await web.get("/data/runs", params={"status": status, **query})).json()["runs"] == [], query
+        for run in await client.list():
+            await client.handle(run.id).cancel()
+
+
+async def test_wrong_filters_are_refused(client: AsyncClient) -> None:
+    async with browser(client) as web:
+        for query in ({"status": "lost"}, {"status": "queued", "meta": "x"}, {"status": "queued", "cursor": "!!"},
+                      {"status": "queued", "since": "soon"}, {"kind": "a b"}):  # fmt: skip
+            assert (await web.get("/data/runs", params=query)).status_code in (400, 404), query
+        assert (await web.get("/data/runs/nothing")).status_code == 404
+
+
+def registry() -> Registry[None]:
+    runs: Registry[None] = Registry()
+
+    @runs.handler
+    async def child(run: AsyncRun[None], n: int) -> int:
+        return n
+
+    @runs.handler
+    async def agent(run: AsyncRun[None]) -> str:
+        for number in range(250):
+            run.messages.append({"role": "assistant", "content": f"{number} " + "x" * (5000 if number == 7 else 1)})
+        run.state["step"] = SCRIPT
+        await run.flush()
+        await run.gather("parts", [child.inputs(n) for n in range(3)])
+        raise ValueError(SCRIPT)
+
+    return runs
+
+
+def test_run_has_its_story_children_state_and_transcript(real_url: str) -> None:
+    with worker(registry(), real_url) as plain:
+        run = plain.enqueue("agent")
+        run.wait(60)
+
+        async def main() -> None:
+            async with AsyncClient(real_url, "testing") as client, browser(client) as web:
+                found = (await web.get(f"/data/runs/{run.id}")).json()
+                assert found["run"]["status"] == "failed"
+                assert found["run"]["error"]["message"] == SCRIPT
+                assert found["run"]["error"]["traceback"]
+                assert found["run"]["story"][-1]["said"].endswith(SCRIPT)
+                assert found["checkpoint"]["state"] == {"step": SCRIPT}
+                assert [one["status"] for one in found["children"]] == ["completed"] * 3
+                first = (await web.get(f"/data/runs/{run.id}/messages")).json()
+                assert (first["total"], len(first["messages"])) == (250, 100)
+                assert "more characters" in first["messages"][7]["message"]["content"]
+                rest = (await web.get(f"/data/runs/{run.id}/messages", params={"start": "150"})).json()
+                assert [one["number"] for one in rest["messages"]] == list(range(150, 250))
+
+        asyncio.run(main())
+
+
+async def test_schedules_fleets_and_doctor_are_told(client: AsyncClient) -> None:
+    await client.schedule("nightly", "0 3 * * *", "greet")
+    async with browser(client) as web:
+        (row,) = (await web.get("/data/schedules")).json()["schedules"]
+        assert (row["name"], row["late"], row["last_run"]) == ("nightly", False, None)
+        assert (await web.get("/data/fleets")).json() == {"fleets": []}
+        report = (await web.get("/data/doctor")).json()
+        assert report["healthy"]
+        assert (await web.get("/data/doctor")).json()["age"] >= report["age"]
+
+
+async def test_fifty_viewers_cost_what_one_costs(client: AsyncClient) -> None:
+    """All streams share one watcher, and each board is encoded once."""
+    from coordinator.web.page.live import LiveBoard
+
+    live = LiveBoard(client)
+    streams = [live.events() for _ in range(50)]
+    try:
+        for stream in streams:
+            assert (await anext(stream)).startswith(b"retry:")
+        boards = await asyncio.gather(*(anext(stream) for stream in streams))
+        assert {board.partition(b"\n")[0] for board in boards} == {b"event: board"}
+        assert json.loads(boards[0].partition(b"data: ")[2])["namespace"]
+        assert live.watcher.viewers == 50
+        assert live.encodings <= 3
+        live.close()
+        await asyncio.gather(*(_drain(stream) for stream in streams))
+    finally:
+        await live.watcher.close()
+
+
+async def _drain(stream: Any) -> None:
+    async for _ in stream:
+        pass
+
+
+# ---- roles and changes
+
+
+@pytest.mark.parametrize("path", ["/", "/assets/app.js", "/data/session", "/data/runs", "/data/live", "/data/doctor"])
+async def test_caller_without_access_gets_nothing(client: AsyncClient, path: str) -> None:
+    async with browser(client, Role.NONE) as web:
+        assert (await web.get(path)).status_code == 403
+
+
+async def test_reader_may_not_change(client: AsyncClient) -> None:
+    run = await client.enqueue("greet")
+    async with browser(client, Role.READ) as web:
+        answer = await change(web, {"action": "cancel", "ids": [run.id]})
+        assert (answer.status_code, answer.json()["error"]) == (403, "Forbidden")
+        assert (await change(web, {"run": run.id, "topic": "t"}, "/data/signals")).status_code == 403
+    assert (await run.view()).status is Status.QUEUED
+
+
+async def test_server_without_allow_changes_refuses_every_change(client: AsyncClient) -> None:
+    run = await client.enqueue("greet")
+    for allowed, expected in ((False, 403), (True, 200)):
+        gate = Gate(app(client, access=role_of_caller), hosts=[], allow_changes=allowed)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=gate), base_url=BASE) as web:
+            assert (await change(web, {"action": "cancel", "ids": [run.id]})).status_code == expected
+
+
+async def test_change_without_the_token_of_the_browser_is_refused(client: AsyncClient) -> None:
+    run = await client.enqueue("greet")
+    body = {"action": "cancel", "ids": [run.id]}
+    async with browser(client) as web:
+        assert (await web.post("/data/changes", json=body)).status_code == 403
+        assert (await web.post("/data/changes", json=body, headers={"x-csrf-token": ""})).status_code == 403
+        headers = await log_in(web)
+        wrong = {"x-csrf-token": "x" * len(headers["x-csrf-token"])}
+        assert (await web.post("/data/changes", json=body, headers=wrong)).json()["error"] == "BadCsrfToken"
+        other = {**headers, "origin": "http://evil.example"}
+        assert (await web.post("/data/changes", json=body, headers=other)).json()["error"] == "WrongOrigin"
+        form = {**headers, "content-type": "text/plain"}
+        assert (await web.post("/data/changes", content=json.dumps(body), headers=form)).status_code == 415
+        assert (await run.view()).status is Status.QUEUED
+        assert (await web.post("/data/changes", json=body, headers={**headers, "origin": BASE})).status_code == 200
+    assert (await run.view()).status is Status.CANCELLED
+
+
+async def test_cookie_of_the_token_is_hidden_from_scripts_and_other_sites(client: AsyncClient) -> None:
+    async with browser(client) as web:
+        cookie = (await web.get("/data/session")).headers["set-cookie"].lower()
+    assert cookie.startswith(COOKIE)
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+
+
+async def test_changes_by_get_do_not_exist(client: AsyncClient) -> None:
+    async with browser(client) as web:
+        assert (await web.get("/data/changes")).status_code == 405
+        assert (await web.get("/data/signals")).status_code == 405
+
+
+async def test_runs_are_cancelled_revived_and_discarded(client: AsyncClient) -> None:
+    run = await client.enqueue("greet")
+    async with browser(client) as web:
+        for action, status in (("cancel", Status.CANCELLED), ("revive", Status.QUEUED), ("cancel", Status.CANCELLED)):
+            answer = (await change(web, {"action": action, "ids": [run.id]})).json()
+            assert (answer["changed"], answer["failed"]) == (1, 0)
+            assert (await run.view()).status is status
+        assert (await change(web, {"action": "discard", "ids": [run.id]})).json()["changed"] == 1
+        open_run = await client.enqueue("greet")
+        again = (await change(web, {"action": "discard", "ids": [open_run.id]})).json()
+        assert (again["changed"], again["errors"][0]["error"]) == (0, "Changed")
+
+
+async def test_many_runs_are_counted_before_they_are_changed(client: AsyncClient) -> None:
+    await client.enqueue_many([("greet", {})] * 30)
+    keep = await client.enqueue("other")
+    wanted = {"status": "queued", "kind": "greet"}
+    async with browser(client) as web:
+        without = await change(web, {"action": "cancel", "filter": wanted})
+        assert (without.status_code, without.json()["error"]) == (400, "BadOption")
+        dry = (await change(web, {"action": "cancel", "filter": wanted, "dry_run": True})).json()
+        assert (dry["matched"], len(dry["sample"])) == (30, 20)
+        await client.enqueue("greet")
+        assert (await change(web, {"action": "cancel", "filter": wanted, "expected": 30})).status_code == 400
+        done = (await change(web, {"action": "cancel", "filter": wanted, "expected": 31})).json()
+        assert done["changed"] == 31
+    assert (await keep.view()).status is Status.QUEUED
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [], {}, {"action": "drop", "ids": []}, {"action": "cancel"}, {"action": "cancel", "ids": ["x"]},
+        {"action": "cancel", "ids": "x"}, {"action": "cancel", "filter": {"kind": "a"}, "dry_run": True},
+        {"action": "cancel", "filter": {"status": "completed"}, "dry_run": True},
+        {"action": "cancel", "filter": {"status": "queued", "meta": "a=b"}, "dry_run": True},
+        {"action": "cancel", "filter": {"status": "queued", "kind": "a b"}, "dry_run": True},
+    ],
+)  # fmt: skip
+async def test_change_that_is_not_valid_is_refused(client: AsyncClient, body: Any) -> None:
+    async with browser(client) as web:
+        assert (await change(web, body)).status_code == 400
+
+
+async def test_signal_reaches_the_run(client: AsyncClient) -> None:
+    run = await client.enqueue("greet")
+    async with browser(client) as web:
+        body = {"run": run.id, "topic": "approval", "payload": {"ok": True}}
+        assert (await change(web, body, "/data/signals")).json() == {"sent": True}
+        assert (await change(web, {"run": run.id}, "/data/signals")).status_code == 400
+    assert (await run.view()).signals == {"approval": 1}
+
+
+async def test_watcher_goes_on_after_the_last_viewer_for_a_while(client: AsyncClient) -> None:
+    from coordinator.feed.watcher import Watcher
+
+    watcher = Watcher(client, linger=0.05)
+    viewer = watcher.boards()
+    board = await anext(viewer)
+    await viewer.aclose()
+    again = watcher.boards()
+    assert await anext(again) is board
+    await again.aclose()
+    await eventually(lambda: watcher._task is None, "the end of the watcher")
