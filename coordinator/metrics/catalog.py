@@ -57,7 +57,7 @@ ATTEMPTS: Final = Metric(
 )  # fmt: skip
 QUEUED: Final = Metric(
     "runs_queued_seconds", "histogram",
-    "Time from when a new run could be claimed until a worker claimed it. Of claims of 8 runs or more, one in 8 is measured.",
+    "Time from when a new run could be claimed until a worker claimed it. Of a claim of 8 runs or more, 4 stand for all.",
     ("kind",), LONG,
 )  # fmt: skip
 PICKUP: Final = Metric(
@@ -67,7 +67,7 @@ PICKUP: Final = Metric(
 ATTEMPT_SECONDS: Final = Metric(
     "runs_attempt_seconds",
     "histogram",
-    "Duration of attempts, from the claim to the recorded outcome.",
+    "Duration of attempts, from the claim to the recorded outcome. Of very short ones, one in 8 stands for all.",
     ("kind",),
     LONG,
 )

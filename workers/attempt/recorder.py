@@ -97,7 +97,10 @@ class Recorder:
                 attempt.outbox.close()
         self._log(attempt, outcome, answer)
         if self.metrics is not None:
-            measure_ending(self.metrics, attempt, outcome, answer, self.clock.monotonic())
+            if answer == "ok" and type(outcome) is Complete:
+                self.metrics.attempt_completed(attempt, self.clock)
+            else:
+                measure_ending(self.metrics, attempt, outcome, answer, self.clock.monotonic())
         if attempt.middleware.sees_endings:
             tell_middleware(attempt, outcome, answer, self.clock.monotonic())
         return True

@@ -120,6 +120,7 @@ class Saver:
         on_progress: Is called when the counter has grown.
         on_fenced: Is called when the server refuses a save because the run belongs to another owner.
         closed: Whether the saver is closed.
+        offered: The number of cuts that were offered.
         emitted_before: The number of the last event that the checkpoint covered when the attempt began.
         outbox: The events that the handler has emitted, if any. Each save carries those that the server may not have yet.
         saved_at: When the newest saved cut was sent; None if this attempt has saved nothing yet.
@@ -130,7 +131,7 @@ class Saver:
     ) -> None:
         self._deltas = Deltas(head, schema, start)
         self._throttle, self._clock, self._send = throttle, clock, send
-        self._newest, self._offered, self._saved = start, 0, 0
+        self._newest, self.offered, self._saved = start, 0, 0
         self._pump: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -154,7 +155,7 @@ class Saver:
     def offer(self, cut: Cut) -> None:
         """Save a cut when the throttle allows. A newer cut that is offered before then replaces this cut."""
         self._newest = cut
-        self._offered += 1
+        self.offered += 1
         if not self.closed and (self._pump is None or self._pump.done()):
             self._pump = asyncio.get_running_loop().create_task(self._work())
 
@@ -170,17 +171,17 @@ class Saver:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._hurry.set()
         self.offer(cut)
-        self._waiters.append((self._offered, future))
+        self._waiters.append((self.offered, future))
         await future
 
     # -- saving
 
     async def _work(self) -> None:
         failures = 0
-        while self._saved < self._offered and not self.closed:
+        while self._saved < self.offered and not self.closed:
             if not failures:
                 await self._pause(self._throttle.wait(self._clock.monotonic()))
-            begun, number, cut = self._clock.monotonic(), self._offered, self._newest
+            begun, number, cut = self._clock.monotonic(), self.offered, self._newest
             word = await self._save(number, cut)
             if word == "ok":
                 failures = 0
@@ -286,15 +287,13 @@ class Saver:
         if more.deadlines.pop(field, None) is not None or field in self._newest.phases:
             phases = {name: output for name, output in self._newest.phases.items() if name != field}
             self._newest = self._newest._replace(more=more.pack(), phases=phases)
-            self._offered += 1
+            self.offered += 1
 
     @property
     def skipped(self) -> int:
         """The number of cuts that were not sent, because a newer cut replaced them first."""
         return (
-            max(0, self._offered - self._sent - 1)
-            if self._saved < self._offered
-            else max(0, self._offered - self._sent)
+            max(0, self.offered - self._sent - 1) if self._saved < self.offered else max(0, self.offered - self._sent)
         )
 
     def progress_since(self, mark: int) -> bool:
@@ -308,7 +307,7 @@ class Saver:
         may not have yet.
         """
         waiting = self.outbox is not None and self.outbox.take(self._newest.emitted) is not None
-        if self._saved == self._offered and not unfinished and not waiting:
+        if self._saved == self.offered and not unfinished and not waiting:
             return b""
         delta = self._deltas.of(self._newest, packed_note(self.note) if self.note else b"", unfinished)
         return self._add_output(delta, self._newest)[0].wire()

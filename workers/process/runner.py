@@ -69,7 +69,7 @@ class Runner:
     def start(self, lease: Lease, claims: Sequence[tuple[Claimed, Handler[..., Any]]]) -> None:
         """Start an attempt for each claimed run."""
         if self._metrics is not None:
-            self._metrics.claimed(claims)
+            self._metrics.claimed(claims, self._executor.clock.monotonic())
         loop = asyncio.get_running_loop()
         gate = open_later(loop) if len(claims) >= LARGE_CLAIM else None
         for claimed, handler in claims:

@@ -392,9 +392,9 @@ MUTANTS = [
     Mutant(
         "the throttle drops the newest save",
         "workers/attempt/saver.py",
-        "        self._newest = cut\n        self._offered += 1\n",
+        "        self._newest = cut\n        self.offered += 1\n",
         "        if self._throttle.wait(self._clock.monotonic()) > 0:\n            return\n"
-        "        self._newest = cut\n        self._offered += 1\n",
+        "        self._newest = cut\n        self.offered += 1\n",
         "tests/unit/attempt/test_saver.py::test_first_save_is_immediate_and_only_the_newest_follows_in_the_window",
     ),
     Mutant(
@@ -1534,21 +1534,21 @@ MUTANTS = [
     ),
     Mutant(
         "a crowd of silent connections keeps a probe out",
-        "coordinator/services/health.py",
+        "coordinator/services/http_server.py",
         "            self._close_oldest()\n        task =",
         "            writer.transport.abort()\n            return\n        task =",
         "tests/integration/services/test_health.py::test_silent_connections_do_not_starve_a_probe",
     ),
     Mutant(
         "a connection that has begun its request is closed before silent ones",
-        "coordinator/services/health.py",
+        "coordinator/services/http_server.py",
         "next(iter(self._silent or self._open))",
         "next(iter(self._open))",
         "tests/integration/services/test_health.py::test_a_connection_that_begins_a_request_is_kept_while_silent_ones_are_closed",
     ),
     Mutant(
         "a silent connection has the time of a whole request",
-        "coordinator/services/health.py",
+        "coordinator/services/http_server.py",
         "async with asyncio.timeout(SECONDS_FOR_FIRST_BYTE):",
         "async with asyncio.timeout(SECONDS_PER_REQUEST):",
         "tests/integration/services/test_health.py::test_a_connection_without_a_first_byte_is_closed_early",

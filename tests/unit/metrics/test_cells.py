@@ -11,6 +11,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
 
+from coordinator.clock import SystemClock
 from coordinator.errors import BadOption
 from coordinator.metrics import catalog, samples
 from coordinator.metrics.catalog import CATALOG, MOST_KINDS, OTHER
@@ -19,13 +20,37 @@ from workers.metrics import otel
 from workers.metrics.cells import HEADER_BYTES, open_shared_file, read_cells, read_shared_file
 from workers.metrics.worker_metrics import WorkerMetrics
 
+NOW = 1_000_000.0
+
 
 class Claimed:
     def __init__(self, kind: str, queued: float, *, cause: str = "", priority: int = 0) -> None:
         created = 1_800_000_000_000
         score = created - priority * 2**43
         self.kind, self.cause = kind, cause
-        self.counters = f"1 1 {created + round(queued * 1000)} 0 0 0 0 0 0 0 {score} {created}"
+        self.counters = f"1 1 0 0 0 0 0 0 0 0 {score} {created}"
+        self.token = f"{created + round(queued * 1000)}-7-w1"
+
+
+class Saver:
+    def __init__(self, skipped: int) -> None:
+        self.offered = self.skipped = skipped
+
+
+class Ended:
+    """An attempt that ended after some seconds, at the time 1000."""
+
+    def __init__(self, kind: str, seconds: float, *, large: bool = False, skipped: int = 0) -> None:
+        self.handler, self.began = Claimed(kind, 0.0), NOW - seconds
+        self.gate, self.saver = (object() if large else None), Saver(skipped)
+
+
+class FixedClock(SystemClock):
+    def monotonic(self) -> float:
+        return NOW
+
+
+CLOCK = FixedClock()
 
 
 def claims(*runs: Claimed) -> list[tuple[Claimed, Claimed]]:
@@ -47,15 +72,14 @@ def test_supervisor_reads_what_the_process_wrote() -> None:
         assert read_shared_file(file).values == {}  # the process has not started yet
         metrics = WorkerMetrics(["work", "other_work"], file)
         metrics.claimed(
-            claims(Claimed("work", 0.3), Claimed("work", 2.0, priority=7), Claimed("work", 9, cause="wake"))
+            claims(Claimed("work", 0.3), Claimed("work", 2.0, priority=7), Claimed("work", 9, cause="wake")), NOW
         )
-        metrics.attempt_ended("work", "completed", 0.004)
-        metrics.attempt_ended("work", "completed", 100_000.0)
-        metrics.attempt_ended("other_work", "retried", 1.0)
+        metrics.attempt_completed(Ended("work", 0.004), CLOCK)
+        metrics.attempt_completed(Ended("work", 100_000.0), CLOCK)
+        metrics.attempt_ended(Ended("other_work", 1.0, skipped=3), "retried", NOW)
         metrics.resumed("work", 0.02, 1.5, struck=True)
         metrics.saved("work", 0.001, 500)
         metrics.fenced("work")
-        metrics.throttled("work", 3)
         metrics.started("work", 0.0001)
         metrics.heartbeat_answered(0.002)
         metrics.set_gauges(slots=10, busy=3, memory=4096, at_risk=1.25)
@@ -75,7 +99,7 @@ def test_supervisor_reads_what_the_process_wrote() -> None:
     assert found["runs_redone_seconds_total"] == {("work",): 1.5}
     assert found["runs_strikes_total"] == found["runs_fenced_writes_total"] == {("work",): 1}
     assert found["runs_saved_bytes_total"] == {("work",): 500}
-    assert found["runs_saves_throttled_total"] == {("work",): 3}
+    assert found["runs_saves_throttled_total"] == {("other_work",): 3}
     assert found["runs_server_round_trip_seconds_count"] == {(): 1}
     assert (found["runs_slots"], found["runs_slots_busy"], found["runs_work_at_risk_seconds"]) == (
         {(): 10}, {(): 3}, {(): 1.25},
@@ -84,23 +108,42 @@ def test_supervisor_reads_what_the_process_wrote() -> None:
 
 def test_value_on_a_bound_belongs_to_the_bucket_of_the_bound() -> None:
     metrics = WorkerMetrics(["work"])
-    metrics.attempt_ended("work", "completed", 1.0)
+    metrics.attempt_completed(Ended("work", 1.0), CLOCK)
     assert parse(metrics.cells.read())["runs_attempt_seconds_bucket"]["work", "1.0"] == 1
 
 
-def test_every_eighth_run_of_a_large_claim_counts_for_eight() -> None:
+@pytest.mark.parametrize("count", [1, 7, 8, 11, 20, 100])
+def test_few_runs_of_a_large_claim_stand_for_all(count: int) -> None:
     metrics = WorkerMetrics(["work"])
-    metrics.claimed(claims(*(Claimed("work", 2.0) for _ in range(20))))
+    metrics.claimed(claims(*(Claimed("work", 2.0) for _ in range(count))), NOW)
     found = parse(metrics.cells.read())
-    assert found["runs_queued_seconds_count"] == {("work",): 20}
-    assert found["runs_queued_seconds_sum"] == {("work",): 40}
+    assert found["runs_queued_seconds_count"] == {("work",): count}
+    assert found["runs_queued_seconds_sum"] == {("work",): 2 * count}
+
+
+def test_one_in_eight_short_attempts_of_large_claims_stands_for_all() -> None:
+    metrics = WorkerMetrics(["work"])
+    for _ in range(20):
+        metrics.attempt_completed(Ended("work", 0.01, large=True), CLOCK)
+    found = parse(metrics.cells.read())
+    assert found["runs_attempts_total"] == {("work", "completed"): 20}
+    assert found["runs_attempt_seconds_count"] == {("work",): 16}
+    assert found["runs_attempt_seconds_sum"] == {("work",): pytest.approx(0.16)}
+
+
+def test_long_attempts_of_large_claims_are_all_measured() -> None:
+    metrics = WorkerMetrics(["work"])
+    metrics.claimed([], NOW - 0.5)
+    for _ in range(3):
+        metrics.attempt_completed(Ended("work", 5.0, large=True), CLOCK)
+    assert parse(metrics.cells.read())["runs_attempt_seconds_sum"] == {("work",): 15}
 
 
 def test_kinds_beyond_the_limit_are_counted_together() -> None:
     kinds = [f"kind{number:04}" for number in range(5 * MOST_KINDS)]
     metrics = WorkerMetrics(kinds)
     for kind in kinds:
-        metrics.attempt_ended(kind, "completed", 0.1)
+        metrics.attempt_completed(Ended(kind, 0.1), CLOCK)
     found = parse(metrics.cells.read())["runs_attempts_total"]
     assert len(found) == MOST_KINDS + 1
     assert found[OTHER, "completed"] == 4 * MOST_KINDS
@@ -111,7 +154,7 @@ def test_longest_names_of_kinds_fit_into_the_header() -> None:
     kinds = [f"{number:0100}" for number in range(MOST_KINDS)]
     file = open_shared_file()
     try:
-        WorkerMetrics(kinds, file).attempt_ended(kinds[-1], "failed", 0.1)
+        WorkerMetrics(kinds, file).attempt_ended(Ended(kinds[-1], 0.1), "failed", NOW)
         assert parse(read_shared_file(file))["runs_attempts_total"] == {(kinds[-1], "failed"): 1}
     finally:
         os.close(file)
@@ -160,7 +203,7 @@ def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_opentelemetry_sdk_gets_the_same_values() -> None:
     reader = InMemoryMetricReader()
     metrics = WorkerMetrics(["work"])
-    metrics.attempt_ended("work", "completed", 2.0)
+    metrics.attempt_completed(Ended("work", 2.0), CLOCK)
     metrics.set_gauges(slots=10, busy=3, memory=4096, at_risk=1.25)
     otel.report(MeterProvider([reader]), metrics.cells.read)
     data = reader.get_metrics_data()

@@ -1,0 +1,43 @@
+"""A worker process with empty runs for scripts/bench observed: `python observed_app.py URL nothing|metrics`.
+
+When it has ended, it prints the processor time in seconds that it used since it was ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+
+from coordinator.config import Settings
+from workers import AsyncRun, Registry
+from workers.metrics.cells import open_shared_file
+from workers.metrics.worker_metrics import WorkerMetrics
+from workers.process.options import WorkerOptions
+from workers.process.worker import Worker
+from workers.program.registries import fast_runner, freeze_garbage_collector
+
+runs = Registry()
+
+
+@runs.handler
+async def nothing(run: AsyncRun, text: str = "") -> None:
+    return None
+
+
+async def main(url: str, mode: str) -> int:
+    metrics = WorkerMetrics(list(runs.handlers), open_shared_file()) if mode == "metrics" else None
+    worker = Worker(runs, WorkerOptions(Settings(url, "runs")), metrics=metrics)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
+    running = asyncio.create_task(worker.run())
+    await worker.ready.wait()
+    began = time.process_time()
+    code = await running
+    print(time.process_time() - began)
+    return code
+
+
+if __name__ == "__main__":
+    freeze_garbage_collector()  # Every worker process does this.
+    sys.exit(fast_runner()(main(*sys.argv[1:3])))
