@@ -28,7 +28,7 @@ from coordinator.errors import (
     Unreachable,
     Unreadable,
 )
-from coordinator.middleware import AttemptEnding, AttemptInfo, EnqueueInfo, Middleware
+from coordinator.middleware import AttemptEnding, AttemptInfo, EnqueueInfo, Middleware, StepInfo
 from coordinator.model.enqueue import Inputs
 from coordinator.model.output import Event, Gap, Rewind
 from coordinator.model.run import Failure, Note, RunView, Status
@@ -72,6 +72,7 @@ __all__ = [
     "ScheduleView",
     "ServerFull",
     "Status",
+    "StepInfo",
     "TooLarge",
     "TreeCancelled",
     "Unconfirmed",

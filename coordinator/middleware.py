@@ -7,7 +7,7 @@ is logged. It never changes the outcome of a run, and a call that enqueues runs 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from typing import Any
 
 from coordinator.encoding.codec import encode
 from coordinator.errors import BadOption
-from coordinator.model.run import Status
+from coordinator.model.run import AttemptRecord, Status
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +66,8 @@ class AttemptInfo:
         previous: The id of the worker that had the run before; empty in a first attempt.
         meta: The meta of the run.
         headers: The headers that middleware added when the run was enqueued.
+        history: The earlier attempts that did not complete, oldest first, of a run that was started again. The worker reads it
+            only if a middleware has `reads_history`; otherwise it is empty.
     """
 
     run: str
@@ -80,6 +82,23 @@ class AttemptInfo:
     previous: str
     meta: Mapping[str, Any]
     headers: Mapping[str, str]
+    history: tuple[AttemptRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """A step of an attempt.
+
+    Attributes:
+        attempt: The attempt.
+        what: "phase" (its function is called), "receive", "sleep" or "gather" (the run waits in the process), or "save" (a
+            checkpoint is sent to the server).
+        name: The name of the phase or the step, or the topics; empty for a sleep and a save.
+    """
+
+    attempt: AttemptInfo
+    what: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +131,21 @@ class AttemptEnding:
 
 
 class Middleware:
-    """The base class of middleware. Override the methods that you need."""
+    """The base class of middleware. Override the methods that you need.
+
+    Attributes:
+        reads_history: Whether `AttemptInfo.history` is read from the server for runs that were started again.
+    """
+
+    reads_history = False
+
+    def selects(self, run: str) -> bool:
+        """Return False to leave out a run: no other method is called for its attempts. A cheap way to sample.
+
+        Args:
+            run: The id of the run.
+        """
+        return True
 
     def on_enqueue(self, run: EnqueueInfo) -> None:
         """Handle a run that is about to be enqueued. Called in the thread or task that enqueues, before the run is sent.
@@ -129,6 +162,16 @@ class Middleware:
 
         Args:
             attempt: The attempt.
+        """
+        return None
+
+    def around_step(self, step: StepInfo) -> AbstractContextManager[object] | None:
+        """Return a context manager that is open during a step of an attempt, or None.
+
+        It is entered and left like that of `around_attempt`. A save runs beside the handler, in a task of its own.
+
+        Args:
+            step: The step.
         """
         return None
 
@@ -151,12 +194,23 @@ class MiddlewareChain:
     Attributes:
         members: The middleware.
         sees_endings: Whether a middleware handles the ends of attempts.
+        reads_history: Whether a middleware needs the earlier attempts of a run.
 
     Raises:
         BadOption: If an element is not a Middleware.
     """
 
-    __slots__ = ("_around", "_ending", "_enqueue", "members", "sees_endings")
+    __slots__ = (
+        "_around",
+        "_ending",
+        "_enqueue",
+        "_parts",
+        "_selecting",
+        "_steps",
+        "members",
+        "reads_history",
+        "sees_endings",
+    )
 
     def __init__(self, middleware: Iterable[Middleware] = ()) -> None:
         self.members = tuple(middleware)
@@ -167,7 +221,11 @@ class MiddlewareChain:
         self._enqueue = [one for one in self.members if type(one).on_enqueue is not Middleware.on_enqueue]
         self._around = [one for one in self.members if type(one).around_attempt is not Middleware.around_attempt]
         self._ending = [one for one in self.members if type(one).on_ending is not Middleware.on_ending]
+        self._steps = [one for one in self.members if type(one).around_step is not Middleware.around_step]
+        self._selecting = [one for one in self.members if type(one).selects is not Middleware.selects]
+        self._parts: dict[tuple[Middleware, ...], MiddlewareChain] = {}
         self.sees_endings = bool(self._ending)
+        self.reads_history = any(one.reads_history for one in self.members)
 
     def __bool__(self) -> bool:
         return bool(self.members)
@@ -188,9 +246,31 @@ class MiddlewareChain:
                 run.headers.update(before)
         return run.headers
 
+    def of_run(self, run: str) -> MiddlewareChain:
+        """Return the chain without the middleware that leaves out a run."""
+        if not self._selecting:
+            return self
+        without = tuple(one for one in self._selecting if not _selects(one, run))
+        if not without:
+            return self
+        if without not in self._parts:
+            chosen = [one for one in self.members if one not in without]
+            self._parts[without] = MiddlewareChain(chosen) if chosen else NO_MIDDLEWARE
+        return self._parts[without]
+
     def around(self, attempt: AttemptInfo) -> _Around:
         """Return the context manager that is open while the handler of an attempt runs."""
-        return _Around(self._around, attempt)
+        return _Around([(one, one.around_attempt) for one in self._around], attempt, attempt)
+
+    def steps_of(self, attempt: AttemptInfo) -> Callable[[str, str], AbstractContextManager[None]] | None:
+        """Return the function that makes the context manager around a step of an attempt; None if no middleware needs it."""
+        if not self._steps:
+            return None
+
+        def around_step(what: str, name: str) -> _Around:
+            return _Around([(one, one.around_step) for one in self._steps], StepInfo(attempt, what, name), attempt)
+
+        return around_step
 
     def on_ending(self, ending: AttemptEnding) -> None:
         """Call `on_ending` of each middleware, the innermost first."""
@@ -207,19 +287,21 @@ NO_MIDDLEWARE = MiddlewareChain()
 current_middleware: ContextVar[MiddlewareChain] = ContextVar("coordinator.middleware.current", default=NO_MIDDLEWARE)
 
 
-class _Around:
-    """Enter the context managers of all middleware around one attempt, and log their errors."""
+class _Around(AbstractContextManager[None]):
+    """Enter the context managers of all middleware around one attempt or step, and log their errors."""
 
-    __slots__ = ("_attempt", "_entered", "_middleware")
+    __slots__ = ("_argument", "_attempt", "_entered", "_methods")
 
-    def __init__(self, middleware: Iterable[Middleware], attempt: AttemptInfo) -> None:
-        self._middleware, self._attempt = middleware, attempt
+    def __init__(
+        self, methods: Sequence[tuple[Middleware, Callable[[Any], Any]]], argument: object, attempt: AttemptInfo
+    ) -> None:
+        self._methods, self._argument, self._attempt = methods, argument, attempt
         self._entered: list[tuple[Middleware, AbstractContextManager[object]]] = []
 
     def __enter__(self) -> None:
-        for one in self._middleware:
+        for one, method in self._methods:
             try:
-                context = one.around_attempt(self._attempt)
+                context = method(self._argument)
                 if context is not None:
                     context.__enter__()
                     self._entered.append((one, context))
@@ -259,8 +341,16 @@ def read_headers(extra: Mapping[str, Any]) -> dict[str, str]:
     return {name: value for name, value in found.items() if isinstance(name, str) and isinstance(value, str)}
 
 
+def _selects(middleware: Middleware, run: str) -> bool:
+    try:
+        return middleware.selects(run)
+    except Exception:
+        logger.exception("middleware %s failed in selects of run %s", _name(middleware), run)
+        return False
+
+
 def _name(middleware: Middleware) -> str:
     return type(middleware).__qualname__
 
 
-__all__ = ["AttemptEnding", "AttemptInfo", "EnqueueInfo", "Middleware"]
+__all__ = ["AttemptEnding", "AttemptInfo", "EnqueueInfo", "Middleware", "StepInfo"]

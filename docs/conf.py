@@ -64,6 +64,7 @@ maximum_signature_line_length = 100
 # needs a network; scripts/check does not run it.
 nitpicky = True
 nitpick_ignore_regex = [
+    ("py:class", r"opentelemetry\..*"),
     (r"py:.*", r"(asyncio|collections|concurrent|contextlib|datetime|enum|pathlib|types|typing|typing_extensions)\..*"),
     (r"py:.*", r"(abc\.)?(Mapping|Sequence|Iterable|Iterator|AsyncIterator|Callable|Awaitable|Coroutine|Generator)"),
     (

@@ -1,4 +1,4 @@
-"""A worker process with empty runs for scripts/bench observed: `python observed_app.py URL nothing|metrics`.
+"""A worker process with empty runs for scripts/bench observed: `python observed_app.py URL nothing|metrics|traces`.
 
 When it has ended, it prints the processor time in seconds that it used since it was ready.
 """
@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 
+from coordinator import Middleware
 from coordinator.config import Settings
 from workers import AsyncRun, Registry
 from workers.metrics.cells import open_shared_file
@@ -18,7 +19,24 @@ from workers.process.options import WorkerOptions
 from workers.process.worker import Worker
 from workers.program.registries import fast_runner, freeze_garbage_collector
 
-runs = Registry()
+
+def middleware(mode: str) -> list[Middleware]:
+    """Return the middleware that reports traces, or none."""
+    if mode != "traces":
+        return []
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+    from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+
+    from coordinator.tracing import Tracing
+
+    provider = TracerProvider(sampler=ParentBased(TraceIdRatioBased(0.01)))
+    provider.add_span_processor(BatchSpanProcessor(InMemorySpanExporter()))
+    return [Tracing(provider)]
+
+
+runs = Registry(middleware=middleware(sys.argv[2]))
 
 
 @runs.handler

@@ -116,6 +116,7 @@ class Attempt(Lifecycle):
     measuring: asyncio.Task[None] | None = None  # measures how long the run had no worker
     began = 0.0  # the monotonic time at which the worker had the answer to its claim
     middleware: MiddlewareChain = NO_MIDDLEWARE
+    around_step: Callable[[str, str], contextlib.AbstractContextManager[None]] | None = None  # for middleware
     info: AttemptInfo | None = None  # is set if the attempt has middleware, when its spec was read
 
     def __init__(

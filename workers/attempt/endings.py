@@ -8,6 +8,7 @@ from typing import Any
 from coordinator.middleware import AttemptEnding, AttemptInfo
 from coordinator.model.names import parse_route
 from coordinator.model.outcome import Complete, Fail, Nothing, Outcome, Reject, Release, Suspend, TryAgain
+from coordinator.model.run import AttemptRecord
 from workers.attempt.attempt import Attempt
 from workers.metrics.worker_metrics import WorkerMetrics
 
@@ -49,7 +50,9 @@ def measure_ending(metrics: WorkerMetrics, attempt: Attempt, outcome: Outcome, a
         metrics.fenced(attempt.handler.kind)
 
 
-def attempt_info(attempt: Attempt, meta: Mapping[str, Any], headers: Mapping[str, str]) -> AttemptInfo:
+def attempt_info(
+    attempt: Attempt, meta: Mapping[str, Any], headers: Mapping[str, str], history: tuple[AttemptRecord, ...] = ()
+) -> AttemptInfo:
     """Return the description of an attempt for middleware."""
     claimed, counters = attempt.claimed, attempt.counters
     return AttemptInfo(
@@ -65,6 +68,7 @@ def attempt_info(attempt: Attempt, meta: Mapping[str, Any], headers: Mapping[str
         previous=claimed.prev.partition(" ")[0],
         meta=meta,
         headers=headers,
+        history=history,
     )
 
 

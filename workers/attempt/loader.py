@@ -14,6 +14,7 @@ from coordinator.encoding.codec import decode
 from coordinator.encoding.spec import read_spec
 from coordinator.errors import CoordinatorError, Unreadable
 from coordinator.middleware import NO_MIDDLEWARE, MiddlewareChain, current_middleware, read_headers
+from coordinator.model.run import AttemptRecord
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
@@ -21,8 +22,8 @@ from coordinator.views.ending import read_failure
 from workers.attempt.attempt import Attempt, Waiter
 from workers.attempt.emitter import Emitter
 from workers.attempt.endings import attempt_info
-from workers.attempt.measuring import MeasuredSender, measure_resumption
-from workers.attempt.saver import Saver
+from workers.attempt.measuring import MeasuredSender, SteppedSender, measure_resumption, read_history
+from workers.attempt.saver import Saver, Send
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.context import Facts, Resumed, Stopped, enter_run
 from workers.handlers.draft import INPUTS, Draft, loaded
@@ -69,7 +70,7 @@ class Loader:
         """
         claimed, handler = attempt.claimed, attempt.handler
         if self.middleware:
-            attempt.middleware = self.middleware.get(handler.kind, NO_MIDDLEWARE)
+            attempt.middleware = self.middleware.get(handler.kind, NO_MIDDLEWARE).of_run(claimed.id)
         draft, head, unfinished = await self._load_checkpoint(attempt)
         inputs, meta, extra = read_spec(claimed.spec, "the run")
         older = 0 < head.schema < handler.schema
@@ -83,13 +84,12 @@ class Loader:
             arguments = handler.arguments(inputs)
         except CoordinatorError as error:
             raise BadInputs(str(error)) from error
+        if attempt.middleware is not NO_MIDDLEWARE:
+            await self._prepare_middleware(attempt, meta, read_headers(extra))
         attempt.draft = draft
         attempt.saver = self._make_saver(attempt, draft, head)
         if older:
             attempt.saver.save_whole()
-        if attempt.middleware is not NO_MIDDLEWARE:
-            attempt.info = attempt_info(attempt, meta, read_headers(extra))
-            current_middleware.set(attempt.middleware)
         current_parent.set(Parent(claimed.id, meta))
         resumed = self._resumed(attempt, head, unfinished)
         if self.metrics is not None and claimed.cause == "recover":
@@ -101,6 +101,15 @@ class Loader:
         run = make(facts, self.resources.get(handler.kind), draft, attempt, handler.read_signal)
         enter_run(run)
         return run, arguments
+
+    async def _prepare_middleware(self, attempt: Attempt, meta: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+        chain = attempt.middleware
+        history: tuple[AttemptRecord, ...] = ()
+        if chain.reads_history and attempt.claimed.cause:
+            history = await read_history(self.wire, attempt)
+        attempt.info = attempt_info(attempt, meta, headers, history)
+        attempt.around_step = chain.steps_of(attempt.info)
+        current_middleware.set(chain)
 
     async def _load_checkpoint(self, attempt: Attempt) -> tuple[Draft, CheckpointHead, list[Any]]:
         """Return the draft, the head and the unfinished messages of the run's checkpoint.
@@ -133,7 +142,11 @@ class Loader:
 
     def _make_saver(self, attempt: Attempt, draft: Draft, head: CheckpointHead) -> Saver:
         handler = attempt.handler
-        send = _Sender(self.wire, attempt) if self.metrics is None else MeasuredSender(self.wire, attempt, self.metrics)
+        send: Send = _Sender(self.wire, attempt)
+        if self.metrics is not None:
+            send = MeasuredSender(self.wire, attempt, self.metrics)
+        if attempt.around_step is not None:
+            send = SteppedSender(send, attempt.around_step)
         saver = Saver(head, handler.schema, draft.cut(), Throttle(handler.throttle), self.clock, send)
         saver.on_fenced = attempt.lose
         saver.on_progress = lambda: attempt.observer.on_progress(attempt)

@@ -1,16 +1,19 @@
-"""Measure the saves of attempts, and how much a lost worker cost their runs. Used only by processes that export metrics."""
+"""Measure the saves of attempts, and how much a lost worker cost their runs. Used only with metrics or middleware."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator.errors import CoordinatorError
+from coordinator.model.run import AttemptRecord
 from coordinator.model.story import lost_work, read_story
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from workers.attempt.attempt import Attempt
+from workers.attempt.saver import Send
 from workers.metrics.worker_metrics import WorkerMetrics
 
 ROUNDING = 0.002  # seconds: the server stores times in ms
@@ -35,6 +38,34 @@ class MeasuredSender:
         if answer[0] == "fenced":
             self.metrics.fenced(kind)
         return answer
+
+
+@dataclass(frozen=True, slots=True)
+class SteppedSender:
+    """Send one save inside the context managers of middleware.
+
+    Attributes:
+        send: Sends the save.
+        around_step: Makes the context manager.
+    """
+
+    send: Send
+    around_step: Callable[[str, str], contextlib.AbstractContextManager[None]]
+
+    async def __call__(self, delta: attempt_plans.Delta) -> tuple[str, int]:
+        """Send a save, and return the server's answer and the run's progress counter."""
+        with self.around_step("save", ""):
+            return await self.send(delta)
+
+
+async def read_history(wire: AsyncWire, attempt: Attempt) -> tuple[AttemptRecord, ...]:
+    """Return the earlier attempts of a run that did not complete. Return nothing if the server does not answer."""
+    plan = worker_plans.read_loss(attempt.lease.keys, attempt.id, "")
+    try:
+        story, _, _ = await drive_async(wire, plan, give_up=lambda: True)
+    except CoordinatorError:
+        return ()
+    return read_story(story)
 
 
 async def measure_resumption(wire: AsyncWire, metrics: WorkerMetrics, attempt: Attempt) -> None:

@@ -117,7 +117,8 @@ class AsyncRun(BaseRun[R_co]):
             with self._parallel.running(field, inner):
                 inside = current_phase.set(field)
                 try:
-                    value = await _call(fn, args, kwargs, self._backing.threads)
+                    with self._step("phase", name):
+                        value = await _call(fn, args, kwargs, self._backing.threads)
                 finally:
                     current_phase.reset(inside)
                 output = kept(value, f"the output of phase {name!r}", RESULT_LIMIT)
@@ -247,7 +248,8 @@ class AsyncRun(BaseRun[R_co]):
             BadOption: If the timeout is negative or longer than 100 years.
             Unreadable: If the payload does not fit the type that the handler declares for the topic.
         """
-        return await self._waits.receive(topics, timeout, default)
+        with self._step("receive", ", ".join(map(str, topics))):
+            return await self._waits.receive(topics, timeout, default)
 
     async def sleep(self, seconds: float | timedelta | None = None, *, until: datetime | None = None) -> None:
         """Sleep for some time, or until a given time. Days and months are normal, because a suspended run occupies no slot.
@@ -265,7 +267,8 @@ class AsyncRun(BaseRun[R_co]):
             Refused: If `sleep` is called inside a phase, outside of the handler's own task, or while another wait is under way.
             BadOption: If the time is not valid, or not exactly one of the two arguments is given.
         """
-        await self._waits.sleep(seconds, until)
+        with self._step("sleep"):
+            await self._waits.sleep(seconds, until)
 
     async def gather(
         self,
@@ -301,7 +304,8 @@ class AsyncRun(BaseRun[R_co]):
             BadOption: If an option is not valid, or an idempotency key is given: children have no such key.
         """
         step = self._children.begin(name, children, options, at_once)
-        return await step.gather(return_failures)
+        with self._step("gather", name):
+            return await step.gather(return_failures)
 
     async def as_completed(
         self,

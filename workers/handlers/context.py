@@ -8,9 +8,9 @@ a wait, `checkpoint()` and `flush()`. A stop that was requested is raised once, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,6 +38,7 @@ else:
     R_co = TypeVar("R_co", covariant=True)
 
 NOTE_CHARACTERS = 1000
+_NO_STEP: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 
 
 class Stopped(BaseException):
@@ -178,6 +179,11 @@ class BaseRun(Generic[R_co]):
     ) -> None:
         self._facts, self._resources, self._draft, self._backing = facts, resources, draft, backing
         self._read_signal, self._looping = read_signal, False
+
+    def _step(self, what: str, name: str = "") -> contextlib.AbstractContextManager[object]:
+        """Return the context manager of middleware around a step. A backing of a test has none."""
+        make = getattr(self._backing, "around_step", None)
+        return _NO_STEP if make is None else make(what, name)
 
     @cached_property
     def _waits(self) -> Waits:
@@ -398,7 +404,7 @@ def enter_run(run: BaseRun[Any]) -> None:
     _current.set(run)
 
 
-@contextmanager
+@contextlib.contextmanager
 def entered_run(run: BaseRun[Any]) -> Iterator[None]:
     """Make a run the current one while the context is open."""
     token = _current.set(run)

@@ -106,7 +106,9 @@ class Run(BaseRun[R_co]):
             self._raise_stop()
             inside = current_phase.set(field)
             try:
-                output = kept(fn(*args, **kwargs), f"the output of phase {name!r}", RESULT_LIMIT)
+                with self._step("phase", name):
+                    value = fn(*args, **kwargs)
+                output = kept(value, f"the output of phase {name!r}", RESULT_LIMIT)
             finally:
                 current_phase.reset(inside)
         finally:
@@ -202,7 +204,8 @@ class Run(BaseRun[R_co]):
             BadOption: If the timeout is negative or longer than 100 years.
             Unreadable: If the payload does not fit the type that the handler declares for the topic.
         """
-        return self._await(self._waits.receive(topics, timeout, default))
+        with self._step("receive", ", ".join(map(str, topics))):
+            return self._await(self._waits.receive(topics, timeout, default))
 
     def sleep(self, seconds: float | timedelta | None = None, *, until: datetime | None = None) -> None:
         """Sleep for some time, or until a given time. Days and months are normal, because a suspended run occupies no slot.
@@ -220,7 +223,8 @@ class Run(BaseRun[R_co]):
             Refused: If `sleep` is called inside a phase, outside of the handler's own thread, or while another wait is under way.
             BadOption: If the time is not valid, or not exactly one of the two arguments is given.
         """
-        self._await(self._waits.sleep(seconds, until))
+        with self._step("sleep"):
+            self._await(self._waits.sleep(seconds, until))
 
     def gather(
         self,
@@ -256,7 +260,8 @@ class Run(BaseRun[R_co]):
             BadOption: If an option is not valid, or an idempotency key is given: children have no such key.
         """
         step = self._children.begin(name, children, options, at_once)
-        return self._await(step.gather(return_failures))
+        with self._step("gather", name):
+            return self._await(step.gather(return_failures))
 
     def as_completed(
         self,

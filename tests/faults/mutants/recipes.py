@@ -2335,4 +2335,18 @@ MUTANTS = [
         "joins_key(id), results_key(id) }) do",
         "tests/lua/attempts/test_effects.py::test_revive_keeps_the_effects",
     ),
+    Mutant(
+        "a worker that lost a run reports its attempt beside the next worker",
+        "coordinator/tracing.py",
+        '        if ending.outcome == "lost":\n',
+        '        if ending.outcome == "none":\n',
+        "tests/integration/tracing/test_tracing.py::test_run_that_lost_its_worker_three_times_has_one_root_and_four_attempts",
+    ),
+    Mutant(
+        "the attempts of a killed process are missing in the trace",
+        "coordinator/tracing.py",
+        "    while (entry := by_number.get(number)) is not None and entry.how in LOST:\n",
+        "    while (entry := by_number.get(0)) is not None:\n",
+        "tests/integration/tracing/test_tracing.py::test_run_that_lost_its_worker_three_times_has_one_root_and_four_attempts",
+    ),
 ]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from coordinator import AsyncClient, AttemptEnding, AttemptInfo, BadOption, Client, EnqueueInfo, Middleware
+from coordinator import AsyncClient, AttemptEnding, AttemptInfo, BadOption, Client, EnqueueInfo, Middleware, StepInfo
 from coordinator.encoding.codec import encode
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.servers import Server
@@ -66,9 +66,17 @@ class Broken(Middleware):
         run.headers["half"] = "written"
         self._raise("on_enqueue")
 
+    def selects(self, run: str) -> bool:
+        self._raise("selects")
+        return True
+
     def around_attempt(self, attempt: AttemptInfo) -> Any:
         self._raise("around_attempt")
         return self
+
+    def around_step(self, step: StepInfo) -> Any:
+        self._raise("around_step")
+        return None
 
     def __enter__(self) -> None:
         self._raise("enter")
@@ -231,7 +239,9 @@ async def test_lost_attempt_is_told_as_lost(here):
     assert resumed.previous
 
 
-@pytest.mark.parametrize("where", ["on_enqueue", "around_attempt", "enter", "exit", "on_ending"])
+@pytest.mark.parametrize(
+    "where", ["on_enqueue", "selects", "around_attempt", "enter", "exit", "around_step", "on_ending"]
+)
 async def test_broken_middleware_is_logged_and_changes_no_outcome(here, caplog, where):
     inner = Recording()
     broken = Broken(where)
@@ -239,11 +249,11 @@ async def test_broken_middleware_is_logged_and_changes_no_outcome(here, caplog, 
 
     @runs.handler
     async def work(run: AsyncRun) -> str:
-        return "fine"
+        return await run.phase("think", lambda: "fine")
 
     @runs.handler
     def plain(run: Run) -> str:
-        return "fine"
+        return run.phase("think", lambda: "fine")
 
     @runs.handler
     async def fails(run: AsyncRun) -> str:
@@ -262,6 +272,68 @@ async def test_broken_middleware_is_logged_and_changes_no_outcome(here, caplog, 
     assert all("middleware Broken failed" in line for line in logged)
     if where == "on_enqueue":
         assert all("half" not in call[1].headers for call in inner.calls if call[0] == "enqueue")
+
+
+async def test_steps_of_plain_and_async_handlers_are_seen(here):
+    class Steps(Middleware):
+        def __init__(self) -> None:
+            self.seen: list[tuple[str, str, str]] = []
+
+        @contextmanager
+        def around_step(self, step: StepInfo) -> Iterator[None]:
+            yield
+            self.seen.append((step.attempt.kind, step.what, step.name))
+
+    around = Steps()
+    runs = Registry(middleware=[around])
+
+    @runs.handler(throttle=0)
+    async def work(run: AsyncRun) -> None:
+        await run.phase("think", int)
+        await run.phase("think more", int)
+        await run.sleep(0.01)
+        await run.receive("a", "b", timeout=0, default=None)
+
+    @runs.handler(throttle=0)
+    def plain(run: Run) -> None:
+        run.phase("think", int)
+        run.sleep(0.01)
+        run.receive("a", timeout=0, default=None)
+
+    worker, task = here.worker(runs)
+    for kind in ("work", "plain"):
+        await here.until(await here.enqueue(kind), "completed")
+    await here.end(worker, task)
+    steps = [step for step in around.seen if step[1] != "save"]
+    assert steps == [
+        ("work", "phase", "think"), ("work", "phase", "think more"), ("work", "sleep", ""), ("work", "receive", "a, b"),
+        ("plain", "phase", "think"), ("plain", "sleep", ""), ("plain", "receive", "a"),
+    ]  # fmt: skip
+    assert {step[0] for step in around.seen if step[1] == "save"} == {"work", "plain"}
+
+
+async def test_middleware_that_leaves_out_a_run_is_not_called_for_it(here):
+    chosen: list[str] = []
+
+    class Choosy(Recording):
+        def selects(self, run: str) -> bool:
+            return run in chosen
+
+    some, every = Choosy(), Recording()
+    runs = Registry(middleware=[some, every])
+
+    @runs.handler
+    async def work(run: AsyncRun) -> None: ...
+
+    ids = [await here.enqueue("work") for _ in range(4)]
+    chosen += ids[1:3]
+    worker, task = here.worker(runs)
+    for id in ids:
+        await here.until(id, "completed")
+    await here.end(worker, task)
+    assert {ending.attempt.run for ending in some.endings} == set(chosen)
+    assert {call[1].run for call in some.calls if call[0] == "enter"} == set(chosen)
+    assert {ending.attempt.run for ending in every.endings} == set(ids)
 
 
 async def test_headers_that_cannot_be_stored_are_left_out(here, caplog):

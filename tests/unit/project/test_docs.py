@@ -210,6 +210,7 @@ EXECUTED = [
     "guides/sleep.md",
     "guides/stopping.md",
     "guides/testing.md",
+    "guides/tracing.md",
     "guides/waiting.md",
     "index.md",
     "reference/options.md",

@@ -1,0 +1,343 @@
+"""Traces of runs through OpenTelemetry. Needs the extra `otel`.
+
+Give `Tracing()` to the clients that enqueue and to the registry:
+
+    client = Client(middleware=[Tracing()])
+    runs = Registry(middleware=[Tracing()])
+
+A run is one trace. The ids of the trace, of its root span and of the span of each attempt are computed from the run's id. So all
+workers agree on them, and a worker can report the attempts of a worker that was killed before it could report anything.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from opentelemetry import propagate, trace
+from opentelemetry.context import Context, attach, detach
+from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from coordinator.clock import Clock, SystemClock
+from coordinator.middleware import AttemptEnding, AttemptInfo, EnqueueInfo, Middleware, StepInfo
+from coordinator.model.run import AttemptRecord
+
+__all__ = ["Tracing"]
+
+SYSTEM = "run-coordinator"
+LONG_SAVE = 0.010  # seconds; shorter saves have no span
+MOST_OPEN = 20_000  # spans of attempts whose outcome is not known yet; the oldest are dropped beyond that
+LOST = ("recovered", "forced")  # how an attempt ended that could not report itself
+FAILED = ("failed", "retried", "rejected", "dead")
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+_LOW = (1 << 64) - 1
+
+
+class Tracing(Middleware):
+    """Report runs as traces: one trace for each run, with a span for each attempt, phase and wait, and for each slow save.
+
+    Args:
+        provider: The TracerProvider; by default the global one of OpenTelemetry when the first span is made.
+    """
+
+    reads_history = True
+
+    def __init__(self, provider: trace.TracerProvider | None = None) -> None:
+        self._provider = provider
+        self._found: _Tracer | None = None
+        self._open: dict[tuple[str, int], Span] = {}
+        self._clock: Clock = SystemClock()
+
+    # -- Middleware
+
+    def selects(self, run: str) -> bool:
+        """Return False if the sampler of the provider leaves out the trace of a run."""
+        limit = self._tracer.limit
+        return limit is None or (zlib.crc32(run.encode()) << 32) < limit
+
+    def on_enqueue(self, run: EnqueueInfo) -> None:
+        """Report a span of the producer, and send its context with the run."""
+        destination = f"{run.queue}:{run.kind}"
+        attributes = {**_messaging(destination, "enqueue", "send"), "runs.kind": run.kind}
+        with self._tracer.tracer.start_as_current_span(
+            f"enqueue {destination}", kind=SpanKind.PRODUCER, attributes=attributes
+        ) as span:
+            if span.get_span_context().trace_flags.sampled:
+                propagate.inject(run.headers)
+
+    @contextmanager
+    def around_attempt(self, attempt: AttemptInfo) -> Iterator[None]:
+        """Make the span of the attempt the current span while its handler runs."""
+        context = propagate.extract(attempt.headers)
+        span = self._start(attempt, attempt.attempt, self._links(attempt, attempt.attempt, context), None)
+        if len(self._open) >= MOST_OPEN:
+            del self._open[next(iter(self._open))]
+        self._open[attempt.run, attempt.attempt] = span
+        token = attach(trace.set_span_in_context(span, context))  # with the baggage of the producer
+        try:
+            yield
+        finally:
+            detach(token)
+
+    def around_step(self, step: StepInfo) -> AbstractContextManager[object]:
+        """Report a span for a phase or a wait, and for a save that takes longer than 10 ms."""
+        return self._slow_save() if step.what == "save" else self._step(step)
+
+    def on_ending(self, ending: AttemptEnding) -> None:
+        """Report the attempt, the lost attempts before it, and the root if the run has ended."""
+        attempt = ending.attempt
+        span = self._open.pop((attempt.run, attempt.attempt), None)
+        if ending.outcome == "lost":
+            return  # the next attempt reports it, because this worker does not know what became of the run
+        context = propagate.extract(attempt.headers)
+        for lost in _lost_before(attempt):
+            self._report_lost(attempt, lost, context)
+        if span is None:  # the handler was not started
+            began = _ns(self._clock.now() - ending.seconds)
+            span = self._start(attempt, attempt.attempt, self._links(attempt, attempt.attempt, context), began)
+        span.set_attribute("runs.outcome", ending.outcome)
+        _set_error(span, ending)
+        span.end()
+        if ending.ended:
+            self._report_root(ending)
+
+    # -- spans
+
+    def _start(self, attempt: AttemptInfo, number: int, links: list[Link], start: int | None) -> Span:
+        """Start the span of an attempt."""
+        ids, destination = _Ids.of(attempt), _destination(attempt)
+        attributes = {
+            **_messaging(destination, "process", "process"),
+            **_describe(attempt),
+            "runs.attempt": number,
+        }
+        if number == attempt.attempt:
+            attributes |= {"messaging.client.id": attempt.worker, "runs.cause": attempt.cause}
+        root = NonRecordingSpan(SpanContext(ids.trace, ids.root, is_remote=True, trace_flags=_SAMPLED))
+        context = trace.set_span_in_context(root, propagate.extract(attempt.headers))
+        return self._tracer.start(
+            f"process {destination}",
+            ids.attempt(number),
+            ids.trace,
+            context,
+            SpanKind.CONSUMER,
+            attributes,
+            links,
+            start,
+        )
+
+    def _links(self, attempt: AttemptInfo, number: int, context: Context) -> list[Link]:
+        """Return the links of an attempt: to the attempt before it, and to the span that enqueued the run."""
+        ids, links = _Ids.of(attempt), list[Link]()
+        if number > 1:
+            before = SpanContext(ids.trace, ids.attempt(number - 1), is_remote=True, trace_flags=_SAMPLED)
+            links.append(Link(before, {"runs.link": "previous attempt"}))
+        producer = trace.get_current_span(context).get_span_context()
+        if producer.is_valid:
+            links.append(Link(producer, {"runs.link": "producer"}))
+        return links
+
+    def _report_lost(self, attempt: AttemptInfo, lost: AttemptRecord, context: Context) -> None:
+        start = _ns(lost.started.timestamp()) if lost.started else None
+        span = self._start(attempt, lost.attempt, self._links(attempt, lost.attempt, context), start)
+        span.set_attributes({"runs.outcome": "lost", "messaging.client.id": lost.worker, "error.type": "worker_lost"})
+        span.set_status(Status(StatusCode.ERROR, lost.why or "its worker was lost"))
+        span.end(_ns(lost.ended.timestamp()))
+
+    def _report_root(self, ending: AttemptEnding) -> None:
+        attempt = ending.attempt
+        ids, destination = _Ids.of(attempt), _destination(attempt)
+        attributes = {**_describe(attempt), "runs.attempts": attempt.attempt, "runs.outcome": ending.outcome}
+        span = self._tracer.start(
+            f"run {destination}",
+            ids.root,
+            ids.trace,
+            Context(),
+            SpanKind.INTERNAL,
+            attributes,
+            [],
+            _ns(attempt.created),
+        )
+        _set_error(span, ending)
+        span.end()
+
+    @contextmanager
+    def _step(self, step: StepInfo) -> Iterator[None]:
+        title = f"{step.what} {step.name}" if step.name else step.what
+        attributes = {"runs.step": step.what, "runs.step.name": step.name}
+        # An exception that stops the handler, or suspends the run, is not an error of the step.
+        with self._tracer.tracer.start_as_current_span(
+            title, attributes=attributes, record_exception=False, set_status_on_exception=False
+        ) as span:
+            try:
+                yield
+            except Exception as error:
+                span.record_exception(error)
+                span.set_status(Status(StatusCode.ERROR, str(error)))
+                raise
+
+    @contextmanager
+    def _slow_save(self) -> Iterator[None]:
+        began = self._clock.now()
+        try:
+            yield
+        finally:
+            if self._clock.now() - began > LONG_SAVE:
+                self._tracer.tracer.start_span("save", start_time=_ns(began), attributes={"runs.step": "save"}).end()
+
+    @property
+    def _tracer(self) -> _Tracer:
+        provider = self._provider or trace.get_tracer_provider()
+        if self._found is None or self._found.provider is not provider:
+            self._found = _Tracer(provider)
+        return self._found
+
+
+# ---- ids
+
+
+@dataclass(frozen=True, slots=True)
+class _Ids:
+    """The ids of the spans of one life of a run."""
+
+    run: str
+    life: int
+    trace: int
+    root: int
+
+    @classmethod
+    def of(cls, attempt: AttemptInfo) -> _Ids:
+        """Return the ids of a run.
+
+        The low half of the trace id decides whether the trace is sampled. It begins with a cheap checksum, see `Tracing.selects`.
+        """
+        digest = blake2b(attempt.run.encode(), digest_size=12).digest()
+        low = zlib.crc32(attempt.run.encode()) << 32 | int.from_bytes(digest[8:])
+        return cls(
+            attempt.run, attempt.life, int.from_bytes(digest[:8]) << 64 | low, _span_id(attempt.run, attempt.life, 0)
+        )
+
+    def attempt(self, number: int) -> int:
+        """Return the id of the span of an attempt. Attempts are numbered over all lives of the run."""
+        return _span_id(self.run, 0, number)
+
+
+def _span_id(run: str, life: int, attempt: int) -> int:
+    return int.from_bytes(blake2b(f"{run} {life} {attempt}".encode(), digest_size=8).digest()) or 1
+
+
+_next_ids: ContextVar[tuple[int, int] | None] = ContextVar("coordinator.tracing.next_ids", default=None)
+
+
+class _FixedIds:
+    """An id generator of the SDK that gives the next span the ids that the caller has set, and random ids otherwise."""
+
+    def __init__(self, others: Any) -> None:
+        self._others = others
+
+    def generate_trace_id(self) -> int:
+        found = _next_ids.get()
+        return int(self._others.generate_trace_id()) if found is None else found[0]
+
+    def generate_span_id(self) -> int:
+        found = _next_ids.get()
+        if found is None:
+            return int(self._others.generate_span_id())
+        _next_ids.set(None)
+        return found[1]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._others, name)
+
+
+class _Tracer:
+    """The tracer of a provider.
+
+    The API of OpenTelemetry does not let a caller choose the id of a span. The tracer of the SDK has an id generator, which is
+    replaced for this tracer alone. With another implementation the spans get random ids.
+
+    Attributes:
+        provider: The provider.
+        tracer: The tracer.
+        limit: A trace is sampled if the low half of its id is below this number; None if the sampler is of another kind.
+    """
+
+    def __init__(self, provider: trace.TracerProvider) -> None:
+        self.provider = provider
+        self.tracer = provider.get_tracer(SYSTEM)
+        generator = getattr(self.tracer, "id_generator", None)
+        if generator is not None and not isinstance(generator, _FixedIds):
+            self.tracer.id_generator = _FixedIds(generator)  # type: ignore[attr-defined]
+        sampler = getattr(provider, "sampler", None)
+        sampler = getattr(sampler, "_root", sampler)  # of ParentBased
+        bound = getattr(sampler, "bound", None)  # of TraceIdRatioBased
+        self.limit = bound if isinstance(bound, int) else None
+        if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
+            self.limit = 0  # no SDK is configured
+
+    def start(
+        self, name: str, span_id: int, trace_id: int, context: Context, kind: SpanKind, attributes: dict[str, Any],
+        links: list[Link], start: int | None,
+    ) -> Span:  # fmt: skip
+        """Start a span with a given id. The trace id counts for a span without a parent."""
+        _next_ids.set((trace_id, span_id))
+        try:
+            return self.tracer.start_span(name, context, kind, attributes, links, start, False, False)
+        finally:
+            _next_ids.set(None)
+
+
+# ---- attributes
+
+
+def _destination(attempt: AttemptInfo) -> str:
+    return f"{attempt.queue}:{attempt.kind}"
+
+
+def _messaging(destination: str, name: str, kind: str) -> dict[str, Any]:
+    return {
+        "messaging.system": SYSTEM,
+        "messaging.destination.name": destination,
+        "messaging.operation.name": name,
+        "messaging.operation.type": kind,
+    }
+
+
+def _describe(attempt: AttemptInfo) -> dict[str, Any]:
+    """Return the attributes that all spans of a run have. Meta whose names begin with `gen_ai.` are attributes too."""
+    agents = {name: value for name, value in attempt.meta.items() if name.startswith("gen_ai.") and value is not None}
+    return {
+        **agents,
+        "messaging.message.id": attempt.run,
+        "messaging.destination.partition.id": attempt.run.rpartition("-")[2],
+        "runs.kind": attempt.kind,
+        "runs.life": attempt.life,
+    }
+
+
+def _lost_before(attempt: AttemptInfo) -> list[AttemptRecord]:
+    """Return the lost attempts directly before an attempt, oldest first. Older ones were reported by the attempts after them."""
+    by_number = {entry.attempt: entry for entry in attempt.history if entry.how != "revived"}
+    found, number = list[AttemptRecord](), attempt.attempt - 1
+    while (entry := by_number.get(number)) is not None and entry.how in LOST:
+        found.insert(0, entry)
+        number -= 1
+    return found
+
+
+def _set_error(span: Span, ending: AttemptEnding) -> None:
+    if ending.outcome not in FAILED:
+        return
+    if ending.error is not None:
+        span.record_exception(ending.error)
+        span.set_attribute("error.type", type(ending.error).__qualname__)
+    span.set_status(Status(StatusCode.ERROR, str(ending.error) if ending.error is not None else ending.outcome))
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * 1e9)
