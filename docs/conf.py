@@ -67,11 +67,11 @@ nitpick_ignore_regex = [
     ("py:class", r"opentelemetry\..*"),
     (r"py:.*", r"(asyncio|collections|concurrent|contextlib|datetime|enum|pathlib|types|typing|typing_extensions)\..*"),
     (r"py:.*", r"(abc\.)?(Mapping|Sequence|Iterable|Iterator|AsyncIterator|Callable|Awaitable|Coroutine|Generator)"),
+    (r"py:.*", r"(agents|openai|pydantic_ai)\..*"),  # frameworks whose documentation is not linked
     (
         r"py:.*",
         r"(starlette|tenacity|tzinfo|StopBaseT|WaitBaseT|datetime|timedelta|Unpack|TracebackType|Concatenate).*",
     ),
-    (r"py:.*", r"(agents|pydantic_ai)\..*"),  # frameworks whose documentation is not linked
     # Internal types that a public signature mentions: a clock for tests, the base of both runs, the classes of handlers.
     (
         r"py:.*",

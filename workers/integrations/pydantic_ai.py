@@ -46,12 +46,19 @@ from pydantic_ai.tools import (
 from pydantic_ai.toolsets import ToolsetTool
 
 from coordinator.clock import SystemClock
-from coordinator.errors import BadName, NotPlain
-from coordinator.model.names import name as valid_name
+from coordinator.errors import NotPlain
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.context import Stopped
 from workers.handlers.draft import current_phase
-from workers.integrations.steps import async_run, call_step, emit_event, number_agent, receive, remember_caller
+from workers.integrations.steps import (
+    async_run,
+    call_step,
+    emit_event,
+    number_agent,
+    receive,
+    remember_caller,
+    topic_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -288,19 +295,6 @@ def _tool_event(kind: str, cache_key: tuple[object, ...], context: RunContext[An
 
 
 # -- deferred tool calls
-
-
-def topic_of(what: str, tool_call_id: str) -> str:
-    """Return the topic on which the approval or the result of a tool call is sent.
-
-    Args:
-        what: `approval` or `result`.
-        tool_call_id: The id of the tool call. An id that cannot be part of a topic is hashed.
-    """
-    try:
-        return valid_name(f"{what}.{tool_call_id}", "topic")
-    except BadName:
-        return f"{what}.{blake2s(tool_call_id.encode(), digest_size=12).hexdigest()}"
 
 
 def _wanted(requests: DeferredToolRequests) -> Iterator[str]:

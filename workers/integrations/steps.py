@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from hashlib import blake2s
+from heapq import heappop, heappush
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from coordinator.errors import NotPlain, Refused, TooLarge
+from coordinator.errors import BadName, NotPlain, Refused, TooLarge
+from coordinator.model.names import name as valid_name
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.context import find_current_run
 from workers.handlers.draft import current_phase
@@ -20,11 +22,27 @@ T = TypeVar("T")
 LONGEST_NAME = 200
 
 
+class _Numbers:
+    """The numbers of operations of one name. A number that is returned is given again, the smallest first."""
+
+    def __init__(self) -> None:
+        self._next, self._returned = 0, list[int]()
+
+    def take(self) -> int:
+        if self._returned:
+            return heappop(self._returned)
+        self._next += 1
+        return self._next - 1
+
+    def give_back(self, number: int) -> None:
+        heappush(self._returned, number)
+
+
 class _Counts:
     """How many operations and agents the handler of one attempt has started, by name."""
 
     def __init__(self) -> None:
-        self.taken: dict[tuple[int | None, str], set[int]] = {}
+        self.numbers: dict[tuple[int | None, str], _Numbers] = {}
         self.agents: Counter[tuple[int | None, str, str]] = Counter()
         self.awaited: set[str] = set()
 
@@ -58,13 +76,12 @@ async def call_step(run: AsyncRun[Any], name: str, body: Callable[[], Coroutine[
         name: The name of the operation. A long name is shortened.
         body: The function.
     """
-    taken = _counts_of(run).taken.setdefault((run._draft.turn, name), set())
-    number = next(number for number in range(len(taken) + 1) if number not in taken)
-    taken.add(number)
+    numbers = _counts_of(run).numbers.setdefault((run._draft.turn, name), _Numbers())
+    number = numbers.take()
     try:
         return await run.phase(phase_name(name if number == 0 else f"{name} ~{number}"), body)
     except BaseException:
-        taken.discard(number)
+        numbers.give_back(number)
         raise
 
 
@@ -138,3 +155,16 @@ def phase_name(text: str) -> str:
         return text
     kept = "".join(character for character in text[: LONGEST_NAME - 20] if character.isprintable())
     return f"{kept}~{blake2s(text.encode(errors='replace'), digest_size=8).hexdigest()}"
+
+
+def topic_of(what: str, tool_call_id: str) -> str:
+    """Return the topic on which the approval or the result of a tool call is sent.
+
+    Args:
+        what: `approval` or `result`.
+        tool_call_id: The id of the tool call. An id that cannot be part of a topic is hashed.
+    """
+    try:
+        return valid_name(f"{what}.{tool_call_id}", "topic")
+    except BadName:
+        return f"{what}.{blake2s(tool_call_id.encode(), digest_size=12).hexdigest()}"

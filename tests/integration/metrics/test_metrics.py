@@ -62,7 +62,7 @@ async def test_outcomes_saves_and_round_trips_are_counted(here):
     @runs.handler(throttle=3600)
     async def throttled(run: AsyncRun) -> None:
         async for _ in run.loop(limit=10):
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # the work of a turn
 
     @runs.handler(retry=Retry(limit=1, wait=3600))
     async def fails(run: AsyncRun) -> None:
@@ -99,7 +99,7 @@ async def test_loss_of_a_worker_is_measured_by_the_next_one(here):
     first, task, metrics = measured(here, runs)
     id = await here.enqueue("work")
     await eventually(lambda: here.state(id) is not None, "a checkpoint")
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # work that is lost with the process
     await here.abandon(first)
     second, other = here.worker(runs)  # or the first worker takes the run again, when it has joined again
     second.metrics = metrics
@@ -182,7 +182,7 @@ async def test_work_since_the_last_checkpoint_is_at_risk(here):
     worker, task, metrics = measured(here, runs)
     ids = [await here.enqueue("work") for _ in range(3)]
     await performing(worker, 3)
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.2)  # work that would be lost now
     worker.refresh_gauges()
     gauges = metrics.cells.read().values
     assert gauges["runs_work_at_risk_seconds"][()] >= 0.5
@@ -312,7 +312,7 @@ async def test_scrapes_at_the_same_time_share_one_answer():
 
     async def gather() -> Samples:
         asked.append(1)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # an answer that takes a while
         return Samples()
 
     async with serve_metrics(f"127.0.0.1:{port}", gather, SystemClock()):

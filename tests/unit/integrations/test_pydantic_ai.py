@@ -21,7 +21,8 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls
 
 from coordinator.errors import Refused
 from workers import AsyncRun, Registry, Run, Stopped, current_run, testing
-from workers.integrations.pydantic_ai import RunDurability, read_decision, topic_of
+from workers.integrations.pydantic_ai import RunDurability, read_decision
+from workers.integrations.steps import topic_of
 from workers.testing.memory_run import Crash, MemoryBacking
 
 pytestmark = pytest.mark.unit

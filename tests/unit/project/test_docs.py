@@ -203,6 +203,7 @@ EXECUTED = [
     "guides/deadlines.md",
     "guides/langgraph.md",
     "guides/http.md",
+    "guides/openai-agents.md",
     "guides/phases.md",
     "guides/pydantic-ai.md",
     "guides/retries.md",

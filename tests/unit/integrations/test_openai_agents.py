@@ -1,0 +1,348 @@
+"""Agents of the OpenAI Agents SDK as handlers: which calls a resumed run repeats, handoffs, approvals, events and sessions."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from agents import Agent, RunConfig, Runner, SQLiteSession, function_tool, handoff
+from agents.testing import ScriptedModel, assistant_message, function_call
+from agents.tool_context import ToolContext
+
+from coordinator.errors import Refused
+from workers import AsyncRun, Registry, Run, current_run, testing
+from workers.integrations.openai_agents import DurableRunner, RunSession
+from workers.testing.memory_run import Crash, MemoryBacking
+
+pytestmark = pytest.mark.unit
+TURNS, TOOLS = 4, 3
+QUIET = RunConfig(tracing_disabled=True)
+
+
+class World:
+    """The outside world of one run: a scripted model, and the journal of the tools."""
+
+    def __init__(self, steps: list[Any]) -> None:
+        self.model, self.journal = ScriptedModel(steps), list[str]()
+
+
+def journal(entry: str) -> None:
+    current_run().resources.journal.append(entry)
+
+
+@function_tool
+async def look(context: ToolContext[Any], x: int) -> str:
+    journal(f"tool {context.tool_call_id}")
+    await asyncio.sleep(0)  # other tools get their turn
+    return f"seen {x}"
+
+
+def asks(turn: int, tool: str = "look", count: int = TOOLS) -> list[Any]:
+    return [function_call(tool, {"x": turn}, call_id=f"c{turn}-{n}") for n in range(count)]
+
+
+def long_script() -> World:
+    return World([asks(turn) for turn in range(TURNS)] + [[assistant_message("done")]])
+
+
+def counted(world: World) -> tuple[int, Counter[str]]:
+    return len(world.model.calls), Counter(world.journal)
+
+
+def unique(world: World) -> tuple[int, set[str]]:
+    return len(world.model.calls), set(world.journal)
+
+
+def durable(make: Callable[[World], Agent[Any]], **options: Any) -> Any:
+    """Return a handler that runs an agent of the world's model."""
+
+    async def handler(run: AsyncRun[Any]) -> str:
+        agent = make(run.resources)
+        return str((await DurableRunner.run(agent, "go", run_config=QUIET, **options)).final_output)
+
+    return Registry().handler(kind="agent")(handler)
+
+
+def looker(world: World) -> Agent[Any]:
+    return Agent("looker", model=world.model, tools=[look])
+
+
+research = durable(looker)
+
+
+def test_an_agent_killed_at_any_cut_calls_the_model_once_for_each_response():
+    done = testing.crash_matrix(research.inputs(), resources=long_script, effects=unique)
+    assert (done.cuts, done.result) == (TURNS * (TOOLS + 1) + 1, "done")
+
+
+def test_a_deploy_at_any_cut_repeats_no_call_at_all():
+    testing.drain_matrix(research.inputs(), resources=long_script, effects=counted)
+
+
+async def test_an_agent_killed_at_any_cut_repeats_no_tool_that_was_saved():
+    for number in range(1, TURNS * (TOOLS + 1) + 2):
+        run = testing.AsyncRun(long_script(), backing=MemoryBacking(crash_at=number))
+        with pytest.raises(Crash):
+            await research(run)
+        saved = {field.rpartition(" ")[2].partition("#")[0] for field in run._last_cut.phases if ":tool " in field}
+        before = len(run.resources.journal)
+        await research(run.after_crash())
+        assert not {f"tool {id}" for id in saved} & set(run.resources.journal[before:])
+
+
+def test_a_model_of_a_provider_is_durable_too():
+    class Provider:
+        def __init__(self, model: ScriptedModel) -> None:
+            self.model = model
+
+        def get_model(self, name: str | None) -> ScriptedModel:
+            assert name == "scripted"
+            return self.model
+
+        async def aclose(self) -> None:
+            return None
+
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> str:
+        config = RunConfig(tracing_disabled=True, model_provider=Provider(run.resources.model))  # type: ignore[arg-type]
+        agent = Agent[Any]("named", model="scripted", tools=[look])
+        return str((await DurableRunner.run(agent, "go", run_config=config)).final_output)
+
+    testing.crash_matrix(handler.inputs(), resources=long_script, effects=unique)
+
+
+def test_agents_that_hand_off_to_each_other_are_durable():
+    def make(world: World) -> Agent[Any]:
+        second = Agent[Any]("second", model=world.model, tools=[look])
+        first = Agent[Any]("first", model=world.model, tools=[look], handoffs=[handoff(second)])
+        second.handoffs = [first]
+        return first
+
+    def script() -> World:
+        there, back = (
+            function_call("transfer_to_second", {}, call_id="h1"),
+            function_call("transfer_to_first", {}, call_id="h2"),
+        )
+        return World([asks(0), [there], asks(1), [back], [assistant_message("back home")]])
+
+    done = testing.crash_matrix(durable(make).inputs(), resources=script, effects=unique)
+    assert done.result == "back home"
+
+
+async def test_the_given_agents_stay_as_they_are():
+    world = World([[assistant_message("one")]])
+    agent = looker(world)
+
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> str:
+        return str((await DurableRunner.run(agent, "go", run_config=QUIET)).final_output)
+
+    await handler(testing.AsyncRun(world))
+    assert (type(agent), agent.model, agent.tools) == (Agent, world.model, [look])
+
+
+async def test_outside_of_a_handler_the_runner_of_the_sdk_runs():
+    world = World([[assistant_message("plain")]])
+    assert (await DurableRunner.run(looker(world), "go", run_config=QUIET)).final_output == "plain"
+
+
+def test_a_plain_handler_is_refused_with_a_hint():
+    @Registry().handler
+    def plain(run: Run[Any]) -> str:
+        return str(asyncio.run(DurableRunner.run(looker(run.resources), "go")).final_output)
+
+    with pytest.raises(Refused, match="async handler"):
+        plain(testing.Run(long_script()))
+
+
+async def test_an_agent_inside_a_tool_repeats_no_saved_response():
+    def make(world: World) -> Agent[Any]:
+        @function_tool
+        async def ask(x: int) -> str:
+            inner = Agent[Any]("inner", model=world.model, tools=[look])
+            return str((await DurableRunner.run(inner, str(x), run_config=QUIET)).final_output)
+
+        return Agent("outer", model=world.model, tools=[ask])
+
+    def script() -> World:
+        return World([asks(0, "ask", 1), asks(1), [assistant_message("inside")], [assistant_message("outside")]])
+
+    done = testing.crash_matrix(durable(make).inputs(), resources=script, effects=unique)
+    assert done.result == "outside"
+
+
+async def test_the_output_of_a_tool_that_is_not_plain_data_becomes_text():
+    class Weather:
+        def __str__(self) -> str:
+            return "sunny"
+
+    @function_tool
+    def weather() -> Weather:
+        return Weather()
+
+    world = World([[function_call("weather", {}, call_id="w")], [assistant_message("thanks")]])
+    run = testing.AsyncRun(world)
+    await durable(lambda world: Agent("a", model=world.model, tools=[weather]))(run)
+    assert world.model.calls[-1].input[-1]["output"] == "sunny"
+
+
+# -- approvals
+
+
+@function_tool(needs_approval=True)
+async def buy(context: ToolContext[Any], x: int) -> str:
+    journal(f"buy {context.tool_call_id}")
+    return f"bought {x}"
+
+
+def buyer(world: World) -> Agent[Any]:
+    return Agent("buyer", model=world.model, tools=[buy])
+
+
+def purchase_script() -> World:
+    return World([asks(0, "buy", 2), [assistant_message("finished")]])
+
+
+def test_approvals_are_received_over_every_crash_and_every_suspension():
+    done = testing.crash_matrix(
+        durable(buyer).inputs(), resources=purchase_script, effects=counted,
+        signals=[("approval.c0-0", True), ("approval.c0-1", {"approved": False, "message": "too dear"})],
+    )  # fmt: skip
+    assert (done.result, done.waits) == ("finished", 2)
+    assert done.effects[1] == Counter({"buy c0-0": 1})
+
+
+async def test_a_rejected_call_gives_the_model_the_reason(caplog):
+    run = testing.AsyncRun(purchase_script())
+    run.send("approval.c0-0", "perhaps")
+    run.send("approval.c0-0", {"approved": False, "message": "too dear"})
+    run.send("approval.c0-1", True)
+    await durable(buyer)(run)
+    outputs = [
+        item["output"] for item in run.resources.model.calls[-1].input if item.get("type") == "function_call_output"
+    ]
+    assert sorted(outputs) == ["bought 0", "too dear"]
+    assert "signal not understood" in caplog.text
+
+
+async def test_a_handler_that_decides_itself_gets_the_interruptions():
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> int:
+        result = await DurableRunner.run(buyer(run.resources), "go", run_config=QUIET, receive_approvals=False)
+        return len(result.interruptions)
+
+    assert await handler(testing.AsyncRun(purchase_script())) == 2
+
+
+# -- events
+
+
+async def test_a_reader_has_each_event_once_whatever_cut_the_run_is_killed_at():
+    handler = durable(looker, emit_events=True)
+    whole = testing.AsyncRun(long_script())
+    assert await handler(whole) == "done"
+    assert "response.output_text.delta" in {event["type"] for event in whole.emitted}
+    for number in range(1, len(whole._memory.cuts) + 1):
+        run = testing.AsyncRun(long_script(), backing=MemoryBacking(crash_at=number))
+        with pytest.raises(Crash):
+            await handler(run)
+        after = run.after_crash()
+        await handler(after)
+        assert [event["type"] for event in after.emitted] == [event["type"] for event in whole.emitted]
+
+
+# -- sessions
+
+
+def chat_script() -> World:
+    return World([[assistant_message("first")], asks(1), [assistant_message("second")]])
+
+
+def texts(items: list[Any]) -> list[str]:
+    return [item["content"] if isinstance(item.get("content"), str) else item.get("type", "?") for item in items]
+
+
+def test_a_session_in_the_run_has_each_item_once_after_every_crash():
+    @Registry().handler
+    async def chat(run: AsyncRun[Any]) -> list[str]:
+        session = RunSession()
+        for question in ("one", "two"):
+            await DurableRunner.run(looker(run.resources), question, session=session, run_config=QUIET)
+        return texts(list(run.messages))
+
+    done = testing.crash_matrix(chat.inputs(), resources=chat_script, effects=unique)
+    assert done.result.count("one") == done.result.count("two") == 1
+    assert len(done.result) == 2 + 1 + 2 * TOOLS + 1
+
+
+def test_a_session_in_turns_of_a_loop_has_each_item_once_after_every_crash():
+    @Registry().handler
+    async def chat(run: AsyncRun[Any]) -> list[str]:
+        async for turn in run.loop(2):
+            await DurableRunner.run(looker(run.resources), f"question {turn}", session=RunSession(), run_config=QUIET)
+        return texts(list(run.messages))
+
+    done = testing.crash_matrix(chat.inputs(), resources=chat_script, effects=unique)
+    assert done.result.count("question 0") == done.result.count("question 1") == 1
+
+
+def test_a_session_elsewhere_has_each_item_once_after_every_crash():
+    class Remembering(World):
+        def __init__(self) -> None:
+            super().__init__([[assistant_message("first")], asks(1), [assistant_message("second")]])
+            self.session = SQLiteSession("chat")
+
+    def items(world: Remembering) -> list[str]:
+        return texts(asyncio.run(world.session.get_items()))
+
+    @Registry().handler
+    async def chat(run: AsyncRun[Any]) -> str:
+        last: Any = None
+        for question in ("one", "two"):
+            last = await DurableRunner.run(
+                looker(run.resources), question, session=run.resources.session, run_config=QUIET
+            )
+        return str(last.final_output)
+
+    done = testing.crash_matrix(chat.inputs(), resources=Remembering, effects=items)
+    assert done.effects.count("one") == done.effects.count("two") == 1
+
+
+async def test_a_session_in_the_run_pops_clears_and_limits():
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> list[Any]:
+        session = RunSession()
+        await session.add_items([{"role": "user", "content": str(n)} for n in range(4)])
+        popped, last = await session.pop_item(), await session.get_items(limit=2)
+        await session.clear_session()
+        return [popped, last, await session.get_items(), await session.pop_item(), session.session_id]
+
+    popped, last, rest, none, id = await handler(testing.AsyncRun())
+    assert (popped["content"], [item["content"] for item in last], rest, none, id) == (
+        "3",
+        ["1", "2"],
+        [],
+        None,
+        "test-00",
+    )
+
+
+def test_a_session_in_the_run_is_refused_outside_of_a_handler():
+    with pytest.raises(Refused, match="inside a handler"):
+        RunSession()
+
+
+def test_the_sdk_itself_runs_the_scripts_of_these_tests():
+    world = long_script()
+
+    async def plain() -> Any:
+        token = testing.AsyncRun(world)
+
+        @Registry().handler
+        async def handler(run: AsyncRun[Any]) -> str:
+            return str((await Runner.run(looker(world), "go", run_config=QUIET)).final_output)
+
+        return await handler(token)
+
+    assert asyncio.run(plain()) == "done"

@@ -1,0 +1,89 @@
+"""Copies of agents whose models and tools are durable. The user's agents stay as they are."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from agents import Agent, FunctionTool, Handoff, Model, RunContextWrapper, Tool, ToolOutputImage, ToolOutputText
+from agents.tool import ToolOutputFileContent
+from agents.tool_context import ToolContext
+
+from coordinator.encoding.codec import encode
+from coordinator.errors import NotPlain, TooLarge
+from workers.integrations.openai_agents.model import AgentCall, DurableModel
+from workers.integrations.steps import call_step
+
+_OUTPUTS: dict[str, type[Any]] = {"text": ToolOutputText, "image": ToolOutputImage, "file": ToolOutputFileContent}
+
+
+class Copies:
+    """Makes durable copies of agents, each once, so that agents that hand off to each other stay a cycle.
+
+    Args:
+        call: The call of the runner.
+    """
+
+    def __init__(self, call: AgentCall) -> None:
+        self._call = call
+        self._made: dict[int, tuple[Agent[Any], Agent[Any]]] = {}  # with the original, so that its id is not used again
+
+    def of(self, agent: Agent[Any]) -> Agent[Any]:
+        """Return the durable copy of an agent. A copy is returned as it is."""
+        if id(agent) in self._made:
+            return self._made[id(agent)][1]
+        made, get_all_tools = copy.copy(agent), agent.get_all_tools
+
+        async def get_durable_tools(run_context: RunContextWrapper[Any]) -> list[Tool]:
+            tools = await get_all_tools(run_context)
+            return [_durable_tool(tool, self._call) if isinstance(tool, FunctionTool) else tool for tool in tools]
+
+        made.get_all_tools = get_durable_tools  # type: ignore[method-assign]  # tools of MCP servers are among them
+        self._made[id(agent)] = self._made[id(made)] = agent, made
+        if isinstance(agent.model, Model):
+            made.model = DurableModel(agent.model, self._call)
+        made.handoffs = [self._handoff(target) for target in agent.handoffs]
+        return made
+
+    def _handoff(self, target: Agent[Any] | Handoff[Any, Any]) -> Agent[Any] | Handoff[Any, Any]:
+        if isinstance(target, Agent):
+            return self.of(target)
+        invoke, made = target.on_invoke_handoff, copy.copy(target)
+
+        async def invoke_durable(context: RunContextWrapper[Any], arguments: str) -> Agent[Any]:
+            return self.of(await invoke(context, arguments))
+
+        made.on_invoke_handoff = invoke_durable
+        return made
+
+
+def _durable_tool(tool: FunctionTool, call: AgentCall) -> FunctionTool:
+    invoke, made = tool.on_invoke_tool, copy.copy(tool)
+
+    async def invoke_durable(context: ToolContext[Any], arguments: str) -> Any:
+        async def invoke_once() -> Any:
+            return _stored(await invoke(context, arguments))
+
+        return _read(await call_step(call.run, f"tool {call.number} {tool.name} {context.tool_call_id}", invoke_once))
+
+    made.on_invoke_tool = invoke_durable
+    return made
+
+
+def _stored(output: Any) -> list[Any]:
+    """Return the output of a tool as plain data. An output of an unknown type becomes text, as the model gets it."""
+    for kind, of in _OUTPUTS.items():
+        if isinstance(output, of):
+            return [kind, output.model_dump(mode="json")]
+    try:
+        encode(output, "the output of a tool")
+    except NotPlain:
+        return ["plain", str(output)]
+    except TooLarge:  # the phase refuses it with the name of the tool
+        return ["plain", output]
+    return ["plain", output]
+
+
+def _read(stored: list[Any]) -> Any:
+    kind, output = stored
+    return _OUTPUTS[kind](**output) if kind in _OUTPUTS else output
