@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.campaigns import bytes as every_byte
-from tests.faults.campaigns import failover, kill, partition, replies, roll, server, zombie
+from tests.faults.campaigns import effects, failover, kill, partition, replies, roll, server, zombie
 from tests.faults.campaigns.runner import Campaign, Ran, carry_out
 from tests.faults.lab.hosts import missing_requirement
 from tests.faults.lab.triggers import HIT
@@ -55,6 +55,15 @@ def _carried_out(campaign: Campaign, count: int, tmp_path: Path) -> Ran:
     assert ran.judgement.counts["acknowledged"] > 0
     assert ran.faults.total() == count
     return ran
+
+
+@pytest.mark.timeout(240)
+def test_kills_on_both_sides_of_a_call_repeat_and_lose_no_effect(tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(10**6)
+    tally = effects.run_lab(tmp_path, 6, seed)
+    assert tally.breaches == [], f"seed {seed}"
+    assert tally.kills == {"before": 3, "after": 3}
+    assert tally.effects > 0
 
 
 def test_a_connection_that_is_cut_at_some_bytes_costs_nothing(valkey_server: Server) -> None:

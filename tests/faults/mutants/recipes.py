@@ -2252,6 +2252,13 @@ MUTANTS = [
         "tests/unit/handlers/test_effects.py::test_begun_is_saved_before_the_call_and_done_after_it",
     ),
     Mutant(
+        "an effect whose outcome is unknown is called again after a kill",
+        "workers/handlers/async_run.py",
+        "                if check is None:\n                    raise effect.unknown()\n",
+        "                check = check or (lambda *args: NotDone)\n",
+        "campaign effects --count 4",
+    ),
+    Mutant(
         "an effect that is begun is called again without a check",
         "workers/handlers/async_run.py",
         "                if check is None:\n                    raise effect.unknown()\n",

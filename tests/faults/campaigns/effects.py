@@ -1,0 +1,206 @@
+"""Kill workers on both sides of the calls of run.once, and count the effects on a file and a service that dedupe nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from coordinator import Client, Handle, RunFailed, Status
+from tests.e2e.processes import Stage
+from tests.faults.campaigns.runner import options
+from tests.faults.records import archive as records
+from tests.servers import DURABLE, Kind, Server
+from tests.waiting import wait_until
+
+KINDS = ("unchecked", "checked", "posted")
+SIDES = ("before", "after")
+CALLS = 20  # effects of one run
+AT_WORK = 12  # runs that are open at a time
+
+
+@dataclass
+class Service:
+    """A service behind a network that loses replies: it counts each call, and answers all but some of them."""
+
+    choose: random.Random
+    calls: Counter[str] = field(default_factory=Counter)
+    lost: int = 0
+
+    @contextmanager
+    def serve(self) -> Iterator[str]:
+        """Serve in threads, and yield the URL."""
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                service.calls[self.path.removeprefix("/")] += 1
+                if service.choose.random() < 0.05:
+                    service.lost += 1
+                    self.close_connection = True
+                    return  # the call is counted, and its reply is lost
+                self.answer()
+
+            def do_GET(self) -> None:
+                if service.calls[self.path.removeprefix("/")]:
+                    self.answer()
+                else:
+                    self.send_error(404)
+
+            def answer(self) -> None:
+                data = f"receipt {self.path}".encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: Any) -> None:
+                return
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            server.server_close()
+
+
+@dataclass
+class Tally:
+    """What became of all effects."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    ended: Counter[str] = field(default_factory=Counter)
+    effects: int = 0
+    unknown: int = 0
+    breaches: list[str] = field(default_factory=list)
+
+
+class EffectsStage(Stage):
+    """A stage whose workers know where the order, the file and the service are."""
+
+    app = "tests.faults.programs.effects_app:runs"
+    service = ""
+
+    def environment(self, role: str = "producer") -> dict[str, str]:
+        places = {"ORDER": str(self.directory / "order"), "SINK": str(self.directory / "sink"), "SERVICE": self.service}
+        return super().environment(role) | places
+
+
+def carry_out(
+    stage: EffectsStage, client: Client, service: Service, kills: int, seconds: float = float("inf")
+) -> Tally:
+    """Kill workers on alternating sides of calls while runs make effects, let all runs end, and judge the effects."""
+    tally, begun = Tally(), time.monotonic()
+    coordinator = stage.coordinator()
+    stage.fleet(processes=2, concurrency=AT_WORK, lease=5.0)
+    handles = list[tuple[str, Handle[Any]]]()
+    order, sink = stage.directory / "order", stage.directory / "sink"
+
+    def calls_so_far() -> int:
+        return service.calls.total() + (sink.read_text().count("\n") if sink.exists() else 0)
+
+    while tally.kills.total() < kills and time.monotonic() - begun < seconds:
+        open_runs = [handle for _, handle in handles[-3 * AT_WORK :] if not handle.view().status.ended]
+        while len(open_runs) < AT_WORK:
+            kind = KINDS[len(handles) % len(KINDS)]
+            handles.append((kind, client.enqueue(kind, {"count": CALLS})))
+            open_runs.append(handles[-1][1])
+        # A run that is killed three times without progress is set aside, so some effects take place between two kills.
+        enough = calls_so_far() + 2 * AT_WORK
+        wait_until(
+            lambda: calls_so_far() >= enough or all(handle.view().status.ended for handle in open_runs),  # noqa: B023
+            "effects between two kills",
+            timeout=120,
+        )
+        side = SIDES[tally.kills.total() % 2]
+        new = stage.directory / "order.new"
+        new.write_text(side)
+        new.rename(order)
+
+        def taken_or_idle() -> bool:
+            return not order.exists() or all(handle.view().status.ended for handle in open_runs)  # noqa: B023
+
+        wait_until(taken_or_idle, "a process to carry out the order", timeout=120)
+        if not order.exists():
+            tally.kills[side] += 1
+    order.unlink(missing_ok=True)
+    for kind, handle in handles:
+        tally.ended[f"{kind} {handle.wait(120)}"] += 1
+    judge(stage, client, service, handles, tally)
+    coordinator.terminate()
+    return tally
+
+
+def judge(
+    stage: EffectsStage, client: Client, service: Service, handles: Sequence[tuple[str, Handle[Any]]], tally: Tally
+) -> None:
+    """Compare the sinks with the endings of the runs."""
+    sink = stage.directory / "sink"
+    counted = Counter(sink.read_text().split()) + service.calls
+    for name, number in counted.items():
+        if number > 1:
+            tally.breaches.append(f"effect {name} happened {number} times")
+    tally.effects = len(counted)
+    for kind, handle in handles:
+        missing = [number for number in range(CALLS) if not counted[f"{handle.id}.{number}"]]
+        if handle.view().status is Status.COMPLETED:
+            tally.breaches += [f"effect {number} of run {handle.id} ({kind}) is missing" for number in missing]
+            continue
+        try:
+            handle.result(timeout=10)
+        except RunFailed as error:
+            if kind == "unchecked" and error.type == "OutcomeUnknown":
+                tally.unknown += 1
+            else:
+                tally.breaches.append(f"run {handle.id} ({kind}) ended with {error}")
+
+
+def run_lab(directory: Path, kills: int, seed: int, seconds: float = float("inf"), kind: Kind = "valkey") -> Tally:
+    """Start a server, workers and the service in a directory, and carry out the campaign."""
+    home = directory / "server"
+    home.mkdir()
+    with ExitStack() as stack:
+        server = Server(kind, home, dict(DURABLE))
+        stack.callback(server.close)
+        service = Service(random.Random(seed))
+        stage = EffectsStage(server.url, "effects", directory)
+        stage.service = stack.enter_context(service.serve())
+        stack.callback(stage.close)
+        client = stack.enter_context(Client(server.url, namespace="effects"))
+        return carry_out(stage, client, service, kills, seconds)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the campaign from the command line, print the result, and keep the record."""
+    chosen = options("effects", arguments, 100)
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="effects-") as place:
+        tally = run_lab(Path(place), chosen.count, chosen.seed, chosen.seconds, chosen.server)
+    seconds = round(time.monotonic() - begun, 1)
+    for breach in tally.breaches[:20]:
+        print(breach)
+    counts = {
+        "effects": tally.effects,
+        "unknown": tally.unknown,
+        **{f"fault killed {side} the call": count for side, count in sorted(tally.kills.items())},
+        **{f"ended {ending}": count for ending, count in sorted(tally.ended.items())},
+    }
+    print(f"{seconds} s, load {os.getloadavg()[0]:.0f}: {counts}")
+    verdict: records.Verdict = "failed" if tally.breaches else "passed"
+    print(f"effects: {'FAILED;' if tally.breaches else 'passed'}")
+    if not chosen.no_record:
+        record = records.Record("effects", chosen.seed, records.commit(), tally.kills.total(), seconds, verdict, counts)
+        records.keep(record)
+    return 1 if tally.breaches else 0
