@@ -471,7 +471,7 @@ MUTANTS = [
     Mutant(
         "a completed run keeps its checkpoint",
         LUA + "shared/endings.lua",
-        "if status == COMPLETED or kept <= 0 then",
+        "if (status == COMPLETED and not run.keeps) or kept <= 0 then",
         "if kept <= 0 then",
         "tests/lua/attempts/test_complete.py::test_completed_run_ends_and_its_checkpoint_is_removed",
     ),
@@ -894,7 +894,7 @@ MUTANTS = [
     Mutant(
         "signals of a run stay behind when it completes",
         LUA + "runs/send.lua",
-        "'beside', (run.beside or '') .. 's') end\n",
+        "redis.call('HSET', run_key(id), 'beside', beside .. 's') end\n",
         "'beside', (run.beside or '')) end\n",
         "tests/lua/runs/test_send.py::test_repeated_send_after_the_end_of_the_run_gets_the_first_answer",
     ),
@@ -1380,7 +1380,7 @@ MUTANTS = [
     Mutant(
         "completed runs leak their checkpoints",
         LUA + "shared/endings.lua",
-        "if status == COMPLETED or kept <= 0 then",
+        "if (status == COMPLETED and not run.keeps) or kept <= 0 then",
         "if kept <= 0 then",
         "campaign server --count 1",
     ),
@@ -1801,7 +1801,7 @@ MUTANTS = [
     Mutant(
         "a completed run leaves its checkpoint behind",
         LUA + "shared/endings.lua",
-        "if status == COMPLETED or kept <= 0 then return drop_checkpoint(id) end",
+        "if (status == COMPLETED and not run.keeps) or kept <= 0 then return drop_checkpoint(id) end",
         "if status == COMPLETED or kept <= 0 then return end",
         f"{PROMISES}::test_ended_run_leaves_no_data_after_its_retention",
         promise=8,
@@ -2037,7 +2037,7 @@ MUTANTS = [
     Mutant(
         "signals stay for ever if the doctor ends their run",
         LUA + "doctor/repair_run.lua",
-        "run.waited, run.beside = true, 'srjo'",
+        "run.waited, run.beside = true, 'srjoe'",
         "run.waited = true",
         "tests/lua/doctor/test_doctor.py::test_signals_of_a_run_that_a_repair_ends_do_not_stay",
     ),
@@ -2310,7 +2310,7 @@ MUTANTS = [
     Mutant(
         "effects that come with the ending never expire",
         LUA + "shared/endings.lua",
-        "    run.route, run.beside = read_fields(run_key(id), 'route', 'beside') -- The delta may have changed them.\n",
+        "    run.route, run.beside = read_fields(run_key(id), 'route', 'beside') -- The delta and the output may have changed them.\n",
         "    run.route = redis.call('HGET', run_key(id), 'route')\n",
         "tests/lua/attempts/test_effects.py::test_effect_that_comes_with_the_ending_expires_with_the_run",
     ),
@@ -2338,7 +2338,7 @@ MUTANTS = [
     Mutant(
         "a revive lets the effects expire",
         LUA + "runs/revive.lua",
-        "joins_key(id), results_key(id),\n    effects_key(id) }) do",
+        "joins_key(id), results_key(id),\n    output_key(id), effects_key(id) }) do",
         "joins_key(id), results_key(id) }) do",
         "tests/lua/attempts/test_effects.py::test_revive_keeps_the_effects",
     ),
