@@ -6,6 +6,7 @@ from coordinator.web.rest import events, runs
 from coordinator.web.rest.endpoint import Answer, Body, Endpoint, Parameter
 from coordinator.web.rest.schemas import (
     ANY,
+    COUNT,
     EVENT_ID,
     FLAG,
     KEY,
@@ -99,6 +100,34 @@ ROUTES: tuple[Endpoint, ...] = (
                 "query",
                 {"type": "number", "minimum": 0, "maximum": 3600, "default": 0},
                 "Seconds to wait for the end of the run. The server waits for at most its own limit, 60 seconds by default.",
+            ),
+        ),
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{id}/messages",
+        "messages",
+        "Read the saved messages of a run's transcript. A completed run has none, unless its handler keeps them.",
+        runs.messages,
+        {
+            200: Answer(
+                "A page of messages. `next` is the number of the message after it; `more` is true if it is saved already.",
+                record({"messages": array(ANY), "next": COUNT, "more": FLAG}),
+            )
+        },
+        {**_NO_RUN, 409: "`Changed`: the handler has replaced its transcript meanwhile. Read again from 0."},
+        (
+            Parameter(
+                "start",
+                "query",
+                {"type": "integer", "minimum": 0, "maximum": 10**9, "default": 0},
+                "The number of the first message.",
+            ),
+            Parameter(
+                "limit",
+                "query",
+                {"type": "integer", "minimum": 1, "maximum": 500, "default": 100},
+                "Number of messages. A page ends earlier after about 1 MiB.",
             ),
         ),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from starlette.responses import Response
@@ -13,8 +14,9 @@ from coordinator.client.pages import Cursor
 from coordinator.errors import KeyConflict, NotFound, ResultTimeout
 from coordinator.model.run import ENDED, Status
 from coordinator.web.rest.call import Call
-from coordinator.web.rest.json_bodies import ABSENT, json_response
+from coordinator.web.rest.json_bodies import ABSENT, json_response, to_json
 
+MESSAGES_BYTES = 1024 * 1024  # a page of messages ends after this size
 WHOLE = frozenset({"priority", "schema"})  # options of `enqueue` that are whole numbers
 
 
@@ -77,6 +79,28 @@ async def result(call: Call) -> Response:
         finally:
             work.cancel()
     return json_response({"id": view.id, "status": view.status}, 202)
+
+
+async def messages(call: Call) -> Response:
+    """Answer with a page of the saved messages of a run."""
+    await call.view()
+    start, limit = call.values["start"], call.values["limit"]
+    texts: list[str] = []
+    size, more = 0, False
+    source = call.handle.messages(start)
+    try:
+        async for message in source:
+            if len(texts) == limit or size > MESSAGES_BYTES:
+                more = True
+                break
+            texts.append(to_json(message))
+            size += len(texts[-1])
+    finally:
+        if isinstance(source, AsyncGenerator):
+            await source.aclose()
+    # The messages are JSON already; a page of them may be large.
+    page = f'{{"messages": [{", ".join(texts)}], "next": {start + len(texts)}, "more": {to_json(more)}}}'
+    return Response(page, headers={"Cache-Control": "no-store"}, media_type="application/json")
 
 
 async def cancel(call: Call) -> Response:

@@ -259,3 +259,32 @@ async def test_list_is_paged_with_a_cursor(site: Site) -> None:
             break
     assert set(ids) <= set(found)
     assert (await site.http.get("/runs", params={"cursor": "nonsense"})).json()["error"] == "BadOption"
+
+
+async def test_messages_are_read_in_pages(site: Site) -> None:
+    id = await site.enqueue("note_down", {"count": 25})
+    await has_status(site, id, "waiting")
+    found: list[Any] = []
+    more = True
+    while more:
+        page = (await site.http.get(f"/runs/{id}/messages", params={"start": len(found), "limit": 10})).json()
+        found += page["messages"]
+        more = page["more"]
+        assert page["next"] == len(found)
+    assert [message["number"] for message in found] == list(range(25))
+    assert (await site.http.get(f"/runs/{id}/messages", params={"start": 99})).json() == {
+        "messages": [], "next": 99, "more": False,
+    }  # fmt: skip
+
+
+async def test_page_of_large_messages_is_bounded(site: Site) -> None:
+    id = await site.enqueue("note_down", {"count": 5, "size": 500_000})
+    await has_status(site, id, "waiting")
+    page = (await site.http.get(f"/runs/{id}/messages")).json()
+    assert (len(page["messages"]), page["next"], page["more"]) == (3, 3, True)
+
+
+async def test_completed_run_has_no_messages(site: Site) -> None:
+    id = await site.enqueue("double", {"number": 1})
+    await ends(site, id)
+    assert (await site.http.get(f"/runs/{id}/messages")).json() == {"messages": [], "next": 0, "more": False}
