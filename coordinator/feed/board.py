@@ -146,6 +146,19 @@ class Board:
         known = list(events)
         self.rates.add(known, now)
         self.events.extendleft(known)
+        self._move(known)
+
+    def _move(self, events: Iterable[RunEvent]) -> None:
+        """Give the runs of the events to their workers at once. The next reading of all workers' runs confirms it."""
+        for run in {event.run for event in events}:
+            look = self.looks.get(run)
+            for worker, ids in self.owned.items():
+                if run in ids and (look is None or look.status is not Status.RUNNING or look.worker != worker):
+                    ids.remove(run)
+            if look is not None and look.status is Status.RUNNING and look.worker in self.owned:
+                own = self.owned[look.worker]
+                if run not in own:
+                    own.append(run)
 
     def processes(self) -> list[ProcessRow]:
         """Return the worker processes, in a stable order: by fleet, host and process id."""

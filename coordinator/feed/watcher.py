@@ -121,6 +121,8 @@ class Watcher:
                             self._show()
                             continue
                         self.board.add(batch.events, batch.now)
+                        if batch.events:
+                            self._show()
                         self._stale.set()
             except CoordinatorError as error:
                 self.board.error = str(error)
@@ -140,7 +142,7 @@ class Watcher:
                 self.board.error = str(error)
             self._show()
             # A large fleet takes longer to read, and is read less often.
-            await self._clock.asleep(max(PACE_SECONDS, 4 * (self._clock.monotonic() - began)))
+            await self._clock.asleep(max(PACE_SECONDS, 2 * (self._clock.monotonic() - began)))
 
     async def _refresh(self) -> None:
         board = self.board

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rich.console import Console
 
 from coordinator.feed.board import Board, Rates
@@ -40,6 +42,20 @@ def test_process_row_has_its_runs_and_those_that_the_feed_does_not_know() -> Non
     (row,) = make_board().processes()
     assert [run if isinstance(run, str) else run.id for run in row.runs] == ["a", "b"]
     assert (row.state, row.pid, row.slots) == ("working", 7, 4)
+
+
+def test_run_moves_to_its_new_worker_with_its_event() -> None:
+    board = make_board()
+    assert board.overview is not None
+    first = board.overview.workers[0]
+    board.overview = replace(board.overview, workers=(first, replace(first, id="w2", pid=8)))
+    board.owned = {"w1": ["a", "b"], "w2": []}
+    board.looks = {"a": replace(board.looks["a"], worker="w2", attempt=2)}
+    board.add([replace(event(1001.0, status=Status.RUNNING), run="a")], 1001.0)
+    assert board.owned == {"w1": ["b"], "w2": ["a"]}
+    board.looks = {"a": replace(board.looks["a"], status=Status.COMPLETED)}
+    board.add([replace(event(1002.0), run="a")], 1002.0)
+    assert board.owned == {"w1": ["b"], "w2": []}
 
 
 def test_rate_is_the_mean_over_the_whole_seconds_that_were_watched() -> None:

@@ -2,6 +2,10 @@
 
 export const STATUSES = ["queued", "running", "waiting", "delayed", "completed", "failed", "cancelled", "dead"];
 
+const CAUSES = { recover: "after its worker was lost", release: "after its worker released it", retry: "for a retry", revive: "after a revive" };
+
+export function cause(word) { return CAUSES[word] || (word.startsWith("wake") ? `woken by ${word.slice(5) || "its condition"}` : `after ${word}`); }
+
 export function count(number) { return Number(number || 0).toLocaleString("en-US"); }
 
 export function duration(seconds) {

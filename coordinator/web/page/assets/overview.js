@@ -1,6 +1,6 @@
 // The overview: counts, kinds, the board of workers on which runs move, and the latest changes.
 import { h, hue, keyed, panel, pill, say } from "./dom.js";
-import { STATUSES, bytes, clock, count, duration, plural, rate, seconds } from "./format.js";
+import { STATUSES, bytes, cause, clock, count, duration, plural, rate, seconds } from "./format.js";
 import { live, now } from "./live.js";
 import { grouped, plot } from "./plot.js";
 

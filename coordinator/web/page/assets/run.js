@@ -2,7 +2,7 @@
 import { get, mayChange } from "./api.js";
 import { changeRuns, sendSignal } from "./changes.js";
 import { h, panel, pill, toast } from "./dom.js";
-import { ago, bytes, count, duration, json, moment, plural, unix } from "./format.js";
+import { ago, bytes, cause, count, duration, json, moment, plural, unix } from "./format.js";
 import { now } from "./live.js";
 import { conversation } from "./transcript.js";
 
@@ -104,7 +104,7 @@ function timeline(view) {
     const from = unix(view.started), to = unix(view.ended) || (view.status === "running" ? now() : unix(view.waiting?.since) || now());
     bar(from, to, view.status === "completed" ? "completed" : "running", `attempt ${view.attempt}`);
     const skipped = view.attempt - last - 1;
-    items.push(entry(from, "running", `attempt ${view.attempt}`, [view.owner || view.ended_by ? `on ${view.owner || view.ended_by}` : "", view.code && `code ${view.code}`, view.cause && `resumed after ${view.cause}${view.woken ? ` (${view.woken})` : ""}`, skipped > 0 && `${plural(skipped, "attempt")} before ended with a wait`]));
+    items.push(entry(from, "running", `attempt ${view.attempt}`, [view.owner || view.ended_by ? `on ${view.owner || view.ended_by}` : "", view.code && `code ${view.code}`, view.cause && cause(view.woken ? `wake ${view.woken}` : view.cause), skipped > 0 && `${plural(skipped, "attempt")} before ended with a wait`]));
   }
   if (view.waiting) { bar(unix(view.waiting.since), now(), "wait", "waits"); items.push(entry(unix(view.waiting.since), "waiting", view.wait_said || "waits", [view.waiting.until && `until ${moment(unix(view.waiting.until))}`])); }
   if (view.ended && view.status !== "failed") items.push(entry(unix(view.ended), view.status, view.status, [view.status === "completed" && `after ${duration(unix(view.ended) - created)} in all`]));
