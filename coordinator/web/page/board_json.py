@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from coordinator.feed.board import Board, ProcessRow, QueueRow
@@ -26,6 +27,7 @@ def board_data(board: Board) -> dict[str, Any]:
     if board.overview is None:
         return data
     overview, processes, queues = board.overview, board.processes(), board.queues()
+    where = {worker.id: f"{worker.host}:{worker.pid}" for worker in overview.workers}
     return data | {
         "namespace": overview.namespace,
         "partitions": overview.partitions,
@@ -38,7 +40,7 @@ def board_data(board: Board) -> dict[str, Any]:
         "queues": [_queue(row) for row in queues[:MOST_QUEUES]],
         "processes": [_process(row) for row in processes[:MOST_PROCESSES]],
         "more_processes": max(0, len(processes) - MOST_PROCESSES),
-        "events": [_event(event) for event in list(board.events)[:MOST_EVENTS]],
+        "events": [_event(event, where) for event in list(board.events)[:MOST_EVENTS]],
     }
 
 
@@ -64,8 +66,9 @@ def _run(run: RunLook | str) -> dict[str, Any]:
     return {"id": run.id, "kind": run.kind, "attempt": run.attempt, "started": run.started, "cause": run.cause}
 
 
-def _event(event: RunEvent) -> dict[str, Any]:
+def _event(event: RunEvent, where: Mapping[str, str]) -> dict[str, Any]:
     return {
         "at": round(event.at, 3), "run": event.run, "kind": event.kind, "status": str(event.status),
-        "attempt": event.attempt, "worker": event.worker, "cause": event.cause, "reason": event.reason[:200],
+        "attempt": event.attempt, "worker": event.worker, "where": where.get(event.worker, ""), "cause": event.cause,
+        "reason": event.reason[:200],
     }  # fmt: skip

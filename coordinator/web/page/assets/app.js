@@ -24,15 +24,17 @@ function show() {
   window.scrollTo(0, 0);
 }
 
-function theme(next) {
+function theme(next, chosen) {
   document.documentElement.dataset.theme = next;
-  try { localStorage.setItem("coordinator-theme", next); } catch { /* storage may be off */ }
+  if (chosen) try { localStorage.setItem("coordinator-theme", next); } catch { /* storage may be off */ }
 }
 
 function chosenTheme() {
   try { const known = localStorage.getItem("coordinator-theme"); if (known === "dark" || known === "light") return known; } catch { /* storage may be off */ }
   return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
+
+function switchTheme() { theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark", true); }
 
 function help() {
   const rows = [["g o", "Overview"], ["g r", "Runs"], ["g s", "Schedules"], ["g f", "Fleets"], ["/", "Open a run by its id"], ["j, k", "Next and previous row"], ["Enter", "Open the row"], ["x", "Select the row"], ["t", "Light or dark"], ["?", "This help"]];
@@ -61,7 +63,7 @@ function onKey(event) {
   if (key === "g") { pending = "g"; setTimeout(() => { pending = ""; }, 1200); }
   else if (key === "/") { find.focus(); event.preventDefault(); }
   else if (key === "?") help();
-  else if (key === "t") theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+  else if (key === "t") switchTheme();
   else if (key === "j" || key === "k") { moveRow(key === "j" ? 1 : -1); event.preventDefault(); }
   else if (key === "x") document.activeElement.closest("tr.row")?.querySelector("input[type=checkbox]")?.click();
 }
@@ -74,7 +76,8 @@ function connection(state) {
 }
 
 theme(chosenTheme());
-document.getElementById("theme").addEventListener("click", () => theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
+document.getElementById("theme").addEventListener("click", switchTheme);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => theme(chosenTheme()));
 document.getElementById("find").addEventListener("submit", (event) => { event.preventDefault(); if (find.value.trim()) location.hash = `#/runs/${encodeURIComponent(find.value.trim())}`; find.blur(); });
 document.addEventListener("keydown", onKey);
 window.addEventListener("hashchange", show);

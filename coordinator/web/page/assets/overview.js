@@ -16,7 +16,7 @@ export function overview(root) {
     return [status, { tile, number }];
   }));
   const total = h("b", null, "0.0"), chart = plot();
-  stats.append(h("div", { class: "rate" }, h("p", null, total, "ended per second, last 2 minutes"), chart));
+  stats.append(h("div", { class: "rate" }, h("p", null, total, "runs ended per second"), chart));
   const attention = h("ul", { class: "attention", "aria-label": "Needs attention", hidden: true });
   const rows = h("tbody");
   const kinds = panel("Kinds", null, h("div", { class: "scroll" }, h("table", null, h("thead", null, h("tr", null, ...["Kind", "Queue"].map((name) => h("th", null, name)), ...["Queued", "Oldest", "Running", "Ended/s"].map((name) => h("th", { class: "num" }, name)), h("th", null, "Last 2 minutes"), h("th", { class: "num" }, "Workers"))), rows)));
@@ -24,7 +24,7 @@ export function overview(root) {
   const workers = h("section", { class: "panel", "aria-label": "Workers" }, h("header", null, h("h2", null, "Workers"), fleet), cards);
   const list = h("ol", { class: "events", id: "events" });
   const side = panel("Changes", null, list);
-  root.append(stats, attention, h("div", { class: "columns" }, h("div", null, workers, kinds), side));
+  root.append(h("h1", { class: "unseen" }, "Overview"), stats, attention, h("div", { class: "columns" }, h("div", null, workers, kinds), side));
   const board = new WorkerBoard(cards);
 
   function update(data) {
@@ -75,7 +75,7 @@ function updateQueue(row, q) {
 }
 
 function eventRow(e) {
-  const more = [e.status === "running" ? `attempt ${e.attempt} on ${e.worker}` : "", e.cause && `after ${e.cause}`, e.reason].filter(Boolean).join(", ");
+  const more = [e.status === "running" ? `attempt ${e.attempt} on ${e.where || e.worker}` : "", e.cause && `after ${e.cause}`, e.reason].filter(Boolean).join(", ");
   return h("li", null, h("time", null, clock(e.at)), h("span", { class: "what" }, pill(e.status), h("a", { href: `#/runs/${encodeURIComponent(e.run)}`, title: e.run }, e.kind)), more && h("span", { class: "more", title: more }, more));
 }
 

@@ -1,0 +1,354 @@
+"""The page in a real Chromium: what a person sees when processes are killed, rolled and restarted, and what a script can't do."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator import Client, Status
+from coordinator.encoding.codec import encode
+from coordinator.model.run_id import RunIds
+from coordinator.store.keys import Namespace
+from coordinator.store.plans import clients as client_plans
+from coordinator.store.transport.wire import Wire, drive
+from tests.conftest import StartServer
+from tests.e2e.conftest import MakeStage
+from tests.e2e.processes import Stage
+from tests.servers import Server
+from tests.waiting import wait_until
+
+playwright_api = pytest.importorskip("playwright.sync_api")
+CHROMIUM = shutil.which("chromium")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian: apt-get install chromium)"),
+    pytest.mark.matrix("starts a browser"),
+]
+SCRIPT = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>\'"`'
+Page = Any
+OpenPage = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def stage(start_server: StartServer, make_stage: MakeStage) -> Stage:
+    return make_stage(start_server().url)
+
+
+@pytest.fixture
+def client(stage: Stage) -> Iterator[Client]:
+    with Client(stage.url, stage.namespace) as made:
+        yield made
+
+
+def start_web(stage: Stage, *options: str, port: int = 0) -> tuple[subprocess.Popen[bytes], str]:
+    """Start the web server, and return its process and the address of the page."""
+    process = stage._start("coordinator", "web", "--port", str(port), *options)
+    log = stage.directory / f"log-{len(stage.started) - 1}"
+    found = wait_until(lambda: re.findall(r"http://\S+/", log.read_text()), "the start of the web server", 60)
+    return process, found[0]
+
+
+@pytest.fixture
+def open_page(browser: Any, stage: Stage) -> Iterator[OpenPage]:
+    """Return `open_page(*options)`, which starts a web server and opens the page. At the end no script must have failed."""
+    contexts: list[Any] = []
+    errors: list[str] = []
+
+    def open_(*options: str, url: str | None = None) -> Page:
+        address = url or start_web(stage, *options)[1]
+        context = browser.new_context(viewport={"width": 1280, "height": 900})
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("dialog", lambda dialog: errors.append(f"dialog: {dialog.message}"))
+        page.goto(address)
+        page.address = address
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert errors == []
+
+
+def board(page: Page) -> dict[int, list[str]]:
+    """Return the runs on each card of the board, by process id. A card of a process that is gone has the key -pid."""
+    cards = page.eval_on_selector_all(
+        ".card",
+        "cards => cards.map(c => [c.dataset.pid, c.classList.contains('gone'), "
+        "[...c.querySelectorAll('.chip')].map(chip => chip.dataset.run)])",
+    )
+    return {(-int(pid) if gone else int(pid)): runs for pid, gone, runs in cards}
+
+
+def wait_for_chips(page: Page, processes: int, runs: int) -> dict[int, list[str]]:
+    """Return the board when it shows this number of processes and runs."""
+
+    def found() -> dict[int, list[str]]:
+        shown = board(page)
+        return shown if len(shown) == processes and sum(map(len, shown.values())) == runs else {}
+
+    return wait_until(found, f"{runs} chips", 60)
+
+
+def go(page: Page, path: str) -> None:
+    page.goto(page.address + path)
+
+
+def test_killed_process_is_seen_and_its_runs_move_to_other_cards(
+    stage: Stage, client: Client, open_page: OpenPage
+) -> None:
+    stage.coordinator()
+    stage.fleet(2)
+    page = open_page()
+    handles = client.enqueue_many([("steps", {"total": 10_000, "seconds": 0.05, "gate": "all"})] * 8)
+    ids = {handle.id for handle in handles}
+    before = wait_for_chips(page, 2, 8)
+    victim, lost = max(before.items(), key=lambda item: len(item[1]))
+    os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: victim not in board(page), "the card of the killed process to go", 60)
+    wait_until(lambda: {run for runs in board(page).values() for run in runs} == ids, "all runs on other cards", 60)
+    assert not board(page).get(-victim)
+    moved = page.locator(f'.chip[data-run="{lost[0]}"] .again')
+    wait_until(lambda: moved.text_content() == "×2", "the second attempt", 60)
+    stage.open_gate("all")
+    for handle in handles:
+        handle.wait(60)
+
+    go(page, f"#/runs/{lost[0]}")
+    page.get_by_text("lost: its process died").wait_for()
+    story = page.locator(".story").inner_text()
+    assert "attempt 1" in story
+    assert "attempt 2" in story
+    assert "completed" in story
+    entry = client.handle(lost[0]).view().story[0]
+    assert entry.worker in story
+    assert entry.code in story
+
+
+def test_roll_is_seen_on_the_board(stage: Stage, client: Client, open_page: OpenPage) -> None:
+    stage.coordinator()
+    stage.fleet(2)
+    page = open_page()
+    handles = client.enqueue_many([("steps", {"total": 10_000, "seconds": 0.05, "gate": "all"})] * 6)
+    ids = {handle.id for handle in handles}
+    before = wait_for_chips(page, 2, 6)
+    stage.run("workers", "roll")
+    wait_until(lambda: not set(before) & set(board(page)), "new processes", 60)
+    wait_until(lambda: {run for runs in board(page).values() for run in runs} == ids, "all runs on new cards", 60)
+    go(page, "#/fleets")
+    page.get_by_text("2 of 2 replaced").wait_for()
+    stage.open_gate("all")
+    for handle in handles:
+        assert handle.wait(60) is Status.COMPLETED
+
+
+def test_page_survives_restarts_of_the_store_and_of_the_web_server(
+    start_server: StartServer, make_stage: MakeStage, browser: Any
+) -> None:
+    server: Server = start_server()
+    stage = make_stage(server.url)
+    process, address = start_web(stage, "--timeout", "1")
+    page = browser.new_page()
+    try:
+        page.goto(address)
+        state = page.locator("#connection")
+        wait_until(lambda: state.inner_text() == "live", "the first board", 60)
+        server.kill()
+        wait_until(lambda: state.inner_text() == "server lost", "the outage", 60)
+        server.restart()
+        wait_until(lambda: state.inner_text() == "live", "the server's return", 60)
+        with Client(server.url, stage.namespace) as client:
+            run = client.enqueue("nobody")
+        page.locator(f'#events a[title="{run.id}"]').wait_for(timeout=60_000)
+        port = int(address.rpartition(":")[2].strip("/"))
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+        wait_until(lambda: state.inner_text() == "reconnecting", "the end of the stream", 60)
+        start_web(stage, port=port)
+        wait_until(lambda: state.inner_text() == "live", "the web server's return", 60)
+    finally:
+        page.close()
+
+
+def test_reader_has_no_buttons_and_the_server_refuses_its_changes(client: Client, open_page: OpenPage) -> None:
+    run = client.enqueue("nobody")
+    page = open_page()
+    go(page, f"#/runs/{run.id}")
+    page.locator("h1").wait_for()
+    assert page.get_by_role("button", name="Cancel…").count() == 0
+    status = page.evaluate(
+        """async id => {
+            const session = await (await fetch('data/session')).json();
+            const answer = await fetch('data/changes', {method: 'POST', body: JSON.stringify({action: 'cancel', ids: [id]}),
+                headers: {'content-type': 'application/json', 'x-csrf-token': session.csrf}});
+            return [session.role, answer.status];
+        }""",
+        run.id,
+    )
+    assert status == ["read", 403]
+    assert run.view().status is Status.QUEUED
+
+
+def test_changes_are_made_with_a_dialog(client: Client, open_page: OpenPage) -> None:
+    run = client.enqueue("nobody")
+    page = open_page("--allow-changes")
+    go(page, f"#/runs/{run.id}")
+    page.get_by_role("button", name="Send a signal…").click()
+    page.locator("dialog input[name=topic]").fill("approval")
+    page.locator("dialog textarea").fill('{"ok": true}')
+    page.locator("#confirm").click()
+    page.get_by_text("Signal sent.").wait_for()
+    assert run.view().signals == {"approval": 1}
+    page.get_by_role("button", name="Cancel…").click()
+    page.locator("#confirm").click()
+    wait_until(lambda: run.view().status is Status.CANCELLED, "the cancel")
+    page.get_by_role("button", name="Revive…").click()
+    page.locator("dialog button[value=no]").click()
+    assert run.view().status is Status.CANCELLED
+
+
+def test_many_runs_are_counted_before_they_are_cancelled(client: Client, open_page: OpenPage) -> None:
+    client.enqueue_many([("nobody", {})] * 120)
+    page = open_page("--allow-changes")
+    go(page, "#/runs?status=queued&kind=nobody")
+    wait_until(lambda: page.locator("tbody tr.row").count() == 50, "the first page")
+    page.locator("#more").click()
+    wait_until(lambda: page.locator("tbody tr.row").count() == 100, "the second page")
+    page.get_by_role("button", name="Cancel all matching…").click()
+    page.get_by_text("Cancel 120 runs?").wait_for()
+    assert client.status().counts[Status.QUEUED] == 120
+    page.locator("#confirm").click()
+    wait_until(lambda: client.status().counts[Status.CANCELLED] == 120, "the cancel of all")
+
+
+def plant_scripts(stage: Stage, client: Client) -> list[str]:
+    """Store a script in every field that a producer or a handler controls, and return the ids of the runs."""
+    hostile = client.enqueue(
+        "hostile",
+        {"text": SCRIPT, "more": {SCRIPT: {"deep": [SCRIPT]}}},
+        key=SCRIPT,
+        meta={SCRIPT: SCRIPT, "tenant": SCRIPT},
+    )
+    assert hostile.wait(60) is Status.FAILED
+    returned = client.enqueue("returns", {"text": SCRIPT})
+    assert returned.wait(60) is Status.COMPLETED
+    client.schedule("hostile", "0 3 * * *", "hostile", {"text": SCRIPT}, meta={"x": SCRIPT})
+    # A producer that does not use the client can store any route.
+    space: Namespace = client._do(lambda namespace: namespace.space())
+    raw = RunIds().make(client._clock.now(), 0)
+    wire = Wire(client._settings.address, 10)
+    try:
+        new = client_plans.NewRun(
+            raw, f"{SCRIPT.replace(':', '')}:{SCRIPT.replace('@', '')}@0", encode([{}, {}, {}], "spec")
+        )
+        drive(wire, client_plans.enqueue(space, [new]))
+    finally:
+        wire.close()
+    return [hostile.id, returned.id, raw]
+
+
+def test_stored_scripts_are_shown_as_text_on_every_page(stage: Stage, client: Client, open_page: OpenPage) -> None:
+    stage.app = "tests.e2e.hostile_app:runs"
+    stage.coordinator()
+    stage.fleet(1)
+    page = open_page("--allow-changes")
+    blocked: list[str] = []
+    page.on(
+        "console", lambda message: blocked.append(message.text) if "Content Security Policy" in message.text else None
+    )
+    hostile, returned, raw = plant_scripts(stage, client)
+    pages = ["#/", "#/runs", "#/runs?status=failed", "#/runs?status=queued", f"#/runs/{hostile}", f"#/runs/{returned}",
+             f"#/runs/{raw}", "#/schedules", "#/fleets", f"#/runs?status=failed&key={SCRIPT}", f"#/runs/{SCRIPT}"]  # fmt: skip
+    for path in pages:
+        go(page, path)
+        page.reload()
+        wait_until(lambda: page.locator("#connection").inner_text() == "live", f"the page {path}", 60)
+        page.locator("main > *").first.wait_for()
+        page.wait_for_load_state("networkidle") if path.startswith("#/runs?") else page.locator(
+            "h1, .stats"
+        ).first.wait_for()
+        page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
+        assert page.evaluate("window.hacked") is None, path
+        assert page.locator("main img, main script, main iframe").count() == 0, path
+    go(page, f"#/runs/{hostile}")
+    page.get_by_text("Traceback").wait_for()
+    shown = page.locator("main").inner_text()
+    assert shown.count("onerror=") >= 8  # inputs, key, meta, note, error, state, phase, transcript
+    assert blocked == []
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the source of axe-core, from the registry of npm."""
+    folder = tmp_path_factory.mktemp("axe")
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("npm is not installed")
+    done = subprocess.run([npm, "pack", "axe-core@4"], cwd=folder, capture_output=True, timeout=60)
+    packed = list(Path(folder).glob("*.tgz"))
+    if done.returncode or not packed:
+        pytest.skip("axe-core can't be had from the registry of npm")
+    shutil.unpack_archive(packed[0], folder)
+    return (folder / "package" / "axe.min.js").read_text()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious(stage: Stage, client: Client, open_page: OpenPage, axe: str, theme: str) -> None:
+    stage.app = "tests.e2e.hostile_app:runs"
+    stage.coordinator()
+    stage.fleet(1)
+    run = client.enqueue("hostile", {"text": "x"})
+    run.wait(60)
+    client.enqueue("nobody")
+    client.schedule("nightly", "0 3 * * *", "returns")
+    page = open_page("--allow-changes")
+    page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+    for path in ("#/", "#/runs?status=failed", f"#/runs/{run.id}", "#/schedules", "#/fleets"):
+        go(page, path)
+        page.reload()
+        wait_until(lambda: page.locator("#connection").inner_text() == "live", f"the page {path}", 60)
+        page.wait_for_load_state("load")
+        page.evaluate(axe)
+        found = page.evaluate("async () => JSON.stringify((await axe.run()).violations)")
+        serious = [
+            (one["id"], [node["target"] for node in one["nodes"]][:3])
+            for one in json.loads(found)
+            if one["impact"] in ("serious", "critical")
+        ]
+        assert serious == [], (path, theme)
+
+
+def test_page_fits_a_phone_and_is_used_with_the_keyboard(client: Client, open_page: OpenPage) -> None:
+    run = client.enqueue("nobody", {"text": "x" * 500})
+    page = open_page()
+    page.set_viewport_size({"width": 360, "height": 740})
+    for path in ("#/", "#/runs?status=queued", f"#/runs/{run.id}", "#/schedules", "#/fleets"):
+        go(page, path)
+        page.locator("main > *").first.wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.keyboard.press("g")
+    page.keyboard.press("r")
+    page.locator(f'a[href="#/runs/{run.id}"]').wait_for()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="nobody").wait_for()
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "find-id"
