@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import select
 import signal
 import sys
 import threading
@@ -22,6 +23,7 @@ from scripts.demonstration.tally import Tally, tally
 from scripts.demonstration.view import EXPLANATION, PlainView, make_view, summary, table
 
 TICK_SECONDS = 0.1
+WEB_SECONDS = 8.0  # for opening the dashboard before the demo starts
 RUN_TIMEOUT = 90.0  # a run that has not finished by then counts as lost
 TOPICS = ("tides", "moss", "glaciers", "bread", "comets", "ink", "bees", "salt", "kites", "amber")
 
@@ -33,7 +35,8 @@ class StopRequested(Exception):
 class Demo:
     """One execution of the demo."""
 
-    def __init__(self) -> None:
+    def __init__(self, web: bool = False) -> None:
+        self.web = web
         self.processes, self.board = DemoProcesses(), Board()
         self.view: PlainView = make_view(self.board)
         self.asked_to_stop = False
@@ -51,6 +54,8 @@ class Demo:
             self._watch(lambda: self.board.finished() >= RUNS or self.broken is not None, RUN_TIMEOUT, schedule)
         finally:
             self.view.close()
+        if self.web and sys.stdin.isatty() and not self.asked_to_stop:
+            self._wait_for_enter()
         self.processes.finish()
         self._look()
         counted = tally(self.board.lines, schedule.faults, STEPS)
@@ -63,8 +68,21 @@ class Demo:
         self._watch(lambda: len(self.board.workers) >= 3, 60.0)
         if len(self.board.workers) < 3:
             raise CoordinatorError("the workers did not start within a minute")
+        if self.web:
+            self._show_address(self.processes.start_web())
         self.view.begin()
         return schedule
+
+    def _show_address(self, address: str) -> None:
+        """Tell where the dashboard is, and give a person the time to open it."""
+        self.view.address = address
+        self.view.status(f"open {address} in a browser: the demo starts in {WEB_SECONDS:.0f} s ...")
+        self._watch(lambda: False, WEB_SECONDS)
+
+    def _wait_for_enter(self) -> None:
+        self.view.console.print(f"The dashboard is still at {self.view.address}. Press Enter to end it.")
+        while not self.asked_to_stop and not select.select([sys.stdin], [], [], TICK_SECONDS)[0]:
+            pass
 
     def _watch(self, done: Callable[[], bool], patience: float, schedule: FaultSchedule | None = None) -> None:
         until = time.monotonic() + patience
@@ -132,7 +150,10 @@ def report(
 
 def main() -> int:
     logging.getLogger().addHandler(logging.NullHandler())  # the view shows what the library would log
-    demo = Demo()
+    if wrong := [word for word in sys.argv[1:] if word != "--web"]:
+        print(f"scripts/demo: unknown option {wrong[0]}: scripts/demo --help", file=sys.stderr)
+        return 2
+    demo = Demo(web="--web" in sys.argv)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, demo.stop)
     keep = False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import redis
 
+from coordinator import CoordinatorError
 from coordinator.store.transport.connections.embedded_server import Attachment, attach
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,6 +57,17 @@ class DemoProcesses:
     def start_fleet(self, processes: int) -> Process:
         options = ["--processes", processes, "--concurrency", SLOTS, "--lease", LEASE]
         return self._start("workers", "start", "scripts.demonstration.app:runs", *map(str, options))
+
+    def start_web(self) -> str:
+        """Start the dashboard, and return its address."""
+        process = self._start("coordinator", "web", "--port", "0")
+        log = self.folder / "coordinator.log"
+        until = time.monotonic() + 30
+        while process.poll() is None and time.monotonic() < until:
+            if found := re.search(r"web server started: (\S+)", log.read_text(errors="replace")):
+                return found.group(1)
+            time.sleep(0.05)
+        raise CoordinatorError("the dashboard did not start")
 
     @property
     def url(self) -> str:

@@ -51,6 +51,7 @@ class PlainView:
         self.began = time.monotonic()
         self._said = -PROGRESS_SECONDS
         self._told: dict[int, str] = {}
+        self.address = ""  # of the dashboard
 
     def open(self) -> None:
         self.console.print(INTRODUCTION, style="dim")
@@ -110,7 +111,8 @@ class LiveView(PlainView):
         self._live.stop()
 
     def _board(self) -> RenderableType:
-        return Group(self._grid(), Text(), self._legend(), Text(), *map(self._event, self._observed))
+        where = [Text(f" dashboard {self.address}", "dim")] if self.address else []
+        return Group(self._grid(), Text(), self._legend(), *where, Text(), *map(self._event, self._observed))
 
     def _grid(self) -> Table:
         across = 4 if self.console.width < 108 else 5

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,10 +53,10 @@ def temp(tmp_path: Path) -> Iterator[Path]:
     assert list(tmp_path.iterdir()) == []
 
 
-def start_demo(temp: Path) -> subprocess.Popen[str]:
+def start_demo(temp: Path, *options: str) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "RUNS_URL")}
     environment |= {"TMPDIR": str(temp), "TERM": "dumb"}
-    command = [sys.executable, "-m", "scripts.demonstration"]
+    command = [sys.executable, "-m", "scripts.demonstration", *options]
     return subprocess.Popen(
         command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
@@ -73,6 +74,25 @@ def test_demo_loses_nothing_and_reports_it(temp: Path) -> None:
         assert re.search(rf"{event}.* → ", said), f"the effect of {event} is not reported"
     assert re.search(r"drain worker \d +\d+ +\d+ +0 ", said), "a graceful stop cost a step"
     assert [c for c in said if not c.isprintable() and c != "\n"] == []
+
+
+@pytest.mark.matrix("more cases with real processes")
+@pytest.mark.timeout(120)
+def test_demo_with_web_prints_the_address_of_a_page_that_answers(temp: Path) -> None:
+    demo = start_demo(temp, "--web")
+    assert demo.stdout is not None
+    found = next(match for line in demo.stdout if (match := re.search(r"open (http://\S+/) in a browser", line)))
+    with urllib.request.urlopen(found.group(1), timeout=30) as answer:
+        assert "<title>Runs</title>" in answer.read().decode()
+    demo.send_signal(signal.SIGINT)
+    demo.communicate(timeout=60)
+    assert demo.returncode == 130
+
+
+def test_demo_refuses_an_unknown_option(temp: Path) -> None:
+    demo = start_demo(temp, "--fast")
+    said, _ = demo.communicate(timeout=60)
+    assert (demo.returncode, "unknown option --fast" in said) == (2, True)
 
 
 @pytest.mark.matrix("more cases with real processes")

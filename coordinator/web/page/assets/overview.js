@@ -5,6 +5,8 @@ import { live, now } from "./live.js";
 import { grouped, plot } from "./plot.js";
 
 const GONE_MS = 6000;
+const CAUSES = { recover: "after its worker was lost", release: "after its worker released it", retry: "for a retry", revive: "after a revive" };
+const cause = (word) => CAUSES[word] || (word.startsWith("wake") ? `woken by ${word.slice(5)}` : `after ${word}`);
 const link = (params) => `#/runs?${new URLSearchParams(params)}`;
 
 export function overview(root) {
@@ -75,7 +77,7 @@ function updateQueue(row, q) {
 }
 
 function eventRow(e) {
-  const more = [e.status === "running" ? `attempt ${e.attempt} on ${e.where || e.worker}` : "", e.cause && `after ${e.cause}`, e.reason].filter(Boolean).join(", ");
+  const more = [e.status === "running" ? `attempt ${e.attempt} on ${e.where || e.worker}` : "", e.cause && cause(e.cause), e.reason].filter(Boolean).join(", ");
   return h("li", null, h("time", null, clock(e.at)), h("span", { class: "what" }, pill(e.status), h("a", { href: `#/runs/${encodeURIComponent(e.run)}`, title: e.run }, e.kind)), more && h("span", { class: "more", title: more }, more));
 }
 
@@ -136,7 +138,7 @@ class WorkerBoard {
   show(card, one) {
     card.process = one;
     for (const state of ["working", "draining", "silent", "gone"]) card.classList.toggle(state, one.state === state);
-    card.classList.toggle("tight", one.slots > 16);
+    card.classList.toggle("tight", one.slots > 24);
     const parts = card.parts;
     say(parts.use, one.state === "gone" ? "" : `${one.running ?? 0} of ${one.slots}`);
     say(parts.memory, one.state === "gone" ? "" : bytes(one.memory));
