@@ -22,6 +22,7 @@ from workers.attempt.outbox import Outbox
 from workers.handlers.draft import Cut
 from workers.handlers.messages import Messages, chunk
 from workers.handlers.more import More
+from workers.handlers.phase_table import PhaseSnapshot
 from workers.throttle import Throttle
 
 logger = logging.getLogger(__name__)
@@ -47,12 +48,12 @@ class Deltas:
         self._seq = self._acked = head.seq
         self._base, self._generation, self._shift = head.length, head.generation, 0
         self._state, self._more, self._unsure = start.state, start.more, False
-        self._phases, self._sent_phases = set(start.phases), set(start.phases)
+        self._saved_phases, self._names, self._sent_names = start.phases, set(start.phases), set[str]()
         self._peak = head.peak
 
     def progress_in(self, cut: Cut) -> bool:
         """Return True if the server will count a cut as progress, compared with the last acknowledged save."""
-        if cut.iteration > self._peak or not self._phases.issuperset(cut.phases) or cut.state != self._state:
+        if cut.iteration > self._peak or self._new_phases(cut) or cut.state != self._state:
             return True
         return cut.iteration == 0 and cut.generation + self._shift == self._generation and cut.length > self._base
 
@@ -71,9 +72,9 @@ class Deltas:
         packed = cut.packed[base : cut.length]
         state = cut.state if whole or self._unsure or cut.state != self._state else None
         more = cut.more if (whole and cut.more) or self._unsure or cut.more != self._more else None
-        phases = tuple((name, data) for name, data in cut.phases.items() if whole or name not in self._phases)
-        drop = tuple(name for name in self._sent_phases if name not in cut.phases)
-        self._sent_phases |= set(cut.phases)
+        phases = tuple(cut.phases.items()) if whole else self._new_phases(cut)
+        drop = self._dropped_phases(cut)
+        self._sent_names.update(name for name, _ in phases)
         # Until the server answers, the sent state may be stored or not.
         self._unsure = True
         return Delta(
@@ -85,8 +86,34 @@ class Deltas:
         """Record that the server has stored the changes of a cut."""
         self._acked, self._base, self._generation = delta.seq, cut.length, delta.generation
         self._state, self._more, self._unsure = cut.state, cut.more, False
-        self._phases, self._sent_phases = set(cut.phases), set(cut.phases)
+        self._learn_names(cut)
         self._peak = max(self._peak, cut.iteration)
+
+    def _changes(self, cut: Cut) -> dict[str, bytes | None] | None:
+        """Return the phases that have changed since the last acknowledged save. Return None if only a comparison can tell."""
+        return cut.phases.changes_since(self._saved_phases) if isinstance(cut.phases, PhaseSnapshot) else None
+
+    def _new_phases(self, cut: Cut) -> tuple[tuple[str, bytes], ...]:
+        changes = self._changes(cut)
+        outputs = cut.phases if changes is None else changes
+        return tuple((name, data) for name, data in outputs.items() if data is not None and name not in self._names)
+
+    def _dropped_phases(self, cut: Cut) -> tuple[str, ...]:
+        changes = self._changes(cut)
+        if changes is None:
+            return tuple(name for name in self._names | self._sent_names if name not in cut.phases)
+        return tuple(
+            name for name, data in changes.items() if data is None and (name in self._names or name in self._sent_names)
+        )
+
+    def _learn_names(self, cut: Cut) -> None:
+        changes = self._changes(cut)
+        if changes is None:
+            self._names = set(cut.phases)
+        else:
+            self._names.difference_update(name for name, data in changes.items() if data is None)
+            self._names.update(name for name, data in changes.items() if data is not None)
+        self._saved_phases, self._sent_names = cut.phases, set()
 
     def fallen_back(self) -> None:
         """Make the next save carry the whole checkpoint as a new generation, because the server has lost acknowledged parts."""

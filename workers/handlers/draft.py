@@ -17,6 +17,7 @@ from coordinator.encoding.codec import decode
 from coordinator.errors import NotPlain, Refused, TooLarge, Unreadable
 from workers.handlers.messages import Messages, kept, unchunk
 from workers.handlers.more import More
+from workers.handlers.phase_table import PhaseTable
 
 CHECKPOINT_LIMIT = 64 * 1024 * 1024
 RESULT_LIMIT = 8 * 1024 * 1024
@@ -59,7 +60,7 @@ class Draft:
     messages: Messages = field(default_factory=Messages)
     state: dict[str, Any] = field(default_factory=dict)
     iteration: int = 0
-    phases: dict[str, bytes] = field(default_factory=dict)
+    phases: dict[str, bytes] = field(default_factory=PhaseTable)
     turn: int | None = None
     more: More = field(default_factory=More)
     last_wait: str = ""  # the field of the last wait that began
@@ -78,7 +79,8 @@ class Draft:
             NotPlain: If the state contains a value that cannot be stored. The message names its place.
             TooLarge: If the checkpoint exceeds its limit.
         """
-        state = self._cut_state = self._packed_state()
+        state, phases = self._packed_state(), self._phase_table()
+        self._cut_state = state
         size = self._size_with(state)
         if size > CHECKPOINT_LIMIT:
             raise TooLarge(
@@ -92,7 +94,7 @@ class Draft:
             messages.generation,
             state,
             self.iteration,
-            dict(self.phases),
+            phases.snapshot(),
             self.more.pack(),
             self.more.emitted,
         )
@@ -103,7 +105,14 @@ class Draft:
         return self._size_with(self._cut_state or b"")
 
     def _size_with(self, state: bytes) -> int:
-        return self.messages.size + len(state) + sum(map(len, self.phases.values()))
+        return self.messages.size + len(state) + self._phase_table().size
+
+    def _phase_table(self) -> PhaseTable:
+        """Return the phases. A loaded checkpoint or a test may have set a plain dict, which becomes a table here."""
+        phases = self.phases
+        if not isinstance(phases, PhaseTable):
+            phases = self.phases = PhaseTable(phases)
+        return phases
 
     def _packed_state(self) -> bytes:
         return kept(self.state, "state", CHECKPOINT_LIMIT) if self.state else b""

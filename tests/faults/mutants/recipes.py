@@ -412,6 +412,20 @@ MUTANTS = [
         "tests/unit/attempt/test_saver.py::test_unchanged_state_is_sent_again_after_an_unconfirmed_save",
     ),
     Mutant(
+        "a cut shows phases that ended after it",
+        "workers/handlers/phase_table.py",
+        "in self._log[: self._end]:",
+        "in self._log:",
+        "tests/unit/handlers/test_phase_table.py::test_snapshots_stay_as_they_were_whatever_changes_later",
+    ),
+    Mutant(
+        "a save does not drop phases of a save that was not acknowledged",
+        "workers/attempt/saver.py",
+        "data is None and (name in self._names or name in self._sent_names)",
+        "data is None and name in self._names",
+        "tests/unit/handlers/test_phase_table.py::test_saves_carry_what_a_comparison_of_whole_cuts_would_carry",
+    ),
+    Mutant(
         "a phase belongs to its attempt instead of its turn",
         "workers/handlers/draft.py",
         "f\"phase:{'-' if self.turn is None else self.turn}:{name}\"",
