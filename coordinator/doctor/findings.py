@@ -165,6 +165,9 @@ _KEY_NAMES = {
     "results": "the results of children",
     "output": "the output",
     "effects": "the effects",
+    "graph": "the checkpoints of the graph",
+    "graph-index": "the index of the graph",
+    "graph-threads": "the threads of the graph",
     "once": "the idempotency key",
     "schedule": "the schedule",
     "worker": "the record",
@@ -173,7 +176,9 @@ _KEY_NAMES = {
 
 def _describe_key(finding: Finding) -> str:
     key = f"{_KEY_NAMES[finding.where]} {finding.what!r}"
-    plural = finding.where in ("messages", "signals", "signal-keys", "joins", "results", "effects")
+    plural = finding.where in (
+        "messages", "signals", "signal-keys", "joins", "results", "effects", "graph", "graph-threads",
+    )  # fmt: skip
     match finding.fault:
         case "unwatched":
             return f"{key} is not in the list of schedules that coordinators read: it would never fire"

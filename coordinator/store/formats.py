@@ -84,7 +84,8 @@ RUN: Final = (
     "wait",  # "<since> <condition>": what a waiting run waits for, see lua/shared/waiting.lua
     "rejoined",  # base and number of endings of the step for which the run was last suspended although they were there already
     "rewoken",  # the progress counter when the run was last suspended although its condition held already
-    # letters of the keys that the run has beside its own: s signals, r results, o output, e effects; j: it is a joined child
+    # letters of the keys that the run has beside its own: s signals, r results, o output, e effects, g graphs of LangGraph;
+    # j: it is a joined child
     "beside",
     "output",  # see OUTPUT
     "joined",  # "<parent> <life> <base> <index>": the step of its parent that waits for its end

@@ -423,12 +423,12 @@ class Keys:
         """
         return f"{self.at}:graph-threads:{owner}"
 
-    def graph_run(self, owner: str, run: str) -> str:
-        """Return the key of a set with the threads in which a run of LangGraph has stored checkpoints.
+    def graph_run(self, run: str) -> str:
+        """Return the key of a set with the threads in which a run of LangGraph has stored checkpoints. Runs as owners have none.
 
         Script graph_save adds a thread, and graph_delete removes it. The key ends like graph.
         """
-        return f"{self.at}:graph-run:{owner}:{run}"
+        return f"{self.at}:graph-run:{run}"
 
 
 def type_of_key(method: Callable[..., str]) -> str:

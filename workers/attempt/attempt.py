@@ -17,9 +17,11 @@ from coordinator.model.deadline import DeadlineExceeded
 from coordinator.model.enqueue import Inputs
 from coordinator.model.outcome import Why
 from coordinator.model.run import Counters, Note
+from coordinator.store.keys import Keys
 from coordinator.store.plans.attempts import Collected, Condition, Received
 from coordinator.store.plans.clients import NewRun
 from coordinator.store.plans.workers import Claimed
+from coordinator.store.transport.drivers import Plan
 from workers.attempt.emitter import Emitter
 from workers.attempt.lifecycle import Lifecycle
 from workers.attempt.outbox import Outbox
@@ -59,6 +61,10 @@ class Waiter(Protocol):
 
     async def look(self, attempt: Attempt, condition: Condition, timeout_ms: int | None) -> Received:
         """Ask for the next signal of a run. Wait while the server cannot be reached."""
+        ...
+
+    async def carry_out(self, attempt: Attempt, make_plan: Callable[[], Plan[T]]) -> T:
+        """Run a plan on the server. Wait while the server cannot be reached."""
         ...
 
     def make_child_base(self, attempt: Attempt) -> str:
@@ -272,6 +278,18 @@ class Attempt(Lifecycle):
         except (Unconfirmed, Unreachable):
             self._raise_any_stop()
             raise
+
+    async def carry_out(self, make_plan: Callable[[Keys], Plan[T]]) -> T:
+        """Run a plan on the server of the run, for code that stores data beside the run. Wait while the server cannot be reached.
+
+        Args:
+            make_plan: Returns the plan for the keys of the run's partition. It is called again if the plan must be repeated.
+
+        Raises:
+            Unreachable: If a stop was requested while the server could not be reached.
+        """
+        assert self.waiter is not None
+        return await self.waiter.carry_out(self, lambda: make_plan(self.lease.keys))
 
     async def look(self, condition: Condition, timeout_ms: int | None) -> Received:
         """Ask the server for the next signal.

@@ -51,13 +51,13 @@ class ServerWaiter:
     async def look(self, attempt: Attempt, condition: Condition, timeout_ms: int | None) -> Received:
         """Ask for the next signal of a run. Wait while the server cannot be reached."""
         owner = (attempt.lease.keys, attempt.id, attempt.token)
-        return await self._ask(attempt, lambda: attempt_plans.receive(*owner, condition, timeout_ms=timeout_ms))
+        return await self.carry_out(attempt, lambda: attempt_plans.receive(*owner, condition, timeout_ms=timeout_ms))
 
     def make_child_base(self, attempt: Attempt) -> str:
         """Return a new id for the first child of a step, in the partition of an attempt's run."""
         return child_base(self.clock.now(), attempt.lease.keys.partition)
 
-    async def _ask(self, attempt: Attempt, make_plan: Callable[[], Plan[T]]) -> T:
+    async def carry_out(self, attempt: Attempt, make_plan: Callable[[], Plan[T]]) -> T:
         """Carry out a plan. Wait while the server cannot be reached, or refuses the rights or the password of the worker.
 
         While passwords are rotated or ACL rules are loaded, a right may be missing for a moment. A wait must not fail then.
@@ -105,7 +105,7 @@ class ServerWaiter:
     async def join_children(self, attempt: Attempt, base: str, count: int, old: str, keep: Sequence[str]) -> str:
         """Announce the children of a step to the server, and return the answer word of join_children.lua."""
         owner = (attempt.lease.keys, attempt.id, attempt.token)
-        answer, _ = await self._ask(
+        answer, _ = await self.carry_out(
             attempt, lambda: attempt_plans.join_children(*owner, base=base, count=count, old=old, keep=keep)
         )
         return answer
@@ -140,7 +140,7 @@ class ServerWaiter:
     async def collect(self, attempt: Attempt, base: str, by: str, start: int) -> Collected:
         """Return a page of the endings of a step's children."""
         owner = (attempt.lease.keys, attempt.id, attempt.token)
-        return await self._ask(attempt, lambda: attempt_plans.collect(*owner, base=base, by=by, start=start))
+        return await self.carry_out(attempt, lambda: attempt_plans.collect(*owner, base=base, by=by, start=start))
 
     async def may_suspend(self, attempt: Attempt) -> bool:
         """Return False if a live process is of a version that does not know waiting runs, or if the server cannot be asked now.

@@ -2370,4 +2370,32 @@ MUTANTS = [
         "    while (entry := by_number.get(0)) is not None:\n",
         "tests/integration/tracing/test_tracing.py::test_run_that_lost_its_worker_three_times_has_one_root_and_four_attempts",
     ),
+    Mutant(
+        "a graph ends early if its process died before it saved a checkpoint",
+        "workers/integrations/langgraph/run_graph.py",
+        "while snapshot is None or snapshot.tasks:",
+        "while snapshot is None or snapshot.next:",
+        "tests/integration/langgraph/test_run_graph.py",
+    ),
+    Mutant(
+        "a resumed handler does not receive the answers again that its graph has used",
+        "workers/integrations/langgraph/run_graph.py",
+        "        await self._receive_again()\n",
+        "",
+        "tests/integration/langgraph/test_run_graph.py",
+    ),
+    Mutant(
+        "the graph of an ended run stays behind",
+        LUA + "shared/endings.lua",
+        "  if string.find(beside, 'g', 1, true) then keep_graphs(id, kept) end\n",
+        "",
+        "tests/lua/graphs/test_graph.py",
+    ),
+    Mutant(
+        "a retry from the start continues the graph",
+        LUA + "attempts/retry.lua",
+        "  if run.beside and string.find(run.beside, 'g', 1, true) then keep_graphs(id, 0) end\n",
+        "",
+        "tests/lua/graphs/test_graph.py",
+    ),
 ]

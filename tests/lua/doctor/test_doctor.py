@@ -372,6 +372,15 @@ DAMAGE: dict[str, Damage] = {
         ("key endless", "key leaked"),
         "the counts of children '00000000000000000001-00' are left over: no run uses them",
     ),
+    "leaked graph": Damage(
+        lambda s, at: (
+            s.client.hset(s.keys.graph("00000000000000000001-00", "t"), "c", "1"),
+            s.client.zadd(s.keys.graph_index("00000000000000000001-00", "t"), {"c": 0}),
+            s.client.zadd(s.keys.graph_threads(at["completed"]), {"t": NOW}),
+        ),
+        ("key endless", "key leaked", "key leaked"),
+        "the checkpoints of the graph '00000000000000000001-00:t' are left over: no run uses them",
+    ),
     "leaked output": Damage(
         lambda s, at: s.client.xadd(s.keys.output("00000000000000000001-00"), {"e0": "1 1"}),
         ("key leaked",),
@@ -610,6 +619,9 @@ KEYS: dict[str, Callable[[Store, dict[str, str]], str]] = {
     "results of children": lambda s, at: s.keys.results(at["waiting"]),
     "output": lambda s, at: s.keys.output(at["waiting"]),
     "effects": lambda s, at: s.keys.effects(at["waiting"]),
+    "a graph": lambda s, at: s.keys.graph(at["waiting"], "t"),
+    "the index of a graph": lambda s, at: s.keys.graph_index(at["waiting"], "t"),
+    "threads of a graph": lambda s, at: s.keys.graph_threads(at["waiting"]),
     "steps that were let go": lambda s, at: s.keys.parting(),
     "a bell": lambda s, at: s.keys.bell(LINE),
     "aside": lambda s, at: s.keys.aside(),

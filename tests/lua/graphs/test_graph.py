@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from coordinator.store.plans.attempts import netstrings
 from coordinator.store.plans.workers import Claimed
 from coordinator.store.scripts import GRAPH_COPY, GRAPH_DELETE, GRAPH_GET, GRAPH_HISTORY, GRAPH_SAVE
-from tests.lua.store import Store
+from tests.lua.store import Store, delta
 
 ITEM = b"i" + b"d" * 12
 ENTRY = b"r" + b"d" * 12
@@ -168,11 +170,11 @@ def test_value_that_another_checkpoint_uses_stays(store: Store) -> None:
 def test_thread_is_found_by_the_run_of_langgraph_until_its_checkpoints_are_deleted(store: Store) -> None:
     save(store, by="r")
     save(store, id="2", by="r")
-    assert store.client.smembers(store.keys.graph_run("", "r")) == {b"t"}
+    assert store.client.smembers(store.keys.graph_run("r")) == {b"t"}
     delete(store, "checkpoints", "\0001")
-    assert store.client.smembers(store.keys.graph_run("", "r")) == {b"t"}
+    assert store.client.smembers(store.keys.graph_run("r")) == {b"t"}
     delete(store, "checkpoints", "\0002")
-    assert store.client.smembers(store.keys.graph_run("", "r")) == set()
+    assert store.client.smembers(store.keys.graph_run("r")) == set()
 
 
 def test_deleted_thread_leaves_no_key(store: Store) -> None:
@@ -185,7 +187,7 @@ def test_deleted_thread_leaves_no_key(store: Store) -> None:
 def test_all_keys_of_a_thread_with_a_ttl_expire(store: Store) -> None:
     save(store, by="r", ttl="60000")
     keys = store.keys
-    for key in (keys.graph("", "t"), keys.graph_index("", "t"), keys.graph_run("", "r")):
+    for key in (keys.graph("", "t"), keys.graph_index("", "t"), keys.graph_run("r")):
         assert 0 < store.client.pttl(key) <= 60_000
     assert float(store.client.zscore(keys.graph_threads(""), "t")) > store.now
 
@@ -221,5 +223,46 @@ def test_copied_thread_has_the_same_content(store: Store) -> None:
     call = GRAPH_COPY.call(store.keys.at, items, claim="", thread="copy", ttl=1000)
     assert store.wire.ask([call])[0] == [b"ok"]
     assert content(store, thread="copy") == content(store)
-    assert store.client.smembers(store.keys.graph_run("", "r")) == {b"t", b"copy"}
+    assert store.client.smembers(store.keys.graph_run("r")) == {b"t", b"copy"}
     assert store.client.zrange(store.keys.graph_threads(""), 0, -1) == [b"copy", b"t"]
+
+
+def graph_keys(store: Store, id: str) -> tuple[str, str, str]:
+    return store.keys.graph(id, "t"), store.keys.graph_index(id, "t"), store.keys.graph_threads(id)
+
+
+@pytest.mark.parametrize("how", ["complete", "fail"])
+def test_graph_of_an_ended_run_is_kept_as_long_as_the_run(store: Store, how: str) -> None:
+    run = store.running()
+    save(store, claim=f"{run.id} {run.token}")
+    assert [store.client.pttl(key) for key in graph_keys(store, run.id)] == [-1, -1, -1]
+    getattr(store, how)(run)
+    kept = store.client.pttl(store.keys.run(run.id))
+    assert all(0 < store.client.pttl(key) <= kept for key in graph_keys(store, run.id))
+
+
+def test_graph_of_a_run_without_retention_is_deleted_with_it(store: Store) -> None:
+    id = store.enqueue(retention="0")
+    run = store.take()
+    assert run.id == id
+    save(store, claim=f"{run.id} {run.token}")
+    store.complete(run)
+    assert not store.client.exists(*graph_keys(store, run.id))
+
+
+@pytest.mark.parametrize("from_start", [True, False])
+def test_revived_run_has_its_graph_unless_it_starts_again(store: Store, from_start: bool) -> None:
+    run = store.running()
+    save(store, claim=f"{run.id} {run.token}")
+    store.save(run, delta(1, state=b"s"))
+    store.fail(run)
+    store.revive(run.id, from_start=from_start)
+    assert store.client.exists(*graph_keys(store, run.id)) == (0 if from_start else 3)
+    assert all(store.client.pttl(key) < 0 for key in graph_keys(store, run.id))
+
+
+def test_retry_from_the_start_deletes_the_graph(store: Store) -> None:
+    run = store.running()
+    save(store, claim=f"{run.id} {run.token}")
+    store.retry(run, from_start=True)
+    assert not store.client.exists(*graph_keys(store, run.id))

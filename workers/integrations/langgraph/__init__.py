@@ -4,5 +4,7 @@ See docs/guides/langgraph.md.
 """
 
 from workers.integrations.langgraph.redis_saver import RedisSaver
+from workers.integrations.langgraph.run_graph import run_graph
+from workers.integrations.langgraph.run_saver import RunSaver
 
-__all__ = ["RedisSaver"]
+__all__ = ["RedisSaver", "RunSaver", "run_graph"]

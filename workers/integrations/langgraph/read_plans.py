@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -182,8 +182,11 @@ def _pairs(flat: Sequence[Any]) -> dict[bytes, bytes]:
 
 def list_pages(
     place: Place, threads: KnownThreads, values: Values, query: Query
-) -> Iterator[Steps[list[CheckpointTuple]]]:
-    """Yield a plan for each page of the checkpoints of a thread, newest first. A plan must be run before the next one is taken."""
+) -> Iterator[Callable[[], Steps[list[CheckpointTuple]]]]:
+    """Yield a maker of a plan for each page of the checkpoints of a thread, newest first.
+
+    A plan must be run before the next one is taken.
+    """
     left = query.limit
     names: list[tuple[str, str]] = []
     loaded = False
@@ -191,22 +194,22 @@ def list_pages(
 
         def page() -> Steps[list[CheckpointTuple]]:
             nonlocal names, left, loaded
-            if not loaded:
-                names, loaded = (yield from list_names(place, query)), True
-            taken, names = names[:PAGE], names[PAGE:]
+            all_names = names if loaded else (yield from list_names(place, query))
+            taken = all_names[:PAGE]
             if query.filter:
                 taken = yield from _matching(place, values, taken, query.filter)
-            if left is not None:
-                taken = taken[:left]
-                left -= len(taken)
+            taken = taken[:left]
             replies = (yield [_get_call(place, ns, id) for ns, id in taken]) if taken else []
             found = []
             for (ns, _), reply in zip(taken, require_all(replies), strict=True):
                 if (one := (yield from _read_tuple(place, KnownThreads(), values, ns, reply))) is not None:
                     found.append(one)
+            # The state changes at the end only, so that a plan can be repeated.
+            names, loaded = all_names[PAGE:], True
+            left = None if left is None else left - len(taken)
             return found
 
-        yield page()
+        yield page
         if loaded and not names:
             return
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import zlib
+from collections.abc import Callable
 from types import TracebackType
 from typing import TypeVar
 
@@ -115,19 +116,19 @@ class RedisSaver(PlainSaver):
                 self._replicas = space.keys(0).at.replicas
             self._checked = True
 
-    def _drive(self, plan: Steps[T]) -> T:
+    def _drive(self, make_plan: Callable[[], Steps[T]]) -> T:
         session = self._current()
         if session.wire is None:
             session.wire = Wire(self._settings.address, self._settings.timeout)
-        return drive(session.wire, plan)
+        return drive(session.wire, make_plan())
 
-    async def _drive_async(self, plan: Steps[T]) -> T:
+    async def _drive_async(self, make_plan: Callable[[], Steps[T]]) -> T:
         loops, loop = self._current().loops, asyncio.get_running_loop()
         if loop not in loops:
             for ended in [one for one in loops if one.is_closed()]:
                 del loops[ended]
             loops[loop] = AsyncWire(self._settings.address, self._settings.timeout)
-        return await drive_async(loops[loop], plan)
+        return await drive_async(loops[loop], make_plan())
 
     def _current(self) -> _Session:
         """Return the connections of this process. After a fork, the child process makes its own."""

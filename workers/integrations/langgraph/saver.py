@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
@@ -57,22 +57,22 @@ class PlainSaver(BaseCheckpointSaver[str]):
         """Return a plan that says in which places threads may be stored. The threads of the places have no meaning."""
 
     @abstractmethod
-    def _drive(self, plan: Steps[T]) -> T:
-        """Run a plan from a thread."""
+    def _drive(self, make_plan: Callable[[], Steps[T]]) -> T:
+        """Run a plan from a thread. The plan is made again if it must be repeated."""
 
     @abstractmethod
-    async def _drive_async(self, plan: Steps[T]) -> T:
-        """Run a plan from an event loop."""
+    async def _drive_async(self, make_plan: Callable[[], Steps[T]]) -> T:
+        """Run a plan from an event loop. The plan is made again if it must be repeated."""
 
     # ---- one checkpoint
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that the configuration names, or the newest one of its thread; None if there is none."""
-        return self._drive(self._get(config))
+        return self._drive(lambda: self._get(config))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that the configuration names, or the newest one of its thread; None if there is none."""
-        return await self._drive_async(self._get(config))
+        return await self._drive_async(lambda: self._get(config))
 
     def put(
         self,
@@ -84,7 +84,7 @@ class PlainSaver(BaseCheckpointSaver[str]):
         """Store a checkpoint, and return the configuration that names it."""
         for under_way in tuple(self._threads.of(_thread(config)).writing):
             under_way.result()
-        return self._drive(self._put(config, checkpoint, metadata, new_versions))
+        return self._drive(lambda: self._put(config, checkpoint, metadata, new_versions))
 
     async def aput(
         self,
@@ -96,21 +96,21 @@ class PlainSaver(BaseCheckpointSaver[str]):
         """Store a checkpoint, and return the configuration that names it."""
         for under_way in tuple(self._threads.of(_thread(config)).writing):
             await asyncio.shield(asyncio.wrap_future(under_way))
-        return await self._drive_async(self._put(config, checkpoint, metadata, new_versions))
+        return await self._drive_async(lambda: self._put(config, checkpoint, metadata, new_versions))
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Store the writes of a task that belongs to a checkpoint."""
         with self._threads.of(_thread(config)).while_writing():
-            self._drive(self._put_writes(config, writes, task_id, task_path))
+            self._drive(lambda: self._put_writes(config, writes, task_id, task_path))
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Store the writes of a task that belongs to a checkpoint."""
         with self._threads.of(_thread(config)).while_writing():
-            await self._drive_async(self._put_writes(config, writes, task_id, task_path))
+            await self._drive_async(lambda: self._put_writes(config, writes, task_id, task_path))
 
     # ---- many checkpoints
 
@@ -123,7 +123,7 @@ class PlainSaver(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         """Iterate over checkpoints, newest first: of one thread, or of all threads if there is no configuration."""
-        for place in self._drive(self._listed_places(config)):
+        for place in self._drive(lambda: self._listed_places(config)):
             for page in read_plans.list_pages(
                 place, self._threads, self._values, _query(config, filter, before, limit)
             ):
@@ -140,7 +140,7 @@ class PlainSaver(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """Iterate over checkpoints, newest first: of one thread, or of all threads if there is no configuration."""
-        for place in await self._drive_async(self._listed_places(config)):
+        for place in await self._drive_async(lambda: self._listed_places(config)):
             for page in read_plans.list_pages(
                 place, self._threads, self._values, _query(config, filter, before, limit)
             ):
@@ -153,39 +153,39 @@ class PlainSaver(BaseCheckpointSaver[str]):
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """Return the writes of delta channels before a checkpoint, and the last stored value of each."""
-        return self._drive(self._history(config, channels)) if channels else {}
+        return self._drive(lambda: self._history(config, channels)) if channels else {}
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """Return the writes of delta channels before a checkpoint, and the last stored value of each."""
-        return await self._drive_async(self._history(config, channels)) if channels else {}
+        return await self._drive_async(lambda: self._history(config, channels)) if channels else {}
 
     # ---- threads
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread with all its checkpoints and writes."""
-        self._drive(self._delete_threads([thread_id]))
+        self._drive(lambda: self._delete_threads([thread_id]))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Delete a thread with all its checkpoints and writes."""
-        await self._drive_async(self._delete_threads([thread_id]))
+        await self._drive_async(lambda: self._delete_threads([thread_id]))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints whose metadata names one of these runs of LangGraph, with their writes."""
-        self._drive(self._delete_for_runs(run_ids))
+        self._drive(lambda: self._delete_for_runs(run_ids))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints whose metadata names one of these runs of LangGraph, with their writes."""
-        await self._drive_async(self._delete_for_runs(run_ids))
+        await self._drive_async(lambda: self._delete_for_runs(run_ids))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy all checkpoints and writes of a thread to another thread."""
-        self._drive(self._copy(source_thread_id, target_thread_id))
+        self._drive(lambda: self._copy(source_thread_id, target_thread_id))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy all checkpoints and writes of a thread to another thread."""
-        await self._drive_async(self._copy(source_thread_id, target_thread_id))
+        await self._drive_async(lambda: self._copy(source_thread_id, target_thread_id))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Delete checkpoints of threads.
@@ -198,11 +198,11 @@ class PlainSaver(BaseCheckpointSaver[str]):
         Raises:
             BadOption: The strategy is not known.
         """
-        self._drive(self._prune(thread_ids, strategy))
+        self._drive(lambda: self._prune(thread_ids, strategy))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Delete checkpoints of threads, as `prune` does."""
-        await self._drive_async(self._prune(thread_ids, strategy))
+        await self._drive_async(lambda: self._prune(thread_ids, strategy))
 
     def get_next_version(self, current: str | None, channel: None) -> str:
         """Return the next version of a channel. Two processes that extend the same checkpoint get different versions."""
@@ -269,7 +269,7 @@ class PlainSaver(BaseCheckpointSaver[str]):
 
     def _delete_for_runs(self, runs: Sequence[str]) -> Steps[None]:
         places = yield from self._all_places()
-        found = yield from upkeep_plans.find_runs([one.keys for one in places], places[0].owner, runs)
+        found = yield from upkeep_plans.find_runs([one.keys for one in places], runs)
         for keys, thread, run in found:
             yield from upkeep_plans.delete_run(_at(places[0], keys, thread), run)
 

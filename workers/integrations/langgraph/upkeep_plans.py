@@ -81,12 +81,12 @@ def _delta_ancestors(place: Place, values: Values, newest: tuple[str, str]) -> S
     return kept
 
 
-def find_runs(keys: Sequence[Keys], owner: str, runs: Sequence[str]) -> Steps[list[tuple[Keys, str, str]]]:
+def find_runs(keys: Sequence[Keys], runs: Sequence[str]) -> Steps[list[tuple[Keys, str, str]]]:
     """Return the threads in which runs of LangGraph have stored checkpoints, each with its keys and the run."""
     wanted = [(one, run) for run in runs for one in keys]
     if not wanted:
         return []
-    replies = yield [read(one.at, "SMEMBERS", one.graph_run(owner, run)) for one, run in wanted]
+    replies = yield [read(one.at, "SMEMBERS", one.graph_run(run)) for one, run in wanted]
     found = zip(wanted, require_all(replies), strict=True)
     return [(one, text(thread), run) for (one, run), threads in found for thread in threads]
 

@@ -1,8 +1,9 @@
 -- fail: end a run whose handler raised an error. Its checkpoint is kept for the retention.
 -- Protects: only the owner ends a run, once; a repeated call gets the same answer; a requested cancel wins.
 -- Role: worker
--- Keys: ckpt, coordinator_bell, deadlines, effects, ended, inbox, joins, live, messages, namespace, once, output, owned
--- Keys: parting, results, run, signal_keys, signal_operations, signals, waiters, waiting, wake, worker
+-- Keys: ckpt, coordinator_bell, deadlines, effects, ended, graph, graph_index, graph_threads, inbox, joins, live, messages
+-- Keys: namespace, once, output, owned, parting, results, run, signal_keys, signal_operations, signals, waiters, waiting, wake
+-- Keys: worker
 -- ARGV: now, id, token, error, brief, delta
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run

@@ -2,9 +2,9 @@
 -- Protects: only the owner requeues a run, once. The attempt counts as a strike only if a handler of this kind has started in the
 -- worker's process before.
 -- Role: worker
--- Keys: bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, inbox, joins, live, messages, namespace, once, output
--- Keys: owned, parting, ready, results, routes, run, signal_keys, signal_operations, signals, suspect, suspect_bell, waiters
--- Keys: waiting, wake, worker
+-- Keys: bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads, inbox, joins, live
+-- Keys: messages, namespace, once, output, owned, parting, ready, results, routes, run, signal_keys, signal_operations, signals
+-- Keys: suspect, suspect_bell, waiters, waiting, wake, worker
 -- ARGV: now, id, token, proven, jitter, error, brief
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run

@@ -2,9 +2,9 @@
 -- Protects: only the owner requeues a run, once; a release by a stopping worker neither delays the run nor counts as a strike; any
 -- other release delays the run by a back-off, and is a strike if the run made no progress; a requested cancel or kill wins.
 -- Role: worker
--- Keys: bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, inbox, joins, live, messages, namespace, once, output
--- Keys: owned, parting, ready, results, routes, run, signal_keys, signal_operations, signals, suspect, suspect_bell, waiters
--- Keys: waiting, wake, worker
+-- Keys: bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads, inbox, joins, live
+-- Keys: messages, namespace, once, output, owned, parting, ready, results, routes, run, signal_keys, signal_operations, signals
+-- Keys: suspect, suspect_bell, waiters, waiting, wake, worker
 -- ARGV: now, id, token, mode, jitter, delta
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run

@@ -2,9 +2,9 @@
 -- Protects: only the owner requeues a run, once; a requested cancel or kill wins. A retry from the start drops the checkpoint. In
 -- that mode progress does not reset the count of failures, because every attempt makes the same progress again.
 -- Role: worker
--- Keys: bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, inbox, joins, live, messages, namespace, once, output
--- Keys: owned, parting, ready, results, routes, run, signal_keys, signal_operations, signals, suspect, suspect_bell, waiters
--- Keys: waiting, wake, worker
+-- Keys: bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads, inbox, joins, live
+-- Keys: messages, namespace, once, output, owned, parting, ready, results, routes, run, signal_keys, signal_operations, signals
+-- Keys: suspect, suspect_bell, waiters, waiting, wake, worker
 -- ARGV: now, id, token, delay, error, brief, from_start, asked, delta
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
@@ -43,6 +43,7 @@ if again then
     let_go_all(id)
     redis.call('UNLINK', joins_key(id), results_key(id))
   end
+  if run.beside and string.find(run.beside, 'g', 1, true) then keep_graphs(id, 0) end
   local spent = read_spent(redis.call('HGET', run_key(id), 'spent'))
   spent.progress, spent.idle = 0, 0
   local asked = redis.call('HGET', run_key(id), 'asked') or '0'

@@ -4,9 +4,9 @@
 -- and this call is missed; a requested cancel or kill wins; a run whose condition holds without new progress is delayed, so that
 -- it does not spin. A new ending of a child counts like progress.
 -- Role: worker
--- Keys: bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, inbox, joins, live, messages, namespace, once, output
--- Keys: owned, parting, ready, results, routes, run, signal_keys, signal_operations, signals, suspect, suspect_bell, waiters
--- Keys: waiting, wake, worker
+-- Keys: bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads, inbox, joins, live
+-- Keys: messages, namespace, once, output, owned, parting, ready, results, routes, run, signal_keys, signal_operations, signals
+-- Keys: suspect, suspect_bell, waiters, waiting, wake, worker
 -- ARGV: now, id, token, condition, jitter, delta
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run

@@ -1,8 +1,8 @@
 -- cap: remove the ended runs of a status that exceed the number to keep. Runs whose retention ends first are removed first.
 -- Protects: a run that was revived after it ended is not deleted; only its entry in the list of ended runs is removed.
 -- Role: coordinator
--- Keys: ckpt, coordinator_bell, effects, ended, forgotten, inbox, joins, messages, once, output, parting, results, run
--- Keys: signal_keys, signal_operations, signals, waiting
+-- Keys: ckpt, coordinator_bell, effects, ended, forgotten, graph, graph_index, graph_threads, inbox, joins, messages, once
+-- Keys: output, parting, results, run, signal_keys, signal_operations, signals, waiting
 -- ARGV: status, keep, batch
 --   status: completed, failed, cancelled or dead
 --   keep: number of ended runs to keep

@@ -2,9 +2,9 @@
 -- children that their parents have let go.
 -- Protects: a delayed run is enqueued once; a waiting run is woken once; a cancel that the owner did not honour in time is forced.
 -- Role: coordinator
--- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, inbox, joins, live, messages, namespace, once
--- Keys: output, owned, parting, ready, results, routes, run, signal_keys, signal_operations, signals, suspect, suspect_bell
--- Keys: waiters, waiting, wake, worker
+-- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads, inbox
+-- Keys: joins, live, messages, namespace, once, output, owned, parting, ready, results, routes, run, signal_keys
+-- Keys: signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake, worker
 -- ARGV: now, batch
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   batch: the largest number of delayed runs, of waiting runs, and of deadlines, in this call

@@ -2,9 +2,9 @@
 -- Protects: no run is taken from a worker whose lease holds, or while recovery is paused; the old owner of a recovered run can't
 -- write the run any more.
 -- Role: coordinator
--- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, inbox, joins, live, lock, messages, namespace
--- Keys: once, output, owned, parting, ready, results, routes, run, signal_keys, signal_operations, signals, waiters, waiting
--- Keys: wake, watch, worker, workers
+-- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads, inbox
+-- Keys: joins, live, lock, messages, namespace, once, output, owned, parting, ready, results, routes, run, signal_keys
+-- Keys: signal_operations, signals, waiters, waiting, wake, watch, worker, workers
 -- ARGV: now, lock, token, worker, tick, batch, jitter
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   lock: name of the lock

@@ -2,9 +2,9 @@
 -- Protects: after a repair that takes the run from its owner, the former owner can't write it any more. No waiting run is lost: a
 -- run that can't be read ends as dead, with a reason, and can be revived; if no part of it can be used, it is kept aside for a week.
 -- Role: coordinator
--- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, inbox, joins, live, messages, namespace, once
--- Keys: output, owned, parting, ready, results, routes, run, set_aside, signal_keys, signal_operations, signals, suspect
--- Keys: suspect_bell, waiters, waiting, wake, worker, workers
+-- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads, inbox
+-- Keys: joins, live, messages, namespace, once, output, owned, parting, ready, results, routes, run, set_aside, signal_keys
+-- Keys: signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake, worker, workers
 -- ARGV: now, id, fault, jitter
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
@@ -40,7 +40,7 @@ for key, expected in pairs(types) do
   if is ~= 'none' and is ~= expected then return { 'blocked' } end
 end
 if run.once and not string.find(run.once, '^%S+ ') then run.once = false end
-run.waited, run.beside = true, 'srjoe' -- A damaged run may have lost these fields.
+run.waited, run.beside = true, 'srjoeg' -- A damaged run may have lost these fields.
 
 -- Remove the run from all queues except the one in which it belongs.
 local function leave_other_queues(home)

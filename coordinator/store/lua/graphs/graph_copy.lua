@@ -24,9 +24,9 @@ for i = 1, items do
   else
     redis.call('ZADD', index, 0, value)
     local run = string.match(value, '^u([^%z]*)')
-    if run then
-      redis.call('SADD', graph_run_key(owner, run), thread)
-      if ttl ~= '0' then redis.call('PEXPIRE', graph_run_key(owner, run), ttl) end
+    if run and owner == '' then
+      redis.call('SADD', graph_run_key(run), thread)
+      if ttl ~= '0' then redis.call('PEXPIRE', graph_run_key(run), ttl) end
     end
   end
 end

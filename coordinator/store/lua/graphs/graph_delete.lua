@@ -23,7 +23,7 @@ for _, member in ipairs(redis.call('ZRANGEBYLEX', index, '[u', '(v')) do
 end
 for _, member in ipairs(dead_names) do
   local run = string.match(member, '^u([^%z]*)')
-  if not alive[run] then redis.call('SREM', graph_run_key(owner, run), thread) end
+  if owner == '' and not alive[run] then redis.call('SREM', graph_run_key(run), thread) end
 end
 if mode == 'thread' then
   redis.call('UNLINK', key, index)

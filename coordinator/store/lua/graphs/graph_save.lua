@@ -91,8 +91,10 @@ if mode ~= 't' then
   redis.call('ZADD', index, 0, 'c' .. name)
   if by ~= '' then
     redis.call('ZADD', index, 0, 'u' .. by .. '\0' .. name)
-    redis.call('SADD', graph_run_key(owner, by), thread)
-    if ttl ~= '0' then redis.call('PEXPIRE', graph_run_key(owner, by), ttl) end
+    if owner == '' then -- The few threads of a run are found without it.
+      redis.call('SADD', graph_run_key(by), thread)
+      if ttl ~= '0' then redis.call('PEXPIRE', graph_run_key(by), ttl) end
+    end
   end
 end
 if letters then redis.call('HSET', run_key(owner), 'beside', letters) end

@@ -1,8 +1,9 @@
 -- cancel: end a waiting run immediately, or ask the owner of a running one to stop it.
 -- Protects: a cancel that is sent twice or late does nothing to another life of the run.
 -- Role: producer
--- Keys: ckpt, coordinator_bell, deadlines, delayed, effects, ended, inbox, joins, live, messages, namespace, once, output
--- Keys: parting, ready, results, run, signal_keys, signal_operations, signals, suspect, waiters, waiting, wake, worker
+-- Keys: ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads, inbox, joins, live
+-- Keys: messages, namespace, once, output, parting, ready, results, run, signal_keys, signal_operations, signals, suspect
+-- Keys: waiters, waiting, wake, worker
 -- ARGV: now, id, operation, life, grace
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run

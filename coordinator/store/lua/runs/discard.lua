@@ -2,8 +2,8 @@
 -- Protects: a run that has not ended, or that was revived since, is never removed. A tombstone without inputs and result stays for
 -- as long as a client may repeat its enqueue.
 -- Role: producer
--- Keys: ckpt, coordinator_bell, effects, ended, forgotten, inbox, joins, messages, once, output, parting, results, run
--- Keys: signal_keys, signal_operations, signals, waiting
+-- Keys: ckpt, coordinator_bell, effects, ended, forgotten, graph, graph_index, graph_threads, inbox, joins, messages, once
+-- Keys: output, parting, results, run, signal_keys, signal_operations, signals, waiting
 -- ARGV: id, life
 --   id: id of the run
 --   life: the life that ended; empty: the current one

@@ -2,8 +2,8 @@
 -- Protects: a revive that is sent twice or late revives once; if the run's idempotency key belongs to another run by now, the
 -- other run keeps it.
 -- Role: producer
--- Keys: bell, ckpt, coordinator_bell, delayed, effects, ended, joins, messages, namespace, once, output, ready, results, routes
--- Keys: run, signal_keys, signal_operations, signals, suspect, suspect_bell
+-- Keys: bell, ckpt, coordinator_bell, delayed, effects, ended, graph, graph_index, graph_threads, joins, messages, namespace
+-- Keys: once, output, ready, results, routes, run, signal_keys, signal_operations, signals, suspect, suspect_bell
 -- ARGV: now, id, operation, life, from_start, digest, forget
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
@@ -63,6 +63,7 @@ if run.beside then
     redis.call('PERSIST', key)
   end
   if string.find(run.beside, 'o', 1, true) then reopen_output(id) end
+  if string.find(run.beside, 'g', 1, true) then keep_graphs(id, (from_start == '1' or not head) and 0 or nil) end
   if from_start == '1' or not head then redis.call('UNLINK', joins_key(id), results_key(id)) end
 end
 if forget == 'all' then redis.call('UNLINK', effects_key(id)) end

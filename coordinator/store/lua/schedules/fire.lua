@@ -3,9 +3,9 @@
 -- stored one, and the run's id is computed from the fire time. A schedule that was replaced, paused or removed since has another
 -- generation and does not fire.
 -- Role: coordinator
--- Keys: bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, inbox, joins, live, messages, namespace, once, output
--- Keys: parting, ready, results, routes, run, schedule, schedules, signal_keys, signal_operations, signals, suspect, waiters
--- Keys: waiting, wake, worker
+-- Keys: bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads, inbox, joins, live
+-- Keys: messages, namespace, once, output, parting, ready, results, routes, run, schedule, schedules, signal_keys
+-- Keys: signal_operations, signals, suspect, waiters, waiting, wake, worker
 -- ARGV: now, grace
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   grace: ms that the handler of a cancelled run has before the cancel is forced

@@ -124,10 +124,25 @@ local function expire_checkpoint(id, run, status, kept)
   redis.call('PEXPIRE', ckpt_key(id), int(kept))
 end
 
+-- Let the threads of a run's graphs expire after `kept` ms; 0 deletes them, and nil keeps them without an end.
+local function keep_graphs(id, kept)
+  local function keep(key)
+    if not kept then return redis.call('PERSIST', key) end
+    if kept > 0 then return redis.call('PEXPIRE', key, int(kept)) end
+    redis.call('UNLINK', key)
+  end
+  for _, thread in ipairs(redis.pcall('ZRANGE', graph_threads_key(id), 0, -1)) do
+    keep(graph_key(id, thread))
+    keep(graph_index_key(id, thread))
+  end
+  keep(graph_threads_key(id))
+end
+
 -- Delete or expire the other keys of an ended run, and store its ending for its parent. Signals, results and effects of a completed
 -- run are deleted, because no later attempt needs them. Those of any other ended run expire with the run, because a revived run may
 -- need them. Operations stay for as long as a client may repeat its send. Children that have not ended are let go.
--- The output gets its end, and is kept as long as the run. `now` is nil for a run that has ended before and is removed.
+-- The output gets its end. It and the run's graphs are kept as long as the run. `now` is nil for a run that has ended before and
+-- is removed.
 local function expire_beside(id, run, status, kept, now)
   local beside = run.beside
   local keeps = status ~= COMPLETED and kept > 0
@@ -152,6 +167,7 @@ local function expire_beside(id, run, status, kept, now)
       redis.call('UNLINK', output_key(id))
     end
   end
+  if string.find(beside, 'g', 1, true) then keep_graphs(id, kept) end
   if now and string.find(beside, 'j', 1, true) then report_ending(id, status, now) end
 end
 

@@ -68,6 +68,11 @@ local function key_of(family, name)
   if family == 'effects' then return effects_key(name), name end
   if family == 'results' then return results_key(name), name end
   if family == 'output' then return output_key(name), name end
+  if family == 'graph-threads' then return graph_threads_key(name), name end
+  if family == 'graph' or family == 'graph-index' then
+    local owner, thread = string.match(name, '^([^:]+):(.*)$')
+    return owner and (family == 'graph' and graph_key(owner, thread) or graph_index_key(owner, thread)), owner
+  end
   if family == 'worker' then return worker_key(name) end
   if family == 'schedule' then return schedule_key(name) end
   local kind, key = string.match(name, '^([^:]+):(.*)$')

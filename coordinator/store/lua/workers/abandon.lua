@@ -2,9 +2,9 @@
 -- Protects: an abandoned worker never joins, claims or renews again, even if it had not joined yet. A worker that has renewed its
 -- lease since the caller looked is left alone.
 -- Role: worker
--- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, inbox, joins, live, messages, namespace, once
--- Keys: output, owned, parting, ready, results, routes, run, signal_keys, signal_operations, signals, waiters, waiting, wake
--- Keys: worker, workers
+-- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads, inbox
+-- Keys: joins, live, messages, namespace, once, output, owned, parting, ready, results, routes, run, signal_keys
+-- Keys: signal_operations, signals, waiters, waiting, wake, worker, workers
 -- ARGV: now, worker, batch, blame, jitter, deadline
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   worker: id of the worker
