@@ -2051,7 +2051,7 @@ MUTANTS = [
     Mutant(
         "signals stay for ever if the doctor ends their run",
         LUA + "doctor/repair_run.lua",
-        "run.waited, run.beside = true, 'srjoe'",
+        "run.waited, run.beside = true, 'srjoeg'",
         "run.waited = true",
         "tests/lua/doctor/test_doctor.py::test_signals_of_a_run_that_a_repair_ends_do_not_stay",
     ),
@@ -2324,7 +2324,8 @@ MUTANTS = [
     Mutant(
         "effects that come with the ending never expire",
         LUA + "shared/endings.lua",
-        "    run.route, run.beside = read_fields(run_key(id), 'route', 'beside') -- The delta and the output may have changed them.\n",
+        "    run.route, run.beside = read_fields(run_key(id), 'route', 'beside') "
+        "-- The delta and the output may have changed them.\n",
         "    run.route = redis.call('HGET', run_key(id), 'route')\n",
         "tests/lua/attempts/test_effects.py::test_effect_that_comes_with_the_ending_expires_with_the_run",
     ),
