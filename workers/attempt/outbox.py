@@ -56,6 +56,8 @@ class Outbox:
         event = letter + sealed(data)
         with self._lock:
             self.position += 1
+            if self.closed:
+                return self.position
             self._events.append(event)
             self._size += len(event)
             while self._size > limits.OUTPUT_UNSENT:

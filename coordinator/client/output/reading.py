@@ -66,7 +66,7 @@ def _timed_out(id: str, timeout: float | None) -> ResultTimeout:
 def stream(client: Client, id: str, folder: Folder, timeout: float | None) -> Generator[Item, None, None]:
     """Yield the items of a run's output, for a thread. See `Handle.stream`."""
     keys, ended = client._do(begin, id)
-    while True:
+    while not ended:
         session = client._open()
         with session.feed.subscribe(keys, id, folder.cursor) as inbox:
             yield from folder.fold(client._do(read_to_end, keys, id, folder.cursor))
@@ -80,10 +80,8 @@ def stream(client: Client, id: str, folder: Folder, timeout: float | None) -> Ge
                     ended = client._do(has_ended, keys, id)
         if folder.ended:
             return
-        if ended and not inbox.behind:
-            # The run ended without an end in its output: its last entries may have come after those that were read.
-            yield from folder.fold(client._do(read_to_end, keys, id, folder.cursor))
-            return
+    # The run had ended before, or it ended without an end in its output: its last entries may not be read yet.
+    yield from folder.fold(client._do(read_to_end, keys, id, folder.cursor))
 
 
 async def stream_async(
@@ -91,7 +89,7 @@ async def stream_async(
 ) -> AsyncGenerator[Item, None]:
     """Yield the items of a run's output, for an event loop. See `AsyncHandle.stream`."""
     keys, ended = await client._do(begin, id)
-    while True:
+    while not ended:
         session = client._open()
         async with session.feed.subscribe(keys, id, folder.cursor) as inbox:
             for item in folder.fold(await client._do(read_to_end, keys, id, folder.cursor)):
@@ -107,7 +105,5 @@ async def stream_async(
                     ended = await client._do(has_ended, keys, id)
         if folder.ended:
             return
-        if ended and not inbox.behind:
-            for item in folder.fold(await client._do(read_to_end, keys, id, folder.cursor)):
-                yield item
-            return
+    for item in folder.fold(await client._do(read_to_end, keys, id, folder.cursor)):
+        yield item

@@ -87,4 +87,5 @@ def test_closed_outbox_sends_nothing() -> None:
     assert outbox.take() is None
     outbox.add(b"e", b"b")
     assert outbox.take(2) is None
+    assert (outbox.position, len(outbox._events)) == (2, 0)
     assert not outbox.waiting
