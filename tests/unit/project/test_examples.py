@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from examples import (
+    anthropic_loop,
     approval,
     approval_page,
     charge,
     cursor,
     deadlines,
     map_reduce,
+    openai_loop,
     reminder,
     report,
     research_agent,
@@ -40,6 +42,22 @@ def test_agent_reaches_the_same_answer_for_every_kill_point() -> None:
     assert matrix.result == 'From 2 pages: what {"page": 2} says'
     assert matrix.effects == ([1, 3, 5], ["call-1", "call-2"])
     assert matrix.cuts >= 6
+
+
+@pytest.mark.parametrize("example", [openai_loop, anthropic_loop])
+def test_loops_with_the_clients_of_providers_ask_once_for_each_reply(example: Any) -> None:
+    """The clients are the real ones, and scripted models answer in the format of the APIs."""
+
+    class Scripted:
+        def __init__(self) -> None:
+            self.asked: list[int] = []
+            client = example.scripted_client(self.asked)
+            self.chat, self.messages = getattr(client, "chat", None), getattr(client, "messages", None)
+
+    for matrix in (testing.crash_matrix, testing.drain_matrix):
+        done = matrix(example.research.inputs("tides"), resources=Scripted, effects=lambda world: world.asked)
+        assert done.result == "From 2 pages: ['search says: page 1', 'search says: page 2']"
+        assert done.effects == [1, 3, 5]
 
 
 async def test_model_is_not_asked_again_for_a_saved_reply() -> None:
