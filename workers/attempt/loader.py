@@ -144,7 +144,7 @@ class Loader:
         handler = attempt.handler
         send: Send = _Sender(self.wire, attempt)
         if self.metrics is not None:
-            send = MeasuredSender(self.wire, attempt, self.metrics)
+            send = MeasuredSender(send, attempt, self.metrics)
         if attempt.around_step is not None:
             send = SteppedSender(send, attempt.around_step)
         saver = Saver(head, handler.schema, draft.cut(), Throttle(handler.throttle), self.clock, send)

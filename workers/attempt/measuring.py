@@ -21,18 +21,23 @@ ROUNDING = 0.002  # seconds: the server stores times in ms
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSender:
-    """Send one save to the server, without repeating it, and measure it."""
+    """Send one save to the server, and measure it.
 
-    wire: AsyncWire
+    Attributes:
+        send: Sends the save.
+        attempt: The attempt.
+        metrics: The metrics of the process.
+    """
+
+    send: Send
     attempt: Attempt
     metrics: WorkerMetrics
 
     async def __call__(self, delta: attempt_plans.Delta) -> tuple[str, int]:
         """Send a save, and return the server's answer and the run's progress counter."""
         attempt, kind = self.attempt, self.attempt.handler.kind
-        plan = attempt_plans.checkpoint(attempt.lease.keys, attempt.id, attempt.token, delta)
         begun = attempt.clock()
-        answer = await drive_async(self.wire, plan, give_up=lambda: True)
+        answer = await self.send(delta)
         size = len(delta.chunk) + len(delta.state or b"") + sum(len(output) for _, output in delta.phases)
         self.metrics.saved(kind, attempt.clock() - begun, size)
         if answer[0] == "fenced":

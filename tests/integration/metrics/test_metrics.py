@@ -19,6 +19,7 @@ from coordinator.metrics.samples import Samples
 from coordinator.services.daemon import Coordinator
 from coordinator.services.metrics_endpoint import serve_metrics
 from coordinator.store.plans import coordinators as coordinator_plans
+from coordinator.store.plans import workers as worker_plans
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.servers import Server, free_port
 from tests.waiting import eventually
@@ -137,6 +138,28 @@ async def test_refused_writes_of_an_old_owner_are_counted(here):
     await eventually(lambda: counted(metrics, "runs_attempts") == {("work", "lost"): 1}, "the attempt is lost")
     await here.end(worker, task)
     assert counted(metrics, "runs_fenced_writes") == {("work",): 1}
+
+
+async def test_measured_save_carries_no_events_beside_an_older_worker(here):
+    """A worker of a version that does not know outputs would leave them behind for ever."""
+    runs, keys = Registry(), here.namespace.keys(0)
+
+    @runs.handler(throttle=0)
+    async def work(run: AsyncRun) -> bool:
+        run.emit("token")
+        run.state["saved"] = True
+        await run.flush()
+        return bool(here.admin.exists(keys.output(run.id)))
+
+    old = worker_plans.WorkerRecord("w-old", 3_600_000, "host", 7, "", "fleet", "-", 1, (), knows=())
+    assert await here.do(worker_plans.join(keys, here.namespace.birth, old)) == "ok"
+    worker, task, metrics = measured(here, runs)
+    id = await here.enqueue("work")
+    await eventually(lambda: distribution(metrics, "runs_save_seconds", "work")[0] > 0, "a save")
+    await here.do(worker_plans.leave(keys, "w-old"))
+    await here.until(id, "completed")
+    await here.end(worker, task)
+    assert here.result(id) is False
 
 
 async def test_loss_by_an_expired_lease_counts_from_the_last_heartbeat(here):
