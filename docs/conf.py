@@ -65,7 +65,10 @@ maximum_signature_line_length = 100
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:class", r"opentelemetry\..*"),
-    (r"py:.*", r"(asyncio|collections|concurrent|contextlib|datetime|enum|pathlib|types|typing|typing_extensions)\..*"),
+    (
+        r"py:.*",
+        r"(asyncio|collections|concurrent|contextlib|datetime|decimal|enum|pathlib|types|typing|typing_extensions)\..*",
+    ),
     (r"py:.*", r"(abc\.)?(Mapping|Sequence|Iterable|Iterator|AsyncIterator|Callable|Awaitable|Coroutine|Generator)"),
     (r"py:.*", r"(agents|openai|pydantic_ai)\..*"),  # frameworks whose documentation is not linked
     (
@@ -75,7 +78,7 @@ nitpick_ignore_regex = [
     # Internal types that a public signature mentions: a clock for tests, the base of both runs, the classes of handlers.
     (
         r"py:.*",
-        r".*\.(Clock|Child|Collected|Condition|Cut|Enqueued|Mailbox|NewRun|Received|BaseRun|HandlerOf|_Testing|_MemoryRun|Decorator|PlainSaver)",
+        r".*\.(Amount|Clock|Child|Collected|Condition|Cut|Enqueued|Mailbox|NewRun|Received|BaseRun|HandlerOf|_Testing|_MemoryRun|Decorator|PlainSaver)",
     ),
     (r"py:.*", r".*\.(PlainHandler|AsyncHandler)"),
     (r"py:.*", r"tuple\[~workers\.durable\..*"),

@@ -4,6 +4,7 @@ A `Registry` holds the handlers, and each handler gets a `Run` or an `AsyncRun`.
 `workers.durable` offers checkpoints without workers and queues.
 """
 
+from coordinator.model.budget import Budget, BudgetExceeded, Spending
 from coordinator.model.deadline import Deadline, Extend, Kill, Leave, Watched
 from coordinator.model.retry import OutcomeUnknown, Retry, RetryLater
 from workers.handlers.async_run import AsyncRun
@@ -19,6 +20,8 @@ from workers.handlers.waits import Signal, WaitTimeout
 
 __all__ = [
     "AsyncRun",
+    "Budget",
+    "BudgetExceeded",
     "ChildFailed",
     "Deadline",
     "Done",
@@ -34,6 +37,7 @@ __all__ = [
     "RetryLater",
     "Run",
     "Signal",
+    "Spending",
     "Stopped",
     "ToolCall",
     "WaitTimeout",

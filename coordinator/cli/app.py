@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from coordinator.cli import changes, doctor, enqueue, live, namespace, pause, queries, schedules, send, stream, web
+from coordinator.cli import changes, doctor, enqueue, grant, live, namespace, pause, queries, schedules, send, stream, web
 from coordinator.cli.context import CommandContext
 from coordinator.cli.exits import run_app
 from coordinator.cli.options import command, new_app, parse_log_level
@@ -70,6 +70,7 @@ command(app)(live.events)
 command(app)(live.top)
 command(app)(stream.stream)
 command(app)(send.send)
+command(app)(grant.grant)
 changes.add_to(app)
 command(app)(namespace.check)
 command(app)(namespace.acl)

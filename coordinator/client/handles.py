@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from coordinator.client.operations import runs as run_operations
 from coordinator.client.operations import signals as signal_operations
 from coordinator.client.output.reading import stream, stream_async
 from coordinator.client.output.transcript import Pages, iterate, iterate_async
+from coordinator.model.budget import Amount
 from coordinator.model.output import Folder, Item
 from coordinator.model.run import RunView, Status
 
@@ -86,6 +88,22 @@ class Handle(Generic[T_co]):
         """
         result: T_co = self._client._ending(self.id, timeout).result()
         return result if self._read_result is None else self._read_result(result)
+
+    def grant(self, *, usd: float | Decimal = 0, tokens: int = 0, requests: int = 0) -> None:
+        """Let the run spend more than its budget. A run that waits for a grant is woken.
+
+        Args:
+            usd: Dollars.
+            tokens: Tokens.
+            requests: Requests.
+
+        Raises:
+            Ended: The run has ended.
+            NotFound: The run does not exist, or its retention is over.
+            BadOption: A number is not valid, or all are 0.
+            Unconfirmed: The server did not answer. The amount may have been granted: look at the run before you repeat the call.
+        """
+        self._client._do(signal_operations.grant, self.id, Amount.of(usd, tokens, requests))
 
     def send(self, topic: str, payload: object = None, *, key: str | None = None) -> bool:
         """Send a signal to the run. The run's handler receives it with `run.receive(topic)`.
@@ -289,6 +307,22 @@ class AsyncHandle(Generic[T_co]):
         """
         result: T_co = (await self._client._ending(self.id, timeout)).result()
         return result if self._read_result is None else self._read_result(result)
+
+    async def grant(self, *, usd: float | Decimal = 0, tokens: int = 0, requests: int = 0) -> None:
+        """Let the run spend more than its budget. A run that waits for a grant is woken.
+
+        Args:
+            usd: Dollars.
+            tokens: Tokens.
+            requests: Requests.
+
+        Raises:
+            Ended: The run has ended.
+            NotFound: The run does not exist, or its retention is over.
+            BadOption: A number is not valid, or all are 0.
+            Unconfirmed: The server did not answer. The amount may have been granted: look at the run before you repeat the call.
+        """
+        await self._client._do(signal_operations.grant, self.id, Amount.of(usd, tokens, requests))
 
     async def send(self, topic: str, payload: object = None, *, key: str | None = None) -> bool:
         """Send a signal to the run. The run's handler receives it with `run.receive(topic)`.

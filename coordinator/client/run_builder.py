@@ -17,6 +17,7 @@ from coordinator.encoding.codec import encode
 from coordinator.encoding.spec import digest_inputs, encode_spec
 from coordinator.errors import BadOption, NotPlain
 from coordinator.middleware import HEADERS, NO_MIDDLEWARE, EnqueueInfo, MiddlewareChain
+from coordinator.model.budget import Budget
 from coordinator.model.enqueue import Inputs, Options
 from coordinator.model.names import name, route
 from coordinator.model.run_id import RunIds, is_run_id, partition_for, partition_of
@@ -42,6 +43,7 @@ class _SharedOptions(TypedDict, total=False):
     schema: int
     parent: str | None
     meta: Mapping[str, Any] | None
+    budget: Budget | None
 
 
 class EnqueueOptions(_SharedOptions, total=False):
@@ -103,6 +105,8 @@ class RunBuilder:
             self._extra["parent"] = options.parent
         if options.priority:
             self._extra["priority"] = options.priority
+        if options.budget is not None:
+            self._extra["budget"] = options.budget.pack()
         # The fields that all runs of this call share, in the order of NewRun.
         self._timing = (options.priority, _due(options), _ms(options.expires))
         self._keeping = (_ms(options.key_ttl) or "-", _ms(options.retention), options.parent or "")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from coordinator.errors import BadOption
+from coordinator.model.budget import Budget
 from coordinator.model.names import name
 
 T_co = TypeVar("T_co", covariant=True)
@@ -55,6 +56,7 @@ class Options:
         schema: The schema of the handler, 0 to 99.
         parent: The id of the run that enqueues this one.
         meta: A flat dict that is stored with the run.
+        budget: What the run may spend. None for the budget of its handler.
     """
 
     queue: str = "default"
@@ -67,9 +69,12 @@ class Options:
     schema: int = 0
     parent: str | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
+    budget: Budget | None = None
 
     def __post_init__(self) -> None:
         name(self.queue, "queue")
+        if self.budget is not None and not isinstance(self.budget, Budget):
+            raise BadOption(f"budget={self.budget!r} is not a Budget(…)")
         if type(self.priority) is not int or not -100 <= self.priority <= 100:
             raise BadOption(f"priority {self.priority!r} is not a whole number within -100..100")
         if self.at is not None and self.delay is not None:

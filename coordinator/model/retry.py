@@ -11,6 +11,7 @@ from tenacity.stop import StopBaseT
 from tenacity.wait import WaitBaseT, wait_exponential, wait_random
 
 from coordinator.errors import BadOption, CoordinatorError
+from coordinator.model.budget import BudgetExceeded
 
 LONGEST = 365 * 86400.0
 DEFAULT_WAIT = wait_exponential(multiplier=1, max=299) + wait_random(0, 1)
@@ -89,14 +90,14 @@ class Retry:
     def next_delay(self, failures: int, error: BaseException, age: float = 0.0) -> float | None:
         """Return the seconds until the next attempt, or None if the run is not retried.
 
-        An OutcomeUnknown is never retried, because each retry would raise it again.
+        OutcomeUnknown and BudgetExceeded are never retried, because each retry would raise them again.
 
         Args:
             failures: Failed attempts in a row, including this one.
             error: The error that the handler raised.
             age: Seconds since the run was created.
         """
-        if is_unknown(error):
+        if is_unknown(error) or _contains(error, BudgetExceeded):
             return None
         later = asked_delay(error)
         if later is not None:
@@ -146,9 +147,13 @@ def asked_delay(error: BaseException) -> float | None:
 
 def is_unknown(error: BaseException) -> bool:
     """Return True if the error is an OutcomeUnknown, or an exception group with one."""
+    return _contains(error, OutcomeUnknown)
+
+
+def _contains(error: BaseException, kind: type[BaseException]) -> bool:
     if isinstance(error, BaseExceptionGroup):
-        return any(is_unknown(one) for one in error.exceptions)
-    return isinstance(error, OutcomeUnknown)
+        return any(_contains(one, kind) for one in error.exceptions)
+    return isinstance(error, kind)
 
 
 def _matches(error: BaseException, types: tuple[type[BaseException], ...]) -> bool:

@@ -11,6 +11,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from coordinator.model.budget import Spending
+
 
 class Status(StrEnum):
     """The status of a run."""
@@ -239,6 +241,7 @@ class RunView:
         woken: The reason of its wake, if the cause is wake: `signal <topic>`, `children` or `time`.
         signals: By topic, the number of signals that were sent and that it has not received.
         effects: By name, the state of its effects of `run.once`: "begun" or "done"; those that are begun first.
+        spent: What it has spent in all its attempts and with its joined children; None if it has spent nothing.
     """
 
     id: str
@@ -277,6 +280,7 @@ class RunView:
     woken: str | None = None
     signals: Mapping[str, int] = field(default_factory=dict)
     effects: Mapping[str, str] = field(default_factory=dict)
+    spent: Spending | None = None
 
     @property
     def attempt(self) -> int:

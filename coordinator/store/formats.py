@@ -12,6 +12,7 @@ from typing import Final
 
 from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.encoding.spec import SPEC_FIELDS
+from coordinator.model.budget import SPEND_NUMBERS
 from coordinator.model.deadline import SPENT_NUMBERS
 from coordinator.model.run import Counters
 from coordinator.model.story import ATTEMPT_NUMBERS
@@ -21,6 +22,7 @@ from coordinator.model.story import ATTEMPT_NUMBERS
 COUNTERS: Final = tuple(field.name for field in fields(Counters))
 HEAD: Final = tuple(field.name for field in fields(CheckpointHead))
 SPENT: Final = SPENT_NUMBERS
+SPEND: Final = SPEND_NUMBERS
 ATTEMPT: Final = ATTEMPT_NUMBERS
 OUTPUT: Final = (
     "epoch",  # of the owner that wrote last
@@ -74,6 +76,7 @@ RUN: Final = (
     "kill",  # the error with which its deadline killed it
     "killed",  # the same, of the life before
     "spent",  # see SPENT
+    "spend",  # see SPEND
     "losses",  # "<count> <progress>": how often it was lost without progress, and the progress counter at the last loss
     "prev",  # "<worker> <code>" of its last owner
     "story",  # netstrings: one entry for each attempt that did not complete
@@ -84,7 +87,7 @@ RUN: Final = (
     "wait",  # "<since> <condition>": what a waiting run waits for, see lua/shared/waiting.lua
     "rejoined",  # base and number of endings of the step for which the run was last suspended although they were there already
     "rewoken",  # the progress counter when the run was last suspended although its condition held already
-    # letters of the keys that the run has beside its own: s signals, r results, o output, e effects, g graphs of LangGraph;
+    # letters of its other keys: s signals, r results, e effects, o output, g graphs of LangGraph; b: it has a field `spend`;
     # j: it is a joined child
     "beside",
     "output",  # see OUTPUT

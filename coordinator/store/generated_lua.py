@@ -200,6 +200,8 @@ FUNCTIONS = "\n".join(
         _writer("write_head", formats.HEAD),
         _reader("read_spent", formats.SPENT, _numbers(len(formats.SPENT)), zero_if_unreadable=True),
         _writer("write_spent", formats.SPENT),
+        _reader("read_spend", formats.SPEND, _numbers(len(formats.SPEND)), zero_if_unreadable=True),
+        _writer("write_spend", formats.SPEND),
         _writer("write_attempt", formats.ATTEMPT),
         _reader("read_output", formats.OUTPUT, _numbers(len(formats.OUTPUT)), zero_if_unreadable=True),
         _writer("write_output_numbers", formats.OUTPUT),

@@ -141,6 +141,7 @@ def _details(view: RunView, now: float, hint: str) -> Iterable[tuple[str, Render
         yield "checkpoint", f"{what}, saved {format_time_and_age(view.checkpointed, now)}"
     yield "phases", ", ".join(clean(phase) for phase in view.phases)
     yield "effects", _effects(view)
+    yield "spent", str(view.spent) if view.spent else None
     yield "story", "\n".join(clean(line) for line in story.describe_story(view, format_duration))
     yield "note", _progress(view.note) if view.note else None
     yield "parent", view.parent

@@ -11,6 +11,7 @@ from coordinator.encoding.checkpoint_head import NO_CHECKPOINT, CheckpointHead
 from coordinator.encoding.codec import decode
 from coordinator.encoding.spec import join_spec, read_spec
 from coordinator.errors import Unreadable
+from coordinator.model.budget import Spending, read_spend, spending
 from coordinator.model.deadline import Spent
 from coordinator.model.limits import FAR_FUTURE
 from coordinator.model.names import parse_route
@@ -124,6 +125,7 @@ def _build(id: str, reply: Sequence[Any]) -> RunView:
         woken=woken or None,
         signals=dict(sorted((_escaped(signals[i]), int(signals[i + 1])) for i in range(0, len(signals), 2))),
         effects=_read_effects(effects),
+        spent=_read_spent(of.get("spend")),
     )
     failed_loads = int(text(of["loading"])) if "loading" in of else None
     why = explain_status(
@@ -177,6 +179,11 @@ def _read_children(reply: Sequence[Any]) -> WaitingChildren | None:
     count, ended, needed, due, rows = reply
     at = _moment(text(due)) if due and float(text(due)) < FAR_FUTURE else None
     return WaitingChildren(int(count), int(ended), int(needed), at, tuple(_read_child(*row) for row in rows))
+
+
+def _read_spent(data: bytes | None) -> Spending | None:
+    settled, last = read_spend(_escaped(data))
+    return spending(settled.plus(last)) if data else None
 
 
 def _read_effects(fields: Sequence[Any]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from coordinator.model.budget import TOPIC
 from coordinator.model.deadline import DeadlineExceeded
 from coordinator.model.run import Failure, OpenChild, RunView, Status, Waiting
 from coordinator.views.ending import cancel_reason, death_reason
@@ -132,6 +133,8 @@ def describe_wait(wait: Waiting) -> str:
         left = children.needed - children.ended
         of = "1 child" if children.count == 1 else f"{children.count:,} children"
         return f"waits for {left:,} of {of}" if left > 0 else f"waits, although {children.ended:,} of {of} have ended"
+    if wait.topics == (TOPIC,):
+        return "waits for a grant, because its budget is spent"
     topics = " or ".join(repr(topic) for topic in wait.topics)
     return f"waits for signal {topics}" if topics else "sleeps"
 

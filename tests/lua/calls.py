@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from coordinator.model.budget import Amount
 from coordinator.model.limits import CHILDREN_LOOK_MS
 from coordinator.model.run_id import id_from
 from coordinator.store import scripts
@@ -74,6 +75,11 @@ def load(store: Store) -> Any:
     run = _running(store)
     store.save(run, delta(1, count=2, state=b"s"))
     return worker_plans.load(store.keys, run.id, run.token)
+
+
+def spend(store: Store) -> Any:
+    run = _running(store)
+    return attempt_plans.spend(store.keys, run.id, run.token, Amount(5, 10, 1))
 
 
 def checkpoint(store: Store) -> Any:

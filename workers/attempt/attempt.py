@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from coordinator.errors import Refused, Unconfirmed, Unreachable, Unreadable
 from coordinator.middleware import NO_MIDDLEWARE, AttemptInfo, MiddlewareChain
+from coordinator.model.budget import Amount
 from coordinator.model.deadline import DeadlineExceeded
 from coordinator.model.enqueue import Inputs
 from coordinator.model.outcome import Why
@@ -91,6 +92,10 @@ class Waiter(Protocol):
         """Return a page of the endings of a step's children."""
         ...
 
+    async def spend(self, attempt: Attempt, amount: Amount) -> tuple[str, Amount]:
+        """Store what an attempt has spent. See `spend` in coordinator/store/plans/attempts.py."""
+        ...
+
     async def may_suspend(self, attempt: Attempt) -> bool:
         """Return False if a live worker or coordinator is of a version that does not know waiting runs. Log this process."""
         ...
@@ -152,6 +157,9 @@ class Attempt(Lifecycle):
         self.note_stored: Note | None = None  # the newest note that the server has confirmed after a heartbeat
         self.condition: Condition | None = None  # the condition that the run waits for, once it is to be suspended
         self.waiter: Waiter | None = None
+        self.spend = self.spend_stored = (
+            Amount()
+        )  # what the attempt has spent, and the part that the server has confirmed
         self.emitter: Emitter | None = None
         self.outbox: Outbox | None = None  # is made by the first emit
         self.emits_soon = False  # whether the emitter will send the events in the outbox
@@ -473,6 +481,20 @@ class Attempt(Lifecycle):
         self.note = note
         if self.saver is not None:
             self.saver.note = note
+
+    # -- the budget
+
+    def set_spend(self, amount: Amount) -> None:
+        """Keep what the attempt has spent in all for the next report, heartbeat or ending."""
+        self.spend = amount
+
+    async def report_spend(self, amount: Amount) -> Amount:
+        """Store what the attempt has spent in all. See `BudgetBacking`."""
+        assert self.waiter is not None
+        word, settled = await self._ask(self.waiter.spend(self, amount))
+        await self._require_owner(_word(word))
+        self.spend_stored = amount
+        return settled
 
     # -- called by the worker
 

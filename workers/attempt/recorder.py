@@ -82,6 +82,7 @@ class Recorder:
         outcome, result = _with_result(attempt, outcome)
         try:
             await self._send_last_note(attempt, outcome)
+            await self._send_last_spend(attempt, outcome)
             await self._check_output(attempt)
             if isinstance(outcome, Complete) and attempt.handler.keep_messages:
                 await self._save_messages(attempt)
@@ -165,6 +166,18 @@ class Recorder:
             return
         if not await emitter.is_known(attempt, lambda: attempt.lost or self.give_up()):
             outbox.close()
+
+    async def _send_last_spend(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Send what the attempt has spent, if the server does not have it yet. Errors are logged and not raised."""
+        if attempt.spend == attempt.spend_stored or isinstance(outcome, Nothing):
+            return
+        owner, amount = (attempt.lease.keys, attempt.id, attempt.token), attempt.spend
+        try:
+            await self._drive(attempt, lambda: attempt_plans.spend(*owner, amount))
+        except (Unreachable, Unconfirmed):
+            raise
+        except CoordinatorError as error:
+            logger.warning("spending of run %s could not be stored: %s", attempt.id, error)
 
     async def _record(self, attempt: Attempt, outcome: Outcome, result: bytes) -> str:
         owner = (attempt.lease.keys, attempt.id, attempt.token)

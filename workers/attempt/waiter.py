@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from coordinator.client.operations.enqueue import read_answer
 from coordinator.clock import Clock
 from coordinator.errors import CoordinatorError, NotConfigured, TreeCancelled, Unconfirmed, Unreachable
+from coordinator.model.budget import Amount
 from coordinator.model.features import WAITS
 from coordinator.model.run_id import RunIds, child_base, partition_for
 from coordinator.store.keys import Namespace
@@ -141,6 +142,11 @@ class ServerWaiter:
         """Return a page of the endings of a step's children."""
         owner = (attempt.lease.keys, attempt.id, attempt.token)
         return await self.carry_out(attempt, lambda: attempt_plans.collect(*owner, base=base, by=by, start=start))
+
+    async def spend(self, attempt: Attempt, amount: Amount) -> tuple[str, Amount]:
+        """Store what an attempt has spent, and return the answer. A call that is repeated after an outage counts once."""
+        owner = (attempt.lease.keys, attempt.id, attempt.token)
+        return await self._ask(attempt, lambda: attempt_plans.spend(*owner, amount))
 
     async def may_suspend(self, attempt: Attempt) -> bool:
         """Return False if a live process is of a version that does not know waiting runs, or if the server cannot be asked now.

@@ -72,6 +72,8 @@ class AsyncRun(BaseRun[R_co]):
         for turn in self._turns(limit):
             await self._backing.wait_until_confirmed(self._draft.resumes_without_repeating)
             self._raise_stop()
+            if self._spends:
+                await self._budgets.enforce()
             self._draft.begin_turn(turn)
             yield turn
             self._end_turn(turn)
@@ -114,6 +116,8 @@ class AsyncRun(BaseRun[R_co]):
         output, inner = None, bool(current_phase.get())
         try:
             await self._enter_phase(inner)
+            if self._spends:
+                await self._budgets.enforce(field.rpartition("#")[0])
             with self._parallel.running(field, inner):
                 inside = current_phase.set(field)
                 try:
@@ -200,10 +204,13 @@ class AsyncRun(BaseRun[R_co]):
                 run waits.
         """
         effect, threads = self._effects.enter(name, args, kwargs), self._backing.threads
+        inner = bool(current_phase.get())
         try:
             if effect.is_done:
                 return effect.output()
-            await effect.stop_point()
+            await self._enter_phase(inner)
+            if self._spends:
+                await self._budgets.enforce(f"effect:{name}")
             if effect.is_begun:
                 if check is None:
                     raise effect.unknown()
@@ -212,9 +219,11 @@ class AsyncRun(BaseRun[R_co]):
                 except NotDone:
                     found = NotDone
                 if not is_not_done(found):
-                    return await effect.finish(found)
-            await effect.begin()
-            return await effect.finish(await _call(fn, args, kwargs, threads))
+                    return await effect.finish(found, self._may_drain)
+            with self._parallel.running(f"effect:{name}", inner):
+                await effect.begin()
+                value = await _call(fn, args, kwargs, threads)
+            return await effect.finish(value, self._may_drain)
         finally:
             effect.leave()
 

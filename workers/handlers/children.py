@@ -17,6 +17,7 @@ from coordinator.client.run_builder import RunBuilder, RunRequest, inputs_of_ite
 from coordinator.encoding.codec import decode, encode
 from coordinator.errors import BadOption, CoordinatorError, Refused
 from coordinator.middleware import current_middleware
+from coordinator.model.budget import Budget
 from coordinator.model.enqueue import Inputs
 from coordinator.model.run import Failure, Status
 from coordinator.model.run_id import RunIds, child_id, is_run_id
@@ -41,6 +42,7 @@ class ChildOptions(TypedDict, total=False):
     retention: float | timedelta | None
     schema: int
     meta: Mapping[str, Any] | None
+    budget: Budget | None
 
 
 class ChildFailed(CoordinatorError):

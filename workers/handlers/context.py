@@ -13,14 +13,17 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextvars import ContextVar
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
 
 from coordinator.encoding.codec import encode
 from coordinator.errors import Refused
 from coordinator.model import limits
+from coordinator.model.budget import Amount, Budget, Spending, spending
 from coordinator.model.outcome import Why
 from coordinator.model.run import Failure, Note
+from workers.handlers.budgets import BudgetBacking, Budgets, Reservation
 from workers.handlers.children import ChildBacking, Children
 from workers.handlers.draft import Cut, Draft
 from workers.handlers.effects import EffectBacking, Effects, check_name, effect_key
@@ -92,9 +95,11 @@ class Facts(NamedTuple):
     attempt: int
     token: str
     resumed: Resumed | None
+    budget: Budget | None = None
+    spent: Amount = Amount()  # in earlier attempts and by children
 
 
-class Backing(WaitBacking, ChildBacking, EnqueueBacking, EffectBacking, Protocol):
+class Backing(WaitBacking, ChildBacking, EnqueueBacking, EffectBacking, BudgetBacking, Protocol):
     """The object behind a run that saves its cuts and requests its stop: the attempt in a worker, or a stand-in in a test."""
 
     @property
@@ -193,6 +198,11 @@ class BaseRun(Generic[R_co]):
         """Set how payloads are converted, for a handler that a test calls directly. A run from a worker has one already."""
         self._read_signal = self._read_signal or read_signal
 
+    def _declare_budget(self, budget: Budget | None) -> None:
+        """Set the budget, for a handler that a test calls directly. A run from a worker has the budget of its handler already."""
+        if self._facts.budget is None and budget is not None:
+            self._facts = self._facts._replace(budget=budget)
+
     @cached_property
     def _children(self) -> Children:
         return Children(self._draft, self._backing, self._facts.id, self._facts.meta)
@@ -204,6 +214,60 @@ class BaseRun(Generic[R_co]):
     @cached_property
     def _effects(self) -> Effects:
         return Effects(self._draft, self._backing, self._facts.attempt, self._facts.token)
+
+    @cached_property
+    def _budgets(self) -> Budgets:
+        return Budgets(self._draft, self._backing, self._facts.budget, self._facts.spent)
+
+    @property
+    def _spends(self) -> bool:
+        """Whether the run has a budget, or has spent something in this attempt."""
+        return self._facts.budget is not None or "_budgets" in self.__dict__
+
+    def spend(self, *, usd: float | Decimal = 0, tokens: int = 0, requests: int = 0) -> None:
+        """Count what the run has spent. Call it where the money is spent, for example in the function of a phase.
+
+        The call only counts. If the budget of the run is spent, the handler is stopped where it begins new work: at the next turn
+        of `loop`, phase or effect. What a handler spends again after a crash counts again.
+
+        Args:
+            usd: Dollars.
+            tokens: Tokens.
+            requests: Requests.
+
+        Raises:
+            BadOption: If a number is not valid.
+        """
+        self._budgets.spend(Amount.of(usd, tokens, requests))
+
+    def reserve(
+        self, *, usd: float | Decimal = 0, tokens: int = 0, requests: int = 0
+    ) -> AbstractContextManager[Reservation]:
+        """Reserve a part of the budget for a call, so that calls that run at the same time do not exceed the budget together.
+
+        `with run.reserve(usd=0.10) as call:` reserves the amount while the block runs. Inside, `call.spend(usd=0.07)` counts what
+        the call has really spent. A reservation belongs to this attempt and ends with it.
+
+        Args:
+            usd: Dollars.
+            tokens: Tokens.
+            requests: Requests.
+
+        Raises:
+            BudgetExceeded: If the amount is not left, whatever `then` of the budget says.
+            BadOption: If a number is not valid.
+        """
+        return self._budgets.reserve(Amount.of(usd, tokens, requests))
+
+    @property
+    def spent(self) -> Spending:
+        """What the run has spent in all its attempts, with its children of `gather` and `as_completed` that have ended."""
+        return spending(self._budgets.total)
+
+    @property
+    def left(self) -> Spending:
+        """What is left of the budget, without what is reserved. None for an amount that the budget does not limit."""
+        return self._budgets.left
 
     def effect_key(self, name: str) -> str:
         """Return a key for another system that recognises a repeated call by it, for example as an `Idempotency-Key`.

@@ -186,15 +186,19 @@ class Effect:
                 backing.offer(draft.cut())
             raise
 
-    async def finish(self, value: Any) -> Any:
+    async def finish(self, value: Any, may_drain: Callable[[], bool]) -> Any:
         """Save the effect as done, and return its output as it is read back from the store.
+
+        Args:
+            value: The output of the function.
+            may_drain: Returns False where a drain must not stop the handler yet.
 
         Raises:
             NotPlain: If the output is not plain data. The effect stays begun.
             TooLarge: If the output is too large. The effect stays begun.
             Stopped: If a stop was requested. The effect is done, and is saved with the ending of the attempt.
         """
-        draft, backing, may_drain = self._draft, self._backing, self._draft.resumes_without_repeating
+        draft, backing = self._draft, self._backing
         try:
             output = kept(value, f"the output of effect {self._name!r}", OUTPUT_LIMIT)
         except (NotPlain, TooLarge) as error:

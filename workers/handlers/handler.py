@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Generic, Literal, ParamSpec, Protocol, TypeAli
 from uuid import UUID
 
 from coordinator.errors import BadOption, NotPlain, Refused
+from coordinator.model.budget import Budget
 from coordinator.model.deadline import Deadline
 from coordinator.model.enqueue import Inputs
 from coordinator.model.names import name
@@ -71,6 +72,7 @@ class Policy:
         topics: The types of the payloads of signals, by topic. Topics that are not named here carry plain data.
         keep_messages: Keep the transcript of a completed run for the run's retention, for `handle.messages()`. By default it is
             deleted when the run completes.
+        budget: What a run may spend, over all its attempts and its children. None for no limit.
 
     Raises:
         BadName: If a topic is not a valid name.
@@ -86,8 +88,11 @@ class Policy:
     linger: float = 2.0
     topics: Mapping[str, Any] = field(default_factory=dict)
     keep_messages: bool = False
+    budget: Budget | None = None
 
     def __post_init__(self) -> None:
+        if self.budget is not None and not isinstance(self.budget, Budget):
+            raise BadOption(f"budget={self.budget!r} is not a Budget(…)")
         if not isinstance(self.retry, Retry):
             raise BadOption(f"retry={self.retry!r} is not a Retry(…)")
         if not isinstance(self.deadline, Deadline):
@@ -126,6 +131,7 @@ class Handler(Generic[P, T_co]):
         on_lost_lease: See Policy.
         linger: See Policy.
         keep_messages: See Policy.
+        budget: See Policy.
         migrations: The migrations, by the schema from which they start.
     """
 
@@ -137,7 +143,7 @@ class Handler(Generic[P, T_co]):
         self.kind = name(kind, "kind")
         self.retry, self.deadline, self.schema = policy.retry, policy.deadline, policy.schema
         self.grace, self.throttle, self.on_lost_lease = policy.grace, policy.throttle, policy.on_lost_lease
-        self.linger, self.keep_messages = policy.linger, policy.keep_messages
+        self.linger, self.keep_messages, self.budget = policy.linger, policy.keep_messages, policy.budget
         self._topics = {
             topic: Conversion(annotation, f"a signal of topic {topic!r} of kind {kind!r}")
             for topic, annotation in policy.topics.items()
@@ -228,6 +234,7 @@ class Handler(Generic[P, T_co]):
     def _declare_topics_to(self, run: object) -> None:
         if isinstance(run, BaseRun):  # a test may pass an object of its own
             run._declare_topics(self.read_signal)
+            run._declare_budget(self.budget)
 
     def fits(self, inputs: Mapping[str, Any]) -> str | None:
         """Check whether the function can be called with these inputs.

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from coordinator.errors import Unreadable
+from coordinator.model.budget import Amount
 from coordinator.store.plans.attempts import netstrings
 
-_RECEIVED, _DEADLINE, _BASE, _EMITTED = "received:", "deadline:", "base:", "emitted"
+_RECEIVED, _DEADLINE, _BASE, _EMITTED, _GRANTED = "received:", "deadline:", "base:", "emitted", "granted"
 
 
 class Base(NamedTuple):
@@ -41,6 +42,7 @@ class More:
         deadlines: For each open wait, by its field, the server time in ms at which the wait ends.
         bases: The base of the children of each step, by the field of the step.
         emitted: The number of the last event that the run has emitted.
+        granted: What was granted to the run in addition to its budget.
         unknown: Entries that a newer version has stored. A save stores them again, unchanged.
     """
 
@@ -48,6 +50,7 @@ class More:
     deadlines: dict[str, int] = field(default_factory=dict)
     bases: dict[str, Base] = field(default_factory=dict)
     emitted: int = 0
+    granted: Amount = field(default_factory=Amount)
     unknown: dict[bytes, bytes] = field(default_factory=dict)
 
     def pack(self) -> bytes:
@@ -62,6 +65,7 @@ class More:
                 for name, base in self.bases.items()
             },
             **({_EMITTED: self.emitted} if self.emitted else {}),
+            **({_GRANTED: " ".join(map(str, self.granted))} if any(self.granted) else {}),
         }
         parts = [part for name, value in values.items() for part in (name.encode(), str(value).encode())]
         parts += [part for pair in self.unknown.items() for part in pair]
@@ -86,6 +90,8 @@ class More:
                 more.bases[text.removeprefix(_BASE)] = Base(int(life), id, int(made), *old)
             elif text == _EMITTED:
                 more.emitted = int(value)
+            elif text == _GRANTED:
+                more.granted = Amount(*map(int, value.split()))
             else:
                 more.unknown[name] = value
         return more

@@ -9,6 +9,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, Unp
 
 from coordinator.errors import Refused
 from coordinator.middleware import Middleware, MiddlewareChain
+from coordinator.model.budget import Budget
 from coordinator.model.deadline import Deadline
 from coordinator.model.retry import Retry
 from workers.handlers.async_run import AsyncRun
@@ -40,6 +41,7 @@ class HandlerOptions(TypedDict, total=False):
     linger: float
     keep_messages: bool
     topics: Mapping[str, Any]
+    budget: Budget | None
 
 
 class Registry(Generic[R]):
@@ -94,7 +96,7 @@ class Registry(Generic[R]):
             function: The function.
             kind: The kind. By default it is the name of the function.
             **options: How the runs of the kind are treated: retry, deadline, schema, grace, throttle, on_lost_lease,
-                linger, topics, keep_messages. See Policy.
+                linger, topics, keep_messages, budget. See Policy.
 
         Returns:
             The handler.

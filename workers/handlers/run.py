@@ -71,6 +71,8 @@ class Run(BaseRun[R_co]):
         for turn in self._turns(limit):
             self._await(self._backing.wait_until_confirmed(self._draft.resumes_without_repeating))
             self._raise_stop()
+            if self._spends:
+                self._await(self._budgets.enforce())
             self._draft.begin_turn(turn)
             yield turn
             self._end_turn(turn)
@@ -104,6 +106,8 @@ class Run(BaseRun[R_co]):
         try:
             self._await(self._backing.wait_until_confirmed(self._draft.resumes_without_repeating))
             self._raise_stop()
+            if self._spends:
+                self._await(self._budgets.enforce(field.rpartition("#")[0]))
             inside = current_phase.set(field)
             try:
                 with self._step("phase", name):
@@ -160,6 +164,8 @@ class Run(BaseRun[R_co]):
             if effect.is_done:
                 return effect.output()  # type: ignore[no-any-return]
             self._await(effect.stop_point())
+            if self._spends:
+                self._await(self._budgets.enforce(f"effect:{name}"))
             if effect.is_begun:
                 if check is None:
                     raise effect.unknown()
@@ -168,9 +174,9 @@ class Run(BaseRun[R_co]):
                 except NotDone:
                     found = NotDone
                 if not is_not_done(found):
-                    return self._await(effect.finish(found))  # type: ignore[no-any-return]
+                    return self._await(effect.finish(found, self._draft.resumes_without_repeating))  # type: ignore[no-any-return]
             self._await(effect.begin())
-            return self._await(effect.finish(fn(*args, **kwargs)))  # type: ignore[no-any-return]
+            return self._await(effect.finish(fn(*args, **kwargs), self._draft.resumes_without_repeating))  # type: ignore[no-any-return]
         finally:
             effect.leave()
 

@@ -66,6 +66,7 @@ class BeatResults:
             self._release_strays(result.lease, beat.strays, result.held, result.floor)
         lease.renewed(result.sent_at, compared=result.held is not None)
         self._tasks.spawn(self._send_notes(lease))
+        self._tasks.spawn(self._send_spends(lease))
 
     def receive(self, message: str) -> None:
         """Carry out the request in a message of the inbox. Heartbeats bring the same requests, but later."""
@@ -110,3 +111,14 @@ class BeatResults:
         for (attempt, note), answer in zip(changed, answers, strict=True):
             if answer == "ok":
                 attempt.note_stored = note
+
+    async def _send_spends(self, lease: Lease) -> None:
+        """Send what attempts have spent and not reported yet. A lost call is sent again with the next report or the outcome."""
+        changed = [(a, a.spend) for a in self._table.of(lease) if a.spend != a.spend_stored]
+        plans = (attempt_plans.spend(lease.keys, a.id, a.token, amount) for a, amount in changed)
+        answers = await asyncio.gather(
+            *(drive_async(self._wire, plan, timeout=0) for plan in plans), return_exceptions=True
+        )
+        for (attempt, amount), answer in zip(changed, answers, strict=True):
+            if not isinstance(answer, BaseException) and answer[0] == "ok":
+                attempt.spend_stored = amount

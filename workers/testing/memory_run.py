@@ -7,11 +7,13 @@ import warnings
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, TypeVar
 
 from coordinator.encoding.codec import decode
 from coordinator.errors import Refused
+from coordinator.model.budget import TOPIC, Amount
 from coordinator.model.enqueue import Inputs
 from coordinator.model.outcome import Why
 from coordinator.model.run import Note
@@ -61,6 +63,8 @@ class MemoryBacking:
         suspends: whether the handler is stopped at each sleep and timeout too, instead of letting the time jump to its end.
         waited: whether the handler has begun a wait.
         condition: the condition that the run waits for, once its handler was stopped at a wait.
+        spent_before: what earlier attempts of the run have spent.
+        spent: what this attempt has spent.
     """
 
     crash_at: int | None = None
@@ -76,6 +80,8 @@ class MemoryBacking:
     suspends: bool = False
     waited: bool = False
     condition: Condition | None = None
+    spent_before: Amount = field(default_factory=Amount)
+    spent: Amount = field(default_factory=Amount)
     resources: Any = None
     life: int = 1
     emitted: int = 0
@@ -239,6 +245,16 @@ class MemoryBacking:
         """The event loop of the test."""
         return asyncio.get_running_loop()
 
+    def set_spend(self, amount: Amount) -> None:
+        """Keep what this attempt has spent."""
+        self.spent = amount
+
+    async def report_spend(self, amount: Amount) -> Amount:
+        """Return what the run has spent in earlier attempts: in memory, children spend on accounts of their own."""
+        if self.dead:
+            raise Crash
+        return self.spent_before
+
     def set_note(self, note: Note) -> None:
         """Append a note of the handler to `notes`."""
         self.notes.append(note)
@@ -292,6 +308,10 @@ class _MemoryRun(BaseRun[Any]):
             NotPlain: the payload cannot be stored.
         """
         return self._memory.mailbox.send(topic, to_plain(payload, f"a signal of topic {topic!r}"), key)
+
+    def grant(self, *, usd: float | Decimal = 0, tokens: int = 0, requests: int = 0) -> None:
+        """Grant the run an amount in addition to its budget, as `handle.grant` does."""
+        self._memory.mailbox.send(TOPIC, [*Amount.of(usd, tokens, requests)], None)
 
     @property
     def now(self) -> datetime:
@@ -364,12 +384,16 @@ class _MemoryRun(BaseRun[Any]):
         facts = self._facts
         resumed = Resumed(cause, 0.0, "w-test", "-", unfinished, reason=reason)
         token = f"{self.epoch + 1}-1-w-test"
-        following = Facts(facts.id, facts.kind, facts.inputs, facts.meta, facts.attempt + 1, token, resumed)
+        spent = facts.spent.plus(self._memory.spent)
+        following = Facts(
+            facts.id, facts.kind, facts.inputs, facts.meta, facts.attempt + 1, token, resumed, facts.budget, spent
+        )
         return following, restore_draft(self._last_cut)
 
     def _next_backing(self, backing: MemoryBacking | None) -> MemoryBacking:
         backing = backing or MemoryBacking(suspends=self._memory.suspends)
         backing.mailbox = self._memory.mailbox
+        backing.spent_before = self._facts.spent.plus(self._memory.spent)
         return backing
 
     def _wake(self) -> tuple[Facts, Draft]:

@@ -205,6 +205,7 @@ class _Attempt:
     def _call(self) -> None:
         try:
             self._run._declare_topics(self._handler.read_signal)
+            self._run._declare_budget(self._handler.budget)
             enter_run(self._run)  # this thread has a context of its own
             value = self._handler.function(self._run, **self._handler.arguments(self._values))
             value = asyncio.run(_await_value(value)) if self._handler.is_async else value

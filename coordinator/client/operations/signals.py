@@ -1,4 +1,4 @@
-"""Send a signal to a run."""
+"""Send a signal to a run, and grant it more than its budget."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 from coordinator.client.operations.open_namespace import OpenNamespace, new_mark, run_not_found
 from coordinator.client.run_builder import check_key
 from coordinator.encoding.codec import encode
-from coordinator.errors import BadCall, Ended, Full, Unreadable
+from coordinator.errors import BadCall, BadOption, Ended, Full, Unreadable
 from coordinator.model import limits
+from coordinator.model.budget import TOPIC, Amount
 from coordinator.model.names import name
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans.together import Plan
@@ -68,3 +69,22 @@ def send(
             )
         case _:
             raise BadCall(f"send answered {answer!r}")
+
+
+def grant(namespace: OpenNamespace, id: str, amount: Amount) -> Plan[None]:
+    """Let a run spend more than its budget. The grant is a signal of a reserved topic.
+
+    Raises:
+        BadOption: The amount is 0.
+        Ended: The run has ended.
+        NotFound: The run does not exist.
+    """
+    if not any(amount):
+        raise BadOption("a grant needs an amount: usd, tokens or requests")
+    try:
+        yield from send(namespace, id, TOPIC, [*amount], None)
+    except Ended as error:
+        advice = "" if error.status == "completed" else "; revive it first"
+        raise Ended(
+            f"run {id} has ended as {error.status}, so nothing can be granted to it{advice}", status=error.status
+        ) from None

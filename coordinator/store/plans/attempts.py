@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.encoding.seal import sealed
+from coordinator.model.budget import Amount
 from coordinator.model.story import brief
 from coordinator.store.keys import Keys
 from coordinator.store.replies import text, word
@@ -25,6 +26,7 @@ from coordinator.store.scripts import (
     REJECT,
     RELEASE,
     RETRY,
+    SPEND,
     SUSPEND,
 )
 
@@ -117,6 +119,17 @@ def emit(keys: Keys, id: str, token: str, output: Output, now: str = "") -> Gene
     """Store events of the run, and return the answer word of emit.lua: ok, fenced or bad."""
     reply = yield EMIT.each(keys.at, id, {"now": now}, id=id, token=token, output=output.wire())
     return word(reply)
+
+
+def spend(keys: Keys, id: str, token: str, amount: Amount) -> Generator[Request, Any, tuple[str, Amount]]:
+    """Store what the attempt has spent in all.
+
+    Returns:
+        The answer word of spend.lua (ok, fenced, bad), and what the run has spent in earlier attempts and with its children.
+    """
+    usd, tokens, requests = amount
+    reply = yield SPEND.call(keys.at, id=id, token=token, usd=usd, tokens=tokens, requests=requests)
+    return word(reply), Amount(*(int(number) for number in reply[1:]))
 
 
 def complete(

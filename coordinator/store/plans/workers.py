@@ -141,6 +141,7 @@ class Claimed(NamedTuple):
             too large for the answer and must be loaded; None if there are none.
         suspect: True if the run must be alone in its process.
         spent: The time of the run that counts for its deadlines, encoded.
+        spend: What the run has spent of its budget, encoded.
         killed: The failure with which a deadline killed the run's previous life, encoded; empty if none did.
     """
 
@@ -155,6 +156,7 @@ class Claimed(NamedTuple):
     suspect: bool
     spent: str = ""
     killed: bytes = b""
+    spend: str = ""
 
 
 def claim(
@@ -195,6 +197,7 @@ def _claimed(row: Sequence[Any], suspect: bool) -> Claimed:
     id, token, route, spec, cause, counters, prev, spent, killed, checkpoint = row
     if isinstance(checkpoint, bytes):
         checkpoint = "paged"
+    spent, _, spend = spent.decode(errors="replace").partition("|")
     return Claimed(
         id.decode(),
         token.decode(),
@@ -205,8 +208,9 @@ def _claimed(row: Sequence[Any], suspect: bool) -> Claimed:
         prev.decode(errors="replace"),
         checkpoint,
         suspect,
-        spent.decode(errors="replace"),
+        spent,
         killed,
+        spend,
     )
 
 

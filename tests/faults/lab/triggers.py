@@ -68,6 +68,7 @@ ASKED: Mapping[Script, str] = {
     scripts.KILL: "enqueue_overdue_run",
     scripts.SUSPEND: "enqueue_asking_run",
     scripts.RECEIVE: "enqueue_asking_run",
+    scripts.SPEND: "enqueue_asking_run",
     scripts.SEND: "answer",
     scripts.JOIN_CHILDREN: "enqueue_summing_run",
     scripts.COLLECT: "enqueue_summing_run",

@@ -133,6 +133,7 @@ async def asking(run: AsyncRun, topic: str, turns: int) -> str:
     """Wait in each turn for an answer, now and then for a hint with a timeout, and for a time."""
     begin(run, topic)
     async for turn in run.loop(limit=turns):
+        run.spend(requests=1)
         answer = await run.receive("answer")
         journal(run, "received", answer.number)
         if (answer.number, answer.payload) != (turn + 1, turn):

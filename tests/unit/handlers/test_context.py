@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from coordinator.errors import NotPlain, Refused
+from coordinator.model.budget import Amount
 from coordinator.model.enqueue import Inputs
 from coordinator.model.run import Note
 from coordinator.store.plans.attempts import Collected, Condition, Received
@@ -87,6 +88,12 @@ class Backing:
         raise NotImplementedError
 
     async def linger(self, condition: Condition, now: int) -> None:
+        raise NotImplementedError
+
+    def set_spend(self, amount: Amount) -> None:
+        raise NotImplementedError
+
+    async def report_spend(self, amount: Amount) -> Amount:
         raise NotImplementedError
 
     def set_note(self, note: Note) -> None:

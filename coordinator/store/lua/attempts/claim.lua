@@ -67,6 +67,8 @@ end
 local function answer_run(id, token, route, counters, cause, prev, spent, killed, beside, spec, spec1, spec2)
   spec = join_spec(id, spec, spec1, spec2)
   budget_used = budget_used + #spec
+  -- Only runs that have spent something need one more command.
+  if beside and string.find(beside, 'b', 1, true) then spent = (spent or '') .. '|' .. (read_fields(run_key(id), 'spend') or '') end
   return {
     id, token, route, spec, cause or '', counters, prev or '', spent or '', killed or '', read_checkpoint(id, route, beside),
   }

@@ -10,7 +10,7 @@
 --   start: the first index or order of the page
 --   room: limit of the bytes of endings in one page; a page has at least one ending, if there is one
 -- Flags: allow-oom
--- Uses: time, children
+-- Uses: time, spend, children
 -- Unconfirmed: the script only reads
 -- Answers: ok, fenced, missing, bad
 --   ok: with the number of children, the number of endings, and for each ending in the page: index, status, payload. The payload of

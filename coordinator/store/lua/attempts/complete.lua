@@ -14,7 +14,7 @@
 --   rest: empty for most runs; else k or -, and the events that are not stored yet (see shared/output.lua; empty: none). With k the
 --     checkpoint is kept as long as the run.
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, children, output, endings
+-- Uses: time, run, queue, checkpoint, spend, children, output, endings
 -- Moves: running -> completed
 -- Answers: ok, fenced, requested
 --   requested: a cancel was requested, so the run does not complete; its owner then releases it, which ends it as cancelled

@@ -12,7 +12,7 @@
 --   brief: the same error without its traceback, for the story
 --   delta: the changes to the checkpoint; empty: no changes (see shared/checkpoint.lua)
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, children, output, endings
+-- Uses: time, run, queue, checkpoint, spend, children, output, endings
 -- Moves: running -> failed, running -> cancelled
 -- Answers: ok, cancelled, fenced, gap
 local clock = server_ms(now)

@@ -11,7 +11,7 @@
 --   count: number of children that the step may create
 -- ITEM: keep
 --   keep: base of another step that the run still needs; the script lets all other steps go
--- Uses: time, queue, children
+-- Uses: time, queue, spend, children
 -- Answers: ok, fenced, bad, unreadable
 --   ok: with the number of children that have ended
 --   bad: an argument can't be read

@@ -14,7 +14,7 @@
 --   error: the error that the handler raised, encoded
 --   brief: the same error without its traceback, for the story
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, children, output, endings
+-- Uses: time, run, queue, checkpoint, spend, children, output, endings
 -- Moves: running -> delayed, running -> dead, running -> cancelled, running -> failed
 -- Answers: delayed, dead, cancelled, failed, fenced
 local clock = server_ms(now)

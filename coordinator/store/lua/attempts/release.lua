@@ -13,7 +13,7 @@
 --   jitter: a number from 0 to 1, which spreads delays
 --   delta: the changes to the checkpoint; empty: no changes (see shared/checkpoint.lua)
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, children, output, endings
+-- Uses: time, run, queue, checkpoint, spend, children, output, endings
 -- Moves: running -> queued, running -> delayed, running -> dead, running -> cancelled, running -> failed
 -- Answers: ok, delayed, dead, cancelled, failed, fenced, gap
 local clock = server_ms(now)

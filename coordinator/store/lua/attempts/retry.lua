@@ -16,7 +16,7 @@
 --   asked: 1 if the handler asked for the delay (RetryLater), which does not count as a failure
 --   delta: the changes to the checkpoint; empty: no changes (see shared/checkpoint.lua)
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, children, output, endings
+-- Uses: time, run, queue, checkpoint, spend, children, output, endings
 -- Moves: running -> delayed, running -> cancelled, running -> failed
 -- Answers: ok, cancelled, failed, fenced, gap
 local clock = server_ms(now)

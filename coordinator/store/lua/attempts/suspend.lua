@@ -15,7 +15,7 @@
 --   jitter: a number from 0 to 1, which spreads delays
 --   delta: the changes to the checkpoint; empty: no changes (see shared/checkpoint.lua)
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, children, output, endings, waiting
+-- Uses: time, run, queue, checkpoint, spend, children, output, endings, waiting
 -- Moves: running -> waiting, running -> queued, running -> delayed, running -> cancelled, running -> failed
 -- Answers: waiting, ok, delayed, cancelled, failed, fenced, gap, bad
 --   ok: the condition holds already, and the run is queued

@@ -8,7 +8,7 @@
 --   keep: number of ended runs to keep
 --   batch: the largest number of runs to remove in this call
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, children, output, endings, forget
+-- Uses: time, run, queue, checkpoint, spend, children, output, endings, forget
 -- Unconfirmed: the runs that are left are removed at the next tick
 -- Answers: ok
 --   ok: with the number of runs that were removed

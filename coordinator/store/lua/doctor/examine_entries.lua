@@ -10,7 +10,7 @@
 -- ITEM: member
 --   member: a member of the set
 -- Flags: no-writes
--- Uses: time, run, checkpoint, children, examine, stray
+-- Uses: time, run, checkpoint, spend, children, examine, stray
 -- Answers: runless, elsewhere, stranger, aside, absent, garbled
 -- The reply has a fault and a detail for each member, or an empty list if the member has no fault.
 local clock, found = server_ms(now), {}

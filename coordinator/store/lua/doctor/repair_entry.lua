@@ -11,7 +11,7 @@
 --   member: a member of the set
 --   fault: the fault that examine_entries found
 -- Flags: allow-oom
--- Uses: time, run, checkpoint, children, waiting, examine, stray
+-- Uses: time, run, checkpoint, spend, children, waiting, examine, stray
 -- Answers: repaired, changed, blocked
 --   changed: the fault does not exist any more
 --   blocked: the run of the entry has to be repaired first

@@ -11,7 +11,7 @@
 --   life: the life to cancel; empty: the current one
 --   grace: ms that the handler has before the cancel is forced
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, children, output, endings
+-- Uses: time, run, queue, checkpoint, spend, children, output, endings
 -- Moves: queued -> cancelled, delayed -> cancelled, waiting -> cancelled
 -- Answers: cancelled, cancelling, ended, changed, missing
 --   changed: the run has another life

@@ -8,7 +8,7 @@
 --   id: id of the run
 --   life: the life that ended; empty: the current one
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, children, output, endings, forget
+-- Uses: time, run, queue, checkpoint, spend, children, output, endings, forget
 -- Answers: discarded, open, changed, missing
 local run = read_run(id)
 if not run then return { 'missing' } end

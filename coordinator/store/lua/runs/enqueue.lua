@@ -19,7 +19,7 @@
 --   key_ttl: ms that the idempotency key is kept after the end; '-': as long as the run
 --   retention: ms that the run is kept after its end; empty: the default of its status
 --   parent: id of the run that enqueues this one; empty: none. For a joined child: "<parent> <life> <base> <index>"
--- Uses: time, run, queue, children
+-- Uses: time, run, queue, spend, children
 -- Moves: none -> queued, none -> delayed
 -- Answers: created, found, conflict, mismatch, bad, unreadable, blocked, stale, untimely
 --   created: the run exists; this call or an earlier one created it

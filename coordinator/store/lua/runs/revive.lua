@@ -15,7 +15,7 @@
 -- ITEM: effect
 --   effect: name of an effect to forget
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, children, output, endings
+-- Uses: time, run, queue, checkpoint, spend, children, output, endings
 -- Moves: failed -> queued, dead -> queued, cancelled -> queued
 -- Answers: queued, changed, running, completed, conflict, unreadable, missing
 --   running: the run has not ended

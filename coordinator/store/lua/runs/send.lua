@@ -12,7 +12,7 @@
 --   payload: the payload, encoded
 --   key: idempotency key of the signal; empty: none
 --   operation: id of this send; a repeated call has the same
--- Uses: time, run, queue, checkpoint, children, output, endings, waiting
+-- Uses: time, run, queue, checkpoint, spend, children, output, endings, waiting
 -- Moves: waiting -> queued
 -- Answers: sent, found, ended, full, missing, bad, unreadable
 --   sent: the signal is stored; this call or an earlier one stored it

@@ -4,7 +4,7 @@
 -- ARGV: id
 --   id: id of the run
 -- Flags: no-writes
--- Uses: time, checkpoint, waiting, children
+-- Uses: time, checkpoint, waiting, spend, children
 -- Answers: ok, missing
 --   ok: with the run's fields, the head of its checkpoint, the names of its phases, the number of runs before it in its ready
 --     queue (-1 if it is not queued), the number of workers that listen to its route, which of queue and kind is paused, when

@@ -18,7 +18,7 @@
 --   due: when a coordinator fires `next`: the time `next` plus its jitter
 --   offset: the offset of the time zone at `next`, in seconds
 --   id: id of the run
--- Uses: time, run, queue, checkpoint, children, output, endings, cancel, schedule
+-- Uses: time, run, queue, checkpoint, spend, children, output, endings, cancel, schedule
 -- Moves: none -> queued, queued -> cancelled, delayed -> cancelled, waiting -> cancelled
 -- Unconfirmed: a fire time that is lost in a failover is fired again, with the same run
 -- Answers: fired, skipped, moved, early, changed, bad, unreadable

@@ -52,9 +52,10 @@ end
 
 -- Tell the parent of a joined child how the child ended.
 local function report_ending(id, status, now)
-  local joined, result, error, reason = read_fields(run_key(id), 'joined', 'result', 'error', 'reason')
+  local joined, result, error, reason, spend = read_fields(run_key(id), 'joined', 'result', 'error', 'reason', 'spend')
   local parent, life, base, index = string.match(joined or '', JOINED_PATTERN)
   if not parent then return end
+  if spend then roll_up_spend(id, parent) end
   local payload = status == COMPLETED and (result or '') or netstring(error or '') .. netstring(reason or '')
   record_result(parent, life, base, index, status .. ' ' .. payload, now)
 end

@@ -1,0 +1,172 @@
+"""Budgets of runs: how much money, tokens and requests a run may spend. All amounts are integers; money is in micro-dollars."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any, Literal, NamedTuple, get_args
+
+from coordinator.errors import BadOption, CoordinatorError
+
+Then = Literal["fail", "wait"]
+MICRO = 1_000_000
+MOST = 2**52  # larger numbers are not exact in Lua
+TOPIC = "coordinator.grant"  # the topic of the signals by which grants reach a run
+
+# The numbers in the field `spend` of a run, in their stored order: the total of earlier attempts and of children; the epoch of the
+# last attempt that spent something, and its total; and the part of the sum that was added to the parent.
+SPEND_NUMBERS = (
+    "settled_usd", "settled_tokens", "settled_requests", "epoch", "usd", "tokens", "requests", "rolled_usd", "rolled_tokens",
+    "rolled_requests",
+)  # fmt: skip
+
+
+class BudgetExceeded(CoordinatorError):
+    """The run has spent its budget. No retry policy retries this error."""
+
+
+class Amount(NamedTuple):
+    """An amount of money in micro-dollars, of tokens and of requests."""
+
+    usd: int = 0
+    tokens: int = 0
+    requests: int = 0
+
+    def plus(self, other: Amount) -> Amount:
+        """Return the sum."""
+        return Amount(*(mine + its for mine, its in zip(self, other, strict=True)))
+
+    @classmethod
+    def of(cls, usd: float | Decimal, tokens: int, requests: int) -> Amount:
+        """Return an amount from dollars, tokens and requests. A fraction of a micro-dollar counts as a whole one.
+
+        Raises:
+            BadOption: If a number is not valid.
+        """
+        return cls(_micro(usd, "usd"), _count(tokens, "tokens"), _count(requests, "requests"))
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """What a run has spent, or what is left of its budget.
+
+    Attributes:
+        usd: Dollars; None if the budget does not limit them.
+        tokens: Tokens; None if the budget does not limit them.
+        requests: Requests; None if the budget does not limit them.
+    """
+
+    usd: float | None
+    tokens: int | None
+    requests: int | None
+
+    def __str__(self) -> str:
+        """Return the amounts that are limited or not 0, for people."""
+        parts = (
+            []
+            if not self.usd and (self.tokens or self.requests)
+            else [f"{self.usd or 0:.6f}".rstrip("0").rstrip(".") + " USD"]
+        )
+        parts += [
+            f"{number:,} {name}" for name, number in (("tokens", self.tokens), ("requests", self.requests)) if number
+        ]
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The budget of a run, over all its attempts and its children.
+
+    Attributes:
+        usd: The dollars that the run may spend. None for no limit.
+        tokens: The tokens that the run may spend. None for no limit.
+        requests: The requests that the run may make. None for no limit.
+        then: What happens when the budget is spent: "fail" raises BudgetExceeded in the handler, which ends the run; "wait"
+            suspends the run until more is granted.
+
+    Raises:
+        BadOption: If a value is not valid, or nothing is limited.
+    """
+
+    usd: float | Decimal | None = None
+    tokens: int | None = None
+    requests: int | None = None
+    then: Then = "fail"
+
+    def __post_init__(self) -> None:
+        if self.usd is None and self.tokens is None and self.requests is None:
+            raise BadOption("Budget(…) needs a limit: usd, tokens or requests")
+        Amount.of(self.usd or 0, self.tokens or 0, self.requests or 0)
+        if self.then not in get_args(Then):
+            raise BadOption(f"Budget(then={self.then!r}): then must be 'fail' or 'wait'")
+
+    @property
+    def limits(self) -> tuple[int | None, int | None, int | None]:
+        """The limits as integers: micro-dollars, tokens, requests; None for no limit."""
+        return (None if self.usd is None else _micro(self.usd, "usd"), self.tokens, self.requests)
+
+    def exceeded_by(self, spent: Amount, granted: Amount) -> bool:
+        """Return True if a limit, with the amount that was granted in addition, is exceeded."""
+        return any(
+            limit is not None and used > limit + more
+            for limit, used, more in zip(self.limits, spent, granted, strict=True)
+        )
+
+    def is_spent(self, spent: Amount, granted: Amount) -> bool:
+        """Return True if nothing is left of one of the limits."""
+        return any(
+            limit is not None and used >= limit + more
+            for limit, used, more in zip(self.limits, spent, granted, strict=True)
+        )
+
+    def left(self, spent: Amount, granted: Amount) -> Spending:
+        """Return what is left, with the amount that was granted in addition. It is never negative."""
+        usd, tokens, requests = (
+            None if limit is None else max(0, limit + more - used)
+            for limit, used, more in zip(self.limits, spent, granted, strict=True)
+        )
+        return Spending(None if usd is None else usd / MICRO, tokens, requests)
+
+    def pack(self) -> list[Any]:
+        """Return the stored form: plain data."""
+        return [*self.limits, self.then]
+
+    @classmethod
+    def load(cls, stored: Any) -> Budget:
+        """Return the budget from its stored form."""
+        usd, tokens, requests, then = stored
+        return cls(None if usd is None else Decimal(usd) / MICRO, tokens, requests, then)
+
+
+def spending(amount: Amount) -> Spending:
+    """Return an amount with dollars."""
+    return Spending(amount.usd / MICRO, amount.tokens, amount.requests)
+
+
+def read_spend(text: str) -> tuple[Amount, Amount]:
+    """Return what a run has spent in earlier attempts and with its children, and in its last attempt, from the field `spend`."""
+    numbers = text.split()
+    if len(numbers) != len(SPEND_NUMBERS) or not all(number.isdigit() for number in numbers):
+        return Amount(), Amount()
+    of = dict(zip(SPEND_NUMBERS, map(int, numbers), strict=True))
+    return (
+        Amount(of["settled_usd"], of["settled_tokens"], of["settled_requests"]),
+        Amount(of["usd"], of["tokens"], of["requests"]),
+    )
+
+
+def _micro(usd: float | Decimal, what: str) -> int:
+    try:
+        micro = math.ceil(Decimal(str(usd)) * MICRO)
+    except (InvalidOperation, ValueError, OverflowError):
+        micro = -1
+    if isinstance(usd, bool) or not 0 <= micro <= MOST:
+        raise BadOption(f"{what}={usd!r} is not an amount of dollars of 0 or more")
+    return micro
+
+
+def _count(value: int, what: str) -> int:
+    if type(value) is not int or not 0 <= value <= MOST:
+        raise BadOption(f"{what}={value!r} is not a whole number of 0 or more")
+    return value

@@ -1,0 +1,22 @@
+-- spend: store what an attempt has spent in all, and answer what the run has spent.
+-- Protects: only the owner's total counts; a repeated or late call counts nothing twice.
+-- Role: worker
+-- Keys: run
+-- ARGV: id, token, usd, tokens, requests
+--   id: id of the run
+--   token: the token of the run's owner
+--   usd: micro-dollars that this attempt has spent in all
+--   tokens: tokens that this attempt has spent in all
+--   requests: requests that this attempt has made in all
+-- Flags: allow-oom
+-- Uses: time, spend
+-- Answers: ok, fenced, bad
+--   ok: with what the run has spent in earlier attempts and with its children: micro-dollars, tokens, requests
+local owner_token, text, beside = read_fields(run_key(id), 'token', 'spend', 'beside')
+if owner_token ~= token then return { 'fenced' } end
+usd, tokens, requests = tonumber(usd), tonumber(tokens), tonumber(requests)
+if not (usd and tokens and requests) then return { 'bad' } end
+local spend = read_spend(text)
+fold_spend(spend, tonumber(string.match(token, '^%d+')), usd, tokens, requests)
+store_spend(id, spend, beside)
+return { 'ok', int(spend.settled_usd), int(spend.settled_tokens), int(spend.settled_requests) }

@@ -1,0 +1,37 @@
+-- What runs spend. The field `spend` of a run has the settled total (of earlier attempts and of joined children), the total of the
+-- last attempt that spent something, and the part of the sum that was added to the run's parent: see SPEND in store/formats.py.
+
+-- Return the sum of what a run has spent.
+local function sum_spend(spend)
+  return spend.settled_usd + spend.usd, spend.settled_tokens + spend.tokens, spend.settled_requests + spend.requests
+end
+
+local function store_spend(id, spend, beside)
+  redis.call('HSET', run_key(id), 'spend', write_spend(spend))
+  if not string.find(beside or '', 'b', 1, true) then redis.call('HSET', run_key(id), 'beside', (beside or '') .. 'b') end
+end
+
+-- Store the total of an attempt. A total of another epoch settles the one before. A late total of the same attempt is smaller, and
+-- changes nothing.
+local function fold_spend(spend, epoch, usd, tokens, requests)
+  if spend.epoch ~= epoch then
+    spend.settled_usd, spend.settled_tokens, spend.settled_requests = sum_spend(spend)
+    spend.epoch, spend.usd, spend.tokens, spend.requests = epoch, 0, 0, 0
+  end
+  spend.usd = math.max(spend.usd, usd)
+  spend.tokens, spend.requests = math.max(spend.tokens, tokens), math.max(spend.requests, requests)
+end
+
+-- Add to an open parent what its child has spent since this was last done, so that nothing counts twice.
+local function roll_up_spend(id, parent)
+  local status, above_text, beside = read_fields(run_key(parent), 'status', 'spend', 'beside')
+  if not is_open(status) then return end
+  local spend, above = read_spend(read_fields(run_key(id), 'spend')), read_spend(above_text)
+  local usd, tokens, requests = sum_spend(spend)
+  above.settled_usd = above.settled_usd + math.max(0, usd - spend.rolled_usd)
+  above.settled_tokens = above.settled_tokens + math.max(0, tokens - spend.rolled_tokens)
+  above.settled_requests = above.settled_requests + math.max(0, requests - spend.rolled_requests)
+  spend.rolled_usd, spend.rolled_tokens, spend.rolled_requests = usd, tokens, requests
+  redis.call('HSET', run_key(id), 'spend', write_spend(spend))
+  store_spend(parent, above, beside)
+end

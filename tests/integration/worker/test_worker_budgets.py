@@ -1,0 +1,179 @@
+"""Budgets in a real worker: a run over its budget fails or waits for a grant; attempts and children count once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from coordinator import AsyncClient, Ended
+from coordinator.model.budget import Spending
+from coordinator.store.plans import coordinators as coordinator_plans
+from tests.integration import worker_harness
+from tests.integration.worker_harness import Bench
+from tests.servers import Server
+from tests.waiting import eventually
+from workers import AsyncRun, Budget, Registry, Retry, Run
+
+
+@pytest.fixture
+async def bench(valkey_server: Server, namespace: str) -> AsyncIterator[Bench]:
+    async with worker_harness.bench(valkey_server.url, namespace) as made:
+        coordinator = asyncio.create_task(_coordinate(made))
+        yield made
+        coordinator.cancel()
+
+
+@pytest.fixture
+async def client(bench: Bench) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(bench.url, bench.namespace.name) as made:
+        yield made
+
+
+async def _coordinate(bench: Bench) -> None:
+    """Do the part of a coordinator that wakes runs."""
+    while True:
+        await bench.do(coordinator_plans.due(bench.namespace.keys(0)))
+        await asyncio.sleep(0.05)  # a coordinator in miniature: it looks again and again
+
+
+def agents(calls: list[int], budget: Budget | None, **options: Any) -> Registry[Any]:
+    """Return a registry with a plain and an async agent that spend 0.4 dollars in each turn."""
+    runs: Registry[Any] = Registry()
+
+    def ask(run: Any, turn: int) -> int:
+        calls.append(turn)
+        run.spend(usd=0.4, requests=1)
+        return turn
+
+    @runs.handler(kind="plain", budget=budget, **options)
+    def plain(run: Run, turns: int) -> int:
+        for turn in run.loop(turns):
+            run.messages.append(run.phase("ask", ask, run, turn))
+        return len(run.messages)
+
+    @runs.handler(kind="async", budget=budget, **options)
+    async def asynchronous(run: AsyncRun, turns: int) -> int:
+        async for turn in run.loop(turns):
+            run.messages.append(await run.phase("ask", ask, run, turn))
+        return len(run.messages)
+
+    return runs
+
+
+KINDS = pytest.mark.parametrize("kind", ["plain", "async"])
+
+
+@KINDS
+@pytest.mark.parametrize("linger", [0.0, 30.0], ids=["suspended", "lingering"])
+async def test_run_over_its_budget_waits_and_a_grant_continues_it_over_a_roll(
+    bench: Bench, client: AsyncClient, kind: str, linger: float
+) -> None:
+    calls: list[int] = []
+    runs = agents(calls, Budget(usd=1, then="wait"), linger=linger)
+    worker, task = bench.worker(runs)
+    handle = await client.enqueue(kind, {"turns": 5})
+    if linger:
+        await eventually(lambda: calls == [0, 1, 2], "the budget to be spent")
+    else:
+        await bench.until(handle.id, "waiting")
+        view = await handle.view()
+        assert (view.waiting, view.spent) != (None, None)
+        assert view.why.startswith("waits for a grant, because its budget is spent")
+        assert await bench.end(worker, task) == 0
+        bench.worker(runs)
+    assert calls == [0, 1, 2]
+    await handle.grant(usd=5)
+    await bench.until(handle.id, "completed")
+    assert (calls, bench.result(handle.id)) == ([0, 1, 2, 3, 4], 5)
+    assert (await handle.view()).spent == Spending(2.0, 0, 5)
+    with pytest.raises(Ended, match="nothing can be granted"):
+        await handle.grant(usd=1)
+
+
+@KINDS
+async def test_run_over_its_budget_fails_and_is_not_retried(bench: Bench, client: AsyncClient, kind: str) -> None:
+    calls: list[int] = []
+    bench.worker(agents(calls, Budget(usd=10), retry=Retry(limit=5, wait=0)))
+    handle = await client.enqueue(kind, {"turns": 9}, budget=Budget(requests=2))
+    await bench.until(handle.id, "failed")
+    assert (bench.error(handle.id)[0], calls) == ("BudgetExceeded", [0, 1])
+    assert bench.counters(handle.id).failures == 1
+
+
+async def test_spending_of_a_lost_worker_counts(bench: Bench, client: AsyncClient) -> None:
+    entered, runs = asyncio.Event(), Registry[Any]()
+
+    @runs.handler(budget=Budget(usd=2))
+    async def agent(run: AsyncRun) -> float | None:
+        await run.phase("paid", lambda: run.spend(usd=1.5))
+        await run.phase("next", lambda: None)
+        if run.attempt == 1:
+            entered.set()
+            await asyncio.Event().wait()
+        run.spend(usd=0.25)
+        return run.spent.usd
+
+    worker, _ = bench.worker(runs)
+    handle = await client.enqueue("agent")
+    await entered.wait()
+    await bench.abandon(worker)
+    bench.worker(runs)
+    await bench.until(handle.id, "completed")
+    assert bench.result(handle.id) == 1.75
+    assert (await handle.view()).spent == Spending(1.75, 0, 0)
+
+
+async def test_spending_reaches_the_server_with_a_heartbeat(bench: Bench, client: AsyncClient) -> None:
+    runs, may_end = Registry[Any](), asyncio.Event()
+
+    @runs.handler
+    async def agent(run: AsyncRun) -> None:
+        run.spend(tokens=7)
+        await may_end.wait()
+
+    bench.worker(runs, lease=3.0)
+    handle = await client.enqueue("agent")
+    await eventually(lambda: bench.run(handle.id).get("spend"), "a heartbeat to bring the spending")
+    may_end.set()
+    await bench.until(handle.id, "completed")
+    assert (await handle.view()).spent == Spending(0, 7, 0)
+
+
+async def test_children_spend_the_budget_of_their_parent(bench: Bench, client: AsyncClient) -> None:
+    runs = Registry[Any]()
+
+    @runs.handler
+    async def child(run: AsyncRun, usd: float) -> None:
+        run.spend(usd=usd)
+
+    @runs.handler(linger=0, budget=Budget(usd=1))
+    async def parent(run: AsyncRun) -> str:
+        await run.gather("first", [child.inputs(0.2), child.inputs(0.3)])
+        await run.phase("still allowed", lambda: None)
+        await run.gather("second", [child.inputs(0.6)])
+        await run.phase("not allowed", lambda: None)
+        return "never"
+
+    bench.worker(runs)
+    handle = await client.enqueue("parent")
+    await bench.until(handle.id, "failed")
+    assert bench.error(handle.id)[:2] == ["BudgetExceeded", "the budget of the run is spent: 1.1 USD"]
+    assert (await handle.view()).spent == Spending(1.1, 0, 0)
+    assert "still allowed" in (await handle.view()).phases
+
+
+async def test_run_that_spends_nothing_has_no_spending(bench: Bench, client: AsyncClient) -> None:
+    runs = Registry[Any]()
+
+    @runs.handler(budget=Budget(usd=1))
+    async def agent(run: AsyncRun) -> float | None:
+        return await run.phase("look", lambda: run.left.usd)
+
+    bench.worker(runs)
+    handle = await client.enqueue("agent")
+    await bench.until(handle.id, "completed")
+    assert (bench.result(handle.id), (await handle.view()).spent) == (1.0, None)
+    assert not {"spend", "beside"} & set(bench.run(handle.id))
