@@ -8,7 +8,20 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from coordinator.cli import changes, doctor, enqueue, grant, live, namespace, pause, queries, schedules, send, stream, web
+from coordinator.cli import (
+    changes,
+    doctor,
+    enqueue,
+    grant,
+    live,
+    namespace,
+    pause,
+    queries,
+    schedules,
+    send,
+    stream,
+    web,
+)
 from coordinator.cli.context import CommandContext
 from coordinator.cli.exits import run_app
 from coordinator.cli.options import command, new_app, parse_log_level

@@ -242,7 +242,7 @@ class BaseRun(Generic[R_co]):
 
     def reserve(
         self, *, usd: float | Decimal = 0, tokens: int = 0, requests: int = 0
-    ) -> AbstractContextManager[Reservation]:
+    ) -> contextlib.AbstractContextManager[Reservation]:
         """Reserve a part of the budget for a call, so that calls that run at the same time do not exceed the budget together.
 
         `with run.reserve(usd=0.10) as call:` reserves the amount while the block runs. Inside, `call.spend(usd=0.07)` counts what
