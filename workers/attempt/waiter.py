@@ -146,7 +146,7 @@ class ServerWaiter:
     async def spend(self, attempt: Attempt, amount: Amount) -> tuple[str, Amount]:
         """Store what an attempt has spent, and return the answer. A call that is repeated after an outage counts once."""
         owner = (attempt.lease.keys, attempt.id, attempt.token)
-        return await self.ask(attempt, lambda: attempt_plans.spend(*owner, amount))
+        return await self.carry_out(attempt, lambda: attempt_plans.spend(*owner, amount))
 
     async def may_suspend(self, attempt: Attempt) -> bool:
         """Return False if a live process is of a version that does not know waiting runs, or if the server cannot be asked now.
