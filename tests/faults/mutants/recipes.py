@@ -55,6 +55,13 @@ MUTANTS = [
     ),
     # -- keys that outlive their runs
     Mutant(
+        "the signals of a run that has children are not deleted with the run",
+        LUA + "runs/send.lua",
+        "if not string.find(run.beside or '', 's', 1, true) then",
+        "if not run.beside then",
+        "tests/lua/runs/test_send.py::test_signals_of_a_run_with_other_keys_are_deleted_with_the_run",
+    ),
+    Mutant(
         "the set of a run's children is not trimmed",
         "coordinator/services/retention.py",
         "        await self._partition.ask(coordinator_plans.trim_children(self._namespace, keys, most=CHILDREN, now=now))\n",

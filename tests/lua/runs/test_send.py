@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from coordinator.model import limits
+from coordinator.model.run_id import child_base
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans.attempts import netstrings
 from coordinator.store.plans.workers import Claimed
@@ -195,3 +198,17 @@ def test_numbers_continue_after_the_received_ones_where_the_signals_were_lost(st
     store.client.delete(store.keys.signals(run.id))
     store.send(run.id, payload=b"new", operation="two")
     assert store.receive(run, t=1).payload == b"new"
+
+
+@pytest.mark.parametrize("beside", ["results", "a parent"])
+def test_signals_of_a_run_with_other_keys_are_deleted_with_the_run(store: Store, beside: str) -> None:
+    parent, base = store.running(), child_base(NOW / 1000, 0)
+    store.join_children(parent, base, 1)
+    run = parent
+    if beside == "a parent":
+        store.child(parent, base, 0)
+        run = store.claim()[1][0]
+    assert store.send(run.id) == ["sent"]
+    assert store.complete(run) == "ok"
+    assert store.client.exists(store.keys.signals(run.id)) == 0
+    assert store.client.pttl(store.keys.signal_operations(run.id)) > 0

@@ -77,7 +77,7 @@ if key ~= '' then
   redis.call('ZADD', signal_keys_key(id), int(order + 1), key)
   redis.call('ZREMRANGEBYRANK', signal_keys_key(id), 0, -1 - SIGNAL_KEYS)
 end
-if not run.beside then redis.call('HSET', run_key(id), 'beside', 's') end
+if not string.find(run.beside or '', 's', 1, true) then redis.call('HSET', run_key(id), 'beside', (run.beside or '') .. 's') end
 
 if run.status == RUNNING then
   notify(worker_of(run.token), 'signal ' .. id)
