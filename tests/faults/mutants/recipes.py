@@ -866,8 +866,8 @@ MUTANTS = [
     Mutant(
         "signals of a run stay behind when it completes",
         LUA + "runs/send.lua",
-        "if not run.beside then redis.call('HSET', run_key(id), 'beside', 's') end\n",
-        "",
+        "redis.call('HSET', run_key(id), 'beside', (run.beside or '') .. 's') end\n",
+        "end\n",
         "tests/lua/runs/test_send.py::test_repeated_send_after_the_end_of_the_run_gets_the_first_answer",
     ),
     Mutant(
