@@ -29,9 +29,10 @@ from coordinator.errors import (
     Unreadable,
 )
 from coordinator.model.enqueue import Inputs
-from coordinator.model.run import Failure, Note, RunView, Status
+from coordinator.model.groups import GroupLimit
+from coordinator.model.run import Failure, HeldRun, Note, RunView, Status
 from coordinator.model.schedule import ScheduleView
-from coordinator.views.namespace_view import CoordinatorView, Overview, WorkerView
+from coordinator.views.namespace_view import CoordinatorView, GroupView, Overview, WorkerView
 
 __all__ = [
     "AsyncClient",
@@ -45,7 +46,10 @@ __all__ = [
     "Ended",
     "Failure",
     "Full",
+    "GroupLimit",
+    "GroupView",
     "Handle",
+    "HeldRun",
     "IdExpired",
     "Inputs",
     "KeyConflict",

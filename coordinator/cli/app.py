@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from coordinator.cli import changes, doctor, enqueue, namespace, pause, queries, schedules, send, web
+from coordinator.cli import changes, doctor, enqueue, limits, namespace, pause, queries, schedules, send, web
 from coordinator.cli.context import CommandContext
 from coordinator.cli.exits import run_app
 from coordinator.cli.options import command, new_app, parse_log_level
@@ -67,6 +67,7 @@ command(app)(pause.unpause)
 command(app)(doctor.doctor)
 command(app)(web.web)
 app.add_typer(schedules.app, name="schedule")
+app.add_typer(limits.app, name="limit")
 
 
 if __name__ == "__main__":

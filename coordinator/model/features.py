@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 WAITS: Final = "waits"  # runs that wait: the status waiting, signals, and the part `more` of a checkpoint
-KNOWN: Final = (WAITS,)
+GROUPS: Final = "groups"  # runs with a group: their scripts admit runs, and free their places
+KNOWN: Final = (WAITS, GROUPS)
 
 
 def announce(coordinator: str) -> str:

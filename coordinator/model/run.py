@@ -111,6 +111,21 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldRun:
+    """The place of a queued run in the line of its group. The run waits there until its group has a free place.
+
+    Attributes:
+        before: The number of runs that are ahead of it in the line.
+        taken: The number of places that are taken: runs of the group that are ready or running.
+        at_once: The number of places of the group; None if no limit is known, so that no run is admitted.
+    """
+
+    before: int
+    taken: int
+    at_once: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class OpenChild:
     """A child that has not ended, of a run that waits for its children.
 
@@ -238,6 +253,8 @@ class RunView:
         waiting: The condition that it waits for; None if it is not waiting, or if the condition can't be read.
         woken: The reason of its wake, if the cause is wake: `signal <topic>`, `children` or `time`.
         signals: By topic, the number of signals that were sent and that it has not received.
+        group: Its group.
+        held: Its place in the line of its group; None if it does not wait for a place.
     """
 
     id: str
@@ -275,6 +292,8 @@ class RunView:
     waiting: Waiting | None = None
     woken: str | None = None
     signals: Mapping[str, int] = field(default_factory=dict)
+    group: str | None = None
+    held: HeldRun | None = None
 
     @property
     def attempt(self) -> int:

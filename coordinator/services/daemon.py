@@ -16,6 +16,7 @@ from uuid import uuid4
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import Settings
 from coordinator.errors import Unconfirmed, Unreachable
+from coordinator.services.admission import Admission
 from coordinator.services.bell_ringer import BellRinger
 from coordinator.services.due import DueRuns
 from coordinator.services.health import Health, serve_health
@@ -134,7 +135,7 @@ class Coordinator:
             due = ServiceLoop(DueRuns(partition), self._clock, outage)
             others = (
                 Recovery(partition, self.id, self._clock), Scheduler(partition), BellRinger(partition),
-                Retention(partition, namespace, self._keep),
+                Admission(partition), Retention(partition, namespace, self._keep),
             )  # fmt: skip
             loops += [due, *(ServiceLoop(service, self._clock, outage) for service in others)]
             listeners.append(asyncio.create_task(listen_to_bell(bell, keys.coordinator_bell(), due.ring, self._clock)))

@@ -76,6 +76,8 @@ RUN: Final = (
     "rejoined",  # base and number of endings of the step for which the run was last suspended although they were there already
     "rewoken",  # the progress counter when the run was last suspended although its condition held already
     "beside",  # letters of the keys that the run has beside its own: s for signals, r for results; j: it is a joined child
+    # g: it has a group
+    "group",  # "<kind>:<name>" of its group
     "joined",  # "<parent> <life> <base> <index>": the step of its parent that waits for its end
     "waited",  # set when a client waits for its end
     "operation",  # the last cancel
@@ -118,7 +120,7 @@ SCHEDULE: Final = (
 RESULTS: Final = ()
 
 FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "namespace": ("format", "partitions", "durability", "birth", "clock"),
+    "namespace": ("format", "partitions", "durability", "birth", "clock", "limited"),
     "run": RUN,
     "worker": WORKER,
     "ckpt": CHECKPOINT,

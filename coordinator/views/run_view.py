@@ -12,10 +12,11 @@ from coordinator.encoding.codec import decode
 from coordinator.encoding.spec import join_spec, read_spec
 from coordinator.errors import Unreadable
 from coordinator.model.deadline import Spent
-from coordinator.model.limits import FAR_FUTURE
+from coordinator.model.groups import NO_LIMIT
+from coordinator.model.limits import FAR_FUTURE, MOST_AT_ONCE
 from coordinator.model.names import parse_route
 from coordinator.model.retry import RetryLater
-from coordinator.model.run import Counters, Failure, Note, OpenChild, RunView, Status, Waiting, WaitingChildren
+from coordinator.model.run import Counters, Failure, HeldRun, Note, OpenChild, RunView, Status, Waiting, WaitingChildren
 from coordinator.model.run_id import made_at
 from coordinator.model.story import read_story
 from coordinator.store.replies import pairs, text
@@ -79,13 +80,16 @@ def phase_label(field: str) -> str:
 
 
 def _build(id: str, reply: Sequence[Any]) -> RunView:
-    flat, head, phases, before, able, paused, due, known, signals, children = reply
+    flat, head, phases, before, able, paused, due, known, signals, children, held = reply
     of: dict[str, Any] = pairs(flat)
     queue, kind, schema = parse_route(text(of.get("route", b"?:?@0")))
     inputs, meta, extra, damaged_spec = _read_spec(join_spec(of))
     saved, damaged_head = _read_head(head)
     spent = Spent.parse(text(of.get("spent", b"")))
-    position = QueuePosition(queue, kind, schema, int(before), int(able), text(paused), bool(head), int(known))
+    group = _escaped(of["group"]).partition(":")[2] if "group" in of else None
+    position = QueuePosition(
+        queue, kind, schema, int(before), int(able), text(paused), bool(head), int(known), group, _read_held(held)
+    )  # fmt: skip
     cause, _, woken = text(of.get("cause", b"")).partition(" ")  # "wake signal approval": the cause, and what woke it
     view = RunView(
         id=id,
@@ -123,6 +127,8 @@ def _build(id: str, reply: Sequence[Any]) -> RunView:
         waiting=_read_wait(of.get("wait"), children) if of["status"] == b"waiting" else None,
         woken=woken or None,
         signals=dict(sorted((_escaped(signals[i]), int(signals[i + 1])) for i in range(0, len(signals), 2))),
+        group=group,
+        held=position.held,
     )
     failed_loads = int(text(of["loading"])) if "loading" in of else None
     why = explain_status(
@@ -178,11 +184,34 @@ def _read_children(reply: Sequence[Any]) -> WaitingChildren | None:
     return WaitingChildren(int(count), int(ended), int(needed), at, tuple(_read_child(*row) for row in rows))
 
 
+def _read_group(held: Sequence[Any]) -> str | None:
+    return _escaped(held[3]).partition(":")[2] if held else None
+
+
+def _read_held(reply: Sequence[Any]) -> HeldRun | None:
+    """Return the place of a run in the line of its group. A limit that was lifted counts as a very high one."""
+    if not reply:
+        return None
+    before, taken, limit = int(reply[0]), int(reply[1]), text(reply[2])
+    return HeldRun(before, taken, MOST_AT_ONCE if limit == NO_LIMIT else int(limit) if limit else None)
+
+
 def _read_child(
-    id: bytes, status: bytes, route: bytes, before: Any, able: Any, paused: bytes, due: bytes, known: Any
+    id: bytes, status: bytes, route: bytes, before: Any, able: Any, paused: bytes, due: bytes, known: Any, held: Any
 ) -> OpenChild:
     queue, kind, schema = parse_route(text(route) or "?:?@0")
-    position = QueuePosition(queue, kind, schema, int(before), int(able), text(paused), False, int(known))
+    position = QueuePosition(
+        queue,
+        kind,
+        schema,
+        int(before),
+        int(able),
+        text(paused),
+        False,
+        int(known),
+        _read_group(held),
+        _read_held(held),
+    )
     why = explain_child(Status(text(status)), position, _moment(text(due)) if due else None)
     return OpenChild(text(id), kind, Status(text(status)), why)
 

@@ -132,6 +132,7 @@ class Attempt(Lifecycle):
         self.note_stored: Note | None = None  # the newest note that the server has confirmed after a heartbeat
         self.condition: Condition | None = None  # the condition that the run waits for, once it is to be suspended
         self.waiter: Waiter | None = None
+        self.has_group = False  # whether other runs may wait for the place of the run in its group
         self._at_end: list[Callable[[], object]] = []
         self._hint, self._lingering_since = asyncio.Event(), 0.0
         self._stop_requested, self._stop_changed = asyncio.Event(), asyncio.Event()
@@ -342,7 +343,7 @@ class Attempt(Lifecycle):
     # -- runs that the handler enqueues
 
     def make_run_id(self, key: str) -> str:
-        """Return a new run id: in the partition of the idempotency key, or of this run if the key is empty."""
+        """Return a new run id: in the partition of the group or idempotency key, or of this run if `key` is empty."""
         assert self.waiter is not None
         return self.waiter.make_id(self, key)
 

@@ -58,7 +58,8 @@ class Loader:
         """
         claimed, handler = attempt.claimed, attempt.handler
         draft, head, unfinished = await self._load_checkpoint(attempt)
-        inputs, meta, _ = read_spec(claimed.spec, "the run")
+        inputs, meta, extra = read_spec(claimed.spec, "the run")
+        attempt.has_group = "group" in extra
         older = 0 < head.schema < handler.schema
         if older:
             draft = migrated(draft, head, inputs, handler)

@@ -20,6 +20,7 @@ from uuid import UUID
 from coordinator.errors import BadOption, NotPlain, Refused
 from coordinator.model.deadline import Deadline
 from coordinator.model.enqueue import Inputs
+from coordinator.model.groups import GroupBy, check_at_once
 from coordinator.model.names import name
 from coordinator.model.retry import Retry
 from workers.handlers.async_run import AsyncRun
@@ -69,6 +70,9 @@ class Policy:
         linger: How long a handler that waits stays in the process before its run is suspended. A signal that comes meanwhile
             reaches it within milliseconds.
         topics: The types of the payloads of signals, by topic. Topics that are not named here carry plain data.
+        at_once: How many runs of a group may be ready or running at the same time. Workers publish it when they join. An operator
+            may set another limit. None for no limit.
+        group_by: The name of the input whose value is the group of a run, or a function that computes the group from the inputs.
 
     Raises:
         BadName: If a topic is not a valid name.
@@ -83,6 +87,8 @@ class Policy:
     on_lost_lease: OnLostLease = "wait"
     linger: float = 2.0
     topics: Mapping[str, Any] = field(default_factory=dict)
+    at_once: int | None = None
+    group_by: GroupBy | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.retry, Retry):
@@ -103,6 +109,10 @@ class Policy:
             raise BadOption(f"topics={self.topics!r} is not a dict of topics and types")
         for topic in self.topics:
             name(topic, "topic")
+        if self.at_once is not None:
+            check_at_once(self.at_once)
+        if self.group_by is not None and not isinstance(self.group_by, str) and not callable(self.group_by):
+            raise BadOption(f"group_by={self.group_by!r} is neither the name of an input nor a function")
 
 
 class Handler(Generic[P, T_co]):
@@ -122,6 +132,8 @@ class Handler(Generic[P, T_co]):
         throttle: See Policy.
         on_lost_lease: See Policy.
         linger: See Policy.
+        at_once: See Policy.
+        group_by: See Policy.
         migrations: The migrations, by the schema from which they start.
     """
 
@@ -133,13 +145,15 @@ class Handler(Generic[P, T_co]):
         self.kind = name(kind, "kind")
         self.retry, self.deadline, self.schema = policy.retry, policy.deadline, policy.schema
         self.grace, self.throttle, self.on_lost_lease = policy.grace, policy.throttle, policy.on_lost_lease
-        self.linger = policy.linger
+        self.linger, self.at_once, self.group_by = policy.linger, policy.at_once, policy.group_by
         self._topics = {
             topic: Conversion(annotation, f"a signal of topic {topic!r} of kind {kind!r}")
             for topic, annotation in policy.topics.items()
         }
         self.migrations: dict[int, Callable[..., Any]] = {}
         self._signature = Signature.of(function, kind)
+        if isinstance(self.group_by, str) and not (self.group_by in self._signature.known or self._signature.open):
+            raise BadOption(f"group_by={self.group_by!r}: the handler of {kind!r} has no input of this name")
 
     def __repr__(self) -> str:
         return f"<handler of {self.kind!r}: {self.place}>"

@@ -9,6 +9,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, Unp
 
 from coordinator.errors import Refused
 from coordinator.model.deadline import Deadline
+from coordinator.model.groups import GroupBy
 from coordinator.model.retry import Retry
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.handler import (
@@ -38,6 +39,8 @@ class HandlerOptions(TypedDict, total=False):
     on_lost_lease: OnLostLease
     linger: float
     topics: Mapping[str, Any]
+    at_once: int | None
+    group_by: GroupBy | None
 
 
 class Registry(Generic[R]):
@@ -82,7 +85,7 @@ class Registry(Generic[R]):
             function: The function.
             kind: The kind. By default it is the name of the function.
             **options: How the runs of the kind are treated: retry, deadline, schema, grace, throttle, on_lost_lease,
-                linger, topics. See Policy.
+                linger, topics, at_once, group_by. See Policy.
 
         Returns:
             The handler.

@@ -31,6 +31,7 @@ class OpenNamespace:
         clock: The clock that run ids are made with.
         ids: The maker of run ids.
         facts: The facts of the namespace; None until an operation has read them.
+        trusted: By partition, the monotonic time until which all its processes count as knowing groups.
     """
 
     def __init__(self, name: str, clock: Clock, *, check: Address | None) -> None:
@@ -44,6 +45,7 @@ class OpenNamespace:
         self.clock = clock
         self.ids = RunIds()
         self.facts: Namespace | None = None
+        self.trusted: dict[int, float] = {}
         self._skew = 0.0  # seconds that are added to the clock for new ids
         self._name, self._check = name, check
 

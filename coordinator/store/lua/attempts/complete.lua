@@ -2,8 +2,9 @@
 -- Protects: only the owner ends a run, once; a repeated call gets the same answer; a run whose cancel was requested does not
 -- complete.
 -- Role: worker
--- Keys: ckpt, coordinator_bell, deadlines, ended, inbox, joins, live, messages, namespace, once, owned, parting, results, run
--- Keys: signal_keys, signal_operations, signals, waiters, waiting, wake, worker
+-- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, ended, groups, inbox, joins, limits, line, live, messages
+-- Keys: namespace, once, owned, parting, ready, results, routes, run, signal_keys, signal_operations, signals, suspect
+-- Keys: suspect_bell, waiters, waiting, wake, worker
 -- ARGV: now
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 -- EACH: id, token, result
@@ -11,7 +12,7 @@
 --   token: the token of the run's owner
 --   result: encoded; empty for None
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, children, endings
+-- Uses: time, run, queue, checkpoint, children, groups, endings
 -- Moves: running -> completed
 -- Answers: ok, fenced, requested
 --   requested: a cancel was requested, so the run does not complete; its owner then releases it, which ends it as cancelled

@@ -2,8 +2,8 @@
 -- Protects: a revive that is sent twice or late revives once; if the run's idempotency key belongs to another run by now, the
 -- other run keeps it.
 -- Role: producer
--- Keys: bell, ckpt, coordinator_bell, delayed, ended, joins, messages, namespace, once, ready, results, routes, run
--- Keys: signal_keys, signal_operations, signals, suspect, suspect_bell
+-- Keys: admitted, aside, bell, ckpt, coordinator_bell, delayed, ended, groups, joins, limits, line, messages, namespace, once
+-- Keys: ready, results, routes, run, signal_keys, signal_operations, signals, suspect, suspect_bell
 -- ARGV: now, id, operation, life, from_start, digest
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
@@ -12,7 +12,7 @@
 --   from_start: 1 if the next attempt starts without the checkpoint
 --   digest: the digest of the inputs, for the idempotency key; empty: the stored one
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, children, endings
+-- Uses: time, run, queue, checkpoint, children, groups, endings
 -- Moves: failed -> queued, dead -> queued, cancelled -> queued
 -- Answers: queued, changed, running, completed, conflict, unreadable, missing
 --   running: the run has not ended

@@ -126,6 +126,7 @@ end
 -- Delete or expire the other keys of an ended run, and store its ending for its parent. Signals and results of a completed run are
 -- deleted, because no later attempt needs them. The signals and results of any other ended run expire with the run, because a
 -- revived run may need them. Operations stay for as long as a client may repeat its send. Children that have not ended are let go.
+-- The next run of the group gets the place of the run.
 local function expire_beside(id, beside, status, kept, now)
   local keeps = status ~= COMPLETED and kept > 0
   local function expire(key) if keeps then redis.call('PEXPIRE', key, int(kept)) else redis.call('UNLINK', key) end end
@@ -141,6 +142,10 @@ local function expire_beside(id, beside, status, kept, now)
     expire(results_key(id))
   end
   if now and string.find(beside, 'j', 1, true) then report_ending(id, status, now) end
+  if now and string.find(beside, 'g', 1, true) then
+    local group = read_fields(run_key(id), 'group')
+    if group then leave_group(id, group, now) end
+  end
 end
 
 -- End a run as completed, failed, cancelled or dead. The caller has removed its owner. Further fields and values of its hash are
@@ -215,10 +220,13 @@ local function rescore(counters, ms) counters.score = math.floor(counters.score 
 -- Make the run wait for its next attempt: as delayed until `due`, or in its ready queue if `due` is nil. The run keeps its score.
 local function requeue(id, counters, cause, due)
   local key = run_key(id)
-  local route = redis.call('HGET', key, 'route')
+  local route, group = unpack(redis.call('HMGET', key, 'route', 'group'))
   redis.call('HSET', key, 'counters', write_counters(counters), 'cause', cause, 'status', due and DELAYED or QUEUED)
   if due then
     add_to_delayed(id, due)
+    if group then leave_group(id, group, server_ms(now)) end
+  elseif group then
+    enter(id, route, counters, group)
   elseif counters.strikes >= SUSPECT_STRIKES then
     add_to_suspect(id, route, int(counters.score))
   else
