@@ -28,8 +28,10 @@ from coordinator.errors import (
     Unreachable,
     Unreadable,
 )
+from coordinator.middleware import AttemptEnding, AttemptInfo, EnqueueInfo, Middleware
 from coordinator.model.enqueue import Inputs
 from coordinator.model.groups import GroupLimit
+from coordinator.model.output import Event, Gap, Rewind
 from coordinator.model.run import Failure, HeldRun, Note, RunView, Status
 from coordinator.model.schedule import ScheduleView
 from coordinator.views.namespace_view import CoordinatorView, GroupView, Overview, WorkerView
@@ -37,6 +39,8 @@ from coordinator.views.namespace_view import CoordinatorView, GroupView, Overvie
 __all__ = [
     "AsyncClient",
     "AsyncHandle",
+    "AttemptEnding",
+    "AttemptInfo",
     "BadName",
     "BadOption",
     "Changed",
@@ -44,8 +48,11 @@ __all__ = [
     "CoordinatorError",
     "CoordinatorView",
     "Ended",
+    "EnqueueInfo",
+    "Event",
     "Failure",
     "Full",
+    "Gap",
     "GroupLimit",
     "GroupView",
     "Handle",
@@ -53,6 +60,7 @@ __all__ = [
     "IdExpired",
     "Inputs",
     "KeyConflict",
+    "Middleware",
     "NotConfigured",
     "NotFound",
     "NotPlain",
@@ -60,6 +68,7 @@ __all__ = [
     "Overview",
     "Refused",
     "ResultTimeout",
+    "Rewind",
     "RunCancelled",
     "RunDead",
     "RunFailed",

@@ -69,10 +69,11 @@ nitpick_ignore_regex = [
         r"py:.*",
         r"(starlette|tenacity|tzinfo|StopBaseT|WaitBaseT|datetime|timedelta|Unpack|TracebackType|Concatenate).*",
     ),
+    (r"py:.*", r"(agents|pydantic_ai)\..*"),  # frameworks whose documentation is not linked
     # Internal types that a public signature mentions: a clock for tests, the base of both runs, the classes of handlers.
     (
         r"py:.*",
-        r".*\.(Clock|Child|Collected|Condition|Cut|Enqueued|Mailbox|NewRun|Received|BaseRun|HandlerOf|_Testing|_MemoryRun|Decorator)",
+        r".*\.(Clock|Child|Collected|Condition|Cut|Enqueued|Mailbox|NewRun|Received|BaseRun|HandlerOf|_Testing|_MemoryRun|Decorator|PlainSaver)",
     ),
     (r"py:.*", r".*\.(PlainHandler|AsyncHandler)"),
     (r"py:.*", r"tuple\[~workers\.durable\..*"),

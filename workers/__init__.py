@@ -5,10 +5,11 @@ A `Registry` holds the handlers, and each handler gets a `Run` or an `AsyncRun`.
 """
 
 from coordinator.model.deadline import Deadline, Extend, Kill, Leave, Watched
-from coordinator.model.retry import Retry, RetryLater
+from coordinator.model.retry import OutcomeUnknown, Retry, RetryLater
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.children import ChildFailed, Done
-from workers.handlers.context import Stopped
+from workers.handlers.context import Stopped, current_run
+from workers.handlers.effects import NotDone
 from workers.handlers.handler import Handler
 from workers.handlers.messages import ToolCall
 from workers.handlers.migration import Left
@@ -26,6 +27,8 @@ __all__ = [
     "Kill",
     "Leave",
     "Left",
+    "NotDone",
+    "OutcomeUnknown",
     "Registry",
     "Retry",
     "RetryLater",
@@ -35,4 +38,5 @@ __all__ = [
     "ToolCall",
     "WaitTimeout",
     "Watched",
+    "current_run",
 ]

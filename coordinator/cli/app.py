@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from coordinator.cli import changes, doctor, enqueue, limits, namespace, pause, queries, schedules, send, web
+from coordinator.cli import changes, doctor, enqueue, limits, live, namespace, pause, queries, schedules, send, web
 from coordinator.cli.context import CommandContext
 from coordinator.cli.exits import run_app
 from coordinator.cli.options import command, new_app, parse_log_level
@@ -35,6 +35,14 @@ def start(
             help="Serve health checks: GET /live and GET /ready. A port alone is open on all interfaces.",
         ),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            envvar="RUNS_METRICS",
+            metavar="[HOST:]PORT",
+            help="Serve metrics for Prometheus: GET /metrics. A port alone is open on all interfaces.",
+        ),
+    ] = None,
     log_level: Annotated[str, typer.Option(envvar="RUNS_LOG_LEVEL", help="DEBUG, INFO or WARNING.")] = "INFO",
     keep: Annotated[
         int, typer.Option(envvar="RUNS_KEEP", min=0, help="Ended runs to keep, for each status and partition.")
@@ -48,7 +56,7 @@ def start(
     settings = context.settings
     if context.timeout is None:
         settings = replace(settings, timeout=START_TIMEOUT)
-    asyncio.run(serve(settings, health=health, keep=keep))
+    asyncio.run(serve(settings, health=health, keep=keep, metrics=metrics))
 
 
 # in the order in which --help lists them
@@ -58,6 +66,8 @@ command(app)(enqueue.enqueue)
 command(app)(queries.status)
 command(app)(queries.runs)
 command(app)(queries.show)
+command(app)(live.events)
+command(app)(live.top)
 command(app)(send.send)
 changes.add_to(app)
 command(app)(namespace.check)

@@ -81,11 +81,20 @@ def cancel(
 
 def revive(
     from_start: Annotated[bool, typer.Option("--from-start", help="Start again without the saved checkpoint.")],
+    forget_effects: Annotated[
+        bool, typer.Option("--forget-effects", help="Forget all effects: their functions are called again.")
+    ],
+    forget_effect: Annotated[
+        list[str] | None,
+        typer.Option("--forget-effect", metavar="NAME", help="Forget the effect of this name.", show_default=False),
+    ] = None,
 ) -> Change:
     """Requeue failed, dead or cancelled runs with these ids, or with --yes all failed and dead runs that match the filters."""
-    text = "requeued" + (" from the start" if from_start else "")
+    forget = forget_effects or forget_effect or False
+    text = "requeued" + (" from the start" if from_start else "") + (", with effects forgotten" if forget else "")
     return Change(
-        lambda namespace, id: run_operations.revive(namespace, id, from_start), lambda id, _: (Status.QUEUED, text)
+        lambda namespace, id: run_operations.revive(namespace, id, from_start, forget),
+        lambda id, _: (Status.QUEUED, text),
     )
 
 
@@ -124,7 +133,7 @@ def _as_command(make_change: Callable[..., Change], statuses: Sequence[Status]) 
 
     def run(
         context: CommandContext, run_ids: RunIds = None, status: StatusFilter = None, kind: KindFilter = None,
-        queue: QueueFilter = None, since: SinceFilter = None, yes: Yes = False, dry_run: DryRun = False, **options: bool,
+        queue: QueueFilter = None, since: SinceFilter = None, yes: Yes = False, dry_run: DryRun = False, **options: Any,
     ) -> int:  # fmt: skip
         filters = Filters(status, kind, queue, since)
         changing = ChangeCommand(context, make_change.__name__, statuses, make_change(**options))
@@ -133,7 +142,10 @@ def _as_command(make_change: Callable[..., Change], statuses: Sequence[Status]) 
     shared = inspect.signature(run, eval_str=True)
     first, *rest = [p for p in shared.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     flags = [
-        parameter.replace(default=False, kind=inspect.Parameter.KEYWORD_ONLY)
+        parameter.replace(
+            default=False if parameter.default is inspect.Parameter.empty else parameter.default,
+            kind=inspect.Parameter.KEYWORD_ONLY,
+        )
         for parameter in inspect.signature(make_change, eval_str=True).parameters.values()
     ]
     keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in rest]

@@ -22,12 +22,14 @@ from coordinator.client.operations import lists as list_operations
 from coordinator.client.operations import runs as run_operations
 from coordinator.client.operations import schedules as schedule_operations
 from coordinator.client.operations.open_namespace import OpenNamespace
+from coordinator.client.output.async_feed import AsyncFeed
 from coordinator.client.parent import warn_of_waiting
 from coordinator.client.run_builder import EnqueueManyOptions, EnqueueOptions
 from coordinator.client.schedules import ScheduleOptions, When
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import Settings, settings
 from coordinator.errors import Refused, Unreachable
+from coordinator.middleware import Middleware, MiddlewareChain
 from coordinator.model.enqueue import HandlerOf, Inputs
 from coordinator.model.groups import GroupLimit
 from coordinator.model.run import Status
@@ -48,13 +50,14 @@ class _AsyncSession:
     generator that the garbage collector finds, and with it the session of a client that was never closed.
     """
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(self, settings: Settings, clock: Clock, middleware: MiddlewareChain) -> None:
         self.loop = asyncio.get_running_loop()
         self.wire = AsyncWire(settings.address, settings.timeout)
         self.hints = AsyncHintReader(settings.address, self.wire, clock)
+        self.feed = AsyncFeed(settings.address, self.wire, clock)
         check = None if settings.address.scheme == "memory" else settings.address
-        self.namespace = OpenNamespace(settings.namespace, clock, check=check)
-        self._until_end = _close_at_end(self.hints, self.wire)
+        self.namespace = OpenNamespace(settings.namespace, clock, check=check, middleware=middleware)
+        self._until_end = _close_at_end(self.feed, self.hints, self.wire)
         with suppress(StopIteration):  # the first step, which makes the generator known to the loop; it does not wait
             self._until_end.__anext__().send(None)
 
@@ -68,12 +71,13 @@ class _AsyncSession:
             self.loop.call_soon_threadsafe(lambda: self.loop.create_task(self.close()))
 
 
-async def _close_at_end(hints: AsyncHintReader, wire: AsyncWire) -> AsyncGenerator[None, None]:
+async def _close_at_end(feed: AsyncFeed, hints: AsyncHintReader, wire: AsyncWire) -> AsyncGenerator[None, None]:
     """Close a session's connections when this generator is closed."""
     try:
         yield
     finally:
         try:
+            await feed.close()
             await hints.close()
         finally:
             await wire.close()
@@ -85,7 +89,13 @@ class AsyncClient:
     Calls of several tasks in the same turn of the loop share a trip to the server.
     """
 
-    def __init__(self, url: str | None = None, namespace: str | None = None, timeout: float = 30.0) -> None:
+    def __init__(
+        self,
+        url: str | None = None,
+        namespace: str | None = None,
+        timeout: float = 30.0,
+        middleware: Iterable[Middleware] = (),
+    ) -> None:
         """Make a client, which connects at its first use.
 
         Args:
@@ -94,12 +104,15 @@ class AsyncClient:
             namespace: The namespace; by default that of the worker inside whose handler the client is made, else
                 RUNS_NAMESPACE, or "runs".
             timeout: Seconds after which a call fails if the server does not answer.
+            middleware: Code that is called for each run that the client enqueues; the first is called first. In a handler, a
+                client without middleware uses that of the registry.
 
         Raises:
-            BadOption: The URL or the timeout is not valid.
+            BadOption: The URL, the timeout or the middleware is not valid.
             BadName: The namespace is not a name.
         """
         self._settings = settings(url, namespace, timeout)
+        self._middleware = MiddlewareChain(middleware)
         self._clock: Clock = SystemClock()
         self._sessions: dict[asyncio.AbstractEventLoop, _AsyncSession] = {}
         self._closed = False
@@ -380,7 +393,7 @@ class AsyncClient:
                 raise Refused("the client is closed")
             for ended in [known for known in self._sessions if known.is_closed()]:
                 self._sessions.pop(ended, None)
-            session = self._sessions[loop] = _AsyncSession(self._settings, self._clock)
+            session = self._sessions[loop] = _AsyncSession(self._settings, self._clock, self._middleware)
         return session
 
     async def _do(

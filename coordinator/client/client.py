@@ -21,12 +21,14 @@ from coordinator.client.operations import lists as list_operations
 from coordinator.client.operations import runs as run_operations
 from coordinator.client.operations import schedules as schedule_operations
 from coordinator.client.operations.open_namespace import OpenNamespace
+from coordinator.client.output.feed import Feed
 from coordinator.client.parent import warn_of_waiting
 from coordinator.client.run_builder import EnqueueManyOptions, EnqueueOptions
 from coordinator.client.schedules import ScheduleOptions, When
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import Settings, settings
 from coordinator.errors import NotFound, Refused, Unreachable
+from coordinator.middleware import Middleware, MiddlewareChain
 from coordinator.model.enqueue import HandlerOf, Inputs
 from coordinator.model.groups import GroupLimit
 from coordinator.model.run import RunView, Status
@@ -47,14 +49,16 @@ Schedules = list[ScheduleView]
 class _Session:
     """The connections of a Client in one process."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(self, settings: Settings, clock: Clock, middleware: MiddlewareChain) -> None:
         self.pid = os.getpid()
         self.wire = Wire(settings.address, settings.timeout)
         self.hints = HintReader(settings.address, self.wire, clock)
+        self.feed = Feed(settings.address, self.wire)
         check = None if settings.address.scheme == "memory" else settings.address
-        self.namespace = OpenNamespace(settings.namespace, clock, check=check)
+        self.namespace = OpenNamespace(settings.namespace, clock, check=check, middleware=middleware)
 
     def close(self) -> None:
+        self.feed.close()
         self.hints.close()
         self.wire.close()
 
@@ -65,7 +69,13 @@ class Client:
     Threads may share a client, and a client works after a fork.
     """
 
-    def __init__(self, url: str | None = None, namespace: str | None = None, timeout: float = 30.0) -> None:
+    def __init__(
+        self,
+        url: str | None = None,
+        namespace: str | None = None,
+        timeout: float = 30.0,
+        middleware: Iterable[Middleware] = (),
+    ) -> None:
         """Make a client, which connects at its first use.
 
         Args:
@@ -74,12 +84,15 @@ class Client:
             namespace: The namespace; by default that of the worker inside whose handler the client is made, else
                 RUNS_NAMESPACE, or "runs".
             timeout: Seconds after which a call fails if the server does not answer.
+            middleware: Code that is called for each run that the client enqueues; the first is called first. In a handler, a
+                client without middleware uses that of the registry.
 
         Raises:
-            BadOption: The URL or the timeout is not valid.
+            BadOption: The URL, the timeout or the middleware is not valid.
             BadName: The namespace is not a name.
         """
         self._settings = settings(url, namespace, timeout)
+        self._middleware = MiddlewareChain(middleware)
         self._clock: Clock = SystemClock()
         self._session: _Session | None = None
         self._locks: dict[int, threading.Lock] = {}
@@ -350,7 +363,7 @@ class Client:
                 if self._closed:
                     raise Refused("the client is closed")
                 if session is None or session.pid != pid:
-                    session = self._session = _Session(self._settings, self._clock)
+                    session = self._session = _Session(self._settings, self._clock, self._middleware)
         return session
 
     def _do(self, operation: Callable[Concatenate[OpenNamespace, P], Plan[T]], *args: P.args, **kwargs: P.kwargs) -> T:

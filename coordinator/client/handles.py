@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from coordinator.client.operations import runs as run_operations
 from coordinator.client.operations import signals as signal_operations
+from coordinator.client.output.reading import stream, stream_async
+from coordinator.model.output import Folder, Item
 from coordinator.model.run import RunView, Status
 
 if TYPE_CHECKING:
@@ -114,6 +116,35 @@ class Handle(Generic[T_co]):
         """
         return self._client._do(signal_operations.send, self.id, topic, payload, key, self._write_signal)
 
+    def stream(
+        self, *, after: str | None = None, settled: bool = False, timeout: float | None = None
+    ) -> Iterator[Item]:
+        """Iterate over the output of the run: the events that its handler emits, until the run has ended.
+
+        The iterator first delivers the stored events, and then new events as they come. It ends when the run has ended;
+        `result` then says how. The server keeps the last 10,000 events of a run, up to 4 MiB, for as long as the run is kept.
+
+        Args:
+            after: The id of the last item that the reader has got; None to begin with the first event.
+            settled: Deliver an event only when a checkpoint covers it, so that no later attempt emits it again. A reader
+                then gets each event exactly once, in order, or a `Gap`. It gets a `Rewind` only if the run starts again from
+                the beginning. The completion of a run covers all its events. If a run ends in another way, the events after its
+                last checkpoint are not delivered.
+            timeout: Seconds without an item after which the iterator raises ResultTimeout; None waits for ever.
+
+        Returns:
+            An iterator over the items. An `Event` has a number and a value. A `Rewind` tells the reader to drop all events
+            with a number greater than `to`, because the run continues from its checkpoint. A `Gap` says that a number of
+            events is missing.
+
+        Raises:
+            NotFound: The run does not exist, or its retention is over.
+            BadOption: `after` is not the id of an item.
+            ResultTimeout: Nothing came in time, and the run has not ended.
+            Unreadable: A stored event is damaged.
+        """
+        return stream(self._client, self.id, Folder(after, settled), timeout)
+
     def cancel(self, grace: float = CANCEL_GRACE) -> Status:
         """Cancel the run.
 
@@ -141,19 +172,22 @@ class Handle(Generic[T_co]):
         """
         return self._client._do(run_operations.cancel_tree, self.id, grace)
 
-    def revive(self, from_start: bool = False) -> None:
+    def revive(self, from_start: bool = False, *, forget_effects: bool | Sequence[str] = False) -> None:
         """Queue a failed, dead or cancelled run again. It continues from its checkpoint.
 
         Args:
-            from_start: Drop the checkpoint, so that the handler starts from the beginning.
+            from_start: Drop the checkpoint, so that the handler starts from the beginning. The effects of `run.once` are kept.
+            forget_effects: True to forget all effects of `run.once`, or the names of the effects to forget. The functions of
+                forgotten effects are called again.
 
         Raises:
             Changed: The run has not ended, has completed, or was revived by another call.
             KeyConflict: The run's idempotency key belongs to another run by now.
             NotFound: The run does not exist, or its inputs were not kept.
             Unreadable: The checkpoint is damaged: revive the run from the start.
+            BadOption: `forget_effects` is a text.
         """
-        self._client._do(run_operations.revive, self.id, from_start)
+        self._client._do(run_operations.revive, self.id, from_start, forget_effects)
 
     def discard(self) -> Status:
         """Remove an ended run and its checkpoint, and return the status in which the run had ended.
@@ -265,6 +299,35 @@ class AsyncHandle(Generic[T_co]):
         """
         return await self._client._do(signal_operations.send, self.id, topic, payload, key, self._write_signal)
 
+    def stream(
+        self, *, after: str | None = None, settled: bool = False, timeout: float | None = None
+    ) -> AsyncIterator[Item]:
+        """Iterate over the output of the run: the events that its handler emits, until the run has ended.
+
+        The iterator first delivers the stored events, and then new events as they come. It ends when the run has ended;
+        `result` then says how. The server keeps the last 10,000 events of a run, up to 4 MiB, for as long as the run is kept.
+
+        Args:
+            after: The id of the last item that the reader has got; None to begin with the first event.
+            settled: Deliver an event only when a checkpoint covers it, so that no later attempt emits it again. A reader
+                then gets each event exactly once, in order, or a `Gap`. It gets a `Rewind` only if the run starts again from
+                the beginning. The completion of a run covers all its events. If a run ends in another way, the events after its
+                last checkpoint are not delivered.
+            timeout: Seconds without an item after which the iterator raises ResultTimeout; None waits for ever.
+
+        Returns:
+            An iterator over the items. An `Event` has a number and a value. A `Rewind` tells the reader to drop all events
+            with a number greater than `to`, because the run continues from its checkpoint. A `Gap` says that a number of
+            events is missing.
+
+        Raises:
+            NotFound: The run does not exist, or its retention is over.
+            BadOption: `after` is not the id of an item.
+            ResultTimeout: Nothing came in time, and the run has not ended.
+            Unreadable: A stored event is damaged.
+        """
+        return stream_async(self._client, self.id, Folder(after, settled), timeout)
+
     async def cancel(self, grace: float = CANCEL_GRACE) -> Status:
         """Cancel the run.
 
@@ -292,19 +355,22 @@ class AsyncHandle(Generic[T_co]):
         """
         return await self._client._do(run_operations.cancel_tree, self.id, grace)
 
-    async def revive(self, from_start: bool = False) -> None:
+    async def revive(self, from_start: bool = False, *, forget_effects: bool | Sequence[str] = False) -> None:
         """Queue a failed, dead or cancelled run again. It continues from its checkpoint.
 
         Args:
-            from_start: Drop the checkpoint, so that the handler starts from the beginning.
+            from_start: Drop the checkpoint, so that the handler starts from the beginning. The effects of `run.once` are kept.
+            forget_effects: True to forget all effects of `run.once`, or the names of the effects to forget. The functions of
+                forgotten effects are called again.
 
         Raises:
             Changed: The run has not ended, has completed, or was revived by another call.
             KeyConflict: The run's idempotency key belongs to another run by now.
             NotFound: The run does not exist, or its inputs were not kept.
             Unreadable: The checkpoint is damaged: revive the run from the start.
+            BadOption: `forget_effects` is a text.
         """
-        await self._client._do(run_operations.revive, self.id, from_start)
+        await self._client._do(run_operations.revive, self.id, from_start, forget_effects)
 
     async def discard(self) -> Status:
         """Remove an ended run and its checkpoint, and return the status in which the run had ended.

@@ -74,7 +74,7 @@ class Listing:
         found: list[RunView] = []
         for status in [self.status] if self.status else Status:
             entries: list[Entry] = yield from self._entries(status, parts)
-            views: list[RunView] = yield from _views(entries, status)
+            views: list[RunView] = yield from views_of(entries, status)
             found += [view for view in views if view.status is status]  # the others changed since the index was read
         if self.status is None:
             found.sort(key=lambda view: view.id[:20], reverse=True)
@@ -120,10 +120,10 @@ class Listing:
             read(keys.at, "ZRANGE", index, 0, self.limit - 1, *rev, "WITHSCORES") for keys, index in wanted
         ]
         entries = [
-            entry for (keys, _), flat in zip(wanted, require_all(replies), strict=True) for entry in _scored(keys, flat)
+            entry for (keys, _), flat in zip(wanted, require_all(replies), strict=True) for entry in scored(keys, flat)
         ]
         if lines and self.queue is not None:
-            entries = yield from self._matching(entries)
+            entries = yield from self.matching(entries)
         return sorted(entries, key=lambda entry: entry[0], reverse=self.status is None)[: self.limit]
 
     def _indexed(self, indexes: Sequence[tuple[Keys, str]], *, newest: bool) -> Steps:
@@ -140,9 +140,9 @@ class Listing:
             rows = [
                 entry
                 for (keys, _), flat in zip(open_indexes, require_all(replies), strict=True)
-                for entry in _scored(keys, flat)
+                for entry in scored(keys, flat)
             ]
-            entries += yield from self._matching(rows)
+            entries += yield from self.matching(rows)
             full = [len(flat) >= 2 * page for flat in replies]
             open_indexes = [index for index, more in zip(open_indexes, full, strict=True) if more]
             start += page
@@ -154,9 +154,10 @@ class Listing:
         owned = yield [read(keys.at, "SRANDMEMBER", keys.owned(worker), PAGE) for keys, worker in pairs]
         rows = [(0.0, keys, text(id)) for (keys, _), ids in zip(pairs, require_all(owned), strict=True) for id in ids]
         rows.sort(key=lambda entry: entry[2], reverse=True)
-        return (yield from self._matching(rows))[: self.limit]
+        return (yield from self.matching(rows))[: self.limit]
 
-    def _matching(self, rows: Sequence[Entry]) -> Steps:
+    def matching(self, rows: Sequence[Entry]) -> Steps:
+        """Return the entries whose runs have the kind and the queue."""
         if self.kind is None and self.queue is None:
             return list(rows)
         found = []
@@ -187,11 +188,12 @@ def waiting_groups(parts: Sequence[Keys], most: int) -> Steps:
     ]
 
 
-def _scored(keys: Keys, flat: Sequence[Any]) -> list[Entry]:
+def scored(keys: Keys, flat: Sequence[Any]) -> list[Entry]:
+    """Return the entries of a reply WITHSCORES: score, keys and id."""
     return [(float(flat[i + 1]), keys, text(flat[i])) for i in range(0, len(flat), 2)]
 
 
-def _views(entries: Sequence[Entry], status: Status) -> Steps:
+def views_of(entries: Sequence[Entry], status: Status) -> Steps:
     """Return the views of the runs that exist. The view of a damaged run has the reason in `unreadable`."""
     views = []
     for start in range(0, len(entries), VIEWS_AT_ONCE):

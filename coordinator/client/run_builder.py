@@ -16,6 +16,7 @@ from coordinator.client.parent import Parent
 from coordinator.encoding.codec import encode
 from coordinator.encoding.spec import digest_inputs, encode_spec
 from coordinator.errors import BadOption, NotPlain
+from coordinator.middleware import HEADERS, NO_MIDDLEWARE, EnqueueInfo, MiddlewareChain
 from coordinator.model.enqueue import Inputs, Options
 from coordinator.model.groups import check_group, compute_group
 from coordinator.model.names import name, route
@@ -92,18 +93,22 @@ class RunRequest(NamedTuple):
 class RunBuilder:
     """Build the runs of one enqueue call."""
 
-    def __init__(self, given: Mapping[str, Any], parent: Parent | None = None) -> None:
+    def __init__(
+        self, given: Mapping[str, Any], parent: Parent | None = None, middleware: MiddlewareChain = NO_MIDDLEWARE
+    ) -> None:
         """Check and store the options.
 
         Args:
             given: The options of the call, without `key`, `group`, `id` and `ids`.
             parent: The run whose handler makes the call, if any. The new runs get its id and meta unless `given` has a parent.
+            middleware: Is called for each run.
 
         Raises:
             BadOption: A value is not valid.
             TypeError: There is no such option.
         """
         self._options = options = _check(given, parent)
+        self._middleware = middleware or None
         self._routes: dict[str, str] = {}
         self._meta = dict(options.meta)
         if self._meta:
@@ -143,23 +148,40 @@ class RunBuilder:
         waits_in = self._routes.get(kind) or self._route(kind)
         inputs = values if type(values) is dict else _as_dict(values)
         check_names(kind, inputs)
+        middleware = self._middleware
+        extra = self._extra if middleware is None else self._with_headers(middleware, kind, inputs, key)
         by = group if group is not None else None if handler is None else getattr(handler, "group_by", None)
         if by is not None:
-            return self._grouped_request(waits_in, inputs, key, handler, _group_of(kind, inputs, group, by))
+            return self._grouped_request(waits_in, inputs, extra, key, handler, _group_of(kind, inputs, group, by))
         if key is None:
-            return RunRequest(waits_in, encode_spec(inputs, self._meta, self._extra), "", "", handler)
+            return RunRequest(waits_in, encode_spec(inputs, self._meta, extra), "", "", handler)
         once = check_key(key)
-        spec = encode_spec(inputs, self._meta, {**self._extra, "key": once})
+        spec = encode_spec(inputs, self._meta, {**extra, "key": once})
         return RunRequest(waits_in, spec, once, digest_inputs(inputs), handler)
 
     def _grouped_request(
-        self, waits_in: str, inputs: dict[str, Any], key: str | None, handler: object, group: str
+        self,
+        waits_in: str,
+        inputs: dict[str, Any],
+        others: Mapping[str, Any],
+        key: str | None,
+        handler: object,
+        group: str,
     ) -> RunRequest:
-        extra = {**self._extra, "group": group}
+        extra = {**others, "group": group}
         if key is None:
             return RunRequest(waits_in, encode_spec(inputs, self._meta, extra), "", "", handler, group)
         spec = encode_spec(inputs, self._meta, {**extra, "key": check_key(key)})
         return RunRequest(waits_in, spec, f"{group}{_END_OF_GROUP}{key}", digest_inputs(inputs), handler, group)
+
+    def _with_headers(
+        self, middleware: MiddlewareChain, kind: str, inputs: dict[str, Any], key: str | None
+    ) -> dict[str, Any]:
+        """Return the extra values of a run with the headers that middleware adds."""
+        options = self._options
+        info = EnqueueInfo(kind, options.queue, inputs, self._meta, key, options.parent)
+        headers = middleware.headers(info)
+        return {**self._extra, HEADERS: headers} if headers else self._extra
 
     def _route(self, kind: str) -> str:
         made = self._routes[kind] = route(self._options.queue, name(kind, "kind"), self._options.schema)

@@ -175,6 +175,8 @@ _KEY_NAMES = {
     "signal-operations": "the list of sends",
     "joins": "the counts of children",
     "results": "the results of children",
+    "output": "the output",
+    "effects": "the effects",
     "once": "the idempotency key",
     "schedule": "the schedule",
     "worker": "the record",
@@ -183,7 +185,7 @@ _KEY_NAMES = {
 
 def _describe_key(finding: Finding) -> str:
     key = f"{_KEY_NAMES[finding.where]} {finding.what!r}"
-    plural = finding.where in ("messages", "signals", "signal-keys", "joins", "results")
+    plural = finding.where in ("messages", "signals", "signal-keys", "joins", "results", "effects")
     match finding.fault:
         case "unwatched":
             return f"{key} is not in the list of schedules that coordinators read: it would never fire"

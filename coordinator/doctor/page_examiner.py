@@ -17,7 +17,8 @@ from coordinator.store.script import Request
 Steps = Generator[Request | list[Request], Any, Any]
 
 _FAMILIES = (
-    "ckpt", "messages", "signals", "signal-keys", "signal-operations", "joins", "results", "once", "worker", "schedule",
+    "ckpt", "messages", "signals", "signal-keys", "signal-operations", "joins", "results", "output", "effects", "once", "worker",
+    "schedule",
 )  # fmt: skip
 _COLLECTIONS = (
     "workers", "live", "owned", "ready", "suspect", "delayed", "waiting", "deadlines", "ended", "aside", "parting", "schedules",

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 WAITS: Final = "waits"  # runs that wait: the status waiting, signals, and the part `more` of a checkpoint
+OUTPUT: Final = "output"  # the output of a run, which gets its end from the script that ends the run
 GROUPS: Final = "groups"  # runs with a group: their scripts admit runs, and free their places
-KNOWN: Final = (WAITS, GROUPS)
+KNOWN: Final = (WAITS, OUTPUT, GROUPS)
 
 
 def announce(coordinator: str) -> str:

@@ -51,6 +51,14 @@ SIGNAL_KEYS: Final = 10_000  # idempotency keys of signals that the server keeps
 OPERATIONS_MS: Final = 600_000  # a repeated send is recognised for at least this time
 OPERATIONS_KEPT: Final = 1_000  # a repeated send is recognised for longer if fewer sends than this followed it
 
+# ---- output
+
+EVENT_BYTES: Final = 256 * 1024  # bytes of one event, after encoding
+OUTPUT_UNSENT: Final = 1024 * 1024  # bytes of events of one run that a worker keeps until the server has stored them
+OUTPUT_EVENTS: Final = 10_000  # entries in the output of one run; the oldest are removed
+OUTPUT_BYTES: Final = 4 * 1024 * 1024  # bytes of the events in the output of one run
+OUTPUT_PLACES: Final = 16  # ids of entries for each event: the event, up to 14 settled positions, the end
+
 # ---- joined children
 
 CHILDREN_EXAMINED_MS: Final = 60_000  # how often a coordinator checks that the children of a waiting run still exist

@@ -10,7 +10,7 @@ from tenacity import Future, RetryCallState
 from tenacity.stop import StopBaseT
 from tenacity.wait import WaitBaseT, wait_exponential, wait_random
 
-from coordinator.errors import BadOption
+from coordinator.errors import BadOption, CoordinatorError
 
 LONGEST = 365 * 86400.0
 DEFAULT_WAIT = wait_exponential(multiplier=1, max=299) + wait_random(0, 1)
@@ -34,6 +34,21 @@ class RetryLater(Exception):
             raise BadOption(f"RetryLater(after={after!r}): after must be from 0 to {LONGEST:.0f} seconds")
         super().__init__(message or f"retry after {after:g} s")
         self.after = float(after)
+
+
+class OutcomeUnknown(CoordinatorError):
+    """Nobody knows whether an effect of `run.once` took place: it was begun, and its end was not saved.
+
+    The function of the effect is not called again. No retry policy retries this error. Find out whether the effect took place, then
+    revive the run with `forget_effects` to call the function again; or pass `check=` to `run.once`.
+
+    Attributes:
+        effect: The name of the effect.
+    """
+
+    def __init__(self, message: str, *, effect: str = "") -> None:
+        super().__init__(message)
+        self.effect = effect
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +89,15 @@ class Retry:
     def next_delay(self, failures: int, error: BaseException, age: float = 0.0) -> float | None:
         """Return the seconds until the next attempt, or None if the run is not retried.
 
+        An OutcomeUnknown is never retried, because each retry would raise it again.
+
         Args:
             failures: Failed attempts in a row, including this one.
             error: The error that the handler raised.
             age: Seconds since the run was created.
         """
+        if is_unknown(error):
+            return None
         later = asked_delay(error)
         if later is not None:
             return later
@@ -123,6 +142,13 @@ def asked_delay(error: BaseException) -> float | None:
         return None
     asked = [asked_delay(one) for one in error.exceptions]
     return None if None in asked else max(after for after in asked if after is not None)
+
+
+def is_unknown(error: BaseException) -> bool:
+    """Return True if the error is an OutcomeUnknown, or an exception group with one."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(is_unknown(one) for one in error.exceptions)
+    return isinstance(error, OutcomeUnknown)
 
 
 def _matches(error: BaseException, types: tuple[type[BaseException], ...]) -> bool:

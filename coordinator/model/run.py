@@ -253,6 +253,7 @@ class RunView:
         waiting: The condition that it waits for; None if it is not waiting, or if the condition can't be read.
         woken: The reason of its wake, if the cause is wake: `signal <topic>`, `children` or `time`.
         signals: By topic, the number of signals that were sent and that it has not received.
+        effects: By name, the state of its effects of `run.once`: "begun" or "done"; those that are begun first.
         group: Its group.
         held: Its place in the line of its group; None if it does not wait for a place.
     """
@@ -292,6 +293,7 @@ class RunView:
     waiting: Waiting | None = None
     woken: str | None = None
     signals: Mapping[str, int] = field(default_factory=dict)
+    effects: Mapping[str, str] = field(default_factory=dict)
     group: str | None = None
     held: HeldRun | None = None
 

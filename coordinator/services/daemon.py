@@ -10,16 +10,21 @@ import contextlib
 import logging
 import os
 import signal
+from collections import Counter
 from importlib.metadata import version
 from uuid import uuid4
 
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import Settings
-from coordinator.errors import Unconfirmed, Unreachable
+from coordinator.errors import CoordinatorError, Unconfirmed, Unreachable
+from coordinator.metrics import catalog
+from coordinator.metrics.namespace_gauges import read_gauges
+from coordinator.metrics.samples import Samples
 from coordinator.services.admission import Admission
 from coordinator.services.bell_ringer import BellRinger
 from coordinator.services.due import DueRuns
 from coordinator.services.health import Health, serve_health
+from coordinator.services.metrics_endpoint import serve_metrics
 from coordinator.services.namespace_check import NamespaceCheck
 from coordinator.services.recovery import Recovery
 from coordinator.services.retention import KEEP, Retention
@@ -27,12 +32,14 @@ from coordinator.services.scheduler import Scheduler
 from coordinator.services.service_loop import Outage, Partition, ServiceLoop, listen_to_bell
 from coordinator.store import server_checks as checks
 from coordinator.store.keys import Namespace
+from coordinator.store.plans.coordinators import Recovered
 from coordinator.store.transport.wire import AsyncBell, AsyncWire, drive_async
 
 log = logging.getLogger(__name__)
 
 QUIET_SECONDS = 1.0  # after which the coordinator logs that it waits for the server
 STANDSTILL = 60.0  # seconds between two ticks after which a service counts as stuck, also while the server is away
+SCRAPE_TIMEOUT = 2.0  # seconds that a scrape waits for the server
 LAST_TICK = 5.0  # seconds that the current ticks may still take when the coordinator stops
 
 
@@ -45,6 +52,8 @@ class Coordinator:
         self._stopping = False
         self._end_of_round = asyncio.Event()  # set by a stop, or when the namespace was created again
         self._loops: list[ServiceLoop] = []
+        self._recovered: Counter[str] = Counter()
+        self._open: tuple[AsyncWire, Namespace] | None = None  # while the services run
 
     def health(self) -> Health:
         """Return the coordinator's health.
@@ -61,6 +70,23 @@ class Coordinator:
             return Health(not_live, ("the coordinator has not had an answer from the server yet",))
         silent = dict.fromkeys(one.service.name for one in self._loops if not one.answered)
         return Health(not_live, tuple(f"{name} has not had an answer from the server yet" for name in silent))
+
+    async def metrics(self) -> Samples:
+        """Return the present values of the coordinator's metrics, and of the namespace if the server answers."""
+        samples, begun = Samples(), self._clock.monotonic()
+        opened = self._open
+        try:
+            if opened is not None:
+                wire, namespace = opened
+                samples = await drive_async(wire, read_gauges(namespace), timeout=SCRAPE_TIMEOUT)
+        except CoordinatorError as error:
+            log.debug("the metrics of the namespace could not be read: %s", error)
+        if not samples.values:
+            samples.add(catalog.UP, 0.0)
+        samples.add(catalog.SCRAPE, self._clock.monotonic() - begun)
+        for status in Recovered("ok").by_status:
+            samples.add(catalog.RECOVERED, self._recovered[status], status, "coordinator")
+        return samples
 
     def stop(self) -> None:
         """Stop the services. `run` returns when the current ticks have ended."""
@@ -134,21 +160,26 @@ class Coordinator:
             partition = Partition(wire, keys)
             due = ServiceLoop(DueRuns(partition), self._clock, outage)
             others = (
-                Recovery(partition, self.id, self._clock), Scheduler(partition), BellRinger(partition),
-                Admission(partition), Retention(partition, namespace, self._keep),
+                Recovery(partition, self.id, self._clock, on_recovered=self._count_recovered), Scheduler(partition),
+                BellRinger(partition), Admission(partition), Retention(partition, namespace, self._keep),
             )  # fmt: skip
             loops += [due, *(ServiceLoop(service, self._clock, outage) for service in others)]
             listeners.append(asyncio.create_task(listen_to_bell(bell, keys.coordinator_bell(), due.ring, self._clock)))
         ticks = [asyncio.create_task(one.run()) for one in loops]
+        self._open = wire, namespace
         try:
             await self._end_of_round.wait()
             for one in loops:
                 one.stop()
             await asyncio.wait(ticks, timeout=LAST_TICK)
         finally:
+            self._open = None
             await _cancel_all([*ticks, *listeners])
             if not self._stopping:
                 self._end_of_round.clear()
+
+    def _count_recovered(self, runs: Recovered) -> None:
+        self._recovered.update(runs.by_status)
 
     def _on_recreated(self) -> None:
         log.warning("namespace %s was created again: its earlier runs are gone", self._settings.namespace)
@@ -164,7 +195,14 @@ async def _cancel_all(tasks: list[asyncio.Task[None]]) -> None:
         _, pending = await asyncio.wait(pending, timeout=0.5)
 
 
-async def serve(settings: Settings, clock: Clock | None = None, *, health: str | None = None, keep: int = KEEP) -> None:
+async def serve(
+    settings: Settings,
+    clock: Clock | None = None,
+    *,
+    health: str | None = None,
+    keep: int = KEEP,
+    metrics: str | None = None,
+) -> None:
     """Run a coordinator until SIGTERM or SIGINT. A second signal ends it without waiting for the current ticks.
 
     Args:
@@ -172,9 +210,14 @@ async def serve(settings: Settings, clock: Clock | None = None, *, health: str |
         clock: The clock; by default the machine's.
         health: `PORT` or `HOST:PORT` at which health checks are served, or None.
         keep: Number of ended runs to keep, for each status and partition.
+        metrics: `PORT` or `HOST:PORT` at which metrics are served, or None.
     """
     coordinator = Coordinator(settings, clock, keep)
-    async with serve_health(health, coordinator.health):
+    clock = clock or SystemClock()
+    async with (
+        serve_health(health, coordinator.health),
+        serve_metrics(metrics, coordinator.metrics, clock),
+    ):
         await _until_signalled(coordinator)
 
 

@@ -47,13 +47,26 @@ class RecoveryReport:
 
 
 class Recovery:
-    """The service that recovers the runs of lost workers in one partition."""
+    """The service that recovers the runs of lost workers in one partition.
+
+    Args:
+        partition: The partition.
+        coordinator: The id of the coordinator.
+        clock: The clock.
+        jitter: Returns a number from 0 to 1, which spreads delays.
+        on_recovered: Is called with the counts of each batch of recovered runs.
+    """
 
     def __init__(
-        self, partition: Partition, coordinator: str, clock: Clock, jitter: Callable[[], float] = random.random
+        self,
+        partition: Partition,
+        coordinator: str,
+        clock: Clock,
+        jitter: Callable[[], float] = random.random,
+        on_recovered: Callable[[Recovered], None] = lambda runs: None,
     ) -> None:
         self._partition, self._clock, self._jitter = partition, clock, jitter
-        self._coordinator = coordinator
+        self._coordinator, self._on_recovered = coordinator, on_recovered
         self._paused = False
         self._locked_at = 0.0
         self.name = f"recovery of partition {partition.keys.partition}"
@@ -100,6 +113,7 @@ class Recovery:
                     now=self._partition.now(),
                 )
             )  # fmt: skip
+            self._on_recovered(part)
             total = add(total, part)
             if part.word != "ok" or not part.left:
                 break

@@ -22,6 +22,14 @@ COUNTERS: Final = tuple(field.name for field in fields(Counters))
 HEAD: Final = tuple(field.name for field in fields(CheckpointHead))
 SPENT: Final = SPENT_NUMBERS
 ATTEMPT: Final = ATTEMPT_NUMBERS
+OUTPUT: Final = (
+    "epoch",  # of the owner that wrote last
+    "base",  # number of the last event that its checkpoint covered when it began
+    "position",  # number of the last event
+    "settled",  # number of the last event that a checkpoint covers
+    "marks",  # settled positions that were written after the last event
+    "bytes",  # of the events that are stored
+)
 
 # ---- netstrings in one argument
 
@@ -43,6 +51,7 @@ DELTA: Final = (
 )
 # An optional last part of a delta. Without it, the stored field stays as it is.
 MORE: Final = "more"  # netstrings: name, value, name, value, …: see workers/handlers/more.py
+# An optional part after `more`: the events that the server may not have yet, see lua/shared/output.lua.
 
 # ---- fields of hashes
 
@@ -75,9 +84,11 @@ RUN: Final = (
     "wait",  # "<since> <condition>": what a waiting run waits for, see lua/shared/waiting.lua
     "rejoined",  # base and number of endings of the step for which the run was last suspended although they were there already
     "rewoken",  # the progress counter when the run was last suspended although its condition held already
-    "beside",  # letters of the keys that the run has beside its own: s for signals, r for results; j: it is a joined child
+    # letters of the keys that the run has beside its own: s signals, r results, o output, e effects; j: it is a joined child;
     # g: it has a group
+    "beside",
     "group",  # "<kind>:<name>" of its group
+    "output",  # see OUTPUT
     "joined",  # "<parent> <life> <base> <index>": the step of its parent that waits for its end
     "waited",  # set when a client waits for its end
     "operation",  # the last cancel
@@ -118,6 +129,9 @@ SCHEDULE: Final = (
 
 # <base>:<index> -> "<order> <status> <payload>" for each child that has ended, and <base>#<order> -> index
 RESULTS: Final = ()
+
+# begun:<name> -> the attempt and the token that began the effect, or done:<name> -> the output of the effect
+EFFECTS: Final = ()
 
 FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "namespace": ("format", "partitions", "durability", "birth", "clock", "limited"),

@@ -201,6 +201,8 @@ FUNCTIONS = "\n".join(
         _reader("read_spent", formats.SPENT, _numbers(len(formats.SPENT)), zero_if_unreadable=True),
         _writer("write_spent", formats.SPENT),
         _writer("write_attempt", formats.ATTEMPT),
+        _reader("read_output", formats.OUTPUT, _numbers(len(formats.OUTPUT)), zero_if_unreadable=True),
+        _writer("write_output_numbers", formats.OUTPUT),
         "",
     ]
 )

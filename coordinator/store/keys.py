@@ -14,7 +14,7 @@ from coordinator.model.names import name
 from coordinator.model.run_id import partition_of
 
 # The type of a key in the docstrings of Keys -> its name on the server.
-TYPES = {"hash": "hash", "set": "set", "sorted set": "zset", "list": "list", "string": "string"}
+TYPES = {"hash": "hash", "set": "set", "sorted set": "zset", "list": "list", "string": "string", "stream": "stream"}
 
 
 class Tag(str):
@@ -152,6 +152,20 @@ class Keys:
         """
         return f"{self.at}:signal-operations:{id}"
 
+    def output(self, id: str) -> str:
+        """Return the key of a stream with the events that a run's handler emitted: see lua/shared/output.lua.
+
+        Scripts emit and checkpoint, and the scripts that end an attempt, create the key. It expires with the run.
+        """
+        return f"{self.at}:output:{id}"
+
+    def reader(self, client: str) -> str:
+        """Return the key of a stream with one entry, on which a client blocks together with the outputs that it reads.
+
+        Script interrupt adds the entry. The key expires after a minute.
+        """
+        return f"{self.at}:reader:{client}"
+
     def joins(self, id: str) -> str:
         """Return the key of a hash with the number of joined children of each step of a run, as "<spawned> <ended>" by base.
 
@@ -165,6 +179,14 @@ class Keys:
         Each ending of a joined child adds to it. It is deleted when the parent completes, otherwise it expires with the parent.
         """
         return f"{self.at}:results:{id}"
+
+    def effects(self, id: str) -> str:
+        """Return the key of a hash with the effects of a run: see EFFECTS in formats.py.
+
+        A save of a handler that uses `run.once` creates the key. It is deleted when the run completes, otherwise it expires with
+        the run. A retry or a revive from the start keeps it.
+        """
+        return f"{self.at}:effects:{id}"
 
     def parting(self) -> str:
         """Return the key of a sorted set with "<base> <spawned>" of steps that were let go, by the next child to cancel.
@@ -406,6 +428,35 @@ class Keys:
         Script record_keep adds an owner, and removes expired ones. The key expires after five minutes, or after the longest lease.
         """
         return f"{self.at}:record-owners"
+
+    def graph(self, owner: str, thread: str) -> str:
+        """Return the key of a hash with the content of a thread of a graph: see lua/shared/graph.lua.
+
+        Script graph_save creates the key. It is deleted with the thread, and expires with its owner or after its own TTL.
+        """
+        return f"{self.at}:graph:{owner}:{thread}"
+
+    def graph_index(self, owner: str, thread: str) -> str:
+        """Return the key of a sorted set with the names of a thread's checkpoints and writes: see lua/shared/graph.lua.
+
+        Script graph_save creates the key. It ends like graph.
+        """
+        return f"{self.at}:graph-index:{owner}:{thread}"
+
+    def graph_threads(self, owner: str) -> str:
+        """Return the key of a sorted set with the threads of an owner by the time at which they expire, in ms.
+
+        A thread without a TTL has FAR_FUTURE. Script graph_save adds a thread, and graph_delete removes it. The key of a run's
+        threads expires with the run.
+        """
+        return f"{self.at}:graph-threads:{owner}"
+
+    def graph_run(self, owner: str, run: str) -> str:
+        """Return the key of a set with the threads in which a run of LangGraph has stored checkpoints.
+
+        Script graph_save adds a thread, and graph_delete removes it. The key ends like graph.
+        """
+        return f"{self.at}:graph-run:{owner}:{run}"
 
 
 def type_of_key(method: Callable[..., str]) -> str:

@@ -15,15 +15,16 @@ from coordinator.store.script import Script
 from coordinator.store.scripts import SCRIPTS
 
 CONNECTION = ("select", "eval", "evalsha", "info", "time", "wait", "role", "cluster|slots")
+_FEED = ("client|tracking", "hello", "ping")  # with which the server reports changes of runs
 _FACTS = ("hget", "hgetall")  # of the namespace
 # For lists and counts of runs, queues, workers and schedules.
 _LISTS = (*_FACTS, "hmget", "scard", "srandmember", "sscan", "zcard", "zcount", "zrange", "zrank")
 # The commands that each role sends besides its scripts.
 _COMMANDS: Mapping[str, tuple[str, ...]] = {
-    "producer": (*_LISTS, "blpop", "lpop"),
+    "producer": (*_LISTS, *_FEED, "blpop", "lpop", "xrange", "xread"),
     "worker": (*_FACTS, "blpop", "hmget", "scard", "smembers", "zcard", "zrange", "zscan"),
-    "coordinator": (*_FACTS, "blpop", "exists", "scan", "sscan", "type", "zscan"),
-    "read-only": (*_LISTS, "hexists"),
+    "coordinator": (*_LISTS, "blpop", "exists", "scan", "sscan", "type", "zscan"),
+    "read-only": (*_LISTS, *_FEED, "hexists"),
 }
 
 # For each role the scripts that it calls, as their heads say, and its other commands.

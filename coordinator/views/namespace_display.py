@@ -35,7 +35,7 @@ def status_summary(overview: Overview, address: str) -> RenderableType:
     if overview.groups:
         parts += [Text(), *(Text(clean(sentence)) for sentence in _describe_lines(overview.groups))]
     parts += [Text(), _processes_line(overview)]
-    parts += [Text(clean(sentence), "yellow") for sentence in _warnings(overview)]
+    parts += [Text(clean(sentence), "yellow") for sentence in describe_attention(overview)]
     return Group(*parts)
 
 
@@ -131,7 +131,8 @@ def _processes_line(overview: Overview) -> Text:
     )
 
 
-def _warnings(overview: Overview) -> Iterable[str]:
+def describe_attention(overview: Overview) -> Iterable[str]:
+    """Return a sentence for each problem of the namespace that needs attention."""
     if not has_coordinator(overview):
         yield (
             "no coordinator is running: delayed runs do not start, waiting runs are not woken at their time, and the runs of lost "

@@ -27,6 +27,8 @@ from coordinator.views.namespace_view import WorkerView
 from coordinator.views.status_reason import describe_child, describe_wait, describe_wake
 from coordinator.views.table import new_table
 
+MAX_EFFECTS = 50  # that the details of a run list
+
 STATUS_STYLES = {
     Status.QUEUED: "cyan",
     Status.DELAYED: "blue",
@@ -138,6 +140,7 @@ def _details(view: RunView, now: float, hint: str) -> Iterable[tuple[str, Render
         what = f"iteration {view.iteration}" + (f", {format_count(view.messages, 'message')}" if view.messages else "")
         yield "checkpoint", f"{what}, saved {format_time_and_age(view.checkpointed, now)}"
     yield "phases", ", ".join(clean(phase) for phase in view.phases)
+    yield "effects", _effects(view)
     yield "story", "\n".join(clean(line) for line in story.describe_story(view, format_duration))
     yield "note", _progress(view.note) if view.note else None
     yield "parent", view.parent
@@ -173,6 +176,18 @@ def _unreceived(view: RunView) -> str:
     """Return how many signals were sent and not received, by topic; empty if there are none."""
     counts = [f"{number:,} {topic}" for topic, number in view.signals.items()]
     return f"not received yet: {', '.join(counts)}" if counts else ""
+
+
+def _effects(view: RunView) -> Text | str:
+    """Return the effects of a run with their states; empty if there are none. An effect that is begun needs attention."""
+    if not view.effects:
+        return ""
+    shown = [f"{clean(name)} ({state})" for name, state in [*view.effects.items()][:MAX_EFFECTS]]
+    more = len(view.effects) - len(shown)
+    line = Text(", ".join(shown) + (f", and {more:,} more" if more else ""))
+    if "begun" in view.effects.values():
+        line.stylize("yellow")
+    return line
 
 
 def _time_used(view: RunView, now: float) -> str:

@@ -80,7 +80,7 @@ def phase_label(field: str) -> str:
 
 
 def _build(id: str, reply: Sequence[Any]) -> RunView:
-    flat, head, phases, before, able, paused, due, known, signals, children, held = reply
+    flat, head, phases, before, able, paused, due, known, signals, children, effects, held = reply
     of: dict[str, Any] = pairs(flat)
     queue, kind, schema = parse_route(text(of.get("route", b"?:?@0")))
     inputs, meta, extra, damaged_spec = _read_spec(join_spec(of))
@@ -127,6 +127,7 @@ def _build(id: str, reply: Sequence[Any]) -> RunView:
         waiting=_read_wait(of.get("wait"), children) if of["status"] == b"waiting" else None,
         woken=woken or None,
         signals=dict(sorted((_escaped(signals[i]), int(signals[i + 1])) for i in range(0, len(signals), 2))),
+        effects=_read_effects(effects),
         group=group,
         held=position.held,
     )
@@ -194,6 +195,12 @@ def _read_held(reply: Sequence[Any]) -> HeldRun | None:
         return None
     before, taken, limit = int(reply[0]), int(reply[1]), text(reply[2])
     return HeldRun(before, taken, MOST_AT_ONCE if limit == NO_LIMIT else int(limit) if limit else None)
+
+
+def _read_effects(fields: Sequence[Any]) -> dict[str, str]:
+    """Return the state of each effect by its name: those that are begun first, in the order of their names."""
+    states = sorted(_escaped(field).partition(":")[::2] for field in fields)
+    return {name: state for state, name in states}
 
 
 def _read_child(

@@ -5,5 +5,7 @@ Nothing else in the library imports this package, so that Starlette and uvicorn 
 
 from coordinator.web.auth import Access, Role
 from coordinator.web.rest.app import api
+from coordinator.web.rest.limits import Limits
+from coordinator.web.rest.owners import FindOwner, Kinds
 
-__all__ = ["Access", "Role", "api"]
+__all__ = ["Access", "FindOwner", "Kinds", "Limits", "Role", "api"]

@@ -8,7 +8,7 @@ import errno
 import logging
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import uvicorn
@@ -54,16 +54,26 @@ class WebSettings:
             raise BadOption(f"--host {self.host} is open to other machines: give a token file with --auth")
 
 
-def standalone(client: AsyncClient, settings: WebSettings) -> ASGIApp:
+@dataclass(frozen=True, slots=True)
+class Standalone:
+    """The application that `coordinator web` serves.
+
+    Attributes:
+        app: The application, behind its gate.
+        close_streams: Ends the streams and waiting requests, which would keep the server from stopping.
+    """
+
+    app: ASGIApp
+    close_streams: Callable[[], None]
+
+
+def standalone(client: AsyncClient, settings: WebSettings) -> Standalone:
     """Return the application that `coordinator web` serves."""
     rest = api(client, access=role_of_caller)
     app = Starlette(routes=[Mount("/api", rest)], exception_handlers=HANDLERS)
-    return Gate(
-        app,
-        hosts=[settings.host, *settings.hosts],
-        tokens=settings.tokens,
-        allow_changes=settings.allow_changes,
-    )
+    hosts = [settings.host, *settings.hosts]
+    gate = Gate(app, hosts=hosts, tokens=settings.tokens, allow_changes=settings.allow_changes)
+    return Standalone(gate, rest.state.streams.close)
 
 
 async def serve(settings: Settings, web: WebSettings) -> None:
@@ -74,28 +84,41 @@ async def serve(settings: Settings, web: WebSettings) -> None:
     """
     listener = _open_socket(web.host, web.port)
     async with AsyncClient(settings.url, settings.namespace, settings.timeout) as client:
-        config = uvicorn.Config(
-            standalone(client, web),
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            lifespan="off",
-            proxy_headers=False,
-            ws="none",
-            timeout_graceful_shutdown=SECONDS_TO_STOP,
-        )
-        server = _Server(config)
+        site = standalone(client, web)
+        server = WebServer(site.app, site.close_streams)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, server.stop)
         host, port = listener.getsockname()[:2]
         log.info("web server started: http://%s:%d/", f"[{host}]" if ":" in host else host, port)
         await server.serve([listener])
+    log.info("web server stopped")
 
 
-class _Server(uvicorn.Server):
-    """A server that leaves signals to the code around it. Uvicorn would raise them again after the server has stopped."""
+class WebServer(uvicorn.Server):
+    """A server of one application. It leaves signals to the code around it: uvicorn would raise them again after it has stopped."""
+
+    def __init__(self, app: ASGIApp, close_streams: Callable[[], None]) -> None:
+        """Make a server.
+
+        Args:
+            app: The application.
+            close_streams: Called when the server stops, to end the requests that would not end on their own.
+        """
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                lifespan="off",
+                proxy_headers=False,
+                ws="none",
+                timeout_graceful_shutdown=SECONDS_TO_STOP,
+            )
+        )
+        self._close_streams = close_streams
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -103,8 +126,9 @@ class _Server(uvicorn.Server):
         yield
 
     def stop(self) -> None:
-        """Stop accepting requests, let open requests finish, and end."""
+        """Stop accepting requests, end streams, let other open requests finish, and return from `serve`."""
         self.should_exit = True
+        self._close_streams()
 
 
 def _open_socket(host: str, port: int) -> socket.socket:

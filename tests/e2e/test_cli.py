@@ -357,6 +357,8 @@ def test_cancel_and_revive_runs_by_id(shell: Shell, client: Client) -> None:
     assert "requeued from the start" in shell("revive", ids[0], "--from-start").out
     assert client.handle(ids[0]).view().status == "queued"
     assert "has not ended" in shell("revive", ids[0]).failed_with(3)
+    forgotten = shell("revive", ids[1], "--forget-effect", "charge", "--forget-effect", "mail")
+    assert "requeued, with effects forgotten" in forgotten.out
 
 
 @pytest.mark.matrix("commands, case by case")

@@ -32,7 +32,7 @@ def start(stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, loop: s
         hidden = tmp_path / "hidden"
         hidden.mkdir()
         (hidden / "uvloop.py").write_text("raise ImportError('hidden by a test')\n")
-        monkeypatch.setenv("PYTHONPATH", str(hidden))
+        monkeypatch.setenv("PYTHONPATH", str(hidden), prepend=os.pathsep)
     fleet = stage._start("workers", "start", APP, "--lease", "60", "--grace", "60")
     wait_until(lambda: " ready: " in stage.logs(), "the worker to be ready", 60)
     return fleet

@@ -91,6 +91,7 @@ def test_commands_print_the_fields_that_the_page_shows(server: None) -> None:
     same("coordinator", "doctor")
     worker = printed("workers", "list")["workers"][0]
     same("workers", "drain", worker["id"])
+    same("coordinator", "events", "--limit", "1")
     assert tried == set(examples) - {"workers roll"}, "a roll needs a supervisor: tests/e2e/test_roll.py"
 
 

@@ -17,6 +17,7 @@ from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.plans import doctor as doctor_plans
 from coordinator.store.plans import groups as group_plans
 from coordinator.store.plans import namespace as namespace_plans
+from coordinator.store.plans import output as output_plans
 from coordinator.store.plans import trees as tree_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.plans.clients import NewRun
@@ -95,6 +96,21 @@ def checkpoint(store: Store) -> Any:
 def complete(store: Store) -> Any:
     run = _running(store)
     return attempt_plans.complete(store.keys, run.id, run.token, b"result", now=store.at)
+
+
+def emit(store: Store) -> Any:
+    run = _running(store)
+    return attempt_plans.emit(
+        store.keys, run.id, run.token, attempt_plans.Output(1, 0, 0, (b"e\x01", b"n\x02")), now=store.at
+    )
+
+
+def listen(store: Store) -> Any:
+    return output_plans.listen(store.keys, _running(store).id)
+
+
+def interrupt(store: Store) -> Any:
+    return output_plans.interrupt(store.keys, "c1")
 
 
 def fail(store: Store) -> Any:

@@ -57,6 +57,8 @@ class Owner:
     state: bytes = b""
     phases: dict[str, bytes] = field(default_factory=dict)
     received: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TOPICS, 0))
+    effects: dict[str, bytes] = field(default_factory=dict)
+    finished: set[str] = field(default_factory=set)  # effects that were begun before, and are done
 
 
 @dataclass
@@ -225,10 +227,13 @@ class History:
             return
         run = choose(ended)
         operation, life = f"r{self.fresh()}", run.life if aware else None
+        known = [name.partition(":")[2] for name in run.effects]
+        options: list[bool | list[str]] = [False, False, True, known[:1]]
+        forget = choose(options)
         self.make(
             "revive",
-            lambda: self.store.revive(run.id, operation, life=life, from_start=from_start),
-            lambda: self.model.revive(self.now, run.id, operation, life, from_start),
+            lambda: self.store.revive(run.id, operation, life=life, from_start=from_start, forget_effects=forget),
+            lambda: self.model.revive(self.now, run.id, operation, life, from_start, forget),
         )
 
     def send(self, choose: Choose) -> None:
@@ -355,8 +360,11 @@ class History:
     def remember_owner(self, run: Claimed) -> None:
         """Remember the owner of a claimed run, and check that it received at least the last acknowledged checkpoint."""
         owner = Owner(run)
-        if run.checkpoint is not None:
-            parts = self.store.load(run) if run.checkpoint == "paged" else run.checkpoint
+        parts = self.store.load(run) if run.checkpoint == "paged" else run.checkpoint
+        if parts is not None:
+            owner.effects = pairs(parts[2]) if len(parts) > 2 else {}
+            assert owner.effects == self.model.runs[run.id].effects, "an effect was lost"
+        if parts is not None and parts[0]:
             fields = pairs(parts[0])
             head = dict(zip(HEAD, map(int, fields["head"].split()), strict=True))
             chunks = sorted((int(index), chunk) for index, chunk in pairs(parts[1]).items())
@@ -387,7 +395,7 @@ class History:
         """
         for _ in range(choose(range(3))):
             owner.messages.append(f"m{self.fresh()}".encode())
-        change = choose(["", "", "turn", "state", "phase", "replace", "fallen back"])
+        change = choose(["", "", "turn", "state", "phase", "effect", "replace", "fallen back"])
         owner.seq += 1
         phases: dict[str, bytes] = {}
         if change == "turn":
@@ -397,6 +405,7 @@ class History:
         if change == "phase":
             phases = {f"phase:-:p#{self.fresh()}": b"o"}
             owner.phases |= phases
+        effects = self.change_an_effect(choose, owner) if change == "effect" else {}
         if change in ("replace", "fallen back"):
             owner.generation += 1
             owner.acked = owner.acked if change == "replace" else 0
@@ -405,12 +414,15 @@ class History:
         new = owner.messages[base:]
         state = owner.state if whole or change == "state" or owner.seq - owner.acked > 1 else None
         phases = dict(owner.phases) if whole or owner.seq - owner.acked > 1 else phases
+        effects = dict(owner.effects) if whole or owner.seq - owner.acked > 1 else effects
+        finished = tuple(sorted(owner.finished))
         schema = choose([1, 1, 1, 2])
         # Without this part of a save, the stored counts stay.
         received = dict(owner.received) if choose([True, True, False]) else None
         save = Save(
-            owner.seq, owner.acked, owner.generation, base, new, owner.iteration, schema, state, phases, received
-        )
+            owner.seq, owner.acked, owner.generation, base, new, owner.iteration, schema, state, phases, received, effects,
+            finished,
+        )  # fmt: skip
         chunk = b"".join(message + b";" for message in new)
         delta = Delta(
             owner.seq,
@@ -422,10 +434,24 @@ class History:
             owner.iteration,
             schema,
             state,
-            tuple(phases.items()),
+            (*phases.items(), *((f"effect:{name}", value) for name, value in effects.items())),
+            tuple(f"effect:{name}" for name in finished),
             more=None if received is None else write_received(received),
         )
         return delta, save
+
+    def change_an_effect(self, choose: Choose, owner: Owner) -> dict[str, bytes]:
+        """Begin an effect, or finish one that is begun, and return it."""
+        begun, finishes = [name for name in owner.effects if name.startswith("begun:")], choose([True, False])
+        if begun and finishes:
+            name = choose(begun)
+            del owner.effects[name]
+            owner.finished.add(name)
+            new = {name.replace("begun:", "done:", 1): self.fresh().encode()}
+        else:
+            new = {f"begun:e{self.fresh()}": owner.run.token.encode()}
+        owner.effects |= new
+        return new
 
     def save(self, choose: Choose) -> None:
         reply_is_lost = choose([False, True])
@@ -660,6 +686,7 @@ class History:
             assert fields.get("note", "") == run.note.decode()
             assert ("spec" in fields) == (not run.bare)
             self._assert_checkpoint(run, stored)
+            assert stored.get(f"effects:{run.id}", {}) == run.effects
             self._assert_signals(run, fields, stored)
             if run.due is not None:
                 assert stored["delayed"][run.id] == run.due

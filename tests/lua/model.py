@@ -49,6 +49,8 @@ class Save:
     state: bytes | None
     phases: dict[str, bytes]
     received: dict[str, int] | None = None  # None: as it was
+    effects: dict[str, bytes] = field(default_factory=dict)  # effects that are new or have changed
+    finished: tuple[str, ...] = ()  # effects that are not begun any more
 
 
 @dataclass
@@ -146,6 +148,7 @@ class ModelRun:
     wait: Wait | None = None
     rewoken: int = -1  # the progress counter at the last suspend whose condition held already
     box: Box = field(default_factory=Box)
+    effects: dict[str, bytes] = field(default_factory=dict)  # begun:<name> or done:<name>; they outlive the checkpoint
     reasons: list[str] = field(default_factory=list)  # every reason for the last wake-up; the script names one of them
 
     @property
@@ -285,7 +288,9 @@ class Model:
         self._finish(now, run, "cancelled")
         return ["cancelled"]
 
-    def revive(self, now: int, id: str, operation: str, life: int | None, from_start: bool) -> str:
+    def revive(
+        self, now: int, id: str, operation: str, life: int | None, from_start: bool, forget: bool | list[str] = False
+    ) -> str:
         run = self.runs[id]
         if run.revival == operation:
             return "queued"
@@ -304,6 +309,12 @@ class Model:
             self.once[key] = (id, digest)
         if from_start or run.checkpoint is None:
             run.checkpoint, run.schema = None, run.asked
+        forgotten = [] if isinstance(forget, bool) else forget
+        run.effects = {
+            name: value
+            for name, value in run.effects.items()
+            if forget is not True and name.partition(":")[2] not in forgotten
+        }
         run.revival, run.life, run.cancel, run.cause, run.expires, run.listed = (
             operation,
             run.life + 1,
@@ -481,8 +492,11 @@ class Model:
         appended = have.appended if fresh and replaced else have.appended + max(0, length - len(have.messages))
         turned = save.iteration > have.peak
         stated = save.state is not None and save.state != have.state
-        progressed = turned or bool(save.phases) or stated or (save.iteration == 0 and appended > have.appended)
+        progressed = (
+            turned or bool(save.phases or save.effects) or stated or (save.iteration == 0 and appended > have.appended)
+        )
         whole = replaced and save.acked == 0
+        run.effects = {name: value for name, value in run.effects.items() if name not in save.finished} | save.effects
         run.checkpoint = Checkpoint(
             seq=save.seq,
             generation=save.generation,
@@ -786,7 +800,7 @@ class Model:
 
     def _forget(self, run: ModelRun) -> None:
         """Reduce a run to a bare tombstone, which answers clients that repeat their enqueue."""
-        run.bare, run.listed, run.checkpoint = True, None, None
+        run.bare, run.listed, run.checkpoint, run.effects = True, None, None, {}
         run.box.clear()
         run.kill = run.killed = ""
         run.note = b""
@@ -853,7 +867,7 @@ class Model:
         kept = max(kept, 60_000) if kept else 0
         run.bare, run.listed = not kept, now + kept if kept else None
         if status == "completed" or not kept:
-            run.checkpoint = None
+            run.checkpoint, run.effects = None, {}
             run.box.clear()
         if not kept:
             run.kill = run.killed = ""

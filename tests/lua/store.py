@@ -370,6 +370,8 @@ class Store:
                 return {member.decode(): score for member, score in self.client.zrange(key, 0, -1, withscores=True)}
             case "list":
                 return self.client.lrange(key, 0, -1)
+            case "stream":
+                return self.client.xrange(key)
             case _:
                 return self.client.get(key)
 

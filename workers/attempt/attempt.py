@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 from coordinator.errors import Refused, Unconfirmed, Unreachable, Unreadable
+from coordinator.middleware import NO_MIDDLEWARE, AttemptInfo, MiddlewareChain
 from coordinator.model.deadline import DeadlineExceeded
 from coordinator.model.enqueue import Inputs
 from coordinator.model.outcome import Why
@@ -19,13 +20,16 @@ from coordinator.model.run import Counters, Note
 from coordinator.store.plans.attempts import Collected, Condition, Received
 from coordinator.store.plans.clients import NewRun
 from coordinator.store.plans.workers import Claimed
+from workers.attempt.emitter import Emitter
 from workers.attempt.lifecycle import Lifecycle
+from workers.attempt.outbox import Outbox
 from workers.attempt.saver import Saver, SaverClosed
 from workers.handlers.children import Child
 from workers.handlers.context import Facts, Stopped
 from workers.handlers.draft import Cut, Draft
 from workers.handlers.enqueues import Enqueued
 from workers.handlers.handler import Handler
+from workers.handlers.waits import in_awaited_task
 from workers.liveness.lease import Lease
 
 T = TypeVar("T")
@@ -86,6 +90,9 @@ class Waiter(Protocol):
         ...
 
 
+_outboxes = threading.Lock()  # held while an attempt gets its outbox, because several threads of a handler may emit
+
+
 async def _word(word: str) -> str:
     return word
 
@@ -104,6 +111,12 @@ class Attempt(Lifecycle):
         observer: Is called when the attempt is lost, makes progress or is out of time.
         gate: The attempt starts when this future is done. None to start immediately.
     """
+
+    # Defaults of the class, so that an attempt without middleware and metrics does not set them.
+    measuring: asyncio.Task[None] | None = None  # measures how long the run had no worker
+    began = 0.0  # the monotonic time at which the worker had the answer to its claim
+    middleware: MiddlewareChain = NO_MIDDLEWARE
+    info: AttemptInfo | None = None  # is set if the attempt has middleware, when its spec was read
 
     def __init__(
         self,
@@ -133,6 +146,9 @@ class Attempt(Lifecycle):
         self.condition: Condition | None = None  # the condition that the run waits for, once it is to be suspended
         self.waiter: Waiter | None = None
         self.has_group = False  # whether other runs may wait for the place of the run in its group
+        self.emitter: Emitter | None = None
+        self.outbox: Outbox | None = None  # is made by the first emit
+        self.emits_soon = False  # whether the emitter will send the events in the outbox
         self._at_end: list[Callable[[], object]] = []
         self._hint, self._lingering_since = asyncio.Event(), 0.0
         self._stop_requested, self._stop_changed = asyncio.Event(), asyncio.Event()
@@ -215,7 +231,8 @@ class Attempt(Lifecycle):
             Refused: If another task or thread makes the call.
         """
         if self.handler.is_async:
-            inside = threading.get_ident() == self._thread and asyncio.current_task() is self.task
+            own = asyncio.current_task() is self.task or in_awaited_task.get()
+            inside = threading.get_ident() == self._thread and own
         else:
             inside = self.handler_thread in (None, threading.get_ident())
         if not inside:
@@ -401,6 +418,37 @@ class Attempt(Lifecycle):
         finally:
             task.cancel()
             requested.cancel()
+
+    def emit(self, letter: bytes, data: bytes) -> int:
+        """Hand an event to the emitter, which sends it soon. Any thread may call this.
+
+        Args:
+            letter: e for an event, n for a note.
+            data: The encoded value.
+
+        Returns:
+            The number of the event.
+        """
+        outbox = self.outbox or self._make_outbox()
+        number = outbox.add(letter, data)
+        if not self.emits_soon and not outbox.closed:
+            self.emits_soon = True
+            assert self.emitter is not None
+            if threading.get_ident() == self._thread:
+                self.emitter.schedule(self)
+            else:
+                with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+                    self.loop.call_soon_threadsafe(self.emitter.schedule, self)
+        return number
+
+    def _make_outbox(self) -> Outbox:
+        with _outboxes:
+            if self.outbox is None:
+                assert self.saver is not None
+                self.outbox = self.saver.outbox = Outbox(self.saver.emitted_before)
+                if self.decided:
+                    self.outbox.close()
+            return self.outbox
 
     def set_note(self, note: Note) -> None:
         """Keep the handler's note for the next save or heartbeat."""

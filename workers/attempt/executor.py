@@ -20,6 +20,7 @@ from workers.attempt.loader import Loader
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.context import Stopped
 from workers.handlers.run import Run
+from workers.metrics.worker_metrics import WorkerMetrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,14 @@ class Executor:
         threads: The threads in which plain handlers run.
         loader: Prepares each attempt.
         health: Learns which kinds have started.
+        metrics: Measures how long the start of a handler takes; None to measure nothing.
     """
 
     clock: Clock
     threads: ThreadPoolExecutor
     loader: Loader
     health: KindHealth
+    metrics: WorkerMetrics | None = None
 
     async def execute(self, attempt: Attempt) -> Outcome | None:
         """Carry out an attempt from its claim on.
@@ -45,7 +48,7 @@ class Executor:
             The outcome to record, or None if the worker has decided and recorded an outcome while the handler still ran.
         """
         about.set({"run": attempt.id, "kind": attempt.handler.kind, "attempt": attempt.number})
-        claimed_at = self.clock.monotonic()
+        attempt.began = claimed_at = self.clock.monotonic()
         if attempt.gate is not None:
             await attempt.gate
         ending = await self._run(attempt)
@@ -72,6 +75,8 @@ class Executor:
         if attempt.stopping is not None:
             return Raised(attempt.stopping, stop=True)
         attempt.start()
+        if self.metrics is not None and attempt.gate is None:
+            self.metrics.started(attempt.handler.kind, self.clock.monotonic() - attempt.began)
         return await self._perform(attempt, run, inputs)
 
     async def _perform(self, attempt: Attempt, run: Run[Any] | AsyncRun[Any], inputs: dict[str, Any]) -> Ending:
@@ -79,6 +84,9 @@ class Executor:
         try:
             if attempt.handler.is_async:
                 try:
+                    if attempt.info is not None:
+                        with attempt.middleware.around(attempt.info):
+                            return Returned(await attempt.handler.function(run, **inputs))
                     return Returned(await attempt.handler.function(run, **inputs))
                 finally:
                     attempt.close()
@@ -125,6 +133,9 @@ def _call_plain(attempt: Attempt, run: Any, inputs: dict[str, Any]) -> Ending:
     """
     attempt.handler_thread = threading.get_ident()
     try:
+        if attempt.info is not None:
+            with attempt.middleware.around(attempt.info):
+                return Returned(attempt.handler.function(run, **inputs))
         return Returned(attempt.handler.function(run, **inputs))
     except BaseException as error:  # noqa: BLE001  # every way out of a handler is an ending
         return Raised(error)

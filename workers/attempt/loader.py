@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from coordinator.client.parent import Parent, current_parent
@@ -13,17 +13,22 @@ from coordinator.encoding.checkpoint_head import NO_CHECKPOINT, CheckpointHead
 from coordinator.encoding.codec import decode
 from coordinator.encoding.spec import read_spec
 from coordinator.errors import CoordinatorError, Unreadable
+from coordinator.middleware import NO_MIDDLEWARE, MiddlewareChain, current_middleware, read_headers
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from coordinator.views.ending import read_failure
 from workers.attempt.attempt import Attempt, Waiter
+from workers.attempt.emitter import Emitter
+from workers.attempt.endings import attempt_info
+from workers.attempt.measuring import MeasuredSender, measure_resumption
 from workers.attempt.saver import Saver
 from workers.handlers.async_run import AsyncRun
-from workers.handlers.context import Facts, Resumed, Stopped
+from workers.handlers.context import Facts, Resumed, Stopped, enter_run
 from workers.handlers.draft import INPUTS, Draft, loaded
 from workers.handlers.migration import migrated
 from workers.handlers.run import Run
+from workers.metrics.worker_metrics import WorkerMetrics
 from workers.throttle import Throttle
 
 logger = logging.getLogger(__name__)
@@ -42,12 +47,18 @@ class Loader:
         clock: The time source.
         resources: The resources that the registries opened, by kind.
         waiter: Sends the requests for the waits, children and enqueues of the attempts.
+        emitter: Sends the events of the attempts.
+        middleware: The middleware of the registries, by kind.
+        metrics: Measures saves and resumptions; None to measure nothing.
     """
 
     wire: AsyncWire
     clock: Clock
     resources: Mapping[str, Any]
     waiter: Waiter
+    emitter: Emitter
+    middleware: Mapping[str, MiddlewareChain] = field(default_factory=dict)
+    metrics: WorkerMetrics | None = None
 
     async def load(self, attempt: Attempt) -> tuple[Run[Any] | AsyncRun[Any], dict[str, Any]]:
         """Return the run and the inputs that the handler is called with.
@@ -57,6 +68,8 @@ class Loader:
             Exception: Any other error. The handler's first line has then not been reached.
         """
         claimed, handler = attempt.claimed, attempt.handler
+        if self.middleware:
+            attempt.middleware = self.middleware.get(handler.kind, NO_MIDDLEWARE)
         draft, head, unfinished = await self._load_checkpoint(attempt)
         inputs, meta, extra = read_spec(claimed.spec, "the run")
         attempt.has_group = "group" in extra
@@ -75,13 +88,20 @@ class Loader:
         attempt.saver = self._make_saver(attempt, draft, head)
         if older:
             attempt.saver.save_whole()
+        if attempt.middleware is not NO_MIDDLEWARE:
+            attempt.info = attempt_info(attempt, meta, read_headers(extra))
+            current_middleware.set(attempt.middleware)
         current_parent.set(Parent(claimed.id, meta))
         resumed = self._resumed(attempt, head, unfinished)
+        if self.metrics is not None and claimed.cause == "recover":
+            attempt.measuring = attempt.loop.create_task(measure_resumption(self.wire, self.metrics, attempt))
         facts = Facts(claimed.id, handler.kind, inputs, meta, attempt.number, claimed.token, resumed)
         attempt.facts = facts
-        attempt.waiter = self.waiter
+        attempt.waiter, attempt.emitter = self.waiter, self.emitter
         make = AsyncRun if handler.is_async else Run
-        return make(facts, self.resources.get(handler.kind), draft, attempt, handler.read_signal), arguments
+        run = make(facts, self.resources.get(handler.kind), draft, attempt, handler.read_signal)
+        enter_run(run)
+        return run, arguments
 
     async def _load_checkpoint(self, attempt: Attempt) -> tuple[Draft, CheckpointHead, list[Any]]:
         """Return the draft, the head and the unfinished messages of the run's checkpoint.
@@ -113,7 +133,8 @@ class Loader:
         return draft, head, unfinished
 
     def _make_saver(self, attempt: Attempt, draft: Draft, head: CheckpointHead) -> Saver:
-        handler, send = attempt.handler, _Sender(self.wire, attempt)
+        handler = attempt.handler
+        send = _Sender(self.wire, attempt) if self.metrics is None else MeasuredSender(self.wire, attempt, self.metrics)
         saver = Saver(head, handler.schema, draft.cut(), Throttle(handler.throttle), self.clock, send)
         saver.on_fenced = attempt.lose
         saver.on_progress = lambda: attempt.observer.on_progress(attempt)
@@ -154,5 +175,9 @@ class _Sender:
     attempt: Attempt
 
     async def __call__(self, delta: attempt_plans.Delta) -> tuple[str, int]:
+        emitter = self.attempt.emitter
+        asks = delta.output is not None and emitter is not None and not emitter.trusts(self.attempt)
+        if asks and emitter is not None and not await emitter.is_known(self.attempt):
+            delta = replace(delta, output=None)
         plan = attempt_plans.checkpoint(self.attempt.lease.keys, self.attempt.id, self.attempt.token, delta)
         return await drive_async(self.wire, plan, give_up=lambda: True)

@@ -15,12 +15,14 @@ from coordinator.model.retry import asked_delay
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from workers.attempt.attempt import Attempt
+from workers.attempt.endings import measure_ending, tell_middleware
 from workers.attempt.failure import failure, first_line, retry_later
 from workers.attempt.kind_health import KindHealth
 from workers.attempt.saver import packed_note
 from workers.handlers.draft import RESULT_LIMIT
 from workers.handlers.messages import kept
 from workers.handlers.waits import WaitTimeout
+from workers.metrics.worker_metrics import WorkerMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +54,7 @@ class Recorder:
         health: Counts the runs that could not be started.
         give_up: Returns True when the worker cannot wait for the server any longer.
         on_refused: Is called with a kind if the code of this process probably can't start its runs.
+        metrics: Counts the outcomes; None to count nothing.
     """
 
     wire: AsyncWire
@@ -59,6 +62,7 @@ class Recorder:
     health: KindHealth
     give_up: Callable[[], bool]
     on_refused: Callable[[str], None]
+    metrics: WorkerMetrics | None = None
 
     async def record(self, attempt: Attempt, outcome: Outcome) -> bool:
         """Record an outcome, and repeat the request until the server answers.
@@ -76,6 +80,7 @@ class Recorder:
         outcome, result = _with_result(attempt, outcome)
         try:
             await self._send_last_note(attempt, outcome)
+            await self._check_output(attempt)
             answer = await self._record(attempt, outcome, result)
         except (Unreachable, Unconfirmed) as error:
             logger.error("outcome of run %s could not be recorded: %s", attempt.id, error)
@@ -83,7 +88,14 @@ class Recorder:
         except Exception:
             logger.exception("outcome of run %s could not be recorded; releasing the run", attempt.id)
             return await self.release_with_strike(attempt)
+        finally:
+            if attempt.outbox is not None:
+                attempt.outbox.close()
         self._log(attempt, outcome, answer)
+        if self.metrics is not None:
+            measure_ending(self.metrics, attempt, outcome, answer, self.clock.monotonic())
+        if attempt.middleware.sees_endings:
+            tell_middleware(attempt, outcome, answer, self.clock.monotonic())
         return True
 
     async def release_with_strike(self, attempt: Attempt) -> bool:
@@ -115,6 +127,18 @@ class Recorder:
         except CoordinatorError as error:
             logger.warning("last note of run %s could not be stored: %s", attempt.id, error)
 
+    async def _check_output(self, attempt: Attempt) -> None:
+        """Drop the events that are not stored yet if a live process is of a version that does not know outputs.
+
+        Raises:
+            Unreachable: If the server has not answered when the worker cannot wait any longer.
+        """
+        outbox, emitter = attempt.outbox, attempt.emitter
+        if outbox is None or emitter is None or not outbox.waiting or emitter.trusts(attempt):
+            return
+        if not await emitter.is_known(attempt, lambda: attempt.lost or self.give_up()):
+            outbox.close()
+
     async def _record(self, attempt: Attempt, outcome: Outcome, result: bytes) -> str:
         owner = (attempt.lease.keys, attempt.id, attempt.token)
         if attempt.killed is not None and not isinstance(outcome, Complete | Nothing):
@@ -123,7 +147,9 @@ class Recorder:
             await self._drive(attempt, lambda: attempt_plans.kill(*owner, killed))
         match outcome:
             case Complete():
-                return await self._drive(attempt, lambda: attempt_plans.complete(*owner, result))
+                output = None if attempt.outbox is None else attempt.outbox.take()
+                events = b"" if output is None else output.wire()
+                return await self._drive(attempt, lambda: attempt_plans.complete(*owner, result, output=events))
             case Fail(error):
                 text = failure(error)
                 return await self._with_delta(attempt, lambda delta: attempt_plans.fail(*owner, text, delta))

@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from coordinator.clock import Clock
 from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.encoding.codec import encode
 from coordinator.errors import CoordinatorError, Unconfirmed, Unreachable, Unreadable
 from coordinator.model.run import Note
-from coordinator.store.plans.attempts import Delta
+from coordinator.store.plans.attempts import Delta, Output
+from workers.attempt.outbox import Outbox
 from workers.handlers.draft import Cut
 from workers.handlers.messages import Messages, chunk
 from workers.handlers.more import More
@@ -118,6 +120,9 @@ class Saver:
         on_progress: Is called when the counter has grown.
         on_fenced: Is called when the server refuses a save because the run belongs to another owner.
         closed: Whether the saver is closed.
+        emitted_before: The number of the last event that the checkpoint covered when the attempt began.
+        outbox: The events that the handler has emitted, if any. Each save carries those that the server may not have yet.
+        saved_at: When the newest saved cut was sent; None if this attempt has saved nothing yet.
     """
 
     def __init__(
@@ -135,6 +140,10 @@ class Saver:
         self.on_progress: Callable[[], None] = _ignore
         self.on_fenced: Callable[[], None] = _ignore
         self.closed = False
+        self.emitted_before = start.emitted
+        self.outbox: Outbox | None = None
+        self.saved_at: float | None = None  # the monotonic time at which the newest saved cut was sent
+        self._sent = 0
 
     def save_whole(self) -> None:
         """Make the next save replace the whole stored checkpoint, because the stored one has another schema."""
@@ -176,6 +185,7 @@ class Saver:
             if word == "ok":
                 failures = 0
                 self._throttle.saved(begun)
+                self.saved_at = begun
             elif word == "fenced":
                 fenced = self.on_fenced
                 self.close()
@@ -200,7 +210,9 @@ class Saver:
 
     async def _save(self, number: int, cut: Cut) -> str:
         note = self.note
-        delta = self._deltas.of(cut, packed_note(note) if note is not self.note_saved else b"")
+        self._sent += 1
+        changes = self._deltas.of(cut, packed_note(note) if note is not self.note_saved else b"")
+        delta, output = self._add_output(changes, cut)
         try:
             word, progress = await self._send(delta)
         except CoordinatorError as error:
@@ -210,11 +222,23 @@ class Saver:
             return "failed"
         if word == "ok":
             self._deltas.acknowledged(cut, delta)
+            if output is not None and self.outbox is not None:
+                self.outbox.stored(output)
             self.note_saved = note
             self._acknowledged(number, progress)
         elif word not in ("fenced", "gap"):
             logger.error("checkpoint refused by the server: %s", word)
         return word
+
+    def _add_output(self, delta: Delta, cut: Cut) -> tuple[Delta, Output | None]:
+        """Return the changes of a cut together with the events that the server may not have yet, and these events.
+
+        So the server never stores a cut without the events that were emitted before the cut.
+        """
+        output = None if self.outbox is None else self.outbox.take(cut.emitted)
+        if output is None:
+            return delta, None
+        return replace(delta, more=cut.more, output=output.wire()), output
 
     def _acknowledged(self, number: int, progress: int) -> None:
         self._saved = number
@@ -264,6 +288,15 @@ class Saver:
             self._newest = self._newest._replace(more=more.pack(), phases=phases)
             self._offered += 1
 
+    @property
+    def skipped(self) -> int:
+        """The number of cuts that were not sent, because a newer cut replaced them first."""
+        return (
+            max(0, self._offered - self._sent - 1)
+            if self._saved < self._offered
+            else max(0, self._offered - self._sent)
+        )
+
     def progress_since(self, mark: int) -> bool:
         """Return True if the progress counter has passed `mark`, or will pass it when the pending cut is saved."""
         return self.progress > mark or self._deltas.progress_in(self._newest)
@@ -271,16 +304,19 @@ class Saver:
     def last_delta(self, unfinished: bytes = b"") -> bytes:
         """Return the encoded changes that the request with the outcome has to carry.
 
-        The changes are the newest cut, if it is not saved yet, and the given messages after that cut.
+        The changes are the newest cut, if it is not saved yet, the given messages after that cut, and events that the server
+        may not have yet.
         """
-        if self._saved == self._offered and not unfinished:
+        waiting = self.outbox is not None and self.outbox.take(self._newest.emitted) is not None
+        if self._saved == self._offered and not unfinished and not waiting:
             return b""
-        return self._deltas.of(self._newest, packed_note(self.note) if self.note else b"", unfinished).wire()
+        delta = self._deltas.of(self._newest, packed_note(self.note) if self.note else b"", unfinished)
+        return self._add_output(delta, self._newest)[0].wire()
 
     def whole_delta(self, unfinished: bytes = b"") -> bytes:
         """Return the whole encoded checkpoint. Send it if the server answered `gap`: the server lacks the base of the changes."""
         self._deltas.fallen_back()
-        return self._deltas.of(self._newest, b"", unfinished).wire()
+        return self._add_output(self._deltas.of(self._newest, b"", unfinished), self._newest)[0].wire()
 
     def unfinished(self, messages: Messages) -> bytes:
         """Return the encoded messages after the newest cut.

@@ -68,6 +68,14 @@ def start(
             help="Serve GET /live and GET /ready. A port alone is open on all interfaces.",
         ),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            envvar="RUNS_METRICS",
+            metavar="[HOST:]PORT",
+            help="Serve metrics of all worker processes for Prometheus: GET /metrics. A port alone is open on all interfaces.",
+        ),
+    ] = None,
     with_coordinator: Annotated[
         bool,
         typer.Option("--coordinator", envvar="RUNS_COORDINATOR", help="Run a coordinator in the supervisor's process."),
@@ -98,7 +106,7 @@ def start(
         code=code,
         processes=processes,
     )
-    exit_code = serve(registries, options, SidecarOptions(health, with_coordinator))
+    exit_code = serve(registries, options, SidecarOptions(health, with_coordinator, metrics))
     exit_process(exit_code)
     return exit_code
 

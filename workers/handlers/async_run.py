@@ -19,8 +19,10 @@ from coordinator.model.enqueue import HandlerOf, Inputs
 from workers.handlers.children import ChildOptions, Done
 from workers.handlers.context import BaseRun, R_co
 from workers.handlers.draft import RESULT_LIMIT, current_phase
+from workers.handlers.effects import NotDone, is_not_done
 from workers.handlers.enqueues import RunOptions
 from workers.handlers.messages import kept
+from workers.handlers.parallel import ParallelPhases
 from workers.handlers.waits import MISSING, Signal
 
 P = ParamSpec("P")
@@ -44,13 +46,13 @@ class AsyncRun(BaseRun[R_co]):
             TooLarge: If the checkpoint is larger than 64 MiB.
             Unreadable: If the stored checkpoint is damaged, so that nothing can be added to it.
         """
-        await self._save_now()
-        self._raise_stop()
+        await self._save_now(self._draft.resumes_without_repeating)
 
-    async def _save_now(self) -> None:
+    async def _save_now(self, may_drain: Callable[[], bool]) -> None:
         # The cut is offered before flush waits. If flush raises a stop, the worker still saves this cut with the release.
-        await self._backing.flush(self._draft.cut(), self._draft.resumes_without_repeating)
-        await self._backing.wait_until_confirmed(self._draft.resumes_without_repeating)
+        await self._backing.flush(self._draft.cut(), may_drain)
+        await self._backing.wait_until_confirmed(may_drain)
+        self._backing.raise_stop(may_drain)
 
     async def loop(self, limit: int) -> AsyncIterator[int]:
         """Iterate over the turns of the run, with a cut after each turn.
@@ -101,26 +103,119 @@ class AsyncRun(BaseRun[R_co]):
             TooLarge: If the output or the checkpoint is too large.
             Refused: If the name is not valid, if a phase of this name is still running, or if a resumed run could not tell two
                 phases of this name apart.
+
+        Phases of different names may run at the same time. While the worker drains, no other phase begins beside them, and the
+        stop is raised when the last of them has ended.
         """
         field = self._draft.begin_phase(name)
         if field in self._draft.phases:
             self._draft.end_phase(field, self._draft.phases[field])
             return decode(self._draft.phases[field], name)
-        output = None
+        output, inner = None, bool(current_phase.get())
         try:
-            await self._backing.wait_until_confirmed(self._draft.resumes_without_repeating)
-            self._raise_stop()
-            inside = current_phase.set(field)
-            try:
-                value = await _call(fn, args, kwargs, self._backing.threads)
-            finally:
-                current_phase.reset(inside)
-            output = kept(value, f"the output of phase {name!r}", RESULT_LIMIT)
+            await self._enter_phase(inner)
+            with self._parallel.running(field, inner):
+                inside = current_phase.set(field)
+                try:
+                    value = await _call(fn, args, kwargs, self._backing.threads)
+                finally:
+                    current_phase.reset(inside)
+                output = kept(value, f"the output of phase {name!r}", RESULT_LIMIT)
         finally:
             self._draft.end_phase(field, output)
-        await self._save_now()
-        self._raise_stop()
+        await self._save_now(self._may_drain)
         return decode(output, name)
+
+    async def _enter_phase(self, inner: bool) -> None:
+        """Wait until the function of a phase may be called.
+
+        While the worker drains, a phase does not begin beside phases that are still running: it waits until they have ended.
+
+        Args:
+            inner: Whether the phase is inside another phase. Such a phase does not wait, because others may wait for it.
+
+        Raises:
+            Stopped: If a stop was requested.
+        """
+        await self._backing.wait_until_confirmed(self._may_drain)
+        stop = self._backing.stopping
+        if stop is not None and stop.why == "drain" and not self._backing.delivered and not inner and self._parallel:
+            await self._parallel.wait_until_ended()
+            raise self._backing.stopping or stop  # each phase that waited here gets the stop, not only the first one
+        self._raise_stop()
+
+    def _may_drain(self) -> bool:
+        """Return False if a drain must not stop the handler at this phase, because work of this attempt would be repeated."""
+        return self._draft.resumes_without_repeating() and (bool(current_phase.get()) or not self._parallel)
+
+    @cached_property
+    def _parallel(self) -> ParallelPhases:
+        return ParallelPhases()
+
+    @overload
+    async def once(
+        self,
+        name: str,
+        fn: Callable[..., Coroutine[Any, Any, T]],
+        /,
+        *args: Any,
+        check: Callable[..., Any] | None = None,
+        **kwargs: Any,
+    ) -> T: ...
+    @overload
+    async def once(
+        self, name: str, fn: Callable[..., T], /, *args: Any, check: Callable[..., Any] | None = None, **kwargs: Any
+    ) -> T: ...
+    async def once(
+        self, name: str, fn: Callable[..., Any], /, *args: Any, check: Callable[..., Any] | None = None, **kwargs: Any
+    ) -> Any:
+        """Call a function that has an effect on the outside world, at most once per run, and save its output.
+
+        Before the call the effect is saved as begun, and after the call as done. Both saves are cuts. If the effect is done, return
+        its output without a call, in this and in all later attempts, turns and lives of the run. If an earlier call has begun the
+        effect, and its end was not saved, the function is not called again, unless `check` answers NotDone.
+
+        Args:
+            name: The name of the effect, 1 to 200 printable characters. It names one effect in the whole run: in a loop each effect
+                needs its own name, for example `f"charge {order.id}"`.
+            fn: The function to call. A coroutine function is awaited; a plain function runs in a thread.
+            *args: Positional arguments of the function.
+            check: Finds out whether an effect that was begun has taken place. It is called with the arguments of the function, and
+                returns the output of the effect, or returns or raises NotDone. After NotDone the function is called again. This is
+                safe only if the other system recognises `run.effect_key(name)`: an old, paused worker may still be in its call.
+            **kwargs: Keyword arguments of the function.
+
+        Returns:
+            The output, as it is read back from the store. The output must be plain data of at most 1 MiB.
+
+        Raises:
+            OutcomeUnknown: If the effect was begun, its end was not saved, and there is no `check`. The run fails; no retry policy
+                retries it.
+            Exception: The exception of the function or of `check`. The effect stays begun.
+            Stopped: If a stop was requested.
+            NotPlain: If the output is not plain data. The effect stays begun.
+            TooLarge: If the output or the checkpoint is too large.
+            Refused: If the name is not valid, if an effect of this name is running or was called with other arguments, or if the
+                run waits.
+        """
+        effect, threads = self._effects.enter(name, args, kwargs), self._backing.threads
+        try:
+            if effect.is_done:
+                return effect.output()
+            await effect.stop_point()
+            if effect.is_begun:
+                if check is None:
+                    raise effect.unknown()
+                try:
+                    found = await _call(check, args, kwargs, threads)
+                except NotDone:
+                    found = NotDone
+                if not is_not_done(found):
+                    return await effect.finish(found)
+            await effect.begin()
+            return await effect.finish(await _call(fn, args, kwargs, threads))
+        finally:
+            effect.leave()
 
     @overload
     async def receive(self, *topics: str, timeout: float | timedelta | None = None) -> Signal: ...

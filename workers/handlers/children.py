@@ -16,6 +16,7 @@ from coordinator.client.parent import Parent
 from coordinator.client.run_builder import RunBuilder, RunRequest, inputs_of_item, without
 from coordinator.encoding.codec import decode, encode
 from coordinator.errors import BadOption, CoordinatorError, Refused
+from coordinator.middleware import current_middleware
 from coordinator.model.enqueue import Inputs
 from coordinator.model.run import Failure, Status
 from coordinator.model.run_id import RunIds, child_id, is_run_id
@@ -191,7 +192,8 @@ class Children:
         if "key" in options or "id" in options or "ids" in options:
             raise BadOption("children that a run waits for can't have a key or an id of their own")
         inputs = [inputs_of_item(item) for item in items]
-        builder, group = RunBuilder(without(options, "group"), self._parent), options.get("group")
+        builder = RunBuilder(without(options, "group"), self._parent, current_middleware.get())
+        group = options.get("group")
         requests = [builder.request(one.kind, one.values, None, one.handler, group) for one in inputs]
         self._backing.check_wait(self._draft.cut)
         field = self._draft.begin_wait(f"gather {name}")

@@ -8,19 +8,24 @@ a wait, `checkpoint()` and `flush()`. A stop that was requested is raised once, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
 
+from coordinator.encoding.codec import encode
 from coordinator.errors import Refused
+from coordinator.model import limits
 from coordinator.model.outcome import Why
 from coordinator.model.run import Failure, Note
 from workers.handlers.children import ChildBacking, Children
 from workers.handlers.draft import Cut, Draft
+from workers.handlers.effects import EffectBacking, Effects, check_name, effect_key
 from workers.handlers.enqueues import EnqueueBacking, Enqueues
-from workers.handlers.messages import Messages
+from workers.handlers.messages import Messages, kept
 from workers.handlers.waits import WaitBacking, Waits
 
 if TYPE_CHECKING:  # type variables have defaults only since Python 3.13, and only type checkers need this one
@@ -88,12 +93,17 @@ class Facts(NamedTuple):
     resumed: Resumed | None
 
 
-class Backing(WaitBacking, ChildBacking, EnqueueBacking, Protocol):
+class Backing(WaitBacking, ChildBacking, EnqueueBacking, EffectBacking, Protocol):
     """The object behind a run that saves its cuts and requests its stop: the attempt in a worker, or a stand-in in a test."""
 
     @property
     def stopping(self) -> Stopped | None:
         """The stop that was requested, or None."""
+        ...
+
+    @property
+    def delivered(self) -> bool:
+        """Whether the requested stop was raised in the handler."""
         ...
 
     @property
@@ -145,6 +155,15 @@ class Backing(WaitBacking, ChildBacking, EnqueueBacking, Protocol):
         """Keep a note for the next save or heartbeat."""
         ...
 
+    def emit(self, letter: bytes, data: bytes) -> int:
+        """Send an event soon, and return its number. Called from any thread. Never blocks, and never raises a network error.
+
+        Args:
+            letter: e for an event, n for a note.
+            data: The encoded value.
+        """
+        ...
+
 
 class BaseRun(Generic[R_co]):
     """The part of a run that is the same in plain and async handlers."""
@@ -175,6 +194,24 @@ class BaseRun(Generic[R_co]):
     @cached_property
     def _enqueues(self) -> Enqueues:
         return Enqueues(self._draft, self._backing, self._facts.id, self._facts.meta)
+
+    @cached_property
+    def _effects(self) -> Effects:
+        return Effects(self._draft, self._backing, self._facts.attempt, self._facts.token)
+
+    def effect_key(self, name: str) -> str:
+        """Return a key for another system that recognises a repeated call by it, for example as an `Idempotency-Key`.
+
+        The key is the same in all attempts and all lives of the run, and differs between names and between runs.
+
+        Args:
+            name: The name of the effect, as for `once`.
+
+        Raises:
+            Refused: If the name is not valid.
+        """
+        check_name(name)
+        return effect_key(self._facts.id, name)
 
     @property
     def id(self) -> str:
@@ -265,7 +302,33 @@ class BaseRun(Generic[R_co]):
             Refused: If `done` or `total` is not a number.
         """
         shown = str(text)[:NOTE_CHARACTERS].encode(errors="replace").decode()
-        self._backing.set_note(Note(shown, _number(done, "done"), _number(total, "total")))
+        note = Note(shown, _number(done, "done"), _number(total, "total"))
+        self._backing.set_note(note)
+        if self._draft.more.emitted:
+            self._emit(b"n", encode([note.text, note.done, note.total], "note"))
+
+    def emit(self, value: object) -> None:
+        """Emit an event for the readers of the run's output, for example a token of a model or a partial result.
+
+        The call never waits, and never raises an error of the network. The worker sends the event within about 20 ms, and at the
+        latest with the next save. Readers use `handle.stream()`. If the run continues from a checkpoint on another worker, the
+        readers are told to drop the events that were emitted after the checkpoint. So a handler that continues from its
+        checkpoint emits these events again. If more than 1 MiB of events wait to be sent, the oldest are dropped, and
+        the readers get a `Gap`.
+
+        Args:
+            value: Plain data of up to 256 KiB.
+
+        Raises:
+            NotPlain: If the value is not plain data.
+            TooLarge: If the value is larger than 256 KiB.
+        """
+        self._emit(b"e", kept(value, "the event", limits.EVENT_BYTES))
+
+    def _emit(self, letter: bytes, data: bytes) -> None:
+        number = self._backing.emit(letter, data)
+        more = self._draft.more
+        more.emitted = max(more.emitted, number)  # other threads of the handler may emit, too
 
     def checkpoint(self) -> None:
         """Offer messages, state, iteration and phases to be saved, and return immediately. This is a cut.
@@ -303,6 +366,46 @@ class BaseRun(Generic[R_co]):
     def _end_turn(self, turn: int) -> None:
         self._draft.end_turn(turn)
         self.checkpoint()
+
+
+_current: ContextVar[BaseRun[Any] | None] = ContextVar("workers.handlers.context.current", default=None)
+
+
+def current_run() -> BaseRun[Any]:
+    """Return the run whose handler makes this call.
+
+    Functions that the handler calls get the run in this way without a parameter, for example the tools of an agent.
+
+    Returns:
+        An `AsyncRun` in an async handler, a `Run` in a plain one.
+
+    Raises:
+        Refused: If no handler is executing, or the call is made in a thread that the handler started itself.
+    """
+    run = _current.get()
+    if run is None:
+        raise Refused("there is no current run: current_run works only while a handler executes")
+    return run
+
+
+def find_current_run() -> BaseRun[Any] | None:
+    """Return the run whose handler makes this call, or None outside of a handler."""
+    return _current.get()
+
+
+def enter_run(run: BaseRun[Any]) -> None:
+    """Make a run the current one in this task or thread, and in the tasks that it starts from now on."""
+    _current.set(run)
+
+
+@contextmanager
+def entered_run(run: BaseRun[Any]) -> Iterator[None]:
+    """Make a run the current one while the context is open."""
+    token = _current.set(run)
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 def _number(value: float | None, what: str) -> float | None:

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from coordinator.encoding.checkpoint_head import CheckpointHead
+from coordinator.encoding.checkpoint_head import NO_CHECKPOINT, CheckpointHead
 from coordinator.encoding.codec import decode
 from coordinator.errors import NotPlain, Refused, TooLarge, Unreadable
 from workers.handlers.messages import Messages, kept, unchunk
@@ -37,8 +37,9 @@ class Cut(NamedTuple):
         generation: The number of the transcript. It grows when the transcript is replaced.
         state: The encoded state.
         iteration: The number of completed turns.
-        phases: The encoded outputs of the phases and of the waits that are over, by field.
-        more: The encoded counts and deadlines of waits; empty if there are none.
+        phases: The encoded outputs of the phases and of the waits that are over, and the effects, by field.
+        more: The encoded counts and deadlines of waits, and the number of emitted events; empty if there are none.
+        emitted: The number of the last event that was emitted before this cut.
     """
 
     packed: list[bytes]
@@ -48,6 +49,7 @@ class Cut(NamedTuple):
     iteration: int
     phases: Mapping[str, bytes]
     more: bytes = b""
+    emitted: int = 0
 
 
 @dataclass(slots=True)
@@ -77,7 +79,7 @@ class Draft:
             TooLarge: If the checkpoint exceeds its limit.
         """
         state = self._cut_state = self._packed_state()
-        size = self.messages.size + len(state) + sum(map(len, self.phases.values()))
+        size = self._size_with(state)
         if size > CHECKPOINT_LIMIT:
             raise TooLarge(
                 f"the checkpoint (messages, state and phases) has {size:,} bytes, and the limit is {CHECKPOINT_LIMIT:,}: "
@@ -92,7 +94,16 @@ class Draft:
             self.iteration,
             dict(self.phases),
             self.more.pack(),
+            self.more.emitted,
         )
+
+    @property
+    def size(self) -> int:
+        """The bytes of the messages, the state, the phases and the effects. The state counts as it was at the last cut."""
+        return self._size_with(self._cut_state or b"")
+
+    def _size_with(self, state: bytes) -> int:
+        return self.messages.size + len(state) + sum(map(len, self.phases.values()))
 
     def _packed_state(self) -> bytes:
         return kept(self.state, "state", CHECKPOINT_LIMIT) if self.state else b""
@@ -127,7 +138,9 @@ class Draft:
         self.iteration = turn + 1
         self.turn = None
         for by_field in (self.phases, self._seen, self._state_at, self._calls_at):
-            for name in [name for name in by_field if name != INPUTS and not name.startswith(("phase:-:", "wait:-:"))]:
+            for name in [
+                name for name in by_field if name != INPUTS and not name.startswith(("phase:-:", "wait:-:", "effect:"))
+            ]:
                 del by_field[name]
         self.more.end_turn()
 
@@ -180,6 +193,24 @@ class Draft:
             for name in [name for name in self._seen if name.startswith(looks)]:
                 del self._seen[name]
 
+    # -- effects
+
+    def begin_effect(self, name: str) -> None:
+        """Begin a call of an effect.
+
+        Raises:
+            Refused: If an effect of this name is running, or if the run waits.
+        """
+        if self._waiting:
+            raise Refused(f"effect {name!r} can't begin while the run waits: it would run on beside the next attempt")
+        if f"effect:{name}" in self._running:
+            raise Refused(f"effect {name!r} is already running: effects that run at the same time need different names")
+        self._running.add(f"effect:{name}")
+
+    def end_effect(self, name: str) -> None:
+        """End a call of an effect."""
+        self._running.discard(f"effect:{name}")
+
     # -- waits
 
     def begin_wait(self, name: str) -> str:
@@ -192,8 +223,8 @@ class Draft:
         """
         if self._running:
             method = name.split()[0]
-            why = "call it outside" if method == "enqueue" else "a phase that waits would hold its slot"
-            raise Refused(f"run.{method} can't be called inside a phase: {why}")
+            why = "call it outside" if method == "enqueue" else "it would hold its slot while it waits"
+            raise Refused(f"run.{method} can't be called inside a phase or an effect: {why}")
         if self._waiting:
             raise Refused("a run can wait for one thing at a time: name several topics in one run.receive instead")
         field = self._next_wait(self._wait_scope(name))
@@ -262,7 +293,8 @@ def loaded(parts: Any) -> tuple[Draft, CheckpointHead, list[Any]]:
     """Build a draft from a stored checkpoint.
 
     Args:
-        parts: The fields of the checkpoint's hash, and the chunks of its messages, both as flat lists of names and values.
+        parts: The fields of the checkpoint's hash, the chunks of its messages and, if there are some, the effects of the run, each
+            as a flat list of names and values. The first two are empty if the run has effects and no checkpoint.
 
     Returns:
         The draft, the head of the checkpoint, and the messages that were appended after the last cut before a release.
@@ -280,6 +312,9 @@ def loaded(parts: Any) -> tuple[Draft, CheckpointHead, list[Any]]:
 
 def _loaded(parts: Any) -> tuple[Draft, CheckpointHead, list[Any]]:
     fields = {name.decode(): value for name, value in _pairs(parts[0])}
+    effects = {f"effect:{name.decode()}": value for name, value in _pairs(parts[2] if len(parts) > 2 else [])}
+    if effects and not fields:
+        return Draft(phases=effects), NO_CHECKPOINT, []
     if "head" not in fields:
         raise Unreadable("the checkpoint has no head")
     head = CheckpointHead.parse(fields["head"])
@@ -298,6 +333,7 @@ def _loaded(parts: Any) -> tuple[Draft, CheckpointHead, list[Any]]:
     draft.phases = {
         name: value for name, value in fields.items() if name.startswith(("phase:", "wait:")) or name == INPUTS
     }
+    draft.phases |= effects
     draft.more = More.parse(fields.get("more", b""))
     unfinished = decode(fields["unfinished"], "unfinished") if fields.get("unfinished") else []
     return draft, head, list(unfinished)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from coordinator.client.run_builder import RunBuilder, RunRequest, as_inputs, check_key_ttl, without
 from coordinator.encoding.codec import decode, encode
 from coordinator.errors import BadOption, Refused
+from coordinator.middleware import current_middleware
 from coordinator.model.enqueue import HandlerOf, Inputs
 from coordinator.model.run_id import RunIds
 from coordinator.store.plans.clients import NewRun
@@ -123,7 +124,7 @@ class Enqueues:
                 raise BadOption(f"run.enqueue has no option {option!r}: the run makes the id, and is the parent itself")
         inputs = as_inputs(what, values)
         check_key_ttl(options)
-        builder = RunBuilder(without(options, "key", "group"), self._parent)
+        builder = RunBuilder(without(options, "key", "group"), self._parent, current_middleware.get())
         request = builder.request(inputs.kind, inputs.values, options.get("key"), inputs.handler, options.get("group"))
         self._backing.check_task()
         field = self._draft.begin_wait(f"enqueue {inputs.kind}")

@@ -24,7 +24,7 @@ from coordinator.model.groups import GroupBy, check_at_once
 from coordinator.model.names import name
 from coordinator.model.retry import Retry
 from workers.handlers.async_run import AsyncRun
-from workers.handlers.context import BaseRun
+from workers.handlers.context import BaseRun, entered_run
 from workers.handlers.conversion import Conversion
 from workers.handlers.run import Run
 from workers.handlers.signature import Signature
@@ -296,7 +296,8 @@ class PlainHandler(Handler[P, T_co]):
     def __call__(self, run: Run[Any], /, *args: P.args, **kwargs: P.kwargs) -> T_co:
         """Call the handler's function directly, without a worker. Tests use this."""
         self._declare_topics_to(run)
-        return self.function(run, *args, **kwargs)  # type: ignore[no-any-return]
+        with entered_run(run):
+            return self.function(run, *args, **kwargs)  # type: ignore[no-any-return]
 
 
 class AsyncHandler(Handler[P, T_co]):
@@ -307,7 +308,13 @@ class AsyncHandler(Handler[P, T_co]):
     def __call__(self, run: AsyncRun[Any], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T_co]:
         """Call the handler's function directly, without a worker, and return its coroutine. Tests use this."""
         self._declare_topics_to(run)
-        return self.function(run, *args, **kwargs)  # type: ignore[no-any-return]
+        return _entered(run, self.function(run, *args, **kwargs))
+
+
+async def _entered(run: BaseRun[Any], handling: Coroutine[Any, Any, T_co]) -> T_co:
+    """Await the coroutine of a handler, with its run as the current run."""
+    with entered_run(run):
+        return await handling
 
 
 def make_handler(function: Callable[..., Any], kind: str | None, policy: Policy) -> Handler[..., Any]:

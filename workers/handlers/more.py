@@ -1,4 +1,4 @@
-"""The part of a checkpoint that describes waits and children, beside messages, state and phases.
+"""The part of a checkpoint that describes waits, children and output, beside messages, state and phases.
 
 The server stores this part as one field, `more`. The field is a row of netstrings, which Lua scripts can read: a name, its value,
 the next name, and so on. A save sends the field only when it has changed.
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from coordinator.errors import Unreadable
 from coordinator.store.plans.attempts import netstrings
 
-_RECEIVED, _DEADLINE, _BASE = "received:", "deadline:", "base:"
+_RECEIVED, _DEADLINE, _BASE, _EMITTED = "received:", "deadline:", "base:", "emitted"
 
 
 class Base(NamedTuple):
@@ -34,23 +34,25 @@ class Base(NamedTuple):
 
 @dataclass(slots=True)
 class More:
-    """The signals that a run has received, the deadlines of its waits, and the bases of its children.
+    """The signals that a run has received, the deadlines of its waits, the bases of its children, and its emitted events.
 
     Attributes:
         received: The number of the last signal that the run has received, by topic.
         deadlines: For each open wait, by its field, the server time in ms at which the wait ends.
         bases: The base of the children of each step, by the field of the step.
+        emitted: The number of the last event that the run has emitted.
         unknown: Entries that a newer version has stored. A save stores them again, unchanged.
     """
 
     received: dict[str, int] = field(default_factory=dict)
     deadlines: dict[str, int] = field(default_factory=dict)
     bases: dict[str, Base] = field(default_factory=dict)
+    emitted: int = 0
     unknown: dict[bytes, bytes] = field(default_factory=dict)
 
     def pack(self) -> bytes:
         """Return the stored form of this part. The stored form is empty if there is nothing to store."""
-        if not (self.received or self.deadlines or self.bases or self.unknown):
+        if not (self.received or self.deadlines or self.bases or self.emitted or self.unknown):
             return b""
         values: Mapping[str, object] = {
             **{_RECEIVED + topic: number for topic, number in self.received.items()},
@@ -59,6 +61,7 @@ class More:
                 _BASE + name: f"{base.life} {base.id} {base.made} {base.old}".rstrip()
                 for name, base in self.bases.items()
             },
+            **({_EMITTED: self.emitted} if self.emitted else {}),
         }
         parts = [part for name, value in values.items() for part in (name.encode(), str(value).encode())]
         parts += [part for pair in self.unknown.items() for part in pair]
@@ -81,6 +84,8 @@ class More:
             elif text.startswith(_BASE):
                 life, id, made, *old = value.decode().split(" ")
                 more.bases[text.removeprefix(_BASE)] = Base(int(life), id, int(made), *old)
+            elif text == _EMITTED:
+                more.emitted = int(value)
             else:
                 more.unknown[name] = value
         return more

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from types import MappingProxyType
 from typing import Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from coordinator.errors import Refused
+from coordinator.middleware import Middleware, MiddlewareChain
 from coordinator.model.deadline import Deadline
 from coordinator.model.groups import GroupBy
 from coordinator.model.retry import Retry
@@ -49,14 +50,24 @@ class Registry(Generic[R]):
     Args:
         lifespan: Returns an async context manager that opens the resources of the handlers, for example a connection pool. Each
             worker process enters it once. The value that it yields is `run.resources`.
+        middleware: Code that is called around each attempt at a run of this registry, and for each run that its handlers enqueue.
+            The first is the outermost.
     """
 
     @overload
-    def __init__(self: Registry[None], lifespan: None = None) -> None: ...
+    def __init__(self: Registry[None], lifespan: None = None, *, middleware: Iterable[Middleware] = ()) -> None: ...
     @overload
-    def __init__(self, lifespan: Callable[[], AbstractAsyncContextManager[R]]) -> None: ...
-    def __init__(self, lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None = None) -> None:
+    def __init__(
+        self, lifespan: Callable[[], AbstractAsyncContextManager[R]], *, middleware: Iterable[Middleware] = ()
+    ) -> None: ...
+    def __init__(
+        self,
+        lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
+        *,
+        middleware: Iterable[Middleware] = (),
+    ) -> None:
         self.lifespan = lifespan
+        self._middleware = MiddlewareChain(middleware)
         self._handlers: dict[str, Handler[..., Any]] = {}
         self._homes: dict[str, Registry[Any]] = {}
 
@@ -96,6 +107,10 @@ class Registry(Generic[R]):
         """
         decorator = Decorator[R](self, kind, Policy(**options))
         return decorator if function is None else decorator(function)
+
+    def middleware_by_kind(self) -> dict[str, MiddlewareChain]:
+        """Return the middleware by kind of handler. Kinds without middleware are left out."""
+        return {kind: home._middleware for kind, home in self._homes.items() if home._middleware}
 
     @asynccontextmanager
     async def resources(self) -> AsyncGenerator[Mapping[str, Any], None]:

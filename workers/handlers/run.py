@@ -16,6 +16,7 @@ from coordinator.model.enqueue import HandlerOf, Inputs
 from workers.handlers.children import ChildOptions, Done
 from workers.handlers.context import BaseRun, R_co
 from workers.handlers.draft import RESULT_LIMIT, current_phase
+from workers.handlers.effects import NotDone, is_not_done
 from workers.handlers.enqueues import RunOptions
 from workers.handlers.messages import kept
 from workers.handlers.waits import MISSING, Signal
@@ -113,6 +114,63 @@ class Run(BaseRun[R_co]):
         self._save_now()
         self._raise_stop()
         return decode(output, name)  # type: ignore[no-any-return]
+
+    def once(
+        self,
+        name: str,
+        fn: Callable[..., T],
+        /,
+        *args: Any,
+        check: Callable[..., T | type[NotDone] | NotDone] | None = None,
+        **kwargs: Any,
+    ) -> T:
+        """Call a function that has an effect on the outside world, at most once per run, and save its output.
+
+        Before the call the effect is saved as begun, and after the call as done. Both saves are cuts. If the effect is done, return
+        its output without a call, in this and in all later attempts, turns and lives of the run. If an earlier call has begun the
+        effect, and its end was not saved, the function is not called again, unless `check` answers NotDone.
+
+        Args:
+            name: The name of the effect, 1 to 200 printable characters. It names one effect in the whole run: in a loop each effect
+                needs its own name, for example `f"charge {order.id}"`.
+            fn: The function to call.
+            *args: Positional arguments of the function.
+            check: Finds out whether an effect that was begun has taken place. It is called with the arguments of the function, and
+                returns the output of the effect, or returns or raises NotDone. After NotDone the function is called again. This is
+                safe only if the other system recognises `run.effect_key(name)`: an old, paused worker may still be in its call.
+            **kwargs: Keyword arguments of the function.
+
+        Returns:
+            The output, as it is read back from the store. The output must be plain data of at most 1 MiB.
+
+        Raises:
+            OutcomeUnknown: If the effect was begun, its end was not saved, and there is no `check`. The run fails; no retry policy
+                retries it.
+            Exception: The exception of the function or of `check`. The effect stays begun.
+            Stopped: If a stop was requested.
+            NotPlain: If the output is not plain data. The effect stays begun.
+            TooLarge: If the output or the checkpoint is too large.
+            Refused: If the name is not valid, if an effect of this name is running or was called with other arguments, or if the
+                run waits.
+        """
+        effect = self._effects.enter(name, args, kwargs)
+        try:
+            if effect.is_done:
+                return effect.output()  # type: ignore[no-any-return]
+            self._await(effect.stop_point())
+            if effect.is_begun:
+                if check is None:
+                    raise effect.unknown()
+                try:
+                    found: Any = check(*args, **kwargs)
+                except NotDone:
+                    found = NotDone
+                if not is_not_done(found):
+                    return self._await(effect.finish(found))  # type: ignore[no-any-return]
+            self._await(effect.begin())
+            return self._await(effect.finish(fn(*args, **kwargs)))  # type: ignore[no-any-return]
+        finally:
+            effect.leave()
 
     @overload
     def receive(self, *topics: str, timeout: float | timedelta | None = None) -> Signal: ...

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -112,6 +113,11 @@ class WaitBacking(Protocol):
             Stopped: If a stop was requested, or if the attempt has lingered long enough and its run is suspended.
         """
         ...
+
+
+# True in a task that the handler's own task waits for, so that a stop in this task ends the handler too. Integrations set it around
+# a wait, because agent frameworks call their hooks in tasks of their own.
+in_awaited_task: ContextVar[bool] = ContextVar("in_awaited_task", default=False)
 
 
 def _always() -> bool:

@@ -82,6 +82,9 @@ class Heartbeat:
         self._ready = threading.Event()
         self._pokes: dict[Lease, asyncio.Event] = {}
         self._moved: dict[Lease, float] = {}
+        self.on_round_trip: Callable[[float], None] | None = (
+            None  # is called in the thread with the seconds of each answer
+        )
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="heartbeat", daemon=True)
 
     def start(self, report: Callable[[BeatResult], None]) -> None:
@@ -178,6 +181,8 @@ class Heartbeat:
         )  # fmt: skip
         async with asyncio.timeout(lease.length / BEATS_PER_LEASE):
             beat = await drive_async(wire, plan, give_up=lambda: True)
+        if self.on_round_trip is not None:
+            self.on_round_trip(self._clock.monotonic() - sent_at)
         compared = None if held is None else frozenset(held)
         result = BeatResult(lease, beat, sent_at, compared, floor)
         self._worker_loop.call_soon_threadsafe(self._report, result)

@@ -16,6 +16,7 @@ from workers.attempt.executor import Executor
 from workers.attempt.recorder import Recorder
 from workers.handlers.handler import Handler
 from workers.liveness.lease import Lease
+from workers.metrics.worker_metrics import WorkerMetrics
 from workers.process.attempt_table import AttemptTable
 from workers.process.endings import Endings
 from workers.process.options import WorkerOptions
@@ -41,6 +42,7 @@ class Runner:
         endings: Removes attempts that are over.
         stops: Stops attempts.
         shutdown: While it is requested, new attempts are stopped immediately.
+        metrics: Measures the claims; None to measure nothing.
     """
 
     def __init__(
@@ -54,7 +56,9 @@ class Runner:
         endings: Endings,
         stops: Stops,
         shutdown: Shutdown,
+        metrics: WorkerMetrics | None = None,
     ) -> None:
+        self._metrics = metrics
         self._slots, self._table, self._executor, self._recorder = slots, table, executor, recorder
         self._critic, self._endings, self._stops, self._shutdown = critic, endings, stops, shutdown
         # Usually the slot of an ended handler is free while its outcome is being recorded. There are two exceptions. A worker
@@ -64,6 +68,8 @@ class Runner:
 
     def start(self, lease: Lease, claims: Sequence[tuple[Claimed, Handler[..., Any]]]) -> None:
         """Start an attempt for each claimed run."""
+        if self._metrics is not None:
+            self._metrics.claimed(claims)
         loop = asyncio.get_running_loop()
         gate = open_later(loop) if len(claims) >= LARGE_CLAIM else None
         for claimed, handler in claims:

@@ -19,6 +19,7 @@ from coordinator.store.keys import Namespace
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from workers.attempt.attempt import Attempt
 from workers.attempt.critic import Critic
+from workers.attempt.emitter import Emitter
 from workers.attempt.executor import Executor
 from workers.attempt.kind_health import KindHealth
 from workers.attempt.loader import Loader
@@ -26,7 +27,9 @@ from workers.attempt.recorder import Recorder
 from workers.attempt.waiter import ServerWaiter
 from workers.handlers.registry import Registry
 from workers.liveness.heartbeat import Heartbeat
+from workers.liveness.host import resident_bytes
 from workers.liveness.loop_watchdog import LoopWatchdog
+from workers.metrics.worker_metrics import WorkerMetrics
 from workers.process.attempt_table import AttemptTable
 from workers.process.beat_results import BeatResults
 from workers.process.drain import Drain
@@ -71,9 +74,10 @@ class Worker:
         clock: Clock | None = None,
         announce: Callable[[int, str], None] = lambda partition, worker: None,
         ask_to_be_replaced: Callable[[str], None] | None = None,
+        metrics: WorkerMetrics | None = None,
     ) -> None:
         self.registry, self.options, self.clock = registry, options, clock or SystemClock()
-        self._announce, self._ask_to_be_replaced = announce, ask_to_be_replaced
+        self._announce, self._ask_to_be_replaced, self.metrics = announce, ask_to_be_replaced, metrics
         self.ready = asyncio.Event()
         self.drained = self.has_left = False
         self.left_to_recovery: list[str] = []
@@ -108,6 +112,18 @@ class Worker:
     def stopping(self) -> bool:
         """Whether the worker was asked to stop, or has failed."""
         return self._shutdown.is_requested()
+
+    def refresh_gauges(self) -> None:
+        """Write the present gauges to the metrics: slots, memory, and the work since the last checkpoints."""
+        if self.metrics is None:
+            return
+        now, at_risk = self.clock.monotonic(), 0.0
+        for attempt in self._table.all():
+            if attempt.performing:
+                saved = attempt.saver.saved_at if attempt.saver is not None else None
+                at_risk += now - (saved or attempt.began)
+        busy = min(self._slots.held, self._slots.size)
+        self.metrics.set_gauges(slots=self._slots.size, busy=busy, memory=resident_bytes(), at_risk=at_risk)
 
     # -- start and stop
 
@@ -196,18 +212,21 @@ class Worker:
         options, clock, table, tasks, shutdown = self.options, self.clock, self._table, self._tasks, self._shutdown
         health, replace = KindHealth(), self._ask_to_be_replaced
         self._wire, critic = wire, Critic(wire, clock)
-        recorder = Recorder(wire, clock, health, shutdown.out_of_time, self.on_refused)
-        executor = Executor(
-            clock, threads, Loader(wire, clock, resources, ServerWaiter(wire, clock, namespace)), health
-        )
+        recorder = Recorder(wire, clock, health, shutdown.out_of_time, self.on_refused, self.metrics)
+        waiter = ServerWaiter(wire, clock, namespace)
+        middleware = self.registry.middleware_by_kind()
+        loader = Loader(wire, clock, resources, waiter, Emitter(wire, clock), middleware, self.metrics)
+        executor = Executor(clock, threads, loader, health, self.metrics)
         watchdog = LoopWatchdog(clock, options.lease, replace)
         self._heartbeat = heartbeat = Heartbeat(options.settings.address, clock, table, watchdog)
+        if self.metrics is not None:
+            heartbeat.on_round_trip = self.metrics.heartbeat_answered
         endings = Endings(table, critic, recorder, shutdown, tasks, options.runs)
         self._stops = stops = Stops(
             wire, clock, table, endings, shutdown, tasks,
             supervised=replace is not None, grace=options.grace, report_stuck=self.on_stuck,
         )  # fmt: skip
-        runner = Runner(options, self._slots, table, executor, recorder, critic, endings, stops, shutdown)
+        runner = Runner(options, self._slots, table, executor, recorder, critic, endings, stops, shutdown, self.metrics)
         self._membership = membership = Membership(
             wire, namespace, options, all_routes(self.registry, options),
             describe_limits({kind: handler.at_once for kind, handler in self.registry.handlers.items()}),

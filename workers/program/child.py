@@ -19,6 +19,8 @@ from coordinator import logs
 from coordinator.config import Settings, set_process_settings
 from coordinator.errors import CoordinatorError
 from workers.handlers.registry import Registry
+from workers.metrics import otel
+from workers.metrics.worker_metrics import WorkerMetrics
 from workers.process.options import WorkerOptions
 from workers.process.worker import Worker
 from workers.program.code_version import code_version
@@ -52,7 +54,8 @@ def main() -> None:
             worker_options = replace(worker_options, code=code_version(order["registries"], registry))
         freeze_garbage_collector()
         restore_signals_in_forked_processes()
-        work = _work(registry, worker_options, supervisor, takes_orders=order.get("sends_drain", False))
+        metrics = make_metrics(registry, order.get("metrics"))
+        work = _work(registry, worker_options, supervisor, metrics, takes_orders=order.get("sends_drain", False))
         code = fast_runner()(work)
     except CoordinatorError as error:
         supervisor.report(f"fails {error}")
@@ -140,8 +143,31 @@ def _read_order(lifeline: int) -> tuple[bytes, bytes]:
     return first, rest
 
 
+def make_metrics(registry: Registry[Any], file: int | None) -> WorkerMetrics | None:
+    """Return the metrics of this process; None if neither its supervisor nor an OpenTelemetry SDK asks for them.
+
+    Args:
+        registry: The handlers.
+        file: The file that this process shares with its supervisor for metrics, or None.
+    """
+    provider = otel.meter_provider()
+    if file is None and provider is None:
+        return None
+    if file is not None:
+        os.set_inheritable(file, False)
+    metrics = WorkerMetrics(list(registry.handlers), file)
+    if provider is not None:
+        otel.report(provider, metrics.cells.read)
+    return metrics
+
+
 async def _work(
-    registry: Registry[Any], options: WorkerOptions, supervisor: SupervisorPipes, *, takes_orders: bool
+    registry: Registry[Any],
+    options: WorkerOptions,
+    supervisor: SupervisorPipes,
+    metrics: WorkerMetrics | None,
+    *,
+    takes_orders: bool,
 ) -> int:
     """Run a worker until it has drained, and return the exit code.
 
@@ -149,6 +175,7 @@ async def _work(
         registry: The handlers.
         options: The settings of the worker.
         supervisor: The pipes to the supervisor.
+        metrics: The metrics of this process, if there are any.
         takes_orders: Whether the supervisor orders drains on the lifeline. A supervisor of an older release, which started
             this process during an upgrade, sends SIGTERM alone.
     """
@@ -158,6 +185,7 @@ async def _work(
         options,
         announce=lambda partition, id: report(f"joins {partition} {id}"),
         ask_to_be_replaced=lambda run: report(f"replace {run}"),
+        metrics=metrics,
     )
     worker.on_refused = lambda kind: report(f"refuses {kind}")
     worker.on_stuck = lambda run: report(f"stuck {run}")
@@ -181,6 +209,7 @@ async def _work(
         # monotonic clock.
         while True:
             supervisor.report_if_read(f"moves {worker.moved_at():.3f}")
+            worker.refresh_gauges()
             await worker.clock.asleep(HEARTBEAT_REPORT_SECONDS)
 
     reporting: list[asyncio.Task[Any]] = [asyncio.create_task(each()) for each in (report_ready, report_heartbeats)]

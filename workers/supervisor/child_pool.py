@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import os
 import random
 import signal
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from coordinator.store.transport.wire import AsyncWire, drive_async
 from workers.process.options import WorkerOptions
 from workers.supervisor.child_process import ChildProcess, spawn
 from workers.supervisor.child_state import ChildState
+from workers.supervisor.pool_metrics import PoolMetrics
 from workers.supervisor.restart_backoff import RestartBackoff, failed_to_start
 
 logger = logging.getLogger(__name__)
@@ -49,6 +51,7 @@ class ChildPool:
         self.children: dict[int, ChildProcess] = {}  # all of them, by a number that is never used again
         self.current: dict[int, ChildProcess] = {}  # child slot -> the process that works there
         self.stopping, self.exit_codes = asyncio.Event(), list[int]()
+        self.metrics = PoolMetrics()
         self._successors: dict[int, ChildProcess] = {}
         self.grace, self._exit_timeout, self._hurried = grace, exit_timeout, False
         self._numbers = itertools.count()
@@ -188,11 +191,15 @@ class ChildPool:
 
     async def start_child(self, options: WorkerOptions) -> ChildProcess | None:
         """Start a process, and supervise it in the background. Return the process, or None if it can't be started."""
+        metrics_file = None
         try:
-            child = await spawn(self.registries, options, self.clock.monotonic())
+            metrics_file = self.metrics.open_file()
+            child = await spawn(self.registries, options, self.clock.monotonic(), metrics_file)
         except (
             OSError
         ) as error:  # the machine has no memory, files or processes left now, so the supervisor tries again later
+            if metrics_file is not None:
+                os.close(metrics_file)
             logger.error("a worker process could not be started: %s", error)
             return None
         number = next(self._numbers)
@@ -210,6 +217,7 @@ class ChildPool:
             await self._wait_for_exit(child)
         finally:
             del self.children[number]
+            self.metrics.add_ended(child)
             child.close()
         # Otherwise the process is replaced, and its exit code does not count for the supervisor's.
         is_last = self.stopping.is_set()
@@ -276,7 +284,9 @@ class ChildPool:
             self._namespace.keys(partition), worker, blame=blame, jitter=random.random(), deadline=deadline
         )
         try:
-            return await drive_async(self._wire, plan, timeout=self.options.lease)
+            recovered = await drive_async(self._wire, plan, timeout=self.options.lease)
+            self.metrics.count_recovered(recovered)
+            return recovered
         except CoordinatorError as error:
             logger.error("worker %s could not be abandoned, its runs wait for its lease to expire: %s", worker, error)
             return None

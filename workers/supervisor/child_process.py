@@ -50,6 +50,7 @@ class ChildProcess:
     held_runs: int = 0  # the number of runs that were taken from the process after its end
     summary: str = ""  # the new statuses of those runs, in words, for the log
     heartbeat_at: float | None = None  # monotonic time of its last heartbeat, as its event loop reported it
+    metrics_file: int | None = None  # the file to which the process writes its metrics
     supervision: asyncio.Task[None] | None = None  # ends when the process has ended and its runs are free
     _unread: bytes = b""
 
@@ -202,13 +203,16 @@ class ChildProcess:
         os.close(self.reports)
 
 
-async def spawn(registries: Sequence[str], options: WorkerOptions, now: float) -> ChildProcess:
+async def spawn(
+    registries: Sequence[str], options: WorkerOptions, now: float, metrics_file: int | None = None
+) -> ChildProcess:
     """Start a worker process with the code that is on disk now, and return it.
 
     Args:
         registries: where the handlers are, each as MODULE:REGISTRY.
         options: the options of the worker.
         now: the monotonic time.
+        metrics_file: the descriptor of the file to which the process writes its metrics; None for no metrics.
 
     Raises:
         OSError: the machine has no memory, files or processes left.
@@ -219,7 +223,7 @@ async def spawn(registries: Sequence[str], options: WorkerOptions, now: float) -
     try:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "workers.program.child", stdin=its_lifeline, stdout=its_output, stderr=its_output,
-            pass_fds=(its_reports,), start_new_session=True,
+            pass_fds=(its_reports, *(() if metrics_file is None else (metrics_file,))), start_new_session=True,
         )  # fmt: skip
     except BaseException:
         os.close(reports)
@@ -237,12 +241,13 @@ async def spawn(registries: Sequence[str], options: WorkerOptions, now: float) -
         "reports": its_reports,
         "options": asdict(options),
         "logs": _logging_options(),
+        "metrics": metrics_file,
         "sends_drain": True,  # so that the process ignores a SIGTERM that this supervisor did not send
     }
     with contextlib.suppress(BrokenPipeError):  # the process has ended already, which `_supervise` notices
         os.write(lifeline, json.dumps(order).encode() + b"\n")
     os.set_blocking(lifeline, False)
-    return ChildProcess(process, lifeline, reports, now)
+    return ChildProcess(process, lifeline, reports, now, metrics_file=metrics_file)
 
 
 def _logging_options() -> dict[str, object]:

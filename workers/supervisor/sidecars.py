@@ -1,4 +1,4 @@
-"""The sidecars of a supervisor: a health endpoint and a coordinator that run in the supervisor's process.
+"""The sidecars of a supervisor: endpoints for health and metrics, and a coordinator, that run in the supervisor's process.
 
 The coordinator shares the event loop of the supervisor, because it needs little time, and a process of its own would need a
 supervisor too. The coordinator is stopped last, when the workers have released all their runs. If it fails, it is started again.
@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from coordinator.clock import Clock
 from coordinator.config import Settings
 from coordinator.errors import CoordinatorError
+from coordinator.metrics.samples import Samples
 from coordinator.services.daemon import Coordinator
 from coordinator.services.health import Health, serve_health
+from coordinator.services.metrics_endpoint import serve_metrics
 from workers.supervisor.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
@@ -25,10 +27,11 @@ COORDINATOR_RESTART_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class SidecarOptions:
-    """The sidecars to run. `health` is the [HOST:]PORT of the health endpoint, or None."""
+    """The sidecars to run. `health` and `metrics` are the [HOST:]PORT of an endpoint, or None."""
 
     health: str | None = None
     coordinator: bool = False
+    metrics: str | None = None
 
 
 NO_SIDECARS = SidecarOptions()
@@ -43,7 +46,15 @@ async def run_sidecars(supervisor: Supervisor, options: SidecarOptions) -> Async
     def check() -> Health:
         return supervisor_health(supervisor) + (coordinator.health() if coordinator else Health())
 
-    async with serve_health(options.health, check):
+    async def gather() -> Samples:
+        samples = supervisor.pool.metrics.gather(supervisor.pool)
+        if coordinator is not None:
+            samples.merge(await coordinator.metrics())
+        return samples
+
+    if options.metrics is not None:
+        supervisor.pool.metrics.enable()
+    async with serve_health(options.health, check), serve_metrics(options.metrics, gather, clock):
         if coordinator is None:
             yield
             return
@@ -88,6 +99,10 @@ class EmbeddedCoordinator:
     def health(self) -> Health:
         """Return the reasons why the coordinator is not live or not ready."""
         return self._coordinator.health()
+
+    async def metrics(self) -> Samples:
+        """Return the metrics of the coordinator and of the namespace."""
+        return await self._coordinator.metrics()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncGenerator[None, None]:

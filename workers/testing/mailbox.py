@@ -52,6 +52,7 @@ class Mailbox:
         endings: The endings of children by the base of their step, in the order in which they ended.
         ids: Makes the ids of children.
         enqueued: The runs that the handler enqueued without waiting for them, by id.
+        output: The values that the handler emitted, as a reader has them at the end.
     """
 
     now_ms: int = field(default_factory=_start_ms)
@@ -60,6 +61,7 @@ class Mailbox:
     endings: dict[str, list[ChildEnding]] = field(default_factory=dict)
     ids: RunIds = field(default_factory=RunIds)
     enqueued: dict[str, EnqueuedRun] = field(default_factory=dict)
+    output: list[Any] = field(default_factory=list)
 
     def make_child_base(self) -> str:
         """Return a new id for the first child of a step."""

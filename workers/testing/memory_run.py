@@ -19,9 +19,10 @@ from coordinator.store.plans.attempts import Collected, Condition, Received
 from coordinator.store.plans.clients import NewRun
 from workers.handlers import async_run, run
 from workers.handlers.children import Child
-from workers.handlers.context import BaseRun, Facts, Resumed, Stopped
+from workers.handlers.context import BaseRun, Facts, Resumed, Stopped, entered_run
 from workers.handlers.conversion import to_plain
 from workers.handlers.draft import Cut, Draft
+from workers.handlers.effects import DONE
 from workers.handlers.enqueues import Enqueued
 from workers.handlers.messages import Messages
 from workers.handlers.more import More
@@ -45,6 +46,7 @@ class MemoryBacking:
 
     Args:
         crash_at: the number of a cut, counted from 1. The run crashes right after this cut was saved.
+        lose_at: the number of a cut, counted from 1. The run crashes right before this cut is saved.
         cuts: the saved cuts, oldest first.
         notes: the notes of the handler, oldest first.
         stopping: the stop that the handler gets at its next cut, if any.
@@ -55,12 +57,14 @@ class MemoryBacking:
         mailbox: the signals, the clock and the children of the run.
         resources: the value of `run.resources` in the handlers of children.
         life: the life of the run.
+        emitted: the number of the last event that the handler has emitted.
         suspends: whether the handler is stopped at each sleep and timeout too, instead of letting the time jump to its end.
         waited: whether the handler has begun a wait.
         condition: the condition that the run waits for, once its handler was stopped at a wait.
     """
 
     crash_at: int | None = None
+    lose_at: int | None = None
     cuts: list[Cut] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     stopping: Stopped | None = None
@@ -74,6 +78,20 @@ class MemoryBacking:
     condition: Condition | None = None
     resources: Any = None
     life: int = 1
+    emitted: int = 0
+
+    def begin(self, emitted: int) -> None:
+        """Begin an attempt whose checkpoint covers this number of events. Later events of earlier attempts are dropped."""
+        self.emitted = emitted
+        del self.mailbox.output[emitted:]
+
+    def emit(self, letter: bytes, data: bytes) -> int:
+        """Append an event to the output of the run, unless the run has crashed or was lost to another worker."""
+        self.emitted += 1
+        if not self.dead and not (self.stopping is not None and self.stopping.why == "lost"):
+            value = decode(data, "the event")
+            self.mailbox.output.append(Note(*value) if letter == b"n" else value)
+        return self.emitted
 
     async def perform_child(self, child: Child) -> Any:
         """Call the handler of a child, and return its result.
@@ -86,8 +104,10 @@ class MemoryBacking:
             raise Refused(f"a run in memory can't run the child {child.inputs.kind!r}: make it with handler.inputs(…)")
         values = handler.arguments(dict(child.inputs.values))
         kind: type[AsyncRun] | type[Run] = AsyncRun if handler.is_async else Run
-        result = handler.function(kind(self.resources, inputs=child.inputs.values), **values)
-        return handler.plain_result(await result if handler.is_async else result)
+        run = kind(self.resources, inputs=child.inputs.values)
+        with entered_run(run):
+            result = handler.function(run, **values)
+            return handler.plain_result(await result if handler.is_async else result)
 
     def offer(self, cut: Cut) -> None:
         """Save a cut, unless the run has crashed or was lost to another worker.
@@ -99,11 +119,25 @@ class MemoryBacking:
             raise Crash
         if self.stopping is not None and self.stopping.why == "lost":
             return
+        if self.lose_at == len(self.cuts) + 1:
+            self.dead = True
+            raise Crash
         self.cuts.append(cut)
         if self.crash_at == len(self.cuts):
             self.dead = True
             raise Crash
         self.at_cut(len(self.cuts))
+
+    @property
+    def effect_cuts(self) -> list[int]:
+        """The numbers of the cuts, from 1, that saved an effect of `run.once` as done."""
+        found, before = list[int](), set[str]()
+        for number, cut in enumerate(self.cuts, 1):
+            done = {field for field in cut.phases if field.startswith(DONE)}
+            if number > 1 and done - before:
+                found.append(number)
+            before = done
+        return found
 
     async def flush(self, cut: Cut, may_drain: Callable[[], bool] = lambda: True) -> None:
         """Save a cut in the same way as `offer`. A save in memory never waits."""
@@ -284,6 +318,12 @@ class _MemoryRun(BaseRun[Any]):
         """The runs that the handler enqueued with `run.enqueue`, in all attempts, oldest first. They are not executed."""
         return [*self._memory.mailbox.enqueued.values()]
 
+    @property
+    def effects(self) -> dict[str, str]:
+        """The state of each effect of `run.once` by its name: "begun" or "done"."""
+        fields = [field.split(":", 2) for field in self._draft.phases if field.startswith("effect:")]
+        return {name: state for _, state, name in fields}
+
     @cached_property
     def _client(self) -> Any:
         return _NoClient()
@@ -302,6 +342,14 @@ class _MemoryRun(BaseRun[Any]):
     def notes(self) -> list[Note]:
         """The notes of this attempt, oldest first."""
         return self._memory.notes
+
+    @property
+    def emitted(self) -> list[Any]:
+        """The values that the handler emitted in all attempts, as a reader has them at the end.
+
+        After a crash the events after the last cut are dropped, as a `Rewind` tells a reader. A note is a `coordinator.Note`.
+        """
+        return [*self._memory.mailbox.output]
 
     @property
     def _memory(self) -> MemoryBacking:
@@ -399,6 +447,7 @@ class AsyncRun(_MemoryRun, async_run.AsyncRun[Any]):
         )
         self._first_cut = self._draft.cut()
         self._memory.resources = resources
+        self._memory.begin(self._first_cut.emitted)
 
     def after_crash(self, backing: MemoryBacking | None = None) -> AsyncRun:
         """Return the next attempt after a crash of this attempt. The next attempt starts from the last saved cut."""
@@ -454,6 +503,7 @@ class Run(_MemoryRun, run.Run[Any]):
         )
         self._first_cut = self._draft.cut()
         self._memory.resources = resources
+        self._memory.begin(self._first_cut.emitted)
 
     def _await(self, awaitable: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine of the backing without an event loop, and return its result. The coroutine never waits."""

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from coordinator.encoding.codec import decode
 from coordinator.model.enqueue import Inputs
 from coordinator.store.plans.attempts import Condition
-from workers.handlers.context import Stopped
+from workers.handlers.context import Stopped, enter_run
 from workers.handlers.draft import RESULT_LIMIT
 from workers.handlers.handler import Handler
 from workers.handlers.messages import kept
@@ -18,7 +18,7 @@ from workers.testing.mailbox import Mailbox
 from workers.testing.memory_run import AsyncRun, MemoryBacking, Run
 
 T = TypeVar("T")
-Fault: TypeAlias = Literal["crash", "drain", "zombie"]
+Fault: TypeAlias = Literal["crash", "loss", "drain", "zombie"]
 ZOMBIE_SECONDS = 60.0  # how long a round waits for the end of an attempt that fell asleep and woke up
 
 
@@ -38,6 +38,7 @@ class Round:
         cuts: How many cuts all attempts have reached.
         waited: Whether the handler has begun a wait.
         wakes: How often the run was suspended and woken.
+        effect_cuts: The numbers of the cuts, counted over all attempts, that saved an effect of `run.once` as done.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Round:
         self._mailbox = Mailbox()
         self._unsent = [(topic, handler.write_signal(topic, payload)) for topic, payload in signals]
         self.cuts, self.waited, self.wakes = 0, False, 0
+        self.effect_cuts: list[int] = []
         if not late:
             self._send(len(self._unsent))
 
@@ -61,12 +63,17 @@ class Round:
         """Return the effects of the handler on the stand-in for the outside world."""
         return None if self._effects is None else self._effects(self._world)
 
+    def emitted(self) -> list[Any]:
+        """Return the events that a reader has at the end."""
+        return [*self._mailbox.output]
+
     def play(self, fault: Fault | None = None, number: int = 0) -> Any:
         """Execute the run to its end, with one fault at a cut.
 
         Args:
-            fault: None; "crash" to kill the attempt; "drain" to ask it to stop; "zombie" to let the attempt fall asleep,
-                let a second attempt do the work, and wake up the first attempt at the end.
+            fault: None; "crash" to kill the attempt after the cut was saved; "loss" to kill it before the cut is saved; "drain" to
+                ask it to stop; "zombie" to let the attempt fall asleep, let a second attempt do the work, and wake up the first
+                attempt at the end.
             number: The number of the cut, counted over all attempts.
 
         Returns:
@@ -81,6 +88,7 @@ class Round:
             while True:
                 attempt = _Attempt(self._handler, self._values, run, number - self.cuts if fault == "zombie" else None)
                 backing = run._memory
+                self.effect_cuts += [self.cuts + cut for cut in backing.effect_cuts]
                 self.cuts, self.waited = self.cuts + len(backing.cuts), self.waited or backing.waited
                 if attempt.asleep:
                     zombie, fault = attempt, None
@@ -94,7 +102,7 @@ class Round:
                 elif backing.stopping is not None and backing.delivered:
                     fault = None
                     run = run.after_release(self._backing(None, 0))
-                elif fault in ("crash", "zombie") and attempt.error is None:
+                elif fault in ("crash", "loss", "zombie") and attempt.error is None:
                     raise AssertionError(
                         f"cut {number} was not reached again: the handler does not do the same each time"
                     )
@@ -115,6 +123,8 @@ class Round:
         backing = MemoryBacking(mailbox=self._mailbox, suspends=self._late)
         if fault == "crash":
             backing.crash_at = left
+        if fault == "loss":
+            backing.lose_at = left
         if fault == "drain":
             backing.at_cut = drain
         return backing
@@ -195,6 +205,7 @@ class _Attempt:
     def _call(self) -> None:
         try:
             self._run._declare_topics(self._handler.read_signal)
+            enter_run(self._run)  # this thread has a context of its own
             value = self._handler.function(self._run, **self._handler.arguments(self._values))
             value = asyncio.run(_await_value(value)) if self._handler.is_async else value
             self._value = self._stored_and_read(value)

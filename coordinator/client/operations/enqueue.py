@@ -31,6 +31,7 @@ from coordinator.errors import (
     Unreachable,
     Unreadable,
 )
+from coordinator.middleware import current_middleware
 from coordinator.model.enqueue import HandlerOf, Inputs
 from coordinator.model.limits import TOMBSTONE_MS
 from coordinator.model.names import parse_route
@@ -68,8 +69,9 @@ def enqueue(
     inputs = as_inputs(what, values)
     check_key_ttl(options)
     parent = current_parent.get()
-    plain = parent is None and options.keys() <= {"key", "group"}
-    builder = _WITHOUT_OPTIONS if plain else RunBuilder(without(options, "key", "group", "id"), parent)
+    middleware = namespace.middleware or current_middleware.get()
+    plain = parent is None and not middleware and options.keys() <= {"key", "group"}
+    builder = _WITHOUT_OPTIONS if plain else RunBuilder(without(options, "key", "group", "id"), parent, middleware)
     requests = [builder.request(inputs.kind, inputs.values, options.get("key"), inputs.handler, options.get("group"))]
     given = options.get("id")
     runs, answers = yield from _send(namespace, builder, requests, () if given is None else (given,))
@@ -89,7 +91,8 @@ def enqueue_many(
     The items are read as they are sent, so an iterable of any length needs the memory of one batch.
     """
     check_key_ttl(options)
-    builder = RunBuilder(without(options, "key", "group", "ids"), current_parent.get())
+    middleware = namespace.middleware or current_middleware.get()
+    builder = RunBuilder(without(options, "key", "group", "ids"), current_parent.get(), middleware)
     key_of, group = options.get("key"), options.get("group")
     given: Sequence[str] = tuple(options.get("ids", ()))
     handles: list[H] = []

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from coordinator.client import overview
 from coordinator.client.listing import Listing
 from coordinator.client.operations.open_namespace import OpenNamespace, new_mark, reading
+from coordinator.client.pages import Cursor, Page, Pager
 from coordinator.client.scan import Walk
 from coordinator.errors import BadOption
 from coordinator.model.names import name
@@ -24,6 +25,18 @@ def list_runs(
     listing = Listing.of(status, kind, queue, limit)
     space = yield from namespace.space()
     return (yield from reading(listing.views(space)))
+
+
+def list_page(
+    namespace: OpenNamespace, filters: Listing, takes: Callable[[RunView], bool], cursor: Cursor | None
+) -> Plan[Page]:
+    """Return a page of the runs that match the filters and the function, after a cursor.
+
+    Raises:
+        BadOption: The cursor belongs to another status.
+    """
+    space = yield from namespace.space()
+    return (yield from reading(Pager(filters, takes).page(space, cursor)))
 
 
 def list_ids(namespace: OpenNamespace, walk: Walk) -> Plan[list[str]]:

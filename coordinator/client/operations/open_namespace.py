@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from coordinator.clock import Clock
 from coordinator.errors import BadName, NotConfigured, NotFound, Unconfirmed, Unreachable
+from coordinator.middleware import NO_MIDDLEWARE, MiddlewareChain
 from coordinator.model.address import Address
 from coordinator.model.run_id import RunIds, partition_of
 from coordinator.store import server_checks
@@ -32,20 +33,25 @@ class OpenNamespace:
         ids: The maker of run ids.
         facts: The facts of the namespace; None until an operation has read them.
         trusted: By partition, the monotonic time until which all its processes count as knowing groups.
+        middleware: The middleware of the client.
     """
 
-    def __init__(self, name: str, clock: Clock, *, check: Address | None) -> None:
+    def __init__(
+        self, name: str, clock: Clock, *, check: Address | None, middleware: MiddlewareChain = NO_MIDDLEWARE
+    ) -> None:
         """Store the arguments, without connecting to the server.
 
         Args:
             name: The name of the namespace.
             clock: The clock that run ids are made with.
             check: The server whose configuration is checked before its first use, or None to check nothing.
+            middleware: The middleware of the client.
         """
         self.clock = clock
         self.ids = RunIds()
         self.facts: Namespace | None = None
         self.trusted: dict[int, float] = {}
+        self.middleware = middleware
         self._skew = 0.0  # seconds that are added to the clock for new ids
         self._name, self._check = name, check
 

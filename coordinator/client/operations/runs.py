@@ -14,7 +14,7 @@ from coordinator.client.operations.open_namespace import (
     run_not_found,
 )
 from coordinator.encoding.spec import SPEC_FIELDS, digest_inputs, join_spec, read_spec
-from coordinator.errors import BadCall, Changed, CoordinatorError, KeyConflict, NotFound, Unreadable
+from coordinator.errors import BadCall, BadOption, Changed, CoordinatorError, KeyConflict, NotFound, Unreadable
 from coordinator.model.run import Counters, RunView, Status
 from coordinator.store.keys import Keys
 from coordinator.store.plans import clients as client_plans
@@ -93,20 +93,26 @@ def list_below(namespace: OpenNamespace, ids: Sequence[str]) -> Plan[list[str]]:
     return (yield from tree_plans.list_below(space, ids))
 
 
-def revive(namespace: OpenNamespace, id: str, from_start: bool) -> Plan[None]:
+def revive(
+    namespace: OpenNamespace, id: str, from_start: bool, forget_effects: bool | Sequence[str] = False
+) -> Plan[None]:
     """Queue a failed, dead or cancelled run again.
 
     Args:
         namespace: The namespace of the run.
         id: The run.
         from_start: Drop the checkpoint, so that the handler starts from the beginning.
+        forget_effects: True to forget all effects of `run.once`, or the names of the effects to forget.
 
     Raises:
         Changed: The run has not ended, has completed, or was revived by another call.
         KeyConflict: The run's idempotency key belongs to another run by now.
         NotFound: The run does not exist, or its inputs were not kept.
         Unreadable: The run's checkpoint is damaged.
+        BadOption: `forget_effects` is a text.
     """
+    if isinstance(forget_effects, str):
+        raise BadOption(f"forget_effects={forget_effects!r} must be True or a list of names")
     keys = yield from namespace.keys(id)
     names = ("counters", "once", "cancel", "ended", "retention")
     fields = yield from namespace.fields(keys, id, *names, *SPEC_FIELDS)
@@ -122,7 +128,7 @@ def revive(namespace: OpenNamespace, id: str, from_start: bool) -> Plan[None]:
         kept = tree_plans.read_retention(retention)
         yield from tree_plans.unblock_children(space, CancelledNode(id, life, retention=kept))
     answer = yield from client_plans.revive(
-        keys, id, operation=new_mark(), life=life, from_start=from_start, digest=digest
+        keys, id, operation=new_mark(), life=life, from_start=from_start, digest=digest, forget_effects=forget_effects
     )
     match answer:
         case "queued":

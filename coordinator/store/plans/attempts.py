@@ -15,6 +15,7 @@ from coordinator.store.scripts import (
     CHECKPOINT,
     COLLECT,
     COMPLETE,
+    EMIT,
     EXTEND,
     FAIL,
     JOIN_CHILDREN,
@@ -46,6 +47,7 @@ class Delta:
     note: bytes = b""
     unfinished: bytes = b""
     more: bytes | None = None  # None: as it was
+    output: bytes | None = None  # None: no events; never without `more`
 
     def wire(self) -> bytes:
         """Return the delta as netstrings, the form in which the scripts read it."""
@@ -56,7 +58,7 @@ class Delta:
                 *(b"%d" % number for number in numbers), sealed(self.chunk), b"%d" % self.iteration, b"%d" % self.schema,
                 b"same" if self.state is None else b"set", sealed(self.state or b""), phases,
                 netstrings(name.encode() for name in self.drop), sealed(self.note), sealed(self.unfinished),
-                *(() if self.more is None else (self.more,)),
+                *(() if self.more is None else (self.more,)), *(() if self.output is None else (self.output,)),
             ]
         )  # fmt: skip
 
@@ -84,8 +86,42 @@ def note(keys: Keys, id: str, token: str, note: bytes) -> Generator[Request, Any
     return word(reply)
 
 
-def complete(keys: Keys, id: str, token: str, result: bytes, now: str = "") -> Generator[Request, Any, str]:
-    """Complete the run with a result.
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Events that the server may not have stored yet (see lua/shared/output.lua).
+
+    Attributes:
+        first: The number of the first event.
+        base: The number of the last event that the checkpoint covered when the attempt began.
+        settled: The number of the last event that the newest save covers; 0 if no save is sent with the events.
+        events: A letter (e for an event, n for a note) and the encoded value, for each event.
+    """
+
+    first: int
+    base: int
+    settled: int
+    events: tuple[bytes, ...] = ()
+
+    @property
+    def last(self) -> int:
+        """The number of the last event."""
+        return self.first + len(self.events) - 1
+
+    def wire(self) -> bytes:
+        """Return the events as netstrings, the form in which the scripts read them."""
+        return netstrings([b"%d %d %d" % (self.first, self.base, self.settled), *self.events])
+
+
+def emit(keys: Keys, id: str, token: str, output: Output, now: str = "") -> Generator[Request, Any, str]:
+    """Store events of the run, and return the answer word of emit.lua: ok, fenced or bad."""
+    reply = yield EMIT.each(keys.at, id, {"now": now}, id=id, token=token, output=output.wire())
+    return word(reply)
+
+
+def complete(
+    keys: Keys, id: str, token: str, result: bytes, now: str = "", output: bytes = b""
+) -> Generator[Request, Any, str]:
+    """Complete the run with a result, and store its last events.
 
     If a cancel was requested, this plan releases the run instead, which ends it as cancelled. complete.lua is the most frequent
     script, so it does not contain the code for that.
@@ -93,7 +129,7 @@ def complete(keys: Keys, id: str, token: str, result: bytes, now: str = "") -> G
     Returns:
         `ok`, `fenced` (the token is not the owner's), or the answer word of release.lua after a requested cancel.
     """
-    reply = yield COMPLETE.each(keys.at, id, {"now": now}, id=id, token=token, result=sealed(result))
+    reply = yield COMPLETE.each(keys.at, id, {"now": now}, id=id, token=token, result=sealed(result), output=output)
     if word(reply) == "requested":
         return (yield from release(keys, id, token, mode="stopping", now=now))
     return word(reply)

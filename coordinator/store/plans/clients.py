@@ -165,6 +165,7 @@ def revive(
     life: int | None = None,
     from_start: bool = False,
     digest: str = "",
+    forget_effects: bool | Sequence[str] = False,
     now: str = "",
 ) -> Generator[Request, Any, str]:
     """Queue an ended run again.
@@ -176,19 +177,23 @@ def revive(
         life: The life that ended; None for the current life.
         from_start: Drop the run's checkpoint.
         digest: The digest of the run's inputs, for a run with an idempotency key.
+        forget_effects: True to forget all effects of the run, or the names of the effects to forget.
         now: The time in ms, for namespaces with the test clock.
 
     Returns:
         The answer word of revive.lua: queued, changed, running, completed, conflict, unreadable or missing.
     """
+    named = () if isinstance(forget_effects, bool) else forget_effects
     reply = yield REVIVE.call(
         keys.at,
+        [(name,) for name in named],
         now=now,
         id=id,
         operation=operation,
         life="" if life is None else life,
         from_start=int(from_start),
         digest=digest,
+        forget="all" if forget_effects is True else "",
     )
     return word(reply)
 

@@ -43,6 +43,14 @@ class Recovered:
         """The number of runs that were taken from the worker."""
         return self.queued + self.delayed + self.dead + self.cancelled + self.failed + self.aside
 
+    @property
+    def by_status(self) -> dict[str, int]:
+        """The numbers of runs by their new status; `aside` for damaged entries."""
+        return {
+            "queued": self.queued, "delayed": self.delayed, "dead": self.dead, "cancelled": self.cancelled,
+            "failed": self.failed, "aside": self.aside,
+        }  # fmt: skip
+
 
 def judge(
     keys: Keys, coordinator: str, *, tick: float, most: int = 100, now: str = ""

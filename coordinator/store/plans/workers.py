@@ -111,12 +111,35 @@ def heartbeat(
     return HeartbeatReply(tuple(map(text, cancels)), tuple(_id_tokens(lost)), tuple(_id_tokens(strays)), text(drain))
 
 
+def read_loss(keys: Keys, run: str, worker: str) -> Generator[list[Request], Any, tuple[bytes, float, float]]:
+    """Return facts about the loss of a run: its story, when its last worker was last seen, and the lease of that worker.
+
+    Args:
+        keys: The keys of the partition.
+        run: The id of the run.
+        worker: The worker that had the run before.
+
+    Returns:
+        The stored story, the Unix time of the worker's last heartbeat (0 if the server has forgotten the worker), and the length
+        of its lease in seconds.
+    """
+    story, (seen, lease) = require_all(
+        (
+            yield [
+                read(keys.at, "HGET", keys.run(run), "story"),
+                read(keys.at, "HMGET", keys.worker(worker), "seen", "lease"),
+            ]
+        )
+    )
+    return story or b"", int(seen or 0) / 1000, int(lease or 0) / 1000
+
+
 class Claimed(NamedTuple):
     """A run as the answer to a claim contains it.
 
     Attributes:
-        checkpoint: The parts of the checkpoint (ckpt fields and message chunks); 'paged' if the checkpoint is too large for the
-            answer and must be loaded; None if there is none.
+        checkpoint: The parts of the checkpoint (ckpt fields, message chunks and, if the run has some, effects); 'paged' if they are
+            too large for the answer and must be loaded; None if there are none.
         suspect: True if the run must be alone in its process.
         spent: The time of the run that counts for its deadlines, encoded.
         killed: The failure with which a deadline killed the run's previous life, encoded; empty if none did.
@@ -192,8 +215,8 @@ def load(keys: Keys, id: str, token: str, page_bytes: int = 1024 * 1024) -> Gene
     """Load a checkpoint, page by page.
 
     Returns:
-        The parts of the checkpoint, `[ckpt fields, message chunks]`, each a flat list as HGETALL returns it; or the answer word
-        `fenced` or `unreadable`.
+        The parts of the checkpoint, `[ckpt fields, message chunks, effects]`, each a flat list as HGETALL returns it; or the answer
+        word `fenced` or `unreadable`.
     """
     reply = yield LOAD.call(keys.at, id=id, token=token, page="head", room=page_bytes)
     if word(reply) != "ok":
@@ -208,7 +231,7 @@ def load(keys: Keys, id: str, token: str, page_bytes: int = 1024 * 1024) -> Gene
         for field, chunk in zip(fields, part[1], strict=False):  # a page of large chunks has fewer than were asked for
             chunks += [str(field).encode(), chunk]
         fields = fields[len(part[1]) :]
-    return [reply[1], chunks]
+    return [reply[1], chunks, reply[3]]
 
 
 def find_process_without(keys: Keys, feature: str) -> Generator[Request | list[Request], Any, str | None]:

@@ -36,6 +36,8 @@ from coordinator.store.transport.topology.sentinel import MasterCheckTimer
 
 T = TypeVar("T")
 Token = tuple[str, bytes]
+Entries = dict[str, list[tuple[bytes, list[bytes]]]]
+MOST_ENTRIES = 500  # of one stream in one reply
 MOST_BELL_REDIRECTS = 3
 
 
@@ -95,6 +97,19 @@ class AsyncBell:
             return done.value  # type: ignore[no-any-return]  # a generator's return value
         raise BadCall("a plan that waits behind a bell must make exactly one call")
 
+    async def read(self, keys: Sequence[str], after: Sequence[str], seconds: float) -> Entries:
+        """Wait until one of several streams of one partition has entries after a given id, and return the entries by key.
+
+        Args:
+            keys: The keys of the streams.
+            after: For each stream, the id of the last entry that is known.
+            seconds: How long to wait. When the time is over, nothing is returned.
+
+        Raises:
+            Unreachable: The node can't be reached, or this client has closed the bell.
+        """
+        return read_entries(await self._wait_on_one_node(keys, seconds, command=read_command(keys, after, seconds)))
+
     async def close(self) -> None:
         """End all waits and close their connections."""
         self._closed = True
@@ -141,16 +156,24 @@ class AsyncBell:
             raise error
         return None
 
-    async def _wait_on_one_node(self, keys: Sequence[str], seconds: float, call: Call | None = None) -> Any:
+    async def _wait_on_one_node(
+        self,
+        keys: Sequence[str],
+        seconds: float,
+        call: Call | None = None,
+        command: list[Argument] | None = None,
+    ) -> Any:
         """Wait until one of several lists on the same node has a token.
 
         Args:
             keys: The keys of the lists.
             seconds: How long to wait.
             call: A call that the server carries out as soon as the wait has ended; None for no call.
+            command: The blocking command; by default BLPOP.
 
         Returns:
-            The list's key and the token, or None when the time is over. With a call, the server's answer to the call.
+            The list's key and the token, or None when the time is over. With a call, the server's answer to the call. With a
+            command, the server's answer to the command.
 
         Raises:
             Unreachable: The node can't be reached, or this client has closed the bell.
@@ -163,7 +186,7 @@ class AsyncBell:
                 if found is None:
                     break
                 node = found
-                return await self._block(node, keys, seconds, call)
+                return await self._block(node, keys, seconds, call, command)
             except Exception as error:  # after any error there is no token
                 if self._closed:  # redis-py raises odd errors when a connection is closed while it is in use
                     raise Unreachable("the wait ended: this client has closed its bell") from error
@@ -198,13 +221,15 @@ class AsyncBell:
         finally:
             self._rechecking = None
 
-    async def _block(self, node: Node, keys: Sequence[str], seconds: float, call: Call | None) -> Any:
+    async def _block(
+        self, node: Node, keys: Sequence[str], seconds: float, call: Call | None, command: list[Argument] | None
+    ) -> Any:
         pool = self._pools.get(node)
         if pool is None:
             pool = self._pools[node] = make_async_pool(self.address, node)
         packets = [] if call is None else pack([call])
         commands: list[list[Argument]] = [
-            ["BLPOP", *keys, seconds],
+            ["BLPOP", *keys, seconds] if command is None else command,
             *(packet.command(bare=False, whole=False) for packet in packets),
         ]
         # A connection that died without a sign is dropped a few seconds after the server should have answered.
@@ -226,7 +251,7 @@ class AsyncBell:
         finally:
             await pool.release(connection)
         if not answers:
-            return read_token(token)
+            return read_token(token) if command is None else token
         for reply in (token, *answers):
             if isinstance(reply, Exception):
                 raise reply
@@ -243,6 +268,23 @@ def check_open(closed: bool) -> None:
     """
     if closed:
         raise ConnectionError("this client has closed its bell")
+
+
+def read_command(keys: Sequence[str], after: Sequence[str], seconds: float) -> list[Argument]:
+    """Return the command that waits for entries of streams. BLOCK 0 would wait for ever, so at least 1 ms is given."""
+    return ["XREAD", "COUNT", MOST_ENTRIES, "BLOCK", max(1, round(seconds * 1000)), "STREAMS", *keys, *after]
+
+
+def read_entries(reply: Any) -> Entries:
+    """Return the entries of a reply to XREAD by the key of their stream.
+
+    Raises:
+        Exception: The reply itself, if it is an error.
+    """
+    if isinstance(reply, Exception):
+        raise reply
+    pairs = reply.items() if isinstance(reply, dict) else reply or []
+    return {key.decode(): [(id, fields) for id, fields in entries] for key, entries in pairs}
 
 
 def read_token(reply: Any) -> Token | None:

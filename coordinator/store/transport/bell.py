@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from coordinator.clock import SystemClock
 from coordinator.errors import Unreachable
 from coordinator.model.address import HERE, Address, Node
-from coordinator.store.transport.async_bell import AsyncBell, Token, as_transient, check_open, read_token
+from coordinator.store.script import Argument
+from coordinator.store.transport.async_bell import (
+    AsyncBell,
+    Entries,
+    Token,
+    as_transient,
+    check_open,
+    read_command,
+    read_entries,
+    read_token,
+)
 from coordinator.store.transport.connections.exchange import exchange
 from coordinator.store.transport.connections.settings import CONNECT_SECONDS
 from coordinator.store.transport.connections.sync_pool import close_pool, make_pool
@@ -19,6 +29,7 @@ from coordinator.store.transport.topology import make_topology
 from coordinator.store.transport.topology.discovery import discover
 from coordinator.store.transport.topology.sentinel import MasterCheckTimer
 
+T = TypeVar("T")
 _clock = SystemClock()
 
 
@@ -44,14 +55,25 @@ class Bell:
         """
         if self.address.kind == "cluster":
             self._cluster_bell = self._cluster_bell or _ClusterBell(self.address)
-            return self._cluster_bell.wait(keys, seconds)
+            return self._cluster_bell.run(lambda bell: bell.wait(keys, seconds))
+        return read_token(self._ask(keys, seconds, ["BLPOP", *keys, seconds]))
+
+    def read(self, keys: Sequence[str], after: Sequence[str], seconds: float) -> Entries:
+        """Wait until one of several streams of one partition has entries after a given id. See `AsyncBell.read`."""
+        if self.address.kind == "cluster":
+            self._cluster_bell = self._cluster_bell or _ClusterBell(self.address)
+            return self._cluster_bell.run(lambda bell: bell.read(keys, after, seconds))
+        return read_entries(self._ask(keys, seconds, read_command(keys, after, seconds)))
+
+    def _ask(self, keys: Sequence[str], seconds: float, command: list[Argument]) -> Any:
+        """Send a blocking command, and return the server's answer."""
         node = HERE
         try:
             self._master_check.start_if_due(_clock.monotonic())
             if self._topology.stale:
                 discover(self.address, self._topology)
             node = self._topology.where(keys[0]) or HERE
-            return self._block(node, keys, seconds)
+            return self._block(node, seconds, command)
         except Exception as error:  # after any error there is no token
             if self._closed:  # redis-py raises odd errors when another thread closes a connection that is in use
                 raise Unreachable("the wait ended: this client has closed its bell") from error
@@ -67,7 +89,7 @@ class Bell:
         for pool in list(self._pools.values()):
             close_pool(pool)
 
-    def _block(self, node: Node, keys: Sequence[str], seconds: float) -> Token | None:
+    def _block(self, node: Node, seconds: float, command: list[Argument]) -> Any:
         # A connection that died without a sign is dropped a few seconds after the server should have answered.
         limit = seconds + CONNECT_SECONDS
         pool = self._pools.get((node, limit))
@@ -76,13 +98,15 @@ class Bell:
         connection = pool.get_connection()
         try:
             check_open(self._closed)
-            (reply,) = exchange(connection, [["BLPOP", *keys, seconds]])
+            (reply,) = exchange(connection, [command])
         except BaseException:
             connection.disconnect()
             raise
         finally:
             pool.release(connection)
-        return read_token(reply)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
 
 
 class _ClusterBell:
@@ -96,14 +120,16 @@ class _ClusterBell:
     def __init__(self, address: Address) -> None:
         self._loop, self._bell = asyncio.new_event_loop(), AsyncBell(address)
         self._lock = threading.Lock()
-        self._waiting: asyncio.Task[Token | None] | None = None
+        self._waiting: asyncio.Task[Any] | None = None
         self._closed = threading.Event()
 
-    def wait(self, keys: Sequence[str], seconds: float) -> Token | None:
+    def run(self, wait: Callable[[AsyncBell], Coroutine[Any, Any, T]]) -> T:
+        """Wait in the private event loop, and return the answer."""
         with self._lock:
             if self._closed.is_set():
                 raise Unreachable("the wait ended: this client has closed its bell")
-            waiting = self._waiting = self._loop.create_task(self._bell.wait(keys, seconds))
+            waiting: asyncio.Task[T] = self._loop.create_task(wait(self._bell))
+            self._waiting = waiting
         try:
             return self._loop.run_until_complete(waiting)
         except asyncio.CancelledError:

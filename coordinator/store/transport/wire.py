@@ -1,10 +1,11 @@
 """The public names of the transport, which other packages import from here."""
 
-from coordinator.store.transport.async_bell import AsyncBell
+from coordinator.store.transport.async_bell import AsyncBell, Entries
 from coordinator.store.transport.async_wire import AsyncWire
 from coordinator.store.transport.bell import Bell
 from coordinator.store.transport.connections.embedded_connection import detach
 from coordinator.store.transport.drivers import Plan, drive, drive_async
+from coordinator.store.transport.key_watch import watch_keys
 from coordinator.store.transport.sync_wire import Wire
 
-__all__ = ["AsyncBell", "AsyncWire", "Bell", "Plan", "Wire", "detach", "drive", "drive_async"]
+__all__ = ["AsyncBell", "AsyncWire", "Bell", "Entries", "Plan", "Wire", "detach", "drive", "drive_async", "watch_keys"]

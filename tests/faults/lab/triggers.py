@@ -28,6 +28,7 @@ ALWAYS = (
     scripts.LOAD,
     scripts.CHECKPOINT,
     scripts.NOTE,
+    scripts.EMIT,
     scripts.COMPLETE,
     scripts.FAIL,
     scripts.RETRY,
@@ -57,6 +58,8 @@ ASKED: Mapping[Script, str] = {
     scripts.CREATE_NAMESPACE: "enter_namespace",
     scripts.VIEW: "look",
     scripts.WAIT: "look",
+    scripts.LISTEN: "read_output",
+    scripts.INTERRUPT: "read_output",
     scripts.CANCEL: "cancel",
     scripts.BLOCK_CHILDREN: "cancel_tree",
     scripts.REVIVE: "revive",
@@ -92,6 +95,10 @@ ASKED: Mapping[Script, str] = {
 HIT = (*ALWAYS, *DRAINED, *KILLED, *LOST, *ASKED)
 # Scripts that are not hit, each with the reason.
 NOT_HIT: Mapping[Script, str] = {
+    **dict.fromkeys(
+        (scripts.GRAPH_SAVE, scripts.GRAPH_GET, scripts.GRAPH_HISTORY, scripts.GRAPH_DELETE, scripts.GRAPH_COPY),
+        "sent by savers of graphs, which the lab's processes do not use: see tests/integration/langgraph",
+    ),
     scripts.CONFIRM: "sent only where replicas confirm, in one trip with the script it confirms: see `scripts/faults failover`",
 }
 

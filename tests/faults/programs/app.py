@@ -61,6 +61,7 @@ async def agent(run: AsyncRun, topic: str, turns: int) -> str:
         if not has_message(run, turn):
             await work_for(random.uniform(0, SLOW))
             run.messages.append(message(topic, turn))
+        run.emit(turn)
         if turn % 4 == 1:
             run.checkpoint()  # A cut before the phase: a stop at the phase's beginning would discard the message.
             await run.phase("look", asyncio.sleep, random.uniform(0, SLOW))

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 import redis
 
-from coordinator import Client, CoordinatorError, RunView, Status
+from coordinator import Client, CoordinatorError, ResultTimeout, RunView, Status
 from coordinator.client.schedules import build_schedule
 from coordinator.config import settings
 from coordinator.doctor.examiner import examine
@@ -114,6 +114,18 @@ def look(by: Operator) -> None:
         handle = by.client.handle(run.id)
         handle.view()
         handle.wait(timeout=0.3)
+
+
+def read_output(by: Operator) -> None:
+    """Read the outputs of two runs at the same time: the second reader interrupts the blocking read of the first."""
+    found = [by.some_run(Status.RUNNING, Status.QUEUED) for _ in range(2)]
+    readers = [by.client.handle(run.id).stream(timeout=0.3) for run in found if run is not None]
+    for reader in readers:
+        with contextlib.suppress(StopIteration, ResultTimeout):
+            next(reader)
+    for reader in readers:
+        with contextlib.suppress(ResultTimeout):
+            list(itertools.islice(reader, 5))
 
 
 def cancel(by: Operator) -> None:
@@ -285,8 +297,8 @@ def _report_unexpected(by: Operator, report: DoctorReport) -> None:
 ACTIONS: dict[str, Action] = {
     action.__name__: action
     for action in (
-        enter_namespace, look, cancel, cancel_tree, revive, discard, enqueue_overdue_run, enqueue_run_that_cannot_start, pause,
-        enqueue_asking_run, answer, enqueue_summing_run, limit_group,
+        enter_namespace, look, read_output, cancel, cancel_tree, revive, discard, enqueue_overdue_run,
+        enqueue_run_that_cannot_start, pause, enqueue_asking_run, answer, enqueue_summing_run, limit_group,
         schedule, pause_schedule, unschedule, schedule_elsewhere, roll, drain, doctor,
     )
 }  # fmt: skip

@@ -12,9 +12,10 @@ import pytest
 
 from coordinator.config import Settings
 from coordinator.errors import BadOption
-from coordinator.services import health
+from coordinator.services import http_server
 from coordinator.services.daemon import Coordinator
-from coordinator.services.health import Health, parse_endpoint, serve_health
+from coordinator.services.health import Health, serve_health
+from coordinator.services.http_server import parse_endpoint
 from tests.servers import Server, free_port
 from tests.waiting import eventually
 
@@ -51,7 +52,7 @@ async def test_answer_lists_the_reasons(port: int) -> None:
         (b"GET / HTTP/1.1\r\n\r\n", 404),
         (b"POST /live HTTP/1.1\r\n\r\n", 405),
         (b"\x16\x03\x01 hello\r\n\r\n", 400),
-        (b"GET /live HTTP/1.1\r\nX: " + b"x" * 3 * health.LONGEST_REQUEST + b"\r\n\r\n", 400),
+        (b"GET /live HTTP/1.1\r\nX: " + b"x" * 3 * http_server.LONGEST_REQUEST + b"\r\n\r\n", 400),
         (b"HEAD /live HTTP/1.1\r\n\r\n", 200),
     ],
     ids=["another-path", "another-method", "no-http", "too-long", "head"],
@@ -61,7 +62,7 @@ async def test_other_requests_get_an_http_status(port: int, request_: bytes, sta
 
 
 async def test_silent_connection_is_closed(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "SECONDS_PER_REQUEST", 0.1)
+    monkeypatch.setattr(http_server, "SECONDS_PER_REQUEST", 0.1)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /live")
     with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
@@ -71,8 +72,8 @@ async def test_silent_connection_is_closed(port: int, monkeypatch: pytest.Monkey
 
 async def test_number_of_silent_connections_is_limited(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reject connections beyond the limit immediately. When the first connections have timed out, others are answered."""
-    monkeypatch.setattr(health, "SECONDS_PER_REQUEST", 1.0)
-    crowd = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3 * health.MAX_CONNECTIONS)]
+    monkeypatch.setattr(http_server, "SECONDS_PER_REQUEST", 1.0)
+    crowd = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3 * http_server.MAX_CONNECTIONS)]
 
     async def turned_away(reader: asyncio.StreamReader) -> bool:
         try:
@@ -91,8 +92,8 @@ async def test_silent_connections_do_not_starve_a_probe(port: int) -> None:
     crowd = []
     try:
         for _ in range(6):
-            crowd += [await asyncio.open_connection("127.0.0.1", port) for _ in range(health.MAX_CONNECTIONS // 2)]
-            async with asyncio.timeout(health.SECONDS_FOR_FIRST_BYTE * 10):
+            crowd += [await asyncio.open_connection("127.0.0.1", port) for _ in range(http_server.MAX_CONNECTIONS // 2)]
+            async with asyncio.timeout(http_server.SECONDS_FOR_FIRST_BYTE * 10):
                 assert (await get(port, "/live"))[0] == 200
         oldest, _ = crowd[0]
         assert await oldest.read() == b"", "the oldest silent connection was closed"
@@ -106,7 +107,7 @@ async def test_a_connection_that_begins_a_request_is_kept_while_silent_ones_are_
     crowd = []
     try:
         writer.write(b"GET /live HTT")
-        for _ in range(health.MAX_CONNECTIONS + 5):
+        for _ in range(http_server.MAX_CONNECTIONS + 5):
             crowd.append(await asyncio.open_connection("127.0.0.1", port))  # noqa: PERF401  # aborted also after an error
         writer.write(b"P/1.1\r\n\r\n")
         assert (await reader.read()).startswith(b"HTTP/1.1 200 OK")
@@ -116,8 +117,8 @@ async def test_a_connection_that_begins_a_request_is_kept_while_silent_ones_are_
 
 
 async def test_a_connection_without_a_first_byte_is_closed_early(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "SECONDS_PER_REQUEST", 3600.0)
-    monkeypatch.setattr(health, "SECONDS_FOR_FIRST_BYTE", 0.1)
+    monkeypatch.setattr(http_server, "SECONDS_PER_REQUEST", 3600.0)
+    monkeypatch.setattr(http_server, "SECONDS_FOR_FIRST_BYTE", 0.1)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         async with asyncio.timeout(60):

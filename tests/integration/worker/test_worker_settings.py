@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ async def here(valkey_server: Server, namespace: str, monkeypatch: pytest.Monkey
         yield made
 
 
-def enqueue_leaf(**arguments: str) -> str:
+def enqueue_leaf(**arguments: Any) -> str:
     with Client(**arguments, timeout=1.0) as client:
         return client.enqueue("leaf").id
 

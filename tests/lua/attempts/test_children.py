@@ -43,7 +43,7 @@ def complete_together(store: Store, *runs: Claimed) -> list[str]:
     """Complete runs in one call, and return the answers."""
 
     def plan() -> Generator[Any, Any, list[str]]:
-        ended = tuple((run.id, run.token, "") for run in runs)
+        ended = tuple((run.id, run.token, "", "") for run in runs)
         (replies,) = yield [Call(COMPLETE, store.keys.at, (store.at,), ended, None)]
         return [reply.decode() for reply in replies] if isinstance(replies, list) else [str(replies)]
 

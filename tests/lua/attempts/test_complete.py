@@ -57,7 +57,9 @@ def test_refused_item_does_not_affect_its_neighbours(store: Store) -> None:
     first, second, third = (store.running() for _ in range(3))
     store.spoil(store.keys.run(second.id))
     calls = [
-        scripts.COMPLETE.each(store.keys.at, run.id, {"now": store.at}, id=run.id, token=run.token, result=b"r")
+        scripts.COMPLETE.each(
+            store.keys.at, run.id, {"now": store.at}, id=run.id, token=run.token, result=b"r", output=b""
+        )
         for run in (first, second, third)
     ]
     assert [word(reply) for reply in store.wire.ask(calls)] == ["ok", "fenced", "ok"]
@@ -83,7 +85,9 @@ def test_damaged_item_leaves_no_neighbour_half_ended(store: Store, damage: Calla
     runs = [store.running(once=f"key{number}", digest="d") for number in range(3)]
     damage(store, runs[1])
     calls = [
-        scripts.COMPLETE.each(store.keys.at, run.id, {"now": store.at}, id=run.id, token=run.token, result=b"r")
+        scripts.COMPLETE.each(
+            store.keys.at, run.id, {"now": store.at}, id=run.id, token=run.token, result=b"r", output=b""
+        )
         for run in runs
     ]
     assert [word(reply) for reply in store.wire.ask(calls)] == ["ok", "ok", "ok"]
@@ -95,7 +99,9 @@ def test_broken_set_is_reported_and_the_others_are_written(store: Store) -> None
     first, second = store.running(), store.running()
     store.spoil(store.keys.ended("completed"))
     calls = [
-        scripts.COMPLETE.each(store.keys.at, run.id, {"now": store.at}, id=run.id, token=run.token, result=b"r")
+        scripts.COMPLETE.each(
+            store.keys.at, run.id, {"now": store.at}, id=run.id, token=run.token, result=b"r", output=b""
+        )
         for run in (first, second)
     ]
     assert [type(reply) for reply in store.wire.ask(calls)] == [BadCall, BadCall]

@@ -24,8 +24,8 @@ def large(store: Store) -> Claimed:
 def test_all_pages_together_are_the_checkpoint(store: Store) -> None:
     run = large(store)
     for page_bytes in (1, 35, 70, 10_000):
-        fields, chunks = store.load(run, page_bytes=page_bytes)
-        assert pairs(fields)["state"] == b"s"
+        fields, chunks, effects = store.load(run, page_bytes=page_bytes)
+        assert (pairs(fields)["state"], effects) == (b"s", [])
         assert len(pairs(fields)) == 7
         found = sorted((int(index), chunk) for index, chunk in pairs(chunks).items())
         assert [index for index, _ in found] == [0, 10, 20, 30, 40]
@@ -33,7 +33,7 @@ def test_all_pages_together_are_the_checkpoint(store: Store) -> None:
 
 
 def test_run_without_a_checkpoint_loads_nothing(store: Store) -> None:
-    assert store.load(store.running()) == [[], []]
+    assert store.load(store.running()) == [[], [], []]
 
 
 def test_only_the_owner_loads_a_checkpoint(store: Store, stranger: Claimed) -> None:

@@ -372,6 +372,28 @@ DAMAGE: dict[str, Damage] = {
         ("key endless", "key leaked"),
         "the counts of children '00000000000000000001-00' are left over: no run uses them",
     ),
+    "leaked output": Damage(
+        lambda s, at: s.client.xadd(s.keys.output("00000000000000000001-00"), {"e0": "1 1"}),
+        ("key leaked",),
+        "the output '00000000000000000001-00' is left over: no run uses it",
+    ),
+    "output of an ended run without a TTL, and of an open run with one": Damage(
+        lambda s, at: (
+            s.client.xadd(s.keys.output(at["failed"]), {"e0": "1 1"}),
+            s.client.xadd(s.keys.output(at["waiting"]), {"e0": "1 1"}),
+            s.client.expire(s.keys.output(at["waiting"]), 1000),
+        ),
+        ("key endless", "key mortal"),
+        "the output",
+    ),
+    "leaked and endless effects": Damage(
+        lambda s, at: (
+            s.client.hset(s.keys.effects("00000000000000000001-00"), "begun:a", "t"),
+            s.client.hset(s.keys.effects(at["failed"]), "begun:a", "t"),
+        ),
+        ("key endless", "key leaked"),
+        "the effects '00000000000000000001-00' are left over: no run uses them",
+    ),
     "an entry of steps that were let go": Damage(
         lambda s, at: s.client.zadd(s.keys.parting(), {"abc-00 3": 0, "no base": 7}),
         ("entry garbled", "entry garbled"),
@@ -586,6 +608,8 @@ KEYS: dict[str, Callable[[Store, dict[str, str]], str]] = {
     "sends": lambda s, at: s.keys.signal_operations(at["waiting"]),
     "counts of children": lambda s, at: s.keys.joins(at["waiting"]),
     "results of children": lambda s, at: s.keys.results(at["waiting"]),
+    "output": lambda s, at: s.keys.output(at["waiting"]),
+    "effects": lambda s, at: s.keys.effects(at["waiting"]),
     "steps that were let go": lambda s, at: s.keys.parting(),
     "a bell": lambda s, at: s.keys.bell(LINE),
     "aside": lambda s, at: s.keys.aside(),

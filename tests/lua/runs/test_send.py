@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from coordinator.model import limits
-from coordinator.model.run_id import child_base
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans.attempts import netstrings
 from coordinator.store.plans.workers import Claimed
@@ -140,6 +139,16 @@ def test_signals_of_a_failed_run_are_kept_for_a_revive(store: Store) -> None:
     assert store.receive(store.take(), t=0).word == "signal"
 
 
+@pytest.mark.parametrize("letter", ["r", "j"], ids=["a parent", "a joined child"])
+def test_signals_of_a_run_with_other_keys_expire_with_it(store: Store, letter: str) -> None:
+    run = store.running()
+    store.client.hset(store.keys.run(run.id), "beside", letter)
+    store.send(run.id)
+    assert store.run(run.id)["beside"] == letter + "s"
+    store.fail(run)
+    assert store.client.pttl(store.keys.signals(run.id)) > 0
+
+
 def test_discarded_run_leaves_no_signals(store: Store) -> None:
     run = store.running()
     store.send(run.id, key="k")
@@ -198,17 +207,3 @@ def test_numbers_continue_after_the_received_ones_where_the_signals_were_lost(st
     store.client.delete(store.keys.signals(run.id))
     store.send(run.id, payload=b"new", operation="two")
     assert store.receive(run, t=1).payload == b"new"
-
-
-@pytest.mark.parametrize("beside", ["results", "a parent"])
-def test_signals_of_a_run_with_other_keys_are_deleted_with_the_run(store: Store, beside: str) -> None:
-    parent, base = store.running(), child_base(NOW / 1000, 0)
-    store.join_children(parent, base, 1)
-    run = parent
-    if beside == "a parent":
-        store.child(parent, base, 0)
-        run = store.claim()[1][0]
-    assert store.send(run.id) == ["sent"]
-    assert store.complete(run) == "ok"
-    assert store.client.exists(store.keys.signals(run.id)) == 0
-    assert store.client.pttl(store.keys.signal_operations(run.id)) > 0

@@ -37,6 +37,15 @@ def render(*parts: Any, width: int = 100) -> str:
     return stream.getvalue()
 
 
+def test_details_list_effects_and_limit_their_number() -> None:
+    shown = render(run_details(replace(RUN, effects={"charge": "begun", "mail": "done"}), NOW.timestamp()))
+    assert "charge (begun), mail (done)" in shown
+    many = replace(RUN, effects={f"e{number}": "done" for number in range(1060)})
+    assert "and 1,010 more" in render(run_details(many, NOW.timestamp()), width=1000)
+    assert "effects" not in render(run_details(RUN, NOW.timestamp()))
+    assert to_json_data(many)["effects"]["e7"] == "done"
+
+
 @pytest.mark.parametrize("width", [80, 60, 45])
 def test_ids_are_never_truncated(width: int) -> None:
     long = replace(RUN, why="x" * 300, note=None)

@@ -36,6 +36,7 @@ class Backing:
         self.cuts: list[Cut] = []
         self.flushed: list[Cut] = []
         self.notes: list[Note] = []
+        self.events: list[tuple[bytes, bytes]] = []
         self.waits = 0
 
     def offer(self, cut: Cut) -> None:
@@ -90,6 +91,10 @@ class Backing:
 
     def set_note(self, note: Note) -> None:
         self.notes.append(note)
+
+    def emit(self, letter: bytes, data: bytes) -> int:
+        self.events.append((letter, data))
+        return len(self.events)
 
     def raise_stop(self, may_drain: Callable[[], bool]) -> None:
         if self.stopping is not None and not self.delivered and (self.stopping.why != "drain" or may_drain()):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from examples import approval, approval_page, cursor, deadlines, map_reduce, reminder, report, research_agent
+from examples import approval, approval_page, charge, cursor, deadlines, map_reduce, reminder, report, research_agent
 from tests.waiting import eventually
 from workers import Extend, Kill, Watched, testing
 from workers.testing import AsyncRun
@@ -121,6 +121,14 @@ def test_words_are_counted_once_for_every_kill_point(matrix: Any) -> None:
 def test_words_are_counted_by_children_in_the_whole_product() -> None:
     with testing.worker(map_reduce.runs) as client:
         assert client.enqueue(map_reduce.count_all.inputs(["a b", "b"])).result(30) == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize("matrix", [testing.crash_matrix, testing.drain_matrix], ids=["crash", "drain"])
+def test_order_is_charged_once_for_every_kill_point(matrix: Any) -> None:
+    found = matrix(charge.order.inputs("1001", 4200), charge.Bank, lambda bank: (bank.charges, bank.mails))
+    assert len(found.effects[0]) == 1
+    assert found.effects[1] == ["order 1001: 42.00 were charged"]
+    assert found.unknown == (2 if matrix is testing.crash_matrix else 0), "only the mail has no check"
 
 
 # ---- waits -------------------------------------------------------------------------------------------------------------

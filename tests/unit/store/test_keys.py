@@ -47,8 +47,8 @@ def test_lua_has_a_function_for_each_key_method_and_no_other() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_key_documents_its_type_and_content(name: str) -> None:
-    assert re.match(r"Return the key of a (hash|set|sorted set|list|string) \S+", METHODS[name].__doc__ or "")
-    assert type_of_key(METHODS[name]) in {"hash", "set", "zset", "list", "string"}
+    assert re.match(r"Return the key of a (hash|set|sorted set|list|string|stream) \S+", METHODS[name].__doc__ or "")
+    assert type_of_key(METHODS[name]) in {"hash", "set", "zset", "list", "string", "stream"}
 
 
 def test_keys_of_a_partition_share_one_hash_tag_and_are_distinct() -> None:

@@ -65,8 +65,8 @@ def test_every_lua_file_is_a_script_or_a_shared_part() -> None:
     names = [path.stem for path in LUA.rglob("*.lua")]
     assert sorted(names) == sorted([*(script.name for script in SCRIPTS), *PARTS])
     assert len({script.name for script in SCRIPTS}) == len(SCRIPTS)
-    assert sorted(PREPARE) == sorted(script.name for script in SCRIPTS if not script.name.startswith("record_")), (
-        "tests know a call of each; records have tests of their own"
+    assert sorted(PREPARE) == sorted(s.name for s in SCRIPTS if not s.name.startswith(("record_", "graph_"))), (
+        "tests know a call of each; records and graphs have tests of their own"
     )
 
 
@@ -148,7 +148,7 @@ def test_statuses_and_reply_positions_are_named(name: str) -> None:
 def test_generated_names_are_not_shadowed(name: str) -> None:
     source = PARTS[name] if name in PARTS else Script(name).source
     generated = {*CONSTANTS, *expressions(), *defined(FUNCTIONS)}
-    allowed = {"ckpt_key", "messages_key", "run_key"} if name == "record" else set()
+    allowed = {"ckpt_key", "messages_key", "run_key", "effects_key"} if name == "record" else set()
     assert (defined(source) & generated) == allowed
 
 
@@ -266,9 +266,12 @@ def test_only_the_used_shared_functions_are_sent(script: Script) -> None:
     assert [name for name in names if name not in arguments and len(re.findall(rf"\b{name}\b", text)) < 2] == []
 
 
-def test_when_memory_is_full_only_enqueue_and_ordinary_saves_are_refused() -> None:
+def test_when_memory_is_full_only_new_data_and_ordinary_saves_are_refused() -> None:
     refused = {script.name for script in SCRIPTS if not {"allow-oom", "no-writes"} & set(script.head.get("Flags", ()))}
-    assert refused == {"enqueue", "fire", "schedule", "send", "join_children", "checkpoint", "note", "record_save"}
+    assert refused == {
+        "enqueue", "fire", "schedule", "send", "join_children", "checkpoint", "emit", "note", "record_save", "graph_save",
+        "graph_copy",
+    }  # fmt: skip
 
 
 def test_first_line_contains_only_flags_that_the_server_knows() -> None:

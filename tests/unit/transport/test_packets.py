@@ -15,7 +15,7 @@ AT, ELSEWHERE = "{t:0}", "{t:1}"
 
 
 def complete(run: str, result: bytes = b"", at: str = AT) -> Call:
-    return COMPLETE.each(at, run, {"now": ""}, id=run, token="t", result=result)
+    return COMPLETE.each(at, run, {"now": ""}, id=run, token="t", result=result, output=b"")
 
 
 def save(run: str, size: int = 0) -> Call:
@@ -52,14 +52,16 @@ def test_calls_of_one_script_and_partition_become_one_command() -> None:
         "a",
         "t",
         b"",
+        b"",
         "c",
         "t",
+        b"",
         b"",
     ]
 
 
 def test_calls_with_different_fixed_arguments_become_separate_commands() -> None:
-    other = COMPLETE.each(AT, "b", {"now": "5"}, id="b", token="t", result=b"")
+    other = COMPLETE.each(AT, "b", {"now": "5"}, id="b", token="t", result=b"", output=b"")
     assert [packet.carries for packet in pack([complete("a"), other])] == [[0], [1]]
 
 

@@ -1,14 +1,14 @@
 -- checkpoint: save the changes to the checkpoints of runs.
 -- Protects: only the owner saves; a lost reply neither doubles nor loses a message; a late save changes nothing.
 -- Role: worker
--- Keys: ckpt, messages, namespace, run
+-- Keys: ckpt, effects, messages, namespace, output, run
 -- ARGV: now
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 -- EACH: id, token, delta
 --   id: id of the run
 --   token: the token of the run's owner
 --   delta: the changes to the checkpoint; empty: no changes (see shared/checkpoint.lua)
--- Uses: time, checkpoint
+-- Uses: time, checkpoint, output
 -- Answers: ok, gap, old, fenced, bad, unreadable
 --   ok: with the progress counter
 --   gap: the delta does not fit the stored checkpoint; the worker then saves its whole checkpoint
@@ -25,6 +25,7 @@ for i = 1, items do
   else
     local plan, word = plan_delta(id, delta)
     answers[i] = plan and { 'ok', apply_delta(plan, clock) } or { word }
+    if plan and plan.output then write_output(id, token, plan.output, clock) end
   end
 end
 return answers

@@ -3,8 +3,8 @@
 -- expired takes no run; a suspect is given only to a worker that holds no other run. For a second after a stopping worker released
 -- a run, a worker with outdated code does not take the run, so that a roll moves each run once.
 -- Role: worker
--- Keys: aside, bell, ckpt, deadlines, live, messages, namespace, owned, paused, ready, run, suspect, suspect_bell, worker
--- Keys: workers
+-- Keys: aside, bell, ckpt, deadlines, effects, live, messages, namespace, owned, paused, ready, run, suspect, suspect_bell
+-- Keys: worker, workers
 -- ARGV: now, worker, number, want, alone, outdated, inline, budget
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   worker: id of the worker
@@ -31,38 +31,54 @@ if tonumber(number) < tonumber(last_claim) or tonumber(number) <= tonumber(floor
 local nonce = '-' .. number .. '-' .. worker
 local budget_used = 0
 
--- Return the checkpoint of a run if it is small enough, 'paged' if it has to be loaded in pages, and false if there is none.
-local function read_checkpoint(id, route)
-  if not has_schema(route) then return false end
-  local head = read_head(id)
-  if not head then return redis.call('EXISTS', ckpt_key(id)) == 1 and 'paged' or false end
-  local size, room = head.size, math.min(tonumber(inline), tonumber(budget) - budget_used)
-  if size > room then return 'paged' end
-  for _, field in ipairs(redis.call('HKEYS', ckpt_key(id))) do
-    size = size + #field + redis.call('HSTRLEN', ckpt_key(id), field)
-    if size > room then return 'paged' end
+-- Return the bytes of all fields of a hash, or nil if it has more than `room` bytes, or can't be read.
+local function measure(key, size, room)
+  local fields = redis.pcall('HKEYS', key)
+  if fields.err or size > room then return nil end
+  for _, field in ipairs(fields) do
+    size = size + #field + redis.call('HSTRLEN', key, field)
+    if size > room then return nil end
   end
+  return size
+end
+
+-- Return the checkpoint and the effects of a run if they are small enough, 'paged' if they have to be loaded in pages, and false if
+-- there are none. A run that starts again from the beginning may have effects and no checkpoint.
+local function read_checkpoint(id, route, beside)
+  -- The effects may have been forgotten by a revive.
+  local has_effects = beside and string.find(beside, 'e', 1, true) and redis.call('EXISTS', effects_key(id)) == 1
+  if not has_schema(route) and not has_effects then return false end
+  local head = read_head(id)
+  if not head and redis.call('EXISTS', ckpt_key(id)) == 1 then return 'paged' end
+  if not head and not has_effects then return false end
+  local room = math.min(tonumber(inline), tonumber(budget) - budget_used)
+  local size = head and measure(ckpt_key(id), head.size, room) or (not head and 0 or nil)
+  if size and has_effects then size = measure(effects_key(id), size, room) end
+  if not size then return 'paged' end
   -- From here on the run is being written, so no command may fail.
-  local messages = redis.pcall('HGETALL', messages_key(id, int(head.generation)))
+  local messages = head and redis.pcall('HGETALL', messages_key(id, int(head.generation))) or {}
   if messages.err then return 'paged' end
   budget_used = budget_used + size
-  return { redis.call('HGETALL', ckpt_key(id)), messages }
+  local fields = head and redis.call('HGETALL', ckpt_key(id)) or {}
+  return { fields, messages, has_effects and redis.call('HGETALL', effects_key(id)) or nil }
 end
 
 -- Return a run in the form in which the answer carries it.
-local function answer_run(id, token, route, counters, cause, prev, spent, killed, spec, spec1, spec2)
+local function answer_run(id, token, route, counters, cause, prev, spent, killed, beside, spec, spec1, spec2)
   spec = join_spec(id, spec, spec1, spec2)
   budget_used = budget_used + #spec
-  return { id, token, route, spec, cause or '', counters, prev or '', spent or '', killed or '', read_checkpoint(id, route) }
+  return {
+    id, token, route, spec, cause or '', counters, prev or '', spent or '', killed or '', read_checkpoint(id, route, beside),
+  }
 end
 
 if number == last_claim then
   local again = {}
   for _, id in ipairs(redis.call('SMEMBERS', owned_key(worker))) do
-    local token, counters, route, cause, prev, spent, killed, spec, spec1, spec2 = read_fields(run_key(id), 'token', 'counters',
-      'route', 'cause', 'prev', 'spent', 'killed', 'spec', 'spec1', 'spec2')
+    local token, counters, route, cause, prev, spent, killed, beside, spec, spec1, spec2 = read_fields(run_key(id), 'token',
+      'counters', 'route', 'cause', 'prev', 'spent', 'killed', 'beside', 'spec', 'spec1', 'spec2')
     if token and counters and route and spec and string.sub(token, -#nonce) == nonce then
-      again[#again + 1] = answer_run(id, token, route, counters, cause, prev, spent, killed, spec, spec1, spec2)
+      again[#again + 1] = answer_run(id, token, route, counters, cause, prev, spent, killed, beside, spec, spec1, spec2)
     end
   end
   redis.call('HSET', worker_key(worker), 'claim', number)
@@ -131,8 +147,8 @@ local function take(entry)
     local size = redis.pcall('HSTRLEN', run_key(id), 'spec')
     if type(size) == 'number' and budget_used + size > tonumber(budget) then return false end
   end
-  local status, counters, route, cause, prev, spent, killed, expires, spec, spec1, spec2 = read_fields(run_key(id), 'status',
-    'counters', 'route', 'cause', 'prev', 'spent', 'killed', 'expires', 'spec', 'spec1', 'spec2')
+  local status, counters, route, cause, prev, spent, killed, expires, beside, spec, spec1, spec2 = read_fields(run_key(id),
+    'status', 'counters', 'route', 'cause', 'prev', 'spent', 'killed', 'expires', 'beside', 'spec', 'spec1', 'spec2')
   local life, attempt, epoch, others
   if status == QUEUED and counters and route and spec then
     life, attempt, epoch, others = string.match(counters, COUNTERS_TO_EPOCH)
@@ -155,7 +171,7 @@ local function take(entry)
     redis.call('ZREM', deadlines_key(), 'expire:' .. id)
   end
   ids[#ids + 1] = id
-  taken[#taken + 1] = answer_run(id, token, route, counters, cause, prev, spent, killed, spec, spec1, spec2)
+  taken[#taken + 1] = answer_run(id, token, route, counters, cause, prev, spent, killed, beside, spec, spec1, spec2)
   return true
 end
 

@@ -2,17 +2,18 @@
 -- Protects: only the owner ends a run, once; a repeated call gets the same answer; a run whose cancel was requested does not
 -- complete.
 -- Role: worker
--- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, ended, groups, inbox, joins, limits, line, live, messages
--- Keys: namespace, once, owned, parting, ready, results, routes, run, signal_keys, signal_operations, signals, suspect
--- Keys: suspect_bell, waiters, waiting, wake, worker
+-- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, effects, ended, groups, inbox, joins, limits, line, live
+-- Keys: messages, namespace, once, output, owned, parting, ready, results, routes, run, signal_keys, signal_operations, signals
+-- Keys: suspect, suspect_bell, waiters, waiting, wake, worker
 -- ARGV: now
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
--- EACH: id, token, result
+-- EACH: id, token, result, output
 --   id: id of the run
 --   token: the token of the run's owner
 --   result: encoded; empty for None
+--   output: the events that are not stored yet, see shared/output.lua; empty: none
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, children, groups, endings
+-- Uses: time, run, queue, checkpoint, children, output, groups, endings
 -- Moves: running -> completed
 -- Answers: ok, fenced, requested
 --   requested: a cancel was requested, so the run does not complete; its owner then releases it, which ends it as cancelled
@@ -20,11 +21,12 @@ local clock = server_ms(now)
 local answers = {}
 begin_batch()
 for i = 1, items do
-  local id, token, result = item(i)
+  local id, token, result, output = item(i)
   -- Like read_run, without the fields that no completion needs: this is the busiest script.
   local run = read_named(run_key(id), 'status', 'token', 'last', 'route', 'retention', 'once', 'cancel', 'waited', 'beside')
   local readable = run and run.status and run.route and (run.token or run.status ~= RUNNING)
   local caller = readable and check_caller(token, run, 'complete') or 'fenced'
+  if output ~= '' and caller == 'owner' and write_output(id, token, output, clock) then run.beside = (run.beside or '') .. 'o' end
   if caller == 'owner' and run.cancel then
     caller = 'requested'
   elseif caller == 'owner' then

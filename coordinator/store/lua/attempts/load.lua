@@ -1,11 +1,11 @@
 -- load: answer a page of a checkpoint that was too large for the answer of its claim.
 -- Protects: only the owner of the run loads pages, so that no page comes from the transcript of another owner.
 -- Role: worker
--- Keys: ckpt, messages, run
+-- Keys: ckpt, effects, messages, run
 -- ARGV: id, token, page, room
 --   id: id of the run
 --   token: the token of the run's owner
---   page: head (everything except the messages, and the names of the chunks) or chunks (the named ones)
+--   page: head (everything except the messages, the names of the chunks, and the effects) or chunks (the named ones)
 --   room: bytes of chunks in one page
 -- ITEM: field
 --   field: name of a chunk of messages
@@ -17,12 +17,13 @@ local owner_token = read_fields(run_key(id), 'token')
 if owner_token ~= token then return { 'fenced' } end
 local head, unreadable = read_head(id)
 if unreadable then return { 'unreadable' } end
-if not head then return { 'ok', {}, {} } end
+if type(redis.pcall('HLEN', effects_key(id))) ~= 'number' then return { 'unreadable' } end
+if not head then return { 'ok', redis.call('HGETALL', ckpt_key(id)), {}, redis.call('HGETALL', effects_key(id)) } end
 local messages = messages_key(id, int(head.generation))
 if type(redis.pcall('HLEN', messages)) ~= 'number' then return { 'unreadable' } end
 
 if page == 'head' then
-  return { 'ok', redis.call('HGETALL', ckpt_key(id)), redis.call('HKEYS', messages) }
+  return { 'ok', redis.call('HGETALL', ckpt_key(id)), redis.call('HKEYS', messages), redis.call('HGETALL', effects_key(id)) }
 end
 -- Answer as many of the named chunks as fit into a page, in order, and at least one.
 local found, size = {}, 0

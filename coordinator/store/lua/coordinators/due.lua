@@ -2,14 +2,14 @@
 -- children that their parents have let go.
 -- Protects: a delayed run is enqueued once; a waiting run is woken once; a cancel that the owner did not honour in time is forced.
 -- Role: coordinator
--- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, ended, groups, inbox, joins, limits, line, live
--- Keys: messages, namespace, once, owned, parting, ready, results, routes, run, signal_keys, signal_operations, signals
--- Keys: suspect, suspect_bell, waiters, waiting, wake, worker
+-- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, groups, inbox, joins, limits, line
+-- Keys: live, messages, namespace, once, output, owned, parting, ready, results, routes, run, signal_keys, signal_operations
+-- Keys: signals, suspect, suspect_bell, waiters, waiting, wake, worker
 -- ARGV: now, batch
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   batch: the largest number of delayed runs, of waiting runs, and of deadlines, in this call
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, children, groups, endings, waiting, cancel
+-- Uses: time, run, queue, checkpoint, children, output, groups, endings, waiting, cancel
 -- Moves: delayed -> queued, waiting -> queued, queued -> cancelled, delayed -> cancelled, waiting -> cancelled, running -> cancelled
 -- Unconfirmed: a run that is not moved is still due
 -- Answers: ok

@@ -1,10 +1,11 @@
 -- examine_keys: answer the faults of keys of one family (of runs, workers or schedules): a key that was left over, that has another
 -- type, that lacks a TTL, that has a TTL although its run has not ended, or that no coordinator watches.
 -- Role: coordinator
--- Keys: ckpt, joins, messages, once, results, run, schedule, schedules, signal_keys, signal_operations, signals, worker
--- Keys: workers
+-- Keys: ckpt, effects, joins, messages, once, output, results, run, schedule, schedules, signal_keys, signal_operations
+-- Keys: signals, worker, workers
 -- ARGV: family, expected
---   family: ckpt, messages, signals, signal-keys, signal-operations, joins, results, once, worker or schedule
+--   family: ckpt, messages, signals, signal-keys, signal-operations, joins, results, output, once, worker
+--     or schedule
 --   expected: the type that the keys of the family should have
 -- ITEM: name
 --   name: rest of the key's name

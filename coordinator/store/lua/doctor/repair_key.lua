@@ -1,10 +1,11 @@
 -- repair_key: give a TTL to a key that was left over, or remove the TTL of a key that is still needed, if the fault still exists.
 -- Protects: a checkpoint is never deleted immediately: without its run it is kept for a week.
 -- Role: coordinator
--- Keys: ckpt, joins, messages, once, results, run, schedule, schedules, signal_keys, signal_operations, signals, worker
--- Keys: workers
+-- Keys: ckpt, effects, joins, messages, once, output, results, run, schedule, schedules, signal_keys, signal_operations
+-- Keys: signals, worker, workers
 -- ARGV: family, name, expected, fault
---   family: ckpt, messages, signals, signal-keys, signal-operations, joins, results, once, worker or schedule
+--   family: ckpt, messages, signals, signal-keys, signal-operations, joins, results, output, effects, once,
+--     worker or schedule
 --   name: rest of the key's name
 --   expected: the type that the key should have
 --   fault: the fault that examine_keys found

@@ -2,16 +2,16 @@
 -- Protects: after a repair that takes the run from its owner, the former owner can't write it any more. No waiting run is lost: a
 -- run that can't be read ends as dead, with a reason, and can be revived; if no part of it can be used, it is kept aside for a week.
 -- Role: coordinator
--- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, ended, groups, inbox, joins, limits, line, live
--- Keys: messages, namespace, once, owned, parting, ready, results, routes, run, set_aside, signal_keys, signal_operations
--- Keys: signals, suspect, suspect_bell, waiters, waiting, wake, worker, workers
+-- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, groups, inbox, joins, limits, line
+-- Keys: live, messages, namespace, once, output, owned, parting, ready, results, routes, run, set_aside, signal_keys
+-- Keys: signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake, worker, workers
 -- ARGV: now, id, fault, jitter
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
 --   fault: the fault that examine found
 --   jitter: a number from 0 to 1, which spreads delays
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, children, groups, endings, waiting, recover, examine, stray
+-- Uses: time, run, queue, checkpoint, children, output, groups, endings, waiting, recover, examine, stray
 -- Answers: repaired, kept, changed, blocked
 --   kept: the run was moved aside
 --   changed: the fault does not exist any more
@@ -41,7 +41,7 @@ for key, expected in pairs(types) do
   if is ~= 'none' and is ~= expected then return { 'blocked' } end
 end
 if run.once and not string.find(run.once, '^%S+ ') then run.once = false end
-run.waited, run.beside = true, 'srjg' -- A damaged run may have lost these fields.
+run.waited, run.beside = true, 'srjoeg' -- A damaged run may have lost these fields.
 
 -- Remove the run from all queues except the one in which it belongs.
 local function leave_other_queues(home)

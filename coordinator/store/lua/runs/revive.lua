@@ -2,17 +2,20 @@
 -- Protects: a revive that is sent twice or late revives once; if the run's idempotency key belongs to another run by now, the
 -- other run keeps it.
 -- Role: producer
--- Keys: admitted, aside, bell, ckpt, coordinator_bell, delayed, ended, groups, joins, limits, line, messages, namespace, once
--- Keys: ready, results, routes, run, signal_keys, signal_operations, signals, suspect, suspect_bell
--- ARGV: now, id, operation, life, from_start, digest
+-- Keys: admitted, aside, bell, ckpt, coordinator_bell, delayed, effects, ended, groups, joins, limits, line, messages
+-- Keys: namespace, once, output, ready, results, routes, run, signal_keys, signal_operations, signals, suspect, suspect_bell
+-- ARGV: now, id, operation, life, from_start, digest, forget
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
 --   operation: id of this revive; a repeated call has the same
 --   life: the life that ended; empty: the current one
 --   from_start: 1 if the next attempt starts without the checkpoint
 --   digest: the digest of the inputs, for the idempotency key; empty: the stored one
+--   forget: all to forget all effects of the run; empty to forget the named ones
+-- ITEM: effect
+--   effect: name of an effect to forget
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, children, groups, endings
+-- Uses: time, run, queue, checkpoint, children, output, groups, endings
 -- Moves: failed -> queued, dead -> queued, cancelled -> queued
 -- Answers: queued, changed, running, completed, conflict, unreadable, missing
 --   running: the run has not ended
@@ -55,11 +58,15 @@ else
   counters.struck, counters.failed = head.progress, head.progress
 end
 if run.beside then
-  for _, key in ipairs({ signals_key(id), signal_keys_key(id), signal_operations_key(id), joins_key(id), results_key(id) }) do
+  for _, key in ipairs({ signals_key(id), signal_keys_key(id), signal_operations_key(id), joins_key(id), results_key(id),
+    output_key(id), effects_key(id) }) do
     redis.call('PERSIST', key)
   end
+  if string.find(run.beside, 'o', 1, true) then reopen_output(id) end
   if from_start == '1' or not head then redis.call('UNLINK', joins_key(id), results_key(id)) end
 end
+if forget == 'all' then redis.call('UNLINK', effects_key(id)) end
+for i = 1, items do redis.pcall('HDEL', effects_key(id), 'begun:' .. item(i), 'done:' .. item(i)) end
 advance_epoch(counters, clock)
 counters.life = counters.life + 1
 counters.strikes, counters.failures, counters.recoveries, counters.backoffs = 0, 0, 0, 0

@@ -12,7 +12,7 @@
 --   payload: the payload, encoded
 --   key: idempotency key of the signal; empty: none
 --   operation: id of this send; a repeated call has the same
--- Uses: time, run, queue, checkpoint, children, groups, endings, waiting
+-- Uses: time, run, queue, checkpoint, children, output, groups, endings, waiting
 -- Moves: waiting -> queued
 -- Answers: sent, found, ended, full, missing, bad, unreadable
 --   sent: the signal is stored; this call or an earlier one stored it
@@ -77,7 +77,8 @@ if key ~= '' then
   redis.call('ZADD', signal_keys_key(id), int(order + 1), key)
   redis.call('ZREMRANGEBYRANK', signal_keys_key(id), 0, -1 - SIGNAL_KEYS)
 end
-if not string.find(run.beside or '', 's', 1, true) then redis.call('HSET', run_key(id), 'beside', (run.beside or '') .. 's') end
+local beside = run.beside or ''
+if not string.find(beside, 's', 1, true) then redis.call('HSET', run_key(id), 'beside', beside .. 's') end
 
 if run.status == RUNNING then
   notify(worker_of(run.token), 'signal ' .. id)

@@ -1,6 +1,6 @@
 -- view: answer the fields of a run from which `coordinator show` and other views are made.
 -- Role: producer, read-only
--- Keys: admitted, ckpt, delayed, joins, limits, line, paused, ready, results, run, signals, waiting, worker, workers
+-- Keys: admitted, ckpt, delayed, effects, joins, limits, line, paused, ready, results, run, signals, waiting, worker, workers
 -- ARGV: id
 --   id: id of the run
 -- Flags: no-writes
@@ -11,9 +11,10 @@
 --     it is due, the number of workers that know its queue and kind at any schema, the topics of signals that it has not
 --     received, each with their number, and what is known of the children that it waits for: their number, how many have ended,
 --     how many it needs, when a coordinator looks at the run, and a list for each of the first children that have not ended, with
---     id, status, route, and the places of a queued run as above (before, able, paused, due, known) and below. The last value is
---     about a queued run that waits for a place in its group: the number of runs before it in the line, the number of places that
---     are taken, the limit ('-': none; empty: not known), and the group; it is an empty list for any other run
+--     id, status, route, and the places of a queued run as above (before, able, paused, due, known), with its place in the line of
+--     its group, and the fields of the run's effects, each as begun:<name> or done:<name>. The last value is the place of the run in
+--     the line of its group: the number of runs before it, the number of places that are taken, the limit ('-': none; empty: not
+--     known), and the group; it is an empty list for a run that does not wait for a place
 local MOST_OPEN_CHILDREN, MOST_LOOKS = 5, 500
 local fields = redis.pcall('HGETALL', run_key(id))
 if fields.err or #fields == 0 then return { 'missing' } end
@@ -92,5 +93,6 @@ if not names.err then
   end
 end
 local head = redis.pcall('HGET', ckpt_key(id), 'head')
+local effects = run.beside and string.find(run.beside, 'e', 1, true) and redis.pcall('HKEYS', effects_key(id)) or {}
 return { 'ok', fields, type(head) == 'string' and head or '', phases, before, able, paused, due, known, run.beside and count_unreceived(id) or {},
-  describe_children(), held }
+  describe_children(), effects.err and {} or effects, held }

@@ -27,13 +27,25 @@ local function read_head(id)
   return head, head == nil
 end
 
+-- Return the field of an effect in the key `effects`; nil if the field of a delta belongs to the checkpoint. A delta carries effects
+-- among its phases. They are stored in a key of their own, because they outlive the checkpoint: see workers/handlers/effects.py.
+local function effect_field(field) return string.match(field, '^effect:(.+)$') end
+
+-- Return true if the key of the effects has another type, so that the effects of a delta could not be stored.
+local function are_effects_damaged(id, phases)
+  for i = 1, #phases, 2 do
+    if effect_field(phases[i]) then return type(redis.pcall('HLEN', effects_key(id))) ~= 'number' end
+  end
+  return false
+end
+
 -- Check a delta against the stored checkpoint. Return a plan of writes and 'ok', or nil and the answer that refuses the delta. This
 -- function only reads, so that a script can refuse the delta before it writes anything.
 local function plan_delta(id, delta)
   local parts = netstrings(delta)
-  if not parts or (#parts ~= DELTA_PARTS and #parts ~= DELTA_PARTS + 1) then return nil, 'bad' end
+  if not parts or #parts < DELTA_PARTS or #parts > DELTA_PARTS + 2 then return nil, 'bad' end
   local DELTA_NAMES = unpack(parts)
-  local more = parts[DELTA_PARTS + 1] -- nil: it stays as it is
+  local more, output = parts[DELTA_PARTS + 1], parts[DELTA_PARTS + 2] -- nil: it stays as it is
   local head, unreadable = read_head(id)
   if unreadable then return nil, 'unreadable' end
   seq, acked, generation, base, count = natural(seq), natural(acked), natural(generation), natural(base), natural(count)
@@ -41,8 +53,9 @@ local function plan_delta(id, delta)
   if not (seq and acked and generation and base and count and iteration and schema and phases and drop) then return nil, 'bad' end
   if schema == 0 or #phases % 2 == 1 or (state_mode ~= 'same' and state_mode ~= 'set') then return nil, 'bad' end
   if type(redis.pcall('HLEN', messages_key(id, int(generation)))) ~= 'number' then return nil, 'unreadable' end
+  if are_effects_damaged(id, phases) then return nil, 'unreadable' end
   local fresh = not head or generation > head.generation
-  if head and seq == head.seq and generation == head.generation then return { id = id, again = true, head = head }, 'ok' end
+  if head and seq == head.seq and generation == head.generation then return { id = id, again = true, head = head, output = output }, 'ok' end
   if head and seq < head.seq then return nil, 'old' end
   if acked > (head and head.seq or 0) then return nil, 'gap' end
   if head and generation < head.generation then return nil, 'gap' end
@@ -52,7 +65,7 @@ local function plan_delta(id, delta)
     -- whole: no save of this owner was acknowledged yet, so it sent its whole checkpoint, which replaces the stored one.
     id = id, head = head, fresh = fresh, whole = head ~= nil and acked == 0, seq = seq, generation = generation,
     base = base, count = count, chunk = chunk, iteration = iteration, schema = schema, set_state = state_mode == 'set',
-    state = state, phases = phases, drop = drop, note = note, unfinished = unfinished, more = more,
+    state = state, phases = phases, drop = drop, note = note, unfinished = unfinished, more = more, output = output,
   }, 'ok'
 end
 
@@ -77,6 +90,27 @@ local function follow_schema(id, schema)
   if route then redis.call('HSET', run_key(id), 'route', (string.gsub(route, '@%d+$', '@' .. int(schema)))) end
 end
 
+-- Note in the run's field `beside` that the run has a key beside its own.
+local function add_beside(id, letter)
+  local beside = redis.call('HGET', run_key(id), 'beside') or ''
+  if not string.find(beside, letter, 1, true) then redis.call('HSET', run_key(id), 'beside', beside .. letter) end
+end
+
+-- Remove and write the fields of phases, waits and effects that a plan names.
+local function apply_fields(plan, ckpt)
+  for i = 1, #plan.drop do
+    local effect = effect_field(plan.drop[i])
+    redis.call('HDEL', effect and effects_key(plan.id) or ckpt, effect or plan.drop[i])
+  end
+  local has_effects = false
+  for i = 1, #plan.phases, 2 do
+    local effect = effect_field(plan.phases[i])
+    has_effects = has_effects or effect ~= nil
+    redis.call('HSET', effect and effects_key(plan.id) or ckpt, effect or plan.phases[i], plan.phases[i + 1])
+  end
+  if has_effects then add_beside(plan.id, 'e') end
+end
+
 -- Carry out a plan and return the progress counter. These writes can't fail, because plan_delta has checked the plan.
 local function apply_delta(plan, now)
   local id, ckpt, head = plan.id, ckpt_key(plan.id), plan.head or EMPTY_HEAD
@@ -93,8 +127,7 @@ local function apply_delta(plan, now)
     redis.call('UNLINK', ckpt)
   end
   if plan.count > 0 then redis.call('HSET', messages_key(id, int(plan.generation)), int(plan.base), plan.chunk) end
-  for i = 1, #plan.drop do redis.call('HDEL', ckpt, plan.drop[i]) end
-  for i = 1, #plan.phases, 2 do redis.call('HSET', ckpt, plan.phases[i], plan.phases[i + 1]) end
+  apply_fields(plan, ckpt)
   if plan.set_state then redis.call('HSET', ckpt, 'state', plan.state) end
   if plan.unfinished ~= '' then
     redis.call('HSET', ckpt, 'unfinished', plan.unfinished)

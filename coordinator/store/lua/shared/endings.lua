@@ -123,11 +123,12 @@ local function expire_checkpoint(id, status, kept)
   redis.call('PEXPIRE', ckpt_key(id), int(kept))
 end
 
--- Delete or expire the other keys of an ended run, and store its ending for its parent. Signals and results of a completed run are
--- deleted, because no later attempt needs them. The signals and results of any other ended run expire with the run, because a
--- revived run may need them. Operations stay for as long as a client may repeat its send. Children that have not ended are let go.
--- The next run of the group gets the place of the run.
-local function expire_beside(id, beside, status, kept, now)
+-- Delete or expire the other keys of an ended run, and store its ending for its parent. Signals, results and effects of a completed
+-- run are deleted, because no later attempt needs them. Those of any other ended run expire with the run, because a revived run may
+-- need them. Operations stay for as long as a client may repeat its send. Children that have not ended are let go.
+-- The output gets its end, and is kept as long as the run. The next run of the group gets the place of the run. `now` is nil for a run that has ended before and is removed.
+local function expire_beside(id, run, status, kept, now)
+  local beside = run.beside
   local keeps = status ~= COMPLETED and kept > 0
   local function expire(key) if keeps then redis.call('PEXPIRE', key, int(kept)) else redis.call('UNLINK', key) end end
   if string.find(beside, 's', 1, true) then
@@ -140,6 +141,15 @@ local function expire_beside(id, beside, status, kept, now)
     let_go_all(id)
     expire(joins_key(id))
     expire(results_key(id))
+  end
+  if string.find(beside, 'e', 1, true) then expire(effects_key(id)) end
+  if string.find(beside, 'o', 1, true) then
+    if now then
+      end_output(id, run, status)
+      redis.call('PEXPIRE', output_key(id), int(kept > 0 and kept or TOMBSTONE_MS))
+    else
+      redis.call('UNLINK', output_key(id))
+    end
   end
   if now and string.find(beside, 'j', 1, true) then report_ending(id, status, now) end
   if now and string.find(beside, 'g', 1, true) then
@@ -156,9 +166,9 @@ local function end_run(id, run, status, now, ...)
   if kept > 0 and kept < TOMBSTONE_MS then kept = TOMBSTONE_MS end
   redis.call('HSET', key, 'status', status, 'ended', int(now), ...)
   write('SREM', live_key(), id)
+  if run.beside then expire_beside(id, run, status, kept, now) end -- The end of the output depends on the checkpoint.
   if has_schema(run.route) then expire_checkpoint(id, status, kept) end
   if run.once then expire_once_key(id, run, kept) end
-  if run.beside then expire_beside(id, run.beside, status, kept, now) end
   if kept <= 0 then
     -- The retention is 0: only a tombstone stays, for longer than any client repeats its call.
     redis.call('HDEL', key, 'result', 'error', 'note', 'prev', 'story', 'kill', 'killed', 'waited', SPEC_FIELDS)
@@ -256,7 +266,8 @@ end
 local function end_attempt(id, run, token, now, how, error, why)
   if run.plan then
     apply_delta(run.plan, now)
-    run.route = redis.call('HGET', run_key(id), 'route')
+    if run.plan.output then write_output(id, token, run.plan.output, now) end
+    run.route, run.beside = read_fields(run_key(id), 'route', 'beside') -- The delta and the output may have changed them.
   end
   remember_owner(id, token)
   remove_owner(id, run)

@@ -10,7 +10,7 @@ end
 local function forget(id, run)
   remember_forgotten(id, run)
   drop_checkpoint(id)
-  if run.beside then expire_beside(id, run.beside, COMPLETED, 0) end
+  if run.beside then expire_beside(id, run, COMPLETED, 0) end
   redis.call('ZREM', ended_key(run.status), id)
   redis.call('HDEL', run_key(id), 'result', 'error', 'note', 'prev', 'reason', 'story', 'kill', 'killed', 'waited',
     SPEC_FIELDS)

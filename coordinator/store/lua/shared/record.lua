@@ -3,3 +3,4 @@
 local function ckpt_key(id) return record_key(id) end
 local function messages_key(id, generation) return record_messages_key(id, generation) end
 local function run_key(id) return record_key(id) end
+local function effects_key(id) return record_key(id) end -- A record has no effects.

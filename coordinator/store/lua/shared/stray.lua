@@ -67,7 +67,9 @@ local function key_of(family, name)
   if family == 'signal-keys' then return signal_keys_key(name), name end
   if family == 'signal-operations' then return signal_operations_key(name), name end
   if family == 'joins' then return joins_key(name), name end
+  if family == 'effects' then return effects_key(name), name end
   if family == 'results' then return results_key(name), name end
+  if family == 'output' then return output_key(name), name end
   if family == 'worker' then return worker_key(name) end
   if family == 'schedule' then return schedule_key(name) end
   local kind, key = string.match(name, '^([^:]+):(.*)$')

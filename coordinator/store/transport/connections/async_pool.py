@@ -17,7 +17,12 @@ from coordinator.store.transport.connections.settings import CONNECT_SECONDS, co
 
 
 def make_async_pool(
-    address: Address, node: Node, *, sentinel: bool = False, connect_seconds: float = CONNECT_SECONDS
+    address: Address,
+    node: Node,
+    *,
+    sentinel: bool = False,
+    connect_seconds: float = CONNECT_SECONDS,
+    protocol: int = 2,
 ) -> Any:
     """Return a new pool of connections to one node.
 
@@ -28,11 +33,12 @@ def make_async_pool(
         node: The node to connect to.
         sentinel: True if the node is a sentinel, which has credentials of its own.
         connect_seconds: Seconds to wait for a new connection.
+        protocol: 2, or 3 for a connection on which the server sends messages of its own.
     """
     if address.scheme == "memory":
         return memory.async_client(address.name).connection_pool
     retry = redis.asyncio.retry.Retry(redis.backoff.NoBackoff(), 0)
-    settings = {"socket_timeout": None, "retry": retry, **connection_settings(address, connect_seconds)}
+    settings = {"socket_timeout": None, "retry": retry, **connection_settings(address, connect_seconds, protocol)}
     if address.scheme == "embedded":
         release = hold_server(address.name)
         pool = _Pool(AsyncEmbeddedConnection, directory=address.name, **settings)

@@ -9,11 +9,11 @@ from coordinator.model.address import Address, Node
 CONNECT_SECONDS = 5.0
 
 
-def connection_settings(address: Address, connect_seconds: float) -> dict[str, Any]:
+def connection_settings(address: Address, connect_seconds: float, protocol: int = 2) -> dict[str, Any]:
     """Return the arguments that both kinds of pools pass to redis-py."""
     # Without driver_info, redis-py does not introduce itself with CLIENT SETINFO. It ignores errors of that command, and so would
     # lose the reason for which a server refuses the connection.
-    settings: dict[str, Any] = {"decode_responses": False, "protocol": 2, "driver_info": None}
+    settings: dict[str, Any] = {"decode_responses": False, "protocol": protocol, "driver_info": None}
     if address.nodes:
         settings |= {"socket_connect_timeout": connect_seconds, "socket_keepalive": True}
     return settings

@@ -1,0 +1,107 @@
+"""Read outputs for an event loop: one task and one connection for each partition in which outputs are read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from coordinator.client.output.feed import AFTER_TROUBLE, BLOCK
+from coordinator.client.output.subscriptions import Subscription, Subscriptions
+from coordinator.clock import Clock
+from coordinator.errors import CoordinatorError
+from coordinator.model.address import Address
+from coordinator.store.keys import Keys
+from coordinator.store.plans import output as output_plans
+from coordinator.store.transport.wire import AsyncBell, AsyncWire, drive_async
+
+
+class AsyncInbox(Subscription):
+    """The inbox of a reader in an event loop."""
+
+    def __init__(self) -> None:
+        self._any = asyncio.Event()
+        super().__init__(self._any.set)
+
+    async def wait(self, seconds: float | None) -> bool:
+        """Wait until the reader has something to do. Return False if the time is over."""
+        while not self.is_ready():
+            self._any.clear()
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._any.wait()
+            except TimeoutError:
+                return False
+        return True
+
+
+class AsyncFeed:
+    """The feed of an AsyncClient."""
+
+    def __init__(self, address: Address, wire: AsyncWire, clock: Clock) -> None:
+        self.client = uuid.uuid4().hex
+        self._address, self._wire, self._clock = address, wire, clock
+        self._parts: dict[int, _AsyncPart] = {}
+        self._closed = False
+
+    @asynccontextmanager
+    async def subscribe(self, keys: Keys, id: str, cursor: str) -> AsyncIterator[AsyncInbox]:
+        """Return an inbox that gets the entries of a run's output while the context is open."""
+        part = self._parts.get(keys.partition)
+        if part is None:
+            part = self._parts[keys.partition] = _AsyncPart(keys, self.client)
+        inbox, key = AsyncInbox(), keys.output(id)
+        part.streams.add(key, cursor, inbox)
+        try:
+            await self._start(part)
+            yield inbox
+        finally:
+            part.streams.remove(key, inbox)
+
+    async def _start(self, part: _AsyncPart) -> None:
+        if part.task is None or part.task.done():
+            if not self._closed:
+                part.task = asyncio.get_running_loop().create_task(self._read(part), name="coordinator-output")
+        elif part.blocking and not part.interrupted:
+            part.interrupted = True
+            await drive_async(self._wire, output_plans.interrupt(part.streams.keys, self.client))
+
+    async def _read(self, part: _AsyncPart) -> None:
+        bell = AsyncBell(self._address)
+        try:
+            while part.streams:
+                part.blocking = True
+                try:
+                    entries = await bell.read(*part.streams.wanted(), BLOCK)
+                except CoordinatorError:
+                    part.blocking = part.interrupted = False
+                    await self._clock.asleep(AFTER_TROUBLE)
+                    part.streams.deliver({})
+                    continue
+                part.blocking = part.interrupted = False
+                part.streams.deliver(entries)
+        finally:
+            part.blocking = part.interrupted = False
+            await bell.close()
+
+    async def close(self) -> None:
+        """End the tasks of the feed, and close their connections. Readers end with an error."""
+        self._closed = True
+        for part in self._parts.values():
+            task, part.task = part.task, None
+            while task is not None and not task.done():
+                task.cancel()  # repeated, because on Python 3.11 a cancel may be lost inside a timeout that ends at the same time
+                with contextlib.suppress(Exception):
+                    await asyncio.wait({task}, timeout=0.5)
+            part.streams.deliver({})
+
+
+class _AsyncPart:
+    """The subscriptions of one partition, and the task that reads for them."""
+
+    def __init__(self, keys: Keys, client: str) -> None:
+        self.streams = Subscriptions(keys, client)
+        self.task: asyncio.Task[None] | None = None
+        self.blocking = self.interrupted = False

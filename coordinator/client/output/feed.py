@@ -1,0 +1,124 @@
+"""Read outputs for threads: one thread and one connection for each partition in which outputs are read."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from coordinator.client.output.subscriptions import Subscription, Subscriptions
+from coordinator.errors import CoordinatorError
+from coordinator.model.address import Address
+from coordinator.store.keys import Keys
+from coordinator.store.plans import output as output_plans
+from coordinator.store.transport.wire import Bell, Wire, drive
+
+BLOCK = 30.0  # seconds of one blocking read
+BLOCK_MEMORY = 0.05  # fakeredis has no connection that could be closed under a reader, so its reads are short
+AFTER_TROUBLE = 0.5  # seconds of pause after an error
+
+
+class Inbox(Subscription):
+    """The inbox of a reader in a thread."""
+
+    def __init__(self) -> None:
+        self._any = threading.Event()
+        super().__init__(self._any.set)
+
+    def wait(self, seconds: float | None) -> bool:
+        """Wait until the reader has something to do. Return False if the time is over."""
+        while not self.is_ready():
+            self._any.clear()
+            if self.is_ready():  # another thread has put something between the two lines above
+                return True
+            if not self._any.wait(seconds):
+                return False
+        return True
+
+
+class Feed:
+    """The feed of a Client."""
+
+    def __init__(self, address: Address, wire: Wire) -> None:
+        self.client = uuid.uuid4().hex
+        self._address, self._wire = address, wire
+        self._parts: dict[int, _Part] = {}
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+
+    @contextmanager
+    def subscribe(self, keys: Keys, id: str, cursor: str) -> Iterator[Inbox]:
+        """Return an inbox that gets the entries of a run's output while the context is open."""
+        with self._lock:
+            part = self._parts.setdefault(keys.partition, _Part(keys, self.client, self._closed))
+        inbox, key = Inbox(), keys.output(id)
+        part.streams.add(key, cursor, inbox)
+        try:
+            self._start(part)
+            yield inbox
+        finally:
+            part.streams.remove(key, inbox)
+
+    def _start(self, part: _Part) -> None:
+        with self._lock:
+            if part.thread is None and not self._closed.is_set():
+                part.thread = threading.Thread(target=self._read, args=(part,), name="coordinator-output", daemon=True)
+                part.thread.start()
+                return
+        if part.blocking:
+            drive(self._wire, output_plans.interrupt(part.streams.keys, self.client))
+
+    def _read(self, part: _Part) -> None:
+        bell = part.bell = Bell(self._address)
+        memory = self._address.scheme == "memory"
+        try:
+            while not self._ends(part):
+                part.blocking = True
+                try:
+                    entries = bell.read(*part.streams.wanted(), BLOCK_MEMORY if memory else BLOCK)
+                except CoordinatorError:
+                    part.blocking = False
+                    self._closed.wait(AFTER_TROUBLE)
+                    part.streams.deliver({})
+                    continue
+                part.blocking = False
+                if entries or not memory:
+                    part.streams.deliver(entries)
+        except Exception:
+            if not self._closed.is_set():  # redis-py may raise anything when its connection is closed under it
+                raise
+        finally:
+            with self._lock:
+                if part.thread is threading.current_thread():
+                    part.thread = None  # the next reader starts another thread
+            bell.close()
+
+    def _ends(self, part: _Part) -> bool:
+        with self._lock:
+            if self._closed.is_set() or not part.streams:
+                part.thread = None
+                return True
+            return False
+
+    def close(self) -> None:
+        """End the threads of the feed, and close their connections. Readers end with an error."""
+        self._closed.set()
+        for part in list(self._parts.values()):
+            thread, bell = part.thread, part.bell
+            if thread is None or thread is threading.current_thread():
+                continue
+            if bell is not None and self._address.scheme != "memory":
+                bell.close()  # ends the blocking read
+            thread.join(1.0)
+            part.streams.deliver({})
+
+
+class _Part:
+    """The subscriptions of one partition, and the thread that reads for them."""
+
+    def __init__(self, keys: Keys, client: str, closed: threading.Event) -> None:
+        self.streams = Subscriptions(keys, client)
+        self.thread: threading.Thread | None = None
+        self.bell: Bell | None = None
+        self.blocking = False

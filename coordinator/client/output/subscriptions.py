@@ -1,0 +1,121 @@
+"""The outputs that a client reads in one partition, without I/O.
+
+A subscription is the inbox of one reader. It is bounded: a reader that falls behind is unsubscribed, and reads the stored entries
+in pages until it has caught up.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from coordinator.store.keys import Keys
+from coordinator.store.plans.output import Entry
+from coordinator.store.transport.wire import Entries
+
+MOST_ENTRIES = 2_000  # of one reader
+MOST_BYTES = 1024 * 1024  # of one reader
+
+
+class Subscription:
+    """The inbox of one reader.
+
+    Args:
+        notify: Wakes the reader. The feed calls this from its own thread or task.
+
+    Attributes:
+        behind: Whether the reader has fallen behind and must read the stored entries.
+        doubtful: Whether nothing came for a long time, so that the reader should ask for the status of the run.
+    """
+
+    def __init__(self, notify: Callable[[], None]) -> None:
+        self._notify = notify
+        self._entries: list[Entry] = []
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self.behind = self.doubtful = False
+
+    def is_ready(self) -> bool:
+        """Return whether the reader has something to do."""
+        return bool(self._entries) or self.behind or self.doubtful
+
+    def put(self, entries: list[Entry]) -> bool:
+        """Add entries for the reader. Return False if there are too many, and the reader has fallen behind."""
+        with self._lock:
+            self._bytes += sum(len(fields[1]) for _, fields in entries if len(fields) > 1)
+            if len(self._entries) + len(entries) > MOST_ENTRIES or self._bytes > MOST_BYTES:
+                self.behind = True
+            else:
+                self._entries += entries
+        self._notify()
+        return not self.behind
+
+    def doubt(self) -> None:
+        """Make the reader ask for the status of its run."""
+        self.doubtful = True
+        self._notify()
+
+    def take(self) -> list[Entry]:
+        """Take and return the entries that have come."""
+        with self._lock:
+            entries, self._entries, self._bytes = self._entries, [], 0
+            return entries
+
+
+class Subscriptions:
+    """The subscriptions of a client in one partition.
+
+    Args:
+        keys: The keys of the partition.
+        client: The name of the client.
+    """
+
+    def __init__(self, keys: Keys, client: str) -> None:
+        self.keys, self.client = keys, client
+        self.lock = threading.Lock()
+        self._bell, self._bell_cursor = keys.reader(client), "0-0"
+        self._cursors: dict[str, str] = {}
+        self._readers: dict[str, list[Subscription]] = {}
+
+    def __bool__(self) -> bool:
+        """Whether any reader is subscribed."""
+        return bool(self._readers)
+
+    def add(self, key: str, cursor: str, subscription: Subscription) -> None:
+        """Subscribe a reader to a stream. It gets the entries after the cursor, and perhaps some before it."""
+        with self.lock:
+            self._cursors.setdefault(key, cursor)
+            self._readers.setdefault(key, []).append(subscription)
+
+    def remove(self, key: str, subscription: Subscription) -> None:
+        """Unsubscribe a reader."""
+        with self.lock:
+            readers = self._readers.get(key, [])
+            if subscription in readers:
+                readers.remove(subscription)
+            self._drop_unread(key)
+
+    def _drop_unread(self, key: str) -> None:
+        if not self._readers.get(key):
+            self._readers.pop(key, None)
+            self._cursors.pop(key, None)
+
+    def wanted(self) -> tuple[list[str], list[str]]:
+        """Return the keys of the streams to read, and the ids after which to read them."""
+        with self.lock:
+            return [self._bell, *self._cursors], [self._bell_cursor, *self._cursors.values()]
+
+    def deliver(self, entries: Entries) -> None:
+        """Give entries to the readers of their streams. If there are none at all, make all readers doubt."""
+        with self.lock:
+            if not entries:
+                for reader in (one for readers in self._readers.values() for one in readers):
+                    reader.doubt()
+            for key, found in entries.items():
+                last = found[-1][0].decode()
+                if key == self._bell:
+                    self._bell_cursor = last
+                elif key in self._cursors:
+                    self._cursors[key] = last
+                    self._readers[key] = [one for one in self._readers[key] if one.put(found)]
+                    self._drop_unread(key)

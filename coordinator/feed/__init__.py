@@ -1,0 +1,1 @@
+"""The live feed: changes of runs as they happen, for `coordinator events`, `coordinator top` and the page."""

@@ -1,0 +1,215 @@
+"""The board: what a whole namespace does now, for `coordinator top` and the page. This module does no I/O."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from coordinator.feed.events import RunEvent, RunLook
+from coordinator.model.names import parse_route
+from coordinator.model.run import ENDED, Status
+from coordinator.views.namespace_display import describe_attention, group_by_process
+from coordinator.views.namespace_view import Overview, WorkerView
+
+HISTORY = 300  # seconds of rates that are kept
+RECENT = 200  # events that are kept
+RATE_WINDOW = 10  # seconds over which the shown rate is averaged
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRow:
+    """One worker process, with the runs that it executes.
+
+    Attributes:
+        id: The id of one of its workers.
+        host: Its host.
+        pid: Its process id.
+        fleet: Its fleet.
+        code: The version of its code.
+        slots: The number of runs that it executes at the same time.
+        state: working, draining, silent (its lease has expired) or gone.
+        lease_age: Seconds since its last heartbeat.
+        lease: Seconds without a heartbeat after which it counts as lost.
+        memory: Bytes that it used; 0 if unknown.
+        runs: Its runs, oldest attempt first; a run that the feed has not seen has only its id.
+    """
+
+    id: str
+    host: str
+    pid: int
+    fleet: str
+    code: str
+    slots: int
+    state: str
+    lease_age: float
+    lease: float
+    memory: int
+    runs: tuple[RunLook | str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """The runs of one kind in one queue.
+
+    Attributes:
+        queue: The queue.
+        kind: The kind.
+        queued: The number of queued runs.
+        running: The number of runs that workers execute.
+        age: Seconds since the oldest queued run was queued; None if none is queued.
+        rate: Runs that ended, for each second.
+        workers: The number of live processes that take these runs.
+        paused: Whether the queue or the kind is paused.
+        history: The number of runs that ended in each of the last seconds, oldest first.
+    """
+
+    queue: str
+    kind: str
+    queued: int
+    running: int
+    age: float | None
+    rate: float
+    workers: int
+    paused: bool
+    history: tuple[int, ...]
+
+
+class Rates:
+    """Count endings by second, queue and kind, for a limited time."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[tuple[int, Counter[tuple[str, str, Status]]]] = deque()
+        self.first = 0  # the first second that was counted as a whole
+
+    def add(self, events: Iterable[RunEvent], now: float) -> None:
+        """Count the endings among the events, and forget old seconds."""
+        second = int(now)
+        self.first = self.first or second + 1
+        if not self._seconds or self._seconds[-1][0] < second:
+            self._seconds.append((second, Counter()))
+        counts = self._seconds[-1][1]
+        for event in events:
+            if event.status in ENDED:
+                counts[event.queue, event.kind, event.status] += 1
+        while self._seconds and self._seconds[0][0] < second - HISTORY:
+            self._seconds.popleft()
+
+    def kinds(self) -> set[tuple[str, str]]:
+        """Return each queue and kind of which runs have ended lately."""
+        return {(queue, kind) for _, counts in self._seconds for queue, kind, _ in counts}
+
+    def history(self, now: float, queue: str | None = None, kind: str | None = None, seconds: int = 120) -> list[int]:
+        """Return how many runs ended in each of the last whole seconds, oldest first. None matches every queue or kind."""
+        last = int(now)
+        row = [0] * seconds
+        for second, counts in self._seconds:
+            if last - seconds <= second < last:
+                row[second - last + seconds] = sum(
+                    number for (q, k, _), number in counts.items() if queue in (None, q) and kind in (None, k)
+                )
+        return row[min(seconds, max(0, self.first - (last - seconds))) :]
+
+    def rate(self, now: float, queue: str | None = None, kind: str | None = None) -> float:
+        """Return the number of runs that ended for each of the last ten seconds."""
+        row = self.history(now, queue, kind, RATE_WINDOW)
+        return sum(row) / len(row) if row else 0.0
+
+
+@dataclass(slots=True)
+class Board:
+    """The newest facts of a namespace, gathered from its overview and its feed.
+
+    Attributes:
+        overview: The last overview; None until one was read.
+        now: The server's time of the last change.
+        oldest: For each route, when its oldest queued run was queued.
+        owned: The ids of the runs of each worker.
+        looks: The last look at each run that the feed knows.
+        events: The last events, newest first.
+        rates: The endings of the last minutes.
+        error: Why the server can't be reached; empty if it can.
+    """
+
+    overview: Overview | None = None
+    now: float = 0.0
+    oldest: Mapping[str, float] = field(default_factory=dict)
+    owned: Mapping[str, list[str]] = field(default_factory=dict)
+    looks: Mapping[str, RunLook] = field(default_factory=dict)
+    events: deque[RunEvent] = field(default_factory=lambda: deque(maxlen=RECENT))
+    rates: Rates = field(default_factory=Rates)
+    error: str = ""
+
+    def add(self, events: Iterable[RunEvent], now: float) -> None:
+        """Add the newest events."""
+        self.now = now
+        known = list(events)
+        self.rates.add(known, now)
+        self.events.extendleft(known)
+
+    def processes(self) -> list[ProcessRow]:
+        """Return the worker processes, in a stable order: by fleet, host and process id."""
+        if self.overview is None:
+            return []
+        return [self._process(group) for group in group_by_process(self.overview.workers)]
+
+    def _process(self, group: list[WorkerView]) -> ProcessRow:
+        one = group[0]
+        ids = [id for worker in group for id in self.owned.get(worker.id, ())]
+        runs = sorted((self.looks.get(id, id) for id in ids), key=lambda run: (isinstance(run, str), _started(run)))
+        age = max(worker.lease_age for worker in group)
+        state = "gone" if one.condemned else "silent" if one.expired else "draining" if one.draining else "working"
+        memory = max(worker.memory for worker in group)
+        return ProcessRow(
+            one.id, one.host, one.pid, one.fleet, one.code, one.slots, state, age, one.lease, memory, tuple(runs)
+        )
+
+    def queues(self) -> list[QueueRow]:
+        """Return the queues and kinds that have runs, or had some lately, by name."""
+        if self.overview is None:
+            return []
+        queued: Counter[tuple[str, str]] = Counter()
+        oldest: dict[tuple[str, str], float] = {}
+        for route, number in self.overview.queues.items():
+            queue, kind, _ = parse_route(route)
+            queued[queue, kind] += number
+            if route in self.oldest:
+                oldest[queue, kind] = min(self.oldest[route], oldest.get((queue, kind), self.oldest[route]))
+        running = Counter(
+            (run.queue, run.kind) for row in self.processes() for run in row.runs if isinstance(run, RunLook)
+        )
+        workers = self._able()
+        known = {*queued, *running, *workers, *self.rates.kinds()}
+        return [self._queue(*one, queued[one], running[one], oldest.get(one), workers[one]) for one in sorted(known)]
+
+    def _able(self) -> Counter[tuple[str, str]]:
+        assert self.overview is not None
+        alive = [worker for worker in self.overview.workers if not (worker.expired or worker.condemned)]
+        return Counter(
+            one
+            for group in group_by_process(alive)
+            for one in {parse_route(route)[:2] for worker in group for route in worker.routes}
+        )
+
+    def _queue(self, queue: str, kind: str, queued: int, running: int, oldest: float | None, workers: int) -> QueueRow:
+        assert self.overview is not None
+        paused = f"queue:{queue}" in self.overview.paused or f"kind:{kind}" in self.overview.paused
+        age = None if oldest is None else max(0.0, self.now - oldest)
+        rate = self.rates.rate(self.now, queue, kind)
+        history = tuple(self.rates.history(self.now, queue, kind))
+        return QueueRow(queue, kind, queued, running, age, rate, workers, paused, history)
+
+    def attention(self) -> list[str]:
+        """Return a sentence for each problem that needs attention."""
+        if self.overview is None:
+            return [self.error] if self.error else []
+        found = list(describe_attention(self.overview))
+        for row in self.queues():
+            if row.queued and not row.workers and not row.paused:
+                runs = "1 queued run" if row.queued == 1 else f"{row.queued:,} queued runs"
+                found.append(f"no live worker takes kind {row.kind} of queue {row.queue}: {runs}")
+        return [f"the server can't be reached: {self.error}", *found] if self.error else found
+
+
+def _started(run: RunLook | str) -> str:
+    return run if isinstance(run, str) else f"{run.started:017.3f}{run.id}"

@@ -1,0 +1,135 @@
+"""Format events and the board for a terminal. This module does no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from coordinator.feed.board import Board, ProcessRow, QueueRow
+from coordinator.feed.events import RunEvent, RunLook
+from coordinator.model.run import Status
+from coordinator.views.formatting import clean, format_duration, format_size
+from coordinator.views.namespace_display import has_coordinator
+from coordinator.views.run_display import STATUS_STYLES
+from coordinator.views.table import new_table
+
+_BARS = "▁▂▃▄▅▆▇█"
+_STATES = {"working": "green", "draining": "yellow", "silent": "red", "gone": "bold red"}
+_BAR_WIDTH = 10
+_LEAST_EVENTS = 3
+
+
+def event_line(event: RunEvent) -> Text:
+    """Return one line for an event: when, which run, and what happened."""
+    moment = datetime.fromtimestamp(event.at, UTC).astimezone()
+    line = Text(moment.strftime("%H:%M:%S.") + f"{moment.microsecond // 1000:03}  ", "dim", no_wrap=True)
+    line.append(f"{event.status!s:<9}  ", STATUS_STYLES[event.status])
+    line.append(event.run, "default").append(f"  {clean(event.kind)}", "bold")
+    if event.attempt:
+        line.append(f"  attempt {event.attempt}", "default")
+    if event.worker and event.status is Status.RUNNING:
+        line.append(f" on {clean(event.worker)}", "default")
+    if event.cause:
+        line.append(f"  after {clean(event.cause)}", "yellow")
+    if event.reason:
+        line.append(f"  {clean(event.reason)}".partition("\n")[0], "dim")
+    if event.missed:
+        line.append(f"  {event.missed} more between", "dim")
+    return line
+
+
+def sparkline(numbers: Sequence[int], width: int) -> str:
+    """Return a row of bars for the numbers, each bar for an equal part of them. The highest bar is the largest number."""
+    if not numbers:
+        return ""
+    step = max(1, -(-len(numbers) // width))
+    end = len(numbers)
+    sums = [sum(numbers[max(0, end - (i + 1) * step) : end - i * step]) for i in range(-(-end // step))][::-1]
+    top = max(sums) or 1
+    return "".join(_BARS[round(number * (len(_BARS) - 1) / top)] if number else " " for number in sums)
+
+
+def board_frame(board: Board, address: str, width: int, height: int) -> RenderableType:
+    """Return the board for a terminal of this size. What does not fit is left out, and its number is told."""
+    if board.overview is None:
+        return Text(board.error or f"connecting to {address} …", "yellow" if board.error else "dim")
+    queues, processes, attention = board.queues(), board.processes(), board.attention()
+    room = max(_LEAST_EVENTS + 4, height - 8 - len(attention))
+    shown_queues = queues[: max(1, room // 3)]
+    room -= len(shown_queues)
+    rows = _workers_table(processes, max(1, room - _LEAST_EVENTS - 2), width)
+    room -= rows.row_count + 2
+    parts: list[RenderableType] = [_head(board, address, width), _counts(board), Text()]
+    if shown_queues:
+        parts += [_queues_table(shown_queues, width)]
+    if len(queues) > len(shown_queues):
+        parts += [Text(f"and {len(queues) - len(shown_queues)} more kinds", "dim")]
+    parts += [Text(), rows if rows.row_count else Text("no workers", "dim")]
+    parts += [Text("! " + clean(sentence), "yellow", no_wrap=True, overflow="ellipsis") for sentence in attention]
+    parts += [Text()]
+    parts += [event_line(event) for event in list(board.events)[: max(_LEAST_EVENTS, room)]]
+    return Group(*parts)
+
+
+def _head(board: Board, address: str, width: int) -> Table:
+    assert board.overview is not None
+    grid = Table.grid(expand=False, pad_edge=False)
+    grid.width = width
+    grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    grid.add_column(no_wrap=True, justify="right")
+    state = Text("unreachable  ", "bold red") if board.error else Text()
+    clock = datetime.fromtimestamp(board.now, UTC).astimezone().strftime("%H:%M:%S")
+    coordinators = Text() if has_coordinator(board.overview) else Text("no coordinator  ", "bold yellow")
+    name = Text(board.overview.namespace, "bold").append(f"  {clean(address)}", "not bold dim")
+    grid.add_row(name, state.append(coordinators).append(clock, "dim"))
+    return grid
+
+
+def _counts(board: Board) -> Text:
+    assert board.overview is not None
+    line = Text(no_wrap=True, overflow="ellipsis")
+    for status in Status:
+        number = board.overview.counts.get(status, 0)
+        if number or status in (Status.QUEUED, Status.RUNNING, Status.COMPLETED):
+            line.append(f"{number:,} ", STATUS_STYLES[status] if number else "dim").append(f"{status}  ", "dim")
+    return line.append(f"{board.rates.rate(board.now):.1f}/s", "bold")
+
+
+def _queues_table(rows: Sequence[QueueRow], width: int) -> Table:
+    table = new_table(
+        "kind", "queue", "queued", "oldest", "running", "ended/s", "", right=("queued", "oldest", "running", "ended/s")
+    )
+    bars = max(0, min(40, width - 62))
+    for row in rows:
+        state = Text("paused", "yellow") if row.paused else Text("no worker", "red") if not row.workers else Text("")
+        spark = Text(sparkline(row.history, max(10, bars)), "green")
+        table.add_row(
+            row.kind, row.queue, Text(f"{row.queued:,}", "cyan" if row.queued else "dim"),
+            "" if row.age is None else format_duration(row.age), Text(str(row.running), "green" if row.running else "dim"),
+            f"{row.rate:.1f}", state if state.plain else spark,
+        )  # fmt: skip
+    return table
+
+
+def _workers_table(rows: Sequence[ProcessRow], most: int, width: int) -> Table:
+    table = new_table("worker", "code", "slots", "", "memory", "state", right=("slots", "memory"))
+    for row in rows[:most]:
+        filled = min(_BAR_WIDTH, -(-len(row.runs) * _BAR_WIDTH // max(1, row.slots)))
+        bar = Text("█" * filled, "green").append("░" * (_BAR_WIDTH - filled), "dim")
+        age = f" {format_duration(row.lease_age)}" if row.state in ("silent", "gone") else ""
+        table.add_row(
+            f"{row.host}:{row.pid}"[: width // 3], row.code[:12], f"{len(row.runs)}/{row.slots}", bar, format_size(row.memory),
+            Text(row.state + age, _STATES[row.state]).append(_kinds(row), "dim"),
+        )  # fmt: skip
+    if len(rows) > most:
+        table.add_row(f"and {len(rows) - most} more", "", "", "", "", "")
+    return table
+
+
+def _kinds(row: ProcessRow) -> str:
+    names = sorted({run.kind for run in row.runs if isinstance(run, RunLook)})
+    return f"  {', '.join(names)}" if names else ""

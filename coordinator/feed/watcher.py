@@ -1,0 +1,133 @@
+"""Keep a board up to date: one watcher for each process, however many people look at the board."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import ChainMap
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+
+from coordinator.client.async_client import AsyncClient
+from coordinator.client.operations import lists as list_operations
+from coordinator.clock import Clock, SystemClock
+from coordinator.errors import CoordinatorError
+from coordinator.feed.board import Board
+from coordinator.feed.events import RunLook
+from coordinator.feed.feed import Feed
+from coordinator.feed.looks import look_at, oldest_queued, owned_runs
+
+log = logging.getLogger(__name__)
+
+REFRESH_SECONDS = 1.0  # between two readings of counts, ages and heartbeats
+PACE_SECONDS = 0.1  # between two versions of the board
+RETRY_SECONDS = 1.0
+
+
+class Watcher:
+    """Read the feed and the overview of a namespace while somebody looks at the board.
+
+    The first viewer starts the watcher, and the last one ends it. Every viewer gets the same board.
+    """
+
+    def __init__(self, client: AsyncClient, clock: Clock | None = None) -> None:
+        self._client = client
+        self._clock = clock or SystemClock()
+        self._task: asyncio.Task[None] | None = None
+        self._viewers: set[asyncio.Event] = set()
+        self._stale = asyncio.Event()
+        # Runs that have not changed since the feed began. They are kept apart from the looks of the feed, which compares its looks.
+        self._other_looks: dict[str, RunLook] = {}
+        self.board = Board()
+
+    @property
+    def viewers(self) -> int:
+        """The number of viewers."""
+        return len(self._viewers)
+
+    async def boards(self) -> AsyncGenerator[Board, None]:
+        """Yield the board at once, and again after each change. A viewer that is slow gets only the newest board."""
+        changed = asyncio.Event()
+        self._viewers.add(changed)
+        if self._task is None:
+            self.board = Board()
+            self._task = asyncio.create_task(self._watch())
+        elif self.board.overview is not None:
+            changed.set()
+        try:
+            while True:
+                await changed.wait()
+                changed.clear()
+                yield self.board
+        finally:
+            self._viewers.discard(changed)
+            if not self._viewers:
+                await self.close()
+
+    async def close(self) -> None:
+        """End the watcher."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _watch(self) -> None:
+        tasks = [asyncio.create_task(self._refresh_often()), asyncio.create_task(self._follow())]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow(self) -> None:
+        """Add the events of the feed to the board, and read the workers' runs again when they may have changed."""
+        feed = Feed(self._client, self._clock)
+        self.board.looks = ChainMap(feed.looks, self._other_looks)
+        while True:
+            try:
+                async with aclosing(feed.batches()) as batches:
+                    async for batch in batches:
+                        self.board.error = batch.error
+                        if batch.error:
+                            self._show()
+                            continue
+                        self.board.add(batch.events, batch.now)
+                        self._stale.set()
+            except CoordinatorError as error:
+                self.board.error = str(error)
+                self._show()
+                await self._clock.asleep(RETRY_SECONDS)
+
+    async def _refresh_often(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REFRESH_SECONDS):
+                    await self._stale.wait()
+            self._stale.clear()
+            began = self._clock.monotonic()
+            try:
+                await self._refresh()
+            except CoordinatorError as error:
+                self.board.error = str(error)
+            self._show()
+            # A large fleet takes longer to read, and is read less often.
+            await self._clock.asleep(max(PACE_SECONDS, 4 * (self._clock.monotonic() - began)))
+
+    async def _refresh(self) -> None:
+        board = self.board
+        overview, owned, oldest = await asyncio.gather(
+            self._client._do(list_operations.count), self._client._do(owned_runs), self._client._do(oldest_queued)
+        )
+        unknown = [id for ids in owned.values() for id in ids if id not in board.looks]
+        found, now = await self._client._do(look_at, unknown)
+        for id in self._other_looks.keys() - {id for ids in owned.values() for id in ids}:
+            del self._other_looks[id]
+        self._other_looks.update({id: look for id, look in found.items() if look is not None})
+        board.overview, board.owned, board.oldest, board.error = overview, owned, oldest, ""
+        board.add((), now)
+
+    def _show(self) -> None:
+        for changed in self._viewers:
+            changed.set()

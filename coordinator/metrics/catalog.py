@@ -1,0 +1,174 @@
+"""The catalog of all exported metrics: name, type, labels and meaning.
+
+Tests compare the documentation, the Grafana dashboard and the alert rules with this catalog. No metric has a run id, a worker id
+or a process id as a label. Programs choose the values of the labels `kind` and `queue`, so their number is limited (see `OTHER`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+MOST_KINDS: Final = 100  # kinds of one process that have values of their own
+MOST_QUEUES: Final = 200  # pairs of queue and kind that have values of their own; the deepest ones
+OTHER: Final = "other"  # the label value of all kinds and queues beyond these limits
+
+LONG: Final = (
+    0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0,
+)  # fmt: skip
+SHORT: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+OUTCOMES: Final = (
+    "completed", "failed", "cancelled", "dead", "retried", "released", "waiting", "rejected", "lost",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One exported metric.
+
+    Attributes:
+        name: The name, without the suffixes that a counter or a histogram gets.
+        type: The type.
+        help: The meaning, as a sentence.
+        labels: The names of its labels.
+        bounds: The upper bounds of the buckets of a histogram, without infinity.
+        source: The processes that export it: `workers`, `coordinator` or `both`.
+    """
+
+    name: str
+    type: Literal["counter", "gauge", "histogram"]
+    help: str
+    labels: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = ()
+    source: Literal["workers", "coordinator", "both"] = "workers"
+
+    @property
+    def sample_names(self) -> tuple[str, ...]:
+        """The names of its samples, as Prometheus stores them."""
+        if self.type == "histogram":
+            return (f"{self.name}_bucket", f"{self.name}_count", f"{self.name}_sum")
+        return (f"{self.name}_total",) if self.type == "counter" else (self.name,)
+
+
+ATTEMPTS: Final = Metric(
+    "runs_attempts", "counter",
+    "Attempts that ended, by outcome. A completed, failed, cancelled or dead attempt ended its run.", ("kind", "outcome"),
+)  # fmt: skip
+QUEUED: Final = Metric(
+    "runs_queued_seconds", "histogram",
+    "Time from when a new run could be claimed until a worker claimed it. Of claims of 8 runs or more, one in 8 is measured.",
+    ("kind",), LONG,
+)  # fmt: skip
+PICKUP: Final = Metric(
+    "runs_pickup_seconds", "histogram",
+    "Time from the claim to the first line of the handler, for claims of fewer than eight runs.", ("kind",), SHORT,
+)  # fmt: skip
+ATTEMPT_SECONDS: Final = Metric(
+    "runs_attempt_seconds",
+    "histogram",
+    "Duration of attempts, from the claim to the recorded outcome.",
+    ("kind",),
+    LONG,
+)
+RESUME: Final = Metric(
+    "runs_resume_seconds", "histogram",
+    "Time from the loss of a run's worker until another worker claimed the run.", ("kind",), LONG,
+)  # fmt: skip
+REDONE: Final = Metric(
+    "runs_redone_seconds", "counter",
+    "Work of lost attempts after their last checkpoint, which had to be done again; an upper bound.", ("kind",),
+)  # fmt: skip
+STRIKES: Final = Metric(
+    "runs_strikes", "counter", "Attempts at runs that lost their worker without progress before.", ("kind",)
+)
+FENCED: Final = Metric(
+    "runs_fenced_writes",
+    "counter",
+    "Writes that the server refused because the run belongs to another worker.",
+    ("kind",),
+)
+SAVE_SECONDS: Final = Metric(
+    "runs_save_seconds", "histogram", "Time until the server acknowledged a checkpoint.", ("kind",), SHORT
+)
+SAVED_BYTES: Final = Metric(
+    "runs_saved_bytes", "counter", "Bytes of messages, state and phases in the checkpoints that were sent.", ("kind",)
+)
+THROTTLED: Final = Metric(
+    "runs_saves_throttled", "counter", "Cuts that were not sent, because a newer cut replaced them first.", ("kind",)
+)
+CLAIMS: Final = Metric("runs_claims", "counter", "Answered claims: with runs, or empty.", ("answer",))
+ROUND_TRIP: Final = Metric(
+    "runs_server_round_trip_seconds", "histogram", "Time until the server answered a heartbeat.", (), SHORT
+)
+AT_RISK: Final = Metric(
+    "runs_work_at_risk_seconds", "gauge",
+    "Work since the last checkpoint of all attempts: what would be lost if every process ended now. Sum it over the hosts.",
+)  # fmt: skip
+HEARTBEAT_AGE: Final = Metric(
+    "runs_heartbeat_age_seconds", "gauge", "Time since the last heartbeat, of the process where it is oldest."
+)
+SLOTS: Final = Metric("runs_slots", "gauge", "Slots of all worker processes of the host.")
+SLOTS_BUSY: Final = Metric("runs_slots_busy", "gauge", "Slots that an attempt holds.")
+MEMORY: Final = Metric("runs_memory_bytes", "gauge", "Resident memory of all worker processes of the host.")
+PROCESSES: Final = Metric(
+    "runs_processes", "gauge", "Worker processes, by state: starting, ready or draining.", ("state",)
+)
+PROCESS_ENDS: Final = Metric(
+    "runs_process_ends", "counter", "Worker processes that ended: drained, or died (any other way).", ("how",)
+)
+RECOVERED: Final = Metric(
+    "runs_recovered", "counter",
+    "Runs that were taken from lost workers, by their new status. `by` is the process that took them.", ("status", "by"),
+    source="both",
+)  # fmt: skip
+
+IN_STATUS: Final = Metric(
+    "runs_in_status", "gauge", "Runs of the namespace by status. Ended runs are counted until their retention is over.",
+    ("status",), source="coordinator",
+)  # fmt: skip
+DEPTH: Final = Metric("runs_queue_depth", "gauge", "Queued runs.", ("queue", "kind"), source="coordinator")
+OLDEST: Final = Metric(
+    "runs_queue_oldest_seconds",
+    "gauge",
+    "Time that the oldest queued run has waited.",
+    ("queue", "kind"),
+    source="coordinator",
+)
+OVERDUE: Final = Metric(
+    "runs_delayed_overdue_seconds", "gauge", "Time since the first delayed run should have been queued; 0 if none is late.",
+    source="coordinator",
+)  # fmt: skip
+SCHEDULES: Final = Metric("runs_schedules", "gauge", "Schedules that are not paused.", source="coordinator")
+SCHEDULES_LATE: Final = Metric(
+    "runs_schedules_late", "gauge", "Schedules whose fire time passed more than 5 seconds ago.", source="coordinator"
+)
+WORKERS: Final = Metric(
+    "runs_workers", "gauge", "Workers of the namespace, by state: live, draining, expired or condemned.", ("state",),
+    source="coordinator",
+)  # fmt: skip
+COORDINATORS: Final = Metric(
+    "runs_coordinators",
+    "gauge",
+    "Coordinators of the namespace that were active within a minute.",
+    source="coordinator",
+)
+ASIDE: Final = Metric(
+    "runs_set_aside",
+    "gauge",
+    "Damaged entries that were set aside: 'coordinator doctor' shows them.",
+    source="coordinator",
+)
+UP: Final = Metric("runs_server_up", "gauge", "1 if the server answered this scrape, 0 if not.", source="coordinator")
+SCRAPE: Final = Metric(
+    "runs_scrape_seconds", "gauge", "Time that the questions of this scrape to the server took.", source="coordinator"
+)
+
+CATALOG: Final = {
+    one.name: one
+    for one in (
+        ATTEMPTS, QUEUED, PICKUP, ATTEMPT_SECONDS, RESUME, REDONE, STRIKES, FENCED, SAVE_SECONDS, SAVED_BYTES, THROTTLED, CLAIMS,
+        ROUND_TRIP, AT_RISK, HEARTBEAT_AGE, SLOTS, SLOTS_BUSY, MEMORY, PROCESSES, PROCESS_ENDS, RECOVERED, IN_STATUS, DEPTH, OLDEST,
+        OVERDUE, SCHEDULES, SCHEDULES_LATE, WORKERS, COORDINATORS, ASIDE, UP, SCRAPE,
+    )
+}  # fmt: skip

@@ -1,0 +1,131 @@
+"""Read the gauges of a namespace from the server: queues, statuses, schedules, workers.
+
+All questions are answered in constant or logarithmic time, however many runs there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from coordinator.client.listing import waiting_routes
+from coordinator.client.overview import read_overview
+from coordinator.metrics import catalog
+from coordinator.metrics.catalog import MOST_QUEUES, OTHER
+from coordinator.metrics.samples import Samples
+from coordinator.model.limits import FAR_FUTURE
+from coordinator.model.names import parse_route
+from coordinator.store.keys import Keys, Namespace
+from coordinator.store.replies import require_all
+from coordinator.store.script import Request, read
+from coordinator.views.namespace_view import Overview, WorkerView
+
+PRIORITY_STEP = 1 << 43  # see Counters.score
+LATE_MS = 5000  # a schedule whose fire time passed this long ago is late
+ACTIVE_SECONDS = 60.0  # a coordinator that was active within this time counts
+
+
+def read_gauges(space: Namespace) -> Generator[list[Request], Any, Samples]:
+    """Return the gauges of a namespace."""
+    samples = Samples()
+    overview: Overview = yield from read_overview(space)
+    _add_overview(samples, overview)
+    now = require_all((yield [read(space.keys(0).at, "TIME")]))[0]
+    clock = int(now[0]) * 1000 + int(now[1]) // 1000
+    yield from _add_queues(samples, space, clock)
+    yield from _add_lateness(samples, space, clock)
+    samples.add(catalog.UP, 1.0)
+    return samples
+
+
+def _add_overview(samples: Samples, overview: Overview) -> None:
+    for status, count in overview.counts.items():
+        samples.add(catalog.IN_STATUS, count, str(status))
+    samples.add(catalog.ASIDE, overview.aside)
+    samples.add(catalog.COORDINATORS, sum(one.age < ACTIVE_SECONDS for one in overview.coordinators))
+    for state in ("live", "draining", "expired", "condemned"):
+        samples.add(catalog.WORKERS, sum(_state(one) == state for one in overview.workers), state)
+
+
+def _state(worker: WorkerView) -> str:
+    if worker.condemned:
+        return "condemned"
+    if worker.expired:
+        return "expired"
+    return "draining" if worker.draining else "live"
+
+
+# ---- queues
+
+
+def _add_queues(samples: Samples, space: Namespace, clock: int) -> Generator[list[Request], Any, None]:
+    """Add the depth of each queue and kind, and the age of its oldest run."""
+    routes: list[tuple[Keys, str]] = yield from waiting_routes(space.everywhere())
+    queues = [(keys, route, key) for keys, route in routes for key in (keys.ready(route), keys.suspect(route))]
+    asked = require_all(
+        (
+            yield [
+                request
+                for keys, _, key in queues
+                for request in (
+                    read(keys.at, "ZCARD", key),
+                    read(keys.at, "ZRANGE", key, 0, 0, "WITHSCORES"),
+                    read(keys.at, "ZRANGE", key, -1, -1, "WITHSCORES"),
+                )
+            ]
+        )
+    )
+    # Runs are ordered by priority first. The oldest run of the highest priority is the first entry. The oldest run of the lowest
+    # priority, which waits longest, is found by its score.
+    lowest = [_priority_start(last) for last in asked[2::3]]
+    first_of_lowest = require_all(
+        (
+            yield [
+                read(keys.at, "ZRANGE", key, start, "+inf", "BYSCORE", "LIMIT", 0, 1, "WITHSCORES")
+                for (keys, _, key), start in zip(queues, lowest, strict=True)
+            ]
+        )
+    )
+    depths: dict[tuple[str, str], float] = {}
+    ages: dict[tuple[str, str], float] = {}
+    for index, (_, route, _) in enumerate(queues):
+        name = parse_route(route)[:2]
+        depths[name] = depths.get(name, 0.0) + int(asked[3 * index])
+        for entry in (asked[3 * index + 1], first_of_lowest[index]):
+            ages[name] = max(ages.get(name, 0.0), _age(entry, clock))
+    shown = sorted(depths, key=lambda one: (-depths[one], one))[:MOST_QUEUES]
+    for name, depth in depths.items():
+        labels = name if name in shown else (OTHER, OTHER)
+        samples.add(catalog.DEPTH, depth, *labels)
+        samples.highest(catalog.OLDEST, ages[name], *labels)
+
+
+def _priority_start(last: Sequence[Any]) -> int:
+    """Return the lowest score of the priority that the last entry of a queue has."""
+    return int(float(last[1])) // PRIORITY_STEP * PRIORITY_STEP if last else 0
+
+
+def _age(entry: Sequence[Any], clock: int) -> float:
+    return max(0.0, (clock - int(float(entry[1])) % PRIORITY_STEP) / 1000) if entry else 0.0
+
+
+# ---- times that have passed
+
+
+def _add_lateness(samples: Samples, space: Namespace, clock: int) -> Generator[list[Request], Any, None]:
+    """Add the delayed run and the schedules that are late."""
+    parts = space.everywhere()
+    requests: list[Request] = []
+    for keys in parts:
+        requests += [
+            read(keys.at, "ZRANGE", keys.delayed(), 0, 0, "WITHSCORES"),
+            read(
+                keys.at, "ZCOUNT", keys.schedules(), "-inf", f"({FAR_FUTURE}"
+            ),  # a paused one is checked in the far future
+            read(keys.at, "ZCOUNT", keys.schedules(), "-inf", clock - LATE_MS),
+        ]
+    replies = require_all((yield requests))
+    overdue = [max(0.0, (clock - float(first[1])) / 1000) for first in replies[::3] if first]
+    samples.add(catalog.OVERDUE, max(overdue, default=0.0))
+    samples.add(catalog.SCHEDULES, sum(int(count) for count in replies[1::3]))
+    samples.add(catalog.SCHEDULES_LATE, sum(int(count) for count in replies[2::3]))

@@ -1,0 +1,266 @@
+"""Middleware: code that is called when a run is enqueued, around each attempt, and after each attempt.
+
+A client (`Client(middleware=[…])`) and a registry (`Registry(middleware=[…])`) take a list of middleware. An error of a middleware
+is logged. It never changes the outcome of a run, and a call that enqueues runs never fails because of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from coordinator.encoding.codec import encode
+from coordinator.errors import BadOption
+from coordinator.model.run import Status
+
+logger = logging.getLogger(__name__)
+
+HEADERS = "headers"  # the name under which a spec stores the headers of a run, among its other extra values
+HEADERS_LIMIT = 8 * 1024
+ENDED_OUTCOMES = frozenset({"completed", "failed", "cancelled", "dead"})
+
+
+@dataclass(frozen=True, slots=True)
+class EnqueueInfo:
+    """A run that is about to be enqueued.
+
+    Attributes:
+        kind: The kind of the run.
+        queue: The queue of the run.
+        inputs: The inputs of the run. Do not change them.
+        meta: The meta of the run. Do not change it.
+        key: The idempotency key, or None.
+        parent: The id of the run whose handler enqueues this one, or None.
+        headers: Text by name that is stored with the run and that `AttemptInfo.headers` returns in each attempt. A middleware may
+            add to it. Views of the run do not show the headers.
+    """
+
+    kind: str
+    queue: str
+    inputs: Mapping[str, Any]
+    meta: Mapping[str, Any]
+    key: str | None
+    parent: str | None
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptInfo:
+    """An attempt at a run.
+
+    Attributes:
+        run: The id of the run.
+        kind: The kind of the run.
+        queue: The queue of the run.
+        attempt: The number of the attempt, from 1, over all lives of the run.
+        life: The life of the run. It grows when the run is revived.
+        worker: The id of the worker.
+        created: When the run was created, in Unix seconds.
+        claimed: When the worker claimed the run, in Unix seconds, by the clock of the server.
+        cause: Why the run was started again: "release", "recover", "retry", "revive" or "wake"; empty in a first attempt.
+        previous: The id of the worker that had the run before; empty in a first attempt.
+        meta: The meta of the run.
+        headers: The headers that middleware added when the run was enqueued.
+    """
+
+    run: str
+    kind: str
+    queue: str
+    attempt: int
+    life: int
+    worker: str
+    created: float
+    claimed: float
+    cause: str
+    previous: str
+    meta: Mapping[str, Any]
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnding:
+    """How an attempt ended. The server has confirmed it.
+
+    Attributes:
+        attempt: The attempt.
+        outcome: "completed", "failed", "cancelled" or "dead" if the run has ended. Otherwise "retried", "released" (the worker is
+            shutting down), "waiting" (the run is suspended), "rejected" (the handler could not be started) or "lost" (the run
+            belongs to another worker now).
+        seconds: How long the attempt took.
+        error: The error of the handler, if it raised one; for a killed run the error of its deadline.
+    """
+
+    attempt: AttemptInfo
+    outcome: str
+    seconds: float
+    error: BaseException | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run has ended."""
+        return self.outcome in ENDED_OUTCOMES
+
+    @property
+    def status(self) -> Status | None:
+        """The status of a run that has ended; otherwise None."""
+        return Status(self.outcome) if self.ended else None
+
+
+class Middleware:
+    """The base class of middleware. Override the methods that you need."""
+
+    def on_enqueue(self, run: EnqueueInfo) -> None:
+        """Handle a run that is about to be enqueued. Called in the thread or task that enqueues, before the run is sent.
+
+        Args:
+            run: The run. What this method adds to `run.headers` is stored with the run.
+        """
+
+    def around_attempt(self, attempt: AttemptInfo) -> AbstractContextManager[object] | None:
+        """Return a context manager that is open while the handler runs, or None.
+
+        It is entered and left in the handler's own task, or in the thread of a plain handler. So it may set context
+        variables that the handler reads. It gets the exception that leaves the handler, also `Stopped`, and cannot suppress it.
+
+        Args:
+            attempt: The attempt.
+        """
+        return None
+
+    def on_ending(self, ending: AttemptEnding) -> None:
+        """Handle the end of an attempt. Called on the event loop of the worker, after the server has confirmed the outcome.
+
+        It must not block for long, because other runs of the process wait meanwhile.
+
+        Args:
+            ending: The attempt and its outcome.
+        """
+
+
+class MiddlewareChain:
+    """The middleware of a client or a registry, in order. An empty chain is false.
+
+    Args:
+        middleware: The middleware. The first is the outermost.
+
+    Attributes:
+        members: The middleware.
+        sees_endings: Whether a middleware handles the ends of attempts.
+
+    Raises:
+        BadOption: If an element is not a Middleware.
+    """
+
+    __slots__ = ("_around", "_ending", "_enqueue", "members", "sees_endings")
+
+    def __init__(self, middleware: Iterable[Middleware] = ()) -> None:
+        self.members = tuple(middleware)
+        for one in self.members:
+            if not isinstance(one, Middleware):
+                raise BadOption(f"{one!r:.80} is not a middleware: derive its class from coordinator.Middleware")
+        # Only overridden methods are called.
+        self._enqueue = [one for one in self.members if type(one).on_enqueue is not Middleware.on_enqueue]
+        self._around = [one for one in self.members if type(one).around_attempt is not Middleware.around_attempt]
+        self._ending = [one for one in self.members if type(one).on_ending is not Middleware.on_ending]
+        self.sees_endings = bool(self._ending)
+
+    def __bool__(self) -> bool:
+        return bool(self.members)
+
+    def headers(self, run: EnqueueInfo) -> dict[str, str]:
+        """Call `on_enqueue` of each middleware, and return the headers that they added.
+
+        Headers that cannot be stored are left out.
+        """
+        for one in self._enqueue:
+            before = dict(run.headers)
+            try:
+                one.on_enqueue(run)
+                _check_headers(run.headers)
+            except Exception:
+                logger.exception("middleware %s failed in on_enqueue of a run of kind %s", _name(one), run.kind)
+                run.headers.clear()
+                run.headers.update(before)
+        return run.headers
+
+    def around(self, attempt: AttemptInfo) -> _Around:
+        """Return the context manager that is open while the handler of an attempt runs."""
+        return _Around(self._around, attempt)
+
+    def on_ending(self, ending: AttemptEnding) -> None:
+        """Call `on_ending` of each middleware, the innermost first."""
+        for one in reversed(self._ending):
+            try:
+                one.on_ending(ending)
+            except Exception:
+                logger.exception("middleware %s failed in on_ending of run %s", _name(one), ending.attempt.run)
+
+
+NO_MIDDLEWARE = MiddlewareChain()
+
+# The middleware of the registry whose handler is executing. A client in a handler uses it, if the client has none of its own.
+current_middleware: ContextVar[MiddlewareChain] = ContextVar("coordinator.middleware.current", default=NO_MIDDLEWARE)
+
+
+class _Around:
+    """Enter the context managers of all middleware around one attempt, and log their errors."""
+
+    __slots__ = ("_attempt", "_entered", "_middleware")
+
+    def __init__(self, middleware: Iterable[Middleware], attempt: AttemptInfo) -> None:
+        self._middleware, self._attempt = middleware, attempt
+        self._entered: list[tuple[Middleware, AbstractContextManager[object]]] = []
+
+    def __enter__(self) -> None:
+        for one in self._middleware:
+            try:
+                context = one.around_attempt(self._attempt)
+                if context is not None:
+                    context.__enter__()
+                    self._entered.append((one, context))
+            except BaseException:  # no error of a middleware may end an attempt, not even a SystemExit
+                logger.exception("middleware %s failed before an attempt at run %s", _name(one), self._attempt.run)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self._entered:
+            one, context = self._entered.pop()
+            try:
+                context.__exit__(kind, error, trace)
+            except BaseException as raised:  # as above
+                if raised is not error:
+                    logger.exception("middleware %s failed after an attempt at run %s", _name(one), self._attempt.run)
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    """Check that the headers can be stored.
+
+    Raises:
+        BadOption: If a name or a value is not text.
+        CoordinatorError: If the headers are larger than 8 KiB or cannot be encoded.
+    """
+    for name, value in headers.items():
+        if type(name) is not str or type(value) is not str:
+            raise BadOption(f"header {name!r:.80} is not text: names and values of headers are text")
+    encode(headers, "headers", HEADERS_LIMIT)
+
+
+def read_headers(extra: Mapping[str, Any]) -> dict[str, str]:
+    """Return the headers that are stored in the extra values of a run's spec."""
+    found = extra.get(HEADERS)
+    if not isinstance(found, dict):
+        return {}
+    return {name: value for name, value in found.items() if isinstance(name, str) and isinstance(value, str)}
+
+
+def _name(middleware: Middleware) -> str:
+    return type(middleware).__qualname__
+
+
+__all__ = ["AttemptEnding", "AttemptInfo", "EnqueueInfo", "Middleware"]

@@ -1,0 +1,233 @@
+"""The output of a run, as its readers see it: events, and what they must drop or have missed.
+
+Events are numbered from 1 over the life of a run. Each attempt begins after the last event that its checkpoint covers, its base. If
+an earlier attempt has emitted more, its further events are void, and the new attempt emits events with the same numbers. A reader
+that has seen void events gets a `Rewind`. A reader that comes later does not see them.
+
+`Folder` turns the entries of the stream into these items. It does no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from coordinator.encoding.codec import decode
+from coordinator.errors import BadOption, Unreadable
+from coordinator.model import limits
+from coordinator.model.run import Note, Status
+
+MOST_UNSETTLED = limits.OUTPUT_EVENTS
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event that the handler of a run emitted.
+
+    Attributes:
+        id: The id of the event. `handle.stream(after=id)` continues after it.
+        number: The number of the event, from 1. After a `Rewind`, numbers that were dropped occur again.
+        value: The emitted value; a `Note` if the handler called `run.note`.
+        at: The time at which the server stored the event.
+    """
+
+    id: str
+    number: int
+    value: Any
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Rewind:
+    """The instruction to drop all events with a number greater than `to`, because the run continues from its checkpoint.
+
+    Attributes:
+        id: The id to continue after, as for an event.
+        to: The number of the last event that stays valid; 0 to drop all events.
+    """
+
+    id: str
+    to: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The information that events are missing: the worker or the server had to drop them, because there were too many.
+
+    Attributes:
+        id: The id to continue after, as for an event.
+        count: The number of missing events.
+    """
+
+    id: str
+    count: int
+
+
+Item = Event | Rewind | Gap
+
+
+class Place(NamedTuple):
+    """A place in an output: the epoch of the attempt, and the number in the second part of the entry's id."""
+
+    epoch: int
+    rest: int
+
+    @property
+    def position(self) -> int:
+        """The number of the last event at this place."""
+        return self.rest // limits.OUTPUT_PLACES
+
+    def __str__(self) -> str:
+        return f"{self.epoch}-{self.rest}"
+
+    @classmethod
+    def parse(cls, id: str) -> Place:
+        """Return the place that an id names.
+
+        Raises:
+            BadOption: The text is not the id of an event.
+        """
+        epoch, _, rest = str(id).partition("-")
+        if not all(part.isascii() and part.isdigit() and len(part) < 20 for part in (epoch, rest)):
+            raise BadOption(f"after={id!r:.80} is not the id of an event, such as '1763390000000-16'")
+        return cls(int(epoch), int(rest))
+
+
+def place_of(epoch: int, number: int) -> str:
+    """Return the id of the place of the event with this number."""
+    return str(Place(epoch, number * limits.OUTPUT_PLACES))
+
+
+class Folder:
+    """Turn the entries of a stream into the items that a reader gets.
+
+    Args:
+        after: The id after which the reader continues; None to begin with the first event.
+        settled: Deliver an event only when a checkpoint covers it.
+
+    Attributes:
+        cursor: The id after which the next entries are read.
+        ended: The status with which the output has ended, or None.
+    """
+
+    def __init__(self, after: str | None = None, settled: bool = False) -> None:
+        start = Place(0, 0) if after is None else Place.parse(after)
+        self.cursor = str(start)
+        self.ended: str | None = None
+        self._settled = settled
+        self._epoch, self._position = start.epoch, start.position  # of what was delivered, or is about to be
+        self._held: list[Event | Gap] = []  # not settled yet
+        self._out: list[Item] = []
+        self._before = start.position  # the number of the last event that the reader has
+        self._reached = start.position  # the number of the last event that was read, held ones included
+
+    def fold(self, entries: Iterable[tuple[bytes, list[bytes]]]) -> list[Item]:
+        """Return the items for the next entries of the stream. Entries up to the cursor are skipped.
+
+        Events that a later entry makes void are left out.
+
+        Raises:
+            Unreadable: If an entry can't be read.
+        """
+        self._before, self._out = self._position, []
+        for id, fields in entries:
+            place = Place.parse(id.decode())
+            if place <= Place.parse(self.cursor):
+                continue
+            self.cursor = str(place)
+            try:
+                self._take(place, fields[0], fields[1])
+            except (ValueError, IndexError, TypeError) as error:
+                raise Unreadable(f"event {place} can't be read: {error}") from error
+        out, self._out = self._out, []
+        return out
+
+    def _take(self, place: Place, name: bytes, value: bytes) -> None:
+        letter, base = name[:1], int(name[1:])
+        self._enter(place.epoch, base)
+        self.ended = None  # the run was revived
+        if letter in (b"e", b"n"):
+            self._skip(place.epoch, place.position - 1)
+            self._add(_read_event(place, letter, value))
+        elif letter == b"s":
+            self._skip(place.epoch, place.position)
+            self._release(int(value))
+        elif letter == b"x":
+            self._skip(place.epoch, place.position)
+            self.ended = value.decode()
+            if self.ended == Status.COMPLETED:
+                self._release(place.position)
+            self._held = []
+
+    def _enter(self, epoch: int, base: int) -> None:
+        """Begin to read another attempt, which continues after the event with the number `base`."""
+        if epoch == self._epoch:
+            return
+        self._epoch = epoch
+        if self._reached <= base:
+            return
+        self._reached = base
+        self._held = _cut(self._held, base)
+        if self._position <= base:
+            return
+        self._position = base
+        if base < self._before:
+            self._out, self._before = [Rewind(place_of(epoch, base), base)], base
+        else:
+            self._out = _cut(self._out, base)
+
+    def _skip(self, epoch: int, number: int) -> None:
+        """Note that events up to a number are missing."""
+        if self._reached < number:
+            self._add(Gap(place_of(epoch, number), number - self._reached))
+
+    def _add(self, item: Event | Gap) -> None:
+        self._reached += item.count if isinstance(item, Gap) else 1
+        if not self._settled:
+            self._position = self._reached
+            self._out.append(item)
+            return
+        self._held.append(item)
+        if len(self._held) > MOST_UNSETTLED:  # the server has removed the oldest of them as well
+            keep = self._held[MOST_UNSETTLED // 8 :]
+            last = self._held[MOST_UNSETTLED // 8 - 1]
+            number = Place.parse(last.id).position
+            self._held = [Gap(last.id, number - self._position), *keep]
+
+    def _release(self, number: int) -> None:
+        """Deliver the events that are held, up to a number."""
+        if not self._settled:
+            return
+        count = 0
+        while count < len(self._held) and (last := Place.parse(self._held[count].id).position) <= number:
+            self._position, count = last, count + 1
+        self._out += self._held[:count]
+        self._held = self._held[count:]
+        if self._held and isinstance(self._held[0], Gap) and self._position < number:
+            gap = self._held[0]  # the checkpoint covers a part of the missing events
+            covered = number - self._position
+            id = place_of(Place.parse(gap.id).epoch, number)
+            self._out.append(Gap(id, covered))
+            self._held[0] = Gap(gap.id, gap.count - covered)
+            self._position = number
+
+
+def _cut(items: list[Any], number: int) -> list[Any]:
+    """Return the items up to the event with this number. A gap that goes beyond the number becomes shorter."""
+    kept: list[Any] = []
+    for item in items:
+        place = Place.parse(item.id)
+        if place.position <= number:
+            kept.append(item)
+        elif isinstance(item, Gap) and place.position - item.count < number:
+            kept.append(Gap(place_of(place.epoch, number), number - (place.position - item.count)))
+    return kept
+
+
+def _read_event(place: Place, letter: bytes, value: bytes) -> Event:
+    ms, _, data = value.partition(b" ")
+    decoded = decode(data, f"event {place}")
+    shown = Note(*decoded) if letter == b"n" else decoded
+    return Event(str(place), place.position, shown, datetime.fromtimestamp(int(ms) / 1000, UTC))

@@ -1,0 +1,99 @@
+-- The output of a run: a stream with the events that its handler emitted. An entry has one field, whose name is a letter and the
+-- base of the attempt that wrote it: e<base> or n<base> for an event, s<base> for a settled position, x<base> for the end.
+-- The base is the number of the last event that the attempt's checkpoint covers. The id of an entry is
+-- <epoch>-<PLACES * number of the last event + place>: the place of an event is 0, settled positions and the end follow it.
+-- So each entry says at which number its attempt began, and which number the stream has reached. If an attempt begins at a
+-- lower number than the stream has reached, readers drop the events after its base: see model/output.py.
+
+-- Add an entry. Return false if its id is not above the last id of the stream, or if the key has another type.
+local function add_output(id, epoch, position, place, field, value)
+  local entry = int(epoch) .. '-' .. int(position * OUTPUT_PLACES + place)
+  return type(redis.pcall('XADD', output_key(id), entry, field, value)) == 'string'
+end
+
+-- Remove the oldest entries if there are too many, or if they are too large. Remove an eighth more than necessary, so that few
+-- calls have to remove entries. Readers see from the numbers of the events that some are gone.
+local function trim_output(id, output)
+  local key = output_key(id)
+  local count = redis.pcall('XLEN', key)
+  if type(count) ~= 'number' or (count <= OUTPUT_EVENTS and output.bytes <= OUTPUT_BYTES) then return end
+  while count > OUTPUT_EVENTS * 7 / 8 or output.bytes > OUTPUT_BYTES * 7 / 8 do
+    local entries, old = redis.call('XRANGE', key, '-', '+', 'COUNT', 32), {}
+    for i = 1, #entries do
+      if count <= OUTPUT_EVENTS * 7 / 8 and output.bytes <= OUTPUT_BYTES * 7 / 8 then break end
+      old[i] = entries[i][1]
+      count, output.bytes = count - 1, math.max(0, output.bytes - #entries[i][2][2])
+    end
+    if #old == 0 then
+      output.bytes = 0
+      return
+    end
+    redis.call('XDEL', key, unpack(old))
+  end
+end
+
+-- Write the events that an owner sends, and the position that its checkpoint covers. Events that are stored already are skipped,
+-- so the same events may be sent again, and with a later save. The text is netstrings: "<number of the first event> <base>
+-- <settled position>", and for each event a letter and its payload. The caller has compared the token. Return false if the text
+-- can't be read.
+local function write_output(id, token, text, now)
+  local parts = netstrings(text)
+  local first, base, settled = string.match(parts and parts[1] or '', '^(%d+) (%d+) (%d+)$')
+  if not first or #first > 12 or #base > 12 or #settled > 12 then return false end
+  first, base, settled = tonumber(first), tonumber(base), tonumber(settled)
+  local stored, beside = read_fields(run_key(id), 'output', 'beside')
+  local output, epoch, stamp = read_output(stored), tonumber(string.match(token, '^%d+')), int(now) .. ' '
+  if output.epoch ~= epoch then
+    output.epoch, output.base, output.position, output.marks = epoch, base, base, 0
+    output.settled = math.min(output.settled, base)
+  end
+  for i = 2, #parts do
+    local number, letter = first + i - 2, string.sub(parts[i], 1, 1)
+    if number > output.position then
+      local value = stamp .. string.sub(parts[i], 2)
+      if not add_output(id, epoch, number, 0, letter .. int(base), value) then break end
+      output.position, output.marks, output.bytes = number, 0, output.bytes + #value
+    end
+  end
+  if settled > output.settled and output.marks < OUTPUT_PLACES - 2 then
+    output.position = math.max(output.position, settled)
+    output.marks, output.settled = output.marks + 1, settled
+    add_output(id, epoch, output.position, output.marks, 's' .. int(base), int(settled))
+  end
+  trim_output(id, output)
+  redis.call('HSET', run_key(id), 'output', write_output_numbers(output))
+  if not string.find(beside or '', 'o', 1, true) then redis.call('HSET', run_key(id), 'beside', (beside or '') .. 'o') end
+  return true
+end
+
+-- Return the number of the last event that the checkpoint of a run covers.
+local function read_emitted(id)
+  local more = redis.pcall('HGET', ckpt_key(id), 'more')
+  local parts = netstrings(type(more) == 'string' and more or '') or {}
+  for i = 1, #parts - 1, 2 do
+    if parts[i] == 'emitted' then return tonumber(parts[i + 1]) or 0 end
+  end
+  return 0
+end
+
+-- Write the end of a run's output. If the attempt that ends has written nothing, the events after its checkpoint are from an
+-- earlier attempt, and its base tells readers to drop them. Otherwise all events stay.
+local function end_output(id, run, status)
+  local stored, counters = read_fields(run_key(id), 'output', 'counters')
+  local output, owner = read_output(stored), run.token and tonumber(string.match(run.token, '^%d+'))
+  local epoch, base, position = output.epoch, output.base, output.position
+  if owner and owner ~= epoch then
+    epoch, base = owner, read_emitted(id)
+    position = base
+  end
+  if add_output(id, epoch, position, OUTPUT_PLACES - 1, 'x' .. int(base), status) then return end
+  -- The output was ended before, and the run was revived since, which gave it a higher epoch.
+  local _, _, latest = string.match(counters or '', COUNTERS_TO_EPOCH)
+  if latest then add_output(id, tonumber(latest), position, OUTPUT_PLACES - 1, 'x' .. int(position), status) end
+end
+
+-- Remove the end from the output of a run that is revived.
+local function reopen_output(id)
+  local last = redis.pcall('XREVRANGE', output_key(id), '+', '-', 'COUNT', 1)
+  if last[1] and string.sub(last[1][2][1], 1, 1) == 'x' then redis.call('XDEL', output_key(id), last[1][1]) end
+end

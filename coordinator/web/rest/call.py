@@ -1,0 +1,58 @@
+"""One request to the API, after its caller, its parameters and its body were checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+
+from coordinator.client.async_client import AsyncClient
+from coordinator.client.handles import AsyncHandle
+from coordinator.model.run import RunView
+from coordinator.web.rest.limits import Limits
+from coordinator.web.rest.owners import Ownership
+from coordinator.web.rest.streams import OpenStreams
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request.
+
+    Attributes:
+        request: The request of Starlette.
+        client: The client that carries it out.
+        ownership: The runs that the caller may see.
+        caller: The name under which the caller's streams are counted.
+        values: The parameters by name; None for a parameter that is missing and has no default.
+        body: The value of the body; ABSENT if there is none.
+        limits: The limits of the API.
+        streams: The open streams of all callers.
+    """
+
+    request: Request
+    client: AsyncClient
+    ownership: Ownership
+    caller: str
+    values: Mapping[str, Any]
+    body: Any
+    limits: Limits
+    streams: OpenStreams
+
+    @property
+    def handle(self) -> AsyncHandle[Any]:
+        """A handle of the run that the path names. Use it only after `view`, which checks the owner.
+
+        Raises:
+            NotFound: The path does not have a run id.
+        """
+        return self.client.handle(self.values["id"])
+
+    async def view(self) -> RunView:
+        """Return the run that the path names, if it exists for the caller.
+
+        Raises:
+            NotFound: There is no such run, or it has another owner.
+        """
+        return self.ownership.check(await self.handle.view())

@@ -1,0 +1,105 @@
+"""The operations on runs, except for streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from coordinator.client.handles import CANCEL_GRACE
+from coordinator.client.listing import Listing
+from coordinator.client.operations import lists as list_operations
+from coordinator.client.pages import Cursor
+from coordinator.errors import KeyConflict, NotFound, ResultTimeout
+from coordinator.model.run import ENDED, Status
+from coordinator.web.rest.call import Call
+from coordinator.web.rest.json_bodies import ABSENT, json_response
+
+WHOLE = frozenset({"priority", "schema"})  # options of `enqueue` that are whole numbers
+
+
+async def enqueue(call: Call) -> Response:
+    """Enqueue a run."""
+    body: dict[str, Any] = call.body
+    kind = body["kind"]
+    given: dict[str, Any] = body.get("options", {})
+    for name in given.keys() & WHOLE:
+        given[name] = int(given[name])  # JSON has one type of numbers: 1.0 is a whole number
+    options = call.ownership.options(kind, given)
+    key = call.ownership.key(call.values["Idempotency-Key"])
+    handle = await call.client.enqueue(kind, body.get("inputs", {}), **options, key=key)
+    if not handle.created:
+        await _check_existing(call, handle.id)
+    path = f"{call.request.scope.get('root_path', '')}/runs/{handle.id}"
+    status = 201 if handle.created else 200
+    return json_response({"id": handle.id, "created": handle.created}, status, {"Location": path})
+
+
+async def _check_existing(call: Call, id: str) -> None:
+    """Check that the run to which an idempotency key belongs exists for the caller.
+
+    Raises:
+        KeyConflict: Another program enqueued the run with the same key.
+    """
+    try:
+        call.ownership.check(await call.client.handle(id).view())
+    except NotFound:
+        if call.ownership.owner is not None:
+            raise KeyConflict("the key belongs to another run: use another key") from None
+
+
+async def show(call: Call) -> Response:
+    """Answer with one run."""
+    return json_response(call.ownership.show(await call.view()))
+
+
+async def list_runs(call: Call) -> Response:
+    """Answer with a page of runs."""
+    values = call.values
+    filters = Listing.of(values["status"], values["kind"], values["queue"], values["limit"])
+    cursor = None if values["cursor"] is None else Cursor.parse(values["cursor"])
+    page = await call.client._do(list_operations.list_page, filters, call.ownership.owns, cursor)
+    after = None if page.cursor is None else str(page.cursor)
+    return json_response({"runs": [call.ownership.show(view) for view in page.runs], "cursor": after})
+
+
+async def result(call: Call) -> Response:
+    """Answer with the result of a run, after waiting for its end."""
+    view = await call.view()
+    seconds = min(call.values["wait"], call.limits.wait)
+    if view.status in ENDED or seconds > 0:
+        work = await call.streams.until_closed(call.handle.result(timeout=seconds or call.limits.wait))
+        try:
+            if work.done():
+                return json_response({"id": view.id, "status": Status.COMPLETED, "result": work.result()})
+        except ResultTimeout:
+            view = await call.view()
+        finally:
+            work.cancel()
+    return json_response({"id": view.id, "status": view.status}, 202)
+
+
+async def cancel(call: Call) -> Response:
+    """Cancel a run."""
+    await call.view()
+    status = await call.handle.cancel(_field(call.body, "grace", CANCEL_GRACE))
+    return json_response({"id": call.handle.id, "status": status})
+
+
+async def revive(call: Call) -> Response:
+    """Queue an ended run again."""
+    await call.view()
+    await call.handle.revive(_field(call.body, "from_start", False))
+    return json_response({"id": call.handle.id, "status": Status.QUEUED})
+
+
+async def send_signal(call: Call) -> Response:
+    """Send a signal to a run. The body of the request is the payload."""
+    await call.view()
+    payload = None if call.body is ABSENT else call.body
+    sent = await call.handle.send(call.values["topic"], payload, key=call.values["Idempotency-Key"])
+    return json_response({"id": call.handle.id, "topic": call.values["topic"], "sent": sent})
+
+
+def _field(body: Any, name: str, default: Any) -> Any:
+    return default if body is ABSENT else body.get(name, default)

@@ -1,0 +1,333 @@
+"""Metrics of real workers and coordinators, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from coordinator import AsyncClient
+from coordinator.clock import SystemClock
+from coordinator.config import Settings
+from coordinator.errors import BadOption
+from coordinator.metrics.catalog import CATALOG, MOST_QUEUES, OTHER
+from coordinator.metrics.namespace_gauges import read_gauges
+from coordinator.metrics.samples import Samples
+from coordinator.services.daemon import Coordinator
+from coordinator.services.metrics_endpoint import serve_metrics
+from coordinator.store.plans import coordinators as coordinator_plans
+from tests.integration.worker_harness import Bench, bench, performing
+from tests.servers import Server, free_port
+from tests.waiting import eventually
+from workers import AsyncRun, Registry, Retry
+from workers.metrics.worker_metrics import WorkerMetrics
+from workers.process.worker import Worker
+
+
+@pytest.fixture
+async def here(valkey_server: Server, namespace: str) -> AsyncIterator[Bench]:
+    async with bench(valkey_server.url, namespace) as made:
+        yield made
+
+
+def measured(here: Bench, registry: Registry[Any], **options: Any) -> tuple[Worker, asyncio.Task[int], WorkerMetrics]:
+    """Start a worker that measures. Its task has not run yet when the metrics are set."""
+    worker, task = here.worker(registry, **options)
+    worker.metrics = WorkerMetrics(list(registry.handlers))
+    return worker, task, worker.metrics
+
+
+def counted(metrics: WorkerMetrics, name: str) -> dict[tuple[str, ...], float]:
+    return metrics.cells.read().values.get(name, {})
+
+
+def distribution(metrics: WorkerMetrics, name: str, *labels: str) -> tuple[float, float]:
+    """Return the count and the sum of a histogram."""
+    found = metrics.cells.read().distributions.get(name, {}).get(labels)
+    return (sum(found.counts), found.total) if found else (0, 0.0)
+
+
+async def test_outcomes_saves_and_round_trips_are_counted(here):
+    runs = Registry()
+
+    @runs.handler(throttle=0)
+    async def saves(run: AsyncRun) -> None:
+        for turn in range(5):
+            run.state["turn"] = "x" * 100 + str(turn)
+            await run.flush()
+
+    @runs.handler(throttle=3600)
+    async def throttled(run: AsyncRun) -> None:
+        async for _ in run.loop(limit=10):
+            await asyncio.sleep(0)
+
+    @runs.handler(retry=Retry(limit=1, wait=3600))
+    async def fails(run: AsyncRun) -> None:
+        raise ValueError("no")
+
+    worker, task, metrics = measured(here, runs, lease=1.0)
+    for kind, status in (("saves", "completed"), ("throttled", "completed"), ("fails", "delayed")):
+        await here.until(await here.enqueue(kind), status)
+    await eventually(lambda: distribution(metrics, "runs_server_round_trip_seconds")[0] >= 2, "two heartbeats")
+    await here.end(worker, task)
+    assert counted(metrics, "runs_attempts") == {
+        ("saves", "completed"): 1, ("throttled", "completed"): 1, ("fails", "retried"): 1,
+    }  # fmt: skip
+    assert distribution(metrics, "runs_save_seconds", "saves")[0] == 5
+    assert counted(metrics, "runs_saved_bytes")["saves",] > 500
+    assert 7 <= counted(metrics, "runs_saves_throttled")["throttled",] <= 9
+    assert ("saves",) not in counted(metrics, "runs_saves_throttled")
+    for name in ("runs_queued_seconds", "runs_pickup_seconds", "runs_attempt_seconds"):
+        assert distribution(metrics, name, "saves")[0] == 1
+    assert counted(metrics, "runs_claims")["runs",] == 3
+
+
+async def test_loss_of_a_worker_is_measured_by_the_next_one(here):
+    runs, go = Registry(), asyncio.Event()
+
+    @runs.handler(throttle=0)
+    async def work(run: AsyncRun) -> int:
+        if run.attempt == 1:
+            run.state["saved"] = True
+            await run.flush()
+            await go.wait()
+        return run.attempt
+
+    first, task, metrics = measured(here, runs)
+    id = await here.enqueue("work")
+    await eventually(lambda: here.state(id) is not None, "a checkpoint")
+    await asyncio.sleep(0.05)
+    await here.abandon(first)
+    second, other = here.worker(runs)  # or the first worker takes the run again, when it has joined again
+    second.metrics = metrics
+    await here.until(id, "completed")
+    await eventually(lambda: distribution(metrics, "runs_resume_seconds", "work")[0] == 1, "the resumption is measured")
+    go.set()
+    await here.end(first, task)
+    await here.end(second, other)
+    view = await here.view(id)
+    (lost,) = view.story
+    assert view.started is not None
+    assert lost.saved is not None
+    assert distribution(metrics, "runs_resume_seconds", "work")[1] == pytest.approx(
+        (view.started - lost.ended).total_seconds(), abs=0.002
+    )
+    assert counted(metrics, "runs_redone_seconds")["work",] == pytest.approx(
+        (lost.ended - lost.saved).total_seconds(), abs=0.002
+    )
+    assert counted(metrics, "runs_redone_seconds")["work",] >= 0.04
+    assert counted(metrics, "runs_attempts") == {("work", "lost"): 1, ("work", "completed"): 1}
+    assert ("work",) not in counted(metrics, "runs_strikes")  # its checkpoint was progress
+
+
+async def test_refused_writes_of_an_old_owner_are_counted(here):
+    runs = Registry()
+
+    @runs.handler(throttle=0)
+    async def work(run: AsyncRun) -> None:
+        here.admin.hset(here.namespace.keys_of(run.id).run(run.id), "token", "1-1-other")
+        run.state["late"] = True
+        await run.flush()
+
+    worker, task, metrics = measured(here, runs)
+    await here.enqueue("work")
+    await eventually(lambda: counted(metrics, "runs_attempts") == {("work", "lost"): 1}, "the attempt is lost")
+    await here.end(worker, task)
+    assert counted(metrics, "runs_fenced_writes") == {("work",): 1}
+
+
+async def test_loss_by_an_expired_lease_counts_from_the_last_heartbeat(here):
+    runs, go = Registry(), asyncio.Event()
+
+    @runs.handler
+    async def work(run: AsyncRun) -> int:
+        if run.attempt == 1:
+            await go.wait()
+        return run.attempt
+
+    first, task, metrics = measured(here, runs, lease=10.0)
+    id = await here.enqueue("work")
+    await performing(first)
+    keys, lease = here.namespace.keys(0), first._membership.leases[0]
+    first._heartbeat.stop()
+    seconds, micro = here.admin.time()
+    seen = seconds + micro / 1e6 - 10.1  # as if the last heartbeat had been sent before a lease and a bit
+    here.admin.zadd(keys.workers(), {lease.worker: round((seen + 10.0) * 1000)})
+    await here.do(coordinator_plans.abandon(keys, lease.worker))
+    second, other = here.worker(runs)
+    second.metrics = metrics
+    await here.until(id, "completed")
+    await eventually(lambda: distribution(metrics, "runs_resume_seconds", "work")[0] == 1, "the resumption is measured")
+    go.set()
+    first._heartbeat.stop = lambda: None  # type: ignore[method-assign]
+    await here.end(first, task)
+    await here.end(second, other)
+    assert distribution(metrics, "runs_resume_seconds", "work")[1] >= 10
+    assert counted(metrics, "runs_strikes") == {("work",): 1}
+
+
+async def test_work_since_the_last_checkpoint_is_at_risk(here):
+    runs, go, saved = Registry(), asyncio.Event(), asyncio.Event()
+
+    @runs.handler(throttle=0)
+    async def work(run: AsyncRun) -> None:
+        await saved.wait()
+        run.state["saved"] = True
+        await run.flush()
+        await go.wait()
+
+    worker, task, metrics = measured(here, runs)
+    ids = [await here.enqueue("work") for _ in range(3)]
+    await performing(worker, 3)
+    await asyncio.sleep(0.2)
+    worker.refresh_gauges()
+    gauges = metrics.cells.read().values
+    assert gauges["runs_work_at_risk_seconds"][()] >= 0.5
+    assert (gauges["runs_slots"][()], gauges["runs_slots_busy"][()]) == (10, 3)
+    assert gauges["runs_memory_bytes"][()] > 1_000_000
+    before = gauges["runs_work_at_risk_seconds"][()]
+    saved.set()
+    await eventually(lambda: all(here.state(id) for id in ids), "checkpoints")
+    await eventually(lambda: _at_risk(worker, metrics) < before, "less work is at risk")
+    go.set()
+    await here.end(worker, task)
+    assert _at_risk(worker, metrics) == 0
+
+
+def _at_risk(worker: Worker, metrics: WorkerMetrics) -> float:
+    worker.refresh_gauges()
+    return metrics.cells.read().values["runs_work_at_risk_seconds"][()]
+
+
+# ---- the namespace
+
+
+async def test_gauges_of_a_namespace(valkey_server, namespace):
+    async with bench(valkey_server.url, namespace, partitions=2) as here, AsyncClient(here.url, namespace) as client:
+        await client.enqueue_many([("work", {"n": n}) for n in range(30)])
+        await client.enqueue("work", queue="big")
+        await client.enqueue("work", delay=3600)
+        await client.enqueue("urgent", priority=50)
+        await client.schedule("often", "every 1h", "work")
+        await client.schedule("paused", "every 1h", "work")
+        await client.pause_schedule("paused")
+        for keys in here.namespace.everywhere():
+            if here.admin.zscore(keys.schedules(), "often") is not None:
+                here.admin.zadd(keys.schedules(), {"often": 1000})
+        found = (await here.do(read_gauges(here.namespace))).values
+    assert found["runs_queue_depth"] == {("default", "work"): 30, ("big", "work"): 1, ("default", "urgent"): 1}
+    assert found["runs_in_status"]["queued",] == 32
+    assert found["runs_in_status"]["delayed",] == 1
+    assert found["runs_schedules"] == {(): 1}
+    assert found["runs_schedules_late"] == {(): 1}
+    assert found["runs_server_up"] == {(): 1}
+    assert found["runs_delayed_overdue_seconds"] == {(): 0}
+
+
+async def test_oldest_run_of_a_low_priority_is_found(here):
+    keys, now = here.namespace.keys(0), here.admin.time()[0] * 1000
+    here.admin.sadd(keys.routes(), "default:work@0")
+    step = 2**43
+    here.admin.zadd(
+        keys.ready("default:work@0"),
+        {"a": now - 9 * step, "b": now - 10_000, "c": now - 5_000, "d": now - 500_000 + 7 * step, "e": now + 7 * step},
+    )
+    found = (await here.do(read_gauges(here.namespace))).values
+    assert found["runs_queue_oldest_seconds"]["default", "work"] == pytest.approx(500, abs=30)
+
+
+async def test_queues_beyond_the_limit_are_counted_together(here):
+    keys = here.namespace.keys(0)
+    for number in range(MOST_QUEUES + 50):
+        route = f"q{number}:work@0"
+        here.admin.sadd(keys.routes(), route)
+        here.admin.zadd(keys.ready(route), {f"id{n}": 1 for n in range(1 if number < 50 else 2)})
+    found = (await here.do(read_gauges(here.namespace))).values["runs_queue_depth"]
+    assert len(found) == MOST_QUEUES + 1
+    assert found[OTHER, OTHER] == 50
+    assert sum(found.values()) == 50 + 2 * MOST_QUEUES
+
+
+async def test_scrape_asks_the_same_number_of_questions_for_many_runs(here):
+    keys = here.namespace.keys(0)
+    here.admin.sadd(keys.routes(), "default:work@0")
+
+    async def calls() -> int:
+        def count() -> int:
+            return sum(int(one["calls"]) for one in here.admin.info("commandstats").values())
+
+        before = count()
+        await here.do(read_gauges(here.namespace))
+        return count() - before
+
+    few = await calls()
+    now = here.admin.time()[0] * 1000
+    for start in range(0, 100_000, 10_000):
+        here.admin.zadd(keys.ready("default:work@0"), {f"id{n}": now + n for n in range(start, start + 10_000)})
+    assert await calls() == few
+    found = (await here.do(read_gauges(here.namespace))).values
+    assert found["runs_queue_depth"]["default", "work"] == 100_000
+
+
+# ---- the endpoint
+
+
+async def _get(port: int, path: str) -> tuple[int, str]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    return int(head.split()[1]), body.decode()
+
+
+async def test_coordinator_serves_what_prometheus_can_parse(here):
+    settings, port = Settings(here.url, here.namespace.name), free_port()
+    coordinator = Coordinator(settings)
+    running = asyncio.create_task(coordinator.run())
+    await here.enqueue("work")
+    async with serve_metrics(f"127.0.0.1:{port}", coordinator.metrics, SystemClock()):
+        await eventually(lambda: coordinator._open is not None, "the coordinator runs")
+        status, body = await _get(port, "/metrics")
+        missing, _ = await _get(port, "/other")
+    coordinator.stop()
+    await running
+    families = {family.name: family for family in text_string_to_metric_families(body)}
+    assert (status, missing) == (200, 404)
+    assert set(families) <= set(CATALOG)
+    assert {name for name, one in CATALOG.items() if one.source == "coordinator"} <= set(families)
+    assert {sample.value for sample in families["runs_server_up"].samples} == {1}
+    assert {sample.value for sample in families["runs_queue_depth"].samples} == {1}
+
+
+async def test_coordinator_without_a_server_says_so(here):
+    samples = await Coordinator(Settings(here.url, here.namespace.name)).metrics()
+    assert samples.values["runs_server_up"] == {(): 0}
+
+
+async def test_scrapes_at_the_same_time_share_one_answer():
+    asked, port = list[int](), free_port()
+
+    async def gather() -> Samples:
+        asked.append(1)
+        await asyncio.sleep(0.05)
+        return Samples()
+
+    async with serve_metrics(f"127.0.0.1:{port}", gather, SystemClock()):
+        found = await asyncio.gather(*(_get(port, "/metrics") for _ in range(20)))
+    assert {status for status, _ in found} == {200}
+    assert len(asked) == 1
+
+
+async def test_port_in_use_is_named():
+    port = free_port()
+
+    async def gather() -> Samples:
+        return Samples()
+
+    async with serve_metrics(f"127.0.0.1:{port}", gather, SystemClock()):
+        with pytest.raises(BadOption, match=f"--metrics 127.0.0.1:{port}: the port is in use"):
+            async with serve_metrics(f"127.0.0.1:{port}", gather, SystemClock()):
+                pass

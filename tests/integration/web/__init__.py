@@ -1,0 +1,1 @@
+"""The HTTP API, served by uvicorn on a real server, with real workers."""

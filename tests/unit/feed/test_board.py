@@ -1,0 +1,90 @@
+"""The board: queues, processes, rates and its frame for a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from coordinator.feed.board import Board, Rates
+from coordinator.feed.display import board_frame, sparkline
+from coordinator.feed.events import RunEvent, RunLook
+from coordinator.model.run import Status
+from coordinator.views.namespace_view import CoordinatorView, Overview, WorkerView
+
+
+def event(at: float, kind: str = "greet", status: Status = Status.COMPLETED) -> RunEvent:
+    return RunEvent(at, "01m7n0hgy71n442j4yxy-00", kind, "default", status, 1, "w1")
+
+
+def make_board(kind: str = "greet") -> Board:
+    route = f"default:{kind}@0"
+    worker = WorkerView("w1", "host", 7, "default", "v1", 4, 1, 10.0, 1.0, False, False, (route,), 2**27)
+    counts = dict.fromkeys(Status, 0) | {Status.QUEUED: 3, Status.RUNNING: 1}
+    overview = Overview("runs", 1, "local", counts, {route: 3}, (), 0, (worker,), (CoordinatorView("c", 0.5),))
+    look = RunLook("a", Status.RUNNING, kind, "default", 1, 1, "w1", 900.0, 950.0, 0.0, "", "", False)
+    return Board(overview, 1000.0, {route: 990.0}, {"w1": ["a", "b"]}, {"a": look})
+
+
+def frame(board: Board, width: int = 80, height: int = 24) -> list[str]:
+    console = Console(width=width, height=height, markup=False, highlight=False, record=True, force_terminal=False)
+    with console.capture() as captured:
+        console.print(board_frame(board, "redis://localhost", width, height))
+    return captured.get().splitlines()
+
+
+def test_queue_row_has_depth_age_and_workers() -> None:
+    (row,) = make_board().queues()
+    assert (row.queued, row.running, row.age, row.workers, row.paused) == (3, 1, 10.0, 1, False)
+
+
+def test_process_row_has_its_runs_and_those_that_the_feed_does_not_know() -> None:
+    (row,) = make_board().processes()
+    assert [run if isinstance(run, str) else run.id for run in row.runs] == ["a", "b"]
+    assert (row.state, row.pid, row.slots) == ("working", 7, 4)
+
+
+def test_rate_is_the_mean_over_the_whole_seconds_that_were_watched() -> None:
+    rates = Rates()
+    rates.add([], 100.5)
+    assert rates.rate(101.0) == 0.0
+    rates.add([event(101.1), event(101.2), event(101.3, status=Status.RUNNING)], 101.4)
+    rates.add([event(102.1)], 102.2)
+    assert rates.history(103.0) == [2, 1]
+    assert rates.rate(103.0) == 1.5
+    assert rates.rate(103.0, kind="other") == 0.0
+
+
+def test_old_seconds_are_forgotten() -> None:
+    rates = Rates()
+    for second in range(1000):
+        rates.add([event(second)], float(second))
+    assert len(rates.history(1000.0, seconds=1000)) <= 301 + 700
+    assert sum(rates.history(1000.0, seconds=1000)) <= 302
+
+
+def test_sparkline_has_at_most_the_width() -> None:
+    assert sparkline([0, 1, 2, 4], 10) == " ▃▅█"
+    assert len(sparkline([1] * 120, 10)) == 10
+    assert sparkline([], 10) == ""
+
+
+def test_frame_fits_into_80_columns_and_24_lines() -> None:
+    board = make_board()
+    board.add([event(1000.0 + i / 10) for i in range(100)], 1010.0)
+    lines = frame(board)
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert any("greet" in line and "3" in line for line in lines)
+
+
+def test_names_with_control_characters_are_made_safe() -> None:
+    board = make_board()
+    board.add([event(1000.0, kind="\x1b[31mred")], 1000.0)
+    assert not any("\x1b[31m" in line for line in frame(board))
+
+
+def test_queue_without_a_worker_needs_attention() -> None:
+    board = make_board()
+    assert board.overview is not None
+    assert board.attention() == []
+    board.overview = Overview("runs", 1, "local", {}, {"default:greet@0": 3}, (), 0, (), ())
+    assert any("no live worker takes kind greet" in sentence for sentence in board.attention())

@@ -1,0 +1,560 @@
+"""Agents of pydantic-ai as handlers: which operations a resumed run repeats, and how deferred tools wait."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, RunContext
+from pydantic_ai.exceptions import ModelRetry, UserError
+from pydantic_ai.messages import (
+    AgentStreamEvent,
+    ModelMessage,
+    ModelResponse,
+    RetryPromptPart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
+
+from coordinator.errors import Refused
+from workers import AsyncRun, Registry, Run, Stopped, current_run, testing
+from workers.integrations.pydantic_ai import RunDurability, read_decision, topic_of
+from workers.testing.memory_run import Crash, MemoryBacking
+
+pytestmark = pytest.mark.unit
+runs = Registry()
+TOOLS = 3  # parallel calls of one tool in each turn
+
+
+class World(list[str]):
+    """The journal of all model requests and tool calls that were executed, in all attempts."""
+
+
+def counted(world: World) -> Counter[str]:
+    return Counter(world)
+
+
+def unique(world: World) -> set[str]:
+    return set(world)
+
+
+def journal(entry: str) -> None:
+    current_run().resources.append(entry)
+
+
+def responses(messages: list[ModelMessage]) -> int:
+    return sum(isinstance(message, ModelResponse) for message in messages)
+
+
+def returned(messages: list[ModelMessage]) -> list[Any]:
+    return [part.content for part in messages[-1].parts if isinstance(part, (ToolReturnPart, RetryPromptPart))]
+
+
+def calls(turn: int, tool: str = "look", count: int = TOOLS) -> ModelResponse:
+    """Return a response with equal calls of one tool, which differ only in their ids."""
+    return ModelResponse(parts=[ToolCallPart(tool, {"x": turn}, tool_call_id=f"c{turn}-{i}") for i in range(count)])
+
+
+def asks_for_tools(turns: int | None = None) -> FunctionModel:
+    """Return a model that asks for tools in each turn. By default the prompt is the number of turns."""
+
+    def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        turn = responses(messages)
+        journal(f"model {turn}")
+        wanted = int(str(messages[0].parts[0].content)) if turns is None else turns  # type: ignore[union-attr]
+        return calls(turn) if turn < wanted else ModelResponse(parts=[TextPart(f"done after {returned(messages)}")])
+
+    return FunctionModel(model)
+
+
+researcher = Agent(asks_for_tools(), name="researcher", capabilities=[RunDurability()])
+
+
+@researcher.tool
+async def look(ctx: RunContext[Any], x: int) -> int:
+    journal(f"tool {ctx.tool_call_id}")
+    await asyncio.sleep(0)  # other tools get their turn
+    current_run().state[str(ctx.tool_call_id)] = x  # a changed state must not make the next phase ambiguous
+    return x
+
+
+@runs.handler
+async def research(run: AsyncRun[Any], turns: int) -> str:
+    return (await researcher.run(str(turns))).output
+
+
+def cuts(turns: int) -> int:
+    return turns * (TOOLS + 1) + 1
+
+
+LENGTHS = [3, pytest.param(20, marks=pytest.mark.matrix("the same test with 3 turns is in the quick suite"))]
+
+
+def test_an_agent_killed_at_any_cut_has_the_same_result():
+    done = testing.crash_matrix(research.inputs(3), resources=World, effects=unique)
+    assert done.cuts == cuts(3)
+
+
+async def interrupted(turns: int, number: int) -> tuple[set[str], list[str]]:
+    """Kill the agent at a cut. Return the journal's entries that were saved, and the entries of the next attempt."""
+    run = testing.AsyncRun(World(), backing=MemoryBacking(crash_at=number))
+    with pytest.raises(Crash):
+        await research(run, turns)
+    fields = run._last_cut.phases
+    saved = {f"model {int(field.split('.')[-1].partition('#')[0]) - 1}" for field in fields if "model.request" in field}
+    saved |= {f"tool {field.rpartition(' ')[2].partition('#')[0]}" for field in fields if "call_tool" in field}
+    before = len(run.resources)
+    await research(run.after_crash(), turns)
+    return saved, run.resources[before:]
+
+
+@pytest.mark.parametrize("turns", LENGTHS)
+async def test_an_agent_killed_at_any_cut_repeats_nothing_that_was_saved(turns: int):
+    for number in range(1, cuts(turns) + 1):
+        saved, repeated = await interrupted(turns, number)
+        assert len(saved) == number
+        assert not saved & set(repeated)
+        assert len(repeated) == len(set(repeated)) == cuts(turns) - number
+
+
+@pytest.mark.parametrize("turns", LENGTHS)
+def test_a_deploy_at_any_cut_repeats_no_call_at_all(turns: int):
+    testing.drain_matrix(research.inputs(turns), resources=World, effects=counted)
+
+
+async def test_tool_calls_of_one_response_run_at_the_same_time():
+    together = asyncio.Barrier(TOOLS)
+    agent = Agent(asks_for_tools(1), name="parallel", capabilities=[RunDurability()])
+
+    @agent.tool_plain(name="look")
+    async def meet(x: int) -> int:
+        async with asyncio.timeout(10):
+            await together.wait()
+        return x
+
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> str:
+        return (await agent.run("go")).output
+
+    assert await handler(testing.AsyncRun(World())) == "done after [0, 0, 0]"
+
+
+async def test_outside_of_a_handler_the_agent_works_as_without_the_capability():
+    agent = Agent(FunctionModel(lambda messages, info: ModelResponse(parts=[TextPart("hello")])), name="free",
+                  capabilities=[RunDurability()])  # fmt: skip
+    assert (await agent.run("hi")).output == "hello"
+
+
+def test_a_plain_handler_is_refused_with_a_hint():
+    @Registry().handler
+    def plain(run: Run) -> str:
+        return asyncio.run(researcher.run("1")).output  # type: ignore[no-any-return, unused-ignore]
+
+    with pytest.raises(Refused, match="async handler"):
+        plain(testing.Run(World()))
+
+
+# -- names
+
+
+async def phases_of(call: Callable[[AsyncRun[Any]], Awaitable[Any]]) -> list[str]:
+    run = testing.AsyncRun(World())
+    handler = Registry().handler(kind="named")(call)  # type: ignore[arg-type, var-annotated]
+    await handler(run)
+    return [field.removeprefix("phase:") for field in run._draft.phases]
+
+
+async def test_phases_are_named_by_agent_call_step_and_tool_call():
+    agent = Agent(asks_for_tools(1), name="short", capabilities=[RunDurability()])
+    agent.tool_plain(name="look")(_echo)
+
+    async def handler(run: AsyncRun[Any]) -> None:
+        await agent.run("one")
+
+    assert await phases_of(handler) == [
+        "-:short__model.request 0.1#0",
+        "-:short__function_toolset__<agent>.call_tool:look 0.1 c0-0#0",
+        "-:short__function_toolset__<agent>.call_tool:look 0.1 c0-1#0",
+        "-:short__function_toolset__<agent>.call_tool:look 0.1 c0-2#0",
+        "-:short__model.request 0.2#0",
+    ]
+
+
+async def _echo(x: int) -> int:
+    return x
+
+
+async def test_agents_that_run_at_the_same_time_do_not_share_phases():
+    async def handler(run: AsyncRun[Any]) -> None:
+        await asyncio.gather(researcher.run("3"), researcher.run("3"))
+
+    names = await phases_of(handler)
+    assert len(names) == len(set(names)) == 2 * cuts(3)
+
+
+def test_an_agent_in_each_turn_of_a_loop_survives_every_crash():
+    agent = Agent(asks_for_tools(1), name="chat", capabilities=[RunDurability()])
+    agent.tool_plain(name="look")(_echo)
+
+    @Registry().handler
+    async def chat(run: AsyncRun[Any]) -> list[str]:
+        async for turn in run.loop(3):
+            run.messages.append((await agent.run(f"question {turn}")).output)
+        return list(run.messages)
+
+    assert testing.crash_matrix(chat.inputs(), resources=World, effects=unique).result == ["done after [0, 0, 0]"] * 3
+
+
+def test_a_tool_call_id_that_a_model_repeats_does_not_mix_up_results():
+    def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        turn = responses(messages)
+        if turn < 3:
+            return ModelResponse(parts=[ToolCallPart("look", {"x": turn}, tool_call_id="call_0")])
+        return ModelResponse(parts=[TextPart(str([part.content for message in messages for part in message.parts
+                                                  if isinstance(part, ToolReturnPart)]))])  # fmt: skip
+
+    agent = Agent(FunctionModel(model), name="repeats", capabilities=[RunDurability()])
+    agent.tool_plain(name="look")(_echo)
+
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> str:
+        return (await agent.run("go")).output
+
+    assert testing.crash_matrix(handler.inputs()).result == "[0, 1, 2]"
+
+
+async def test_a_long_or_unprintable_tool_call_id_becomes_a_valid_phase_name():
+    ids = ["x" * 500, "line\nbreak", "ok"]
+
+    def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        if not responses(messages):
+            return ModelResponse(parts=[ToolCallPart("look", {"x": n}, tool_call_id=id) for n, id in enumerate(ids)])
+        return ModelResponse(parts=[TextPart(str(returned(messages)))])
+
+    agent = Agent(FunctionModel(model), name="strange", capabilities=[RunDurability()])
+    agent.tool_plain(name="look")(_echo)
+
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> str:
+        return (await agent.run("go")).output
+
+    assert await handler(testing.AsyncRun()) == "[0, 1, 2]"
+    assert topic_of("approval", "ok") == "approval.ok"
+    assert len({topic_of("approval", id) for id in ids}) == 3
+
+
+# -- agents inside tools
+
+
+inner = Agent(asks_for_tools(2), name="inner", capabilities=[RunDurability()])
+inner.tool_plain(name="look")(_echo)
+outer = Agent(asks_for_tools(1), name="outer", capabilities=[RunDurability()])
+
+
+@outer.tool(name="look")
+async def ask_another_agent(ctx: RunContext[Any], x: int) -> str:
+    return (await inner.run(f"for {ctx.tool_call_id}")).output
+
+
+async def test_an_agent_inside_a_tool_repeats_no_saved_request_after_a_crash():
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> str:
+        return (await outer.run("go")).output
+
+    whole = testing.AsyncRun(World())
+    expected = await handler(whole)
+    for number in range(1, len(whole._memory.cuts) + 1):
+        run = testing.AsyncRun(World(), backing=MemoryBacking(crash_at=number))
+        with pytest.raises(Crash):
+            await handler(run)
+        requests = sum("model.request" in field for field in run._last_cut.phases)
+        before = len(run.resources)
+        assert await handler(run.after_crash()) == expected
+        assert len(run.resources) - before == len(whole.resources) - requests
+
+
+# -- failures
+
+
+async def test_a_retry_calls_only_the_tool_that_failed():
+    agent = Agent(asks_for_tools(1), name="fragile", capabilities=[RunDurability()])
+
+    @agent.tool(name="look")
+    async def fail_once(ctx: RunContext[Any], x: int) -> int:
+        journal(f"tool {ctx.tool_call_id}")
+        if ctx.tool_call_id == "c0-1" and current_run().attempt == 1:
+            await asyncio.sleep(0.01)  # the other tools end first
+            raise ConnectionError("the tool's server is down")
+        return x
+
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> str:
+        return (await agent.run("go")).output
+
+    run = testing.AsyncRun(World())
+    with pytest.raises(ConnectionError):
+        await handler(run)
+    before = len(run.resources)
+    await handler(run.after_crash())
+    assert run.resources[before:] == ["tool c0-1", "model 1"]
+
+
+async def test_a_saved_request_that_followed_a_failed_one_is_found_again():
+    def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        journal("model")
+        if current_run().resources.count("model") == 1:
+            raise ConnectionError("the model's server is down")
+        return ModelResponse(parts=[TextPart("second try")])
+
+    agent = Agent(FunctionModel(model), name="again", capabilities=[RunDurability()])
+
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> str:
+        try:
+            return (await agent.run("go", run_id="fixed")).output
+        except ConnectionError:
+            return (await agent.run("go", run_id="fixed")).output
+
+    run = testing.AsyncRun(World())
+    assert await handler(run) == "second try"
+    assert await handler(run.after_crash()) == "second try"
+    assert run.resources == ["model", "model"]
+
+
+async def test_a_request_for_a_retry_is_saved_as_the_output_of_the_tool():
+    agent = Agent(asks_for_tools(1), name="picky", capabilities=[RunDurability()])
+
+    @agent.tool(name="look")
+    async def reject(ctx: RunContext[Any], x: int) -> int:
+        journal(f"tool {ctx.tool_call_id}")
+        raise ModelRetry("use another number")
+
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> str:
+        return (await agent.run("go")).output
+
+    run = testing.AsyncRun(World())
+    first = await handler(run)
+    assert "use another number" in first
+    assert await handler(run.after_crash()) == first
+    assert len(run.resources) == 5
+
+
+async def test_a_tool_without_a_phase_is_called_in_every_attempt():
+    agent = Agent(asks_for_tools(1), name="inline", capabilities=[RunDurability()])
+
+    @agent.tool_plain(name="look", metadata={"run_coordinator": False})
+    async def read_clock(x: int) -> int:
+        journal("tool")
+        return x
+
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> str:
+        return (await agent.run("go")).output
+
+    run = testing.AsyncRun(World())
+    await handler(run)
+    await handler(run.after_crash())
+    assert run.resources.count("tool") == 2 * TOOLS
+
+
+async def test_unknown_metadata_of_a_tool_is_refused():
+    agent = Agent(asks_for_tools(1), name="wrong", capabilities=[RunDurability()])
+    agent.tool_plain(name="look", metadata={"run_coordinator": {"retries": 3}})(_echo)
+
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> str:
+        return (await agent.run("go")).output
+
+    with pytest.raises(UserError, match="only possible value is False"):
+        await handler(testing.AsyncRun(World()))
+
+
+async def test_the_timeout_of_an_agent_counts_from_its_first_attempt():
+    agent = Agent(asks_for_tools(0), name="timed", capabilities=[RunDurability()])
+
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> str:
+        return (await agent.run("go", timeout=60)).output
+
+    run = testing.AsyncRun(World())
+    await handler(run)
+    (started,) = [data for field, data in run._draft.phases.items() if "run_start_time" in field]
+    after = run.after_crash()
+    await handler(after)
+    assert [data for field, data in after._draft.phases.items() if "run_start_time" in field] == [started]
+
+
+# -- deferred tools
+
+
+def asks_once(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    journal(f"model {responses(messages)}")
+    return calls(0, "buy", 2) if not responses(messages) else ModelResponse(parts=[TextPart(str(returned(messages)))])
+
+
+buyer = Agent(FunctionModel(asks_once), name="buyer", capabilities=[RunDurability()])
+
+
+@buyer.tool(requires_approval=True)
+async def buy(ctx: RunContext[Any], x: int) -> str:
+    journal(f"buy {ctx.tool_call_id}")
+    return f"bought {x}"
+
+
+@runs.handler
+async def purchase(run: AsyncRun[Any]) -> str:
+    return (await buyer.run("buy")).output
+
+
+def test_approvals_are_received_over_every_crash_and_every_suspension():
+    done = testing.crash_matrix(
+        purchase.inputs(), resources=World, effects=counted,
+        signals=[("approval.c0-0", {"approved": True, "override_args": {"x": 7}}),
+                 ("approval.c0-1", {"approved": False, "message": "too dear"})],
+    )  # fmt: skip
+    assert done.result == "['bought 7', 'too dear']"
+    assert done.waits == 2
+
+
+async def test_the_note_names_the_topics_of_all_open_approvals():
+    run = testing.AsyncRun(World())
+    with pytest.raises(Stopped):
+        await purchase(run)
+    assert run.waits_for == ("approval.c0-0",)
+    assert "approval.c0-0" in run.notes[-1].text
+    assert "approval.c0-1" in run.notes[-1].text
+
+
+async def test_a_signal_that_is_not_a_decision_is_ignored_with_a_warning(caplog):
+    run = testing.AsyncRun(World())
+    for payload in ("yes", True):
+        run.send("approval.c0-0", payload)
+    run.send("approval.c0-1", False)
+    assert await purchase(run) == "['bought 0', 'The tool call was denied.']"
+    assert "signal not understood" in caplog.text
+
+
+def test_decisions_are_true_false_or_a_dict_with_approved():
+    assert read_decision(None) is None
+    assert read_decision("true") is None
+    assert read_decision({"message": "no"}) is None
+    assert read_decision({"approved": "yes"}) is None
+
+
+def test_the_result_of_an_external_tool_is_received():
+    agent = Agent(FunctionModel(asks_once), name="external", capabilities=[RunDurability()])
+
+    @agent.tool_plain(name="buy")
+    async def start_elsewhere(x: int) -> str:
+        raise CallDeferred
+
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> str:
+        return (await agent.run("go")).output
+
+    done = testing.crash_matrix(
+        handler.inputs(), resources=World, effects=counted, signals=[("result.c0-0", 1), ("result.c0-1", {"n": 2})]
+    )
+    assert done.result == "[1, {'n': 2}]"
+
+
+async def test_an_agent_whose_output_may_be_deferred_requests_returns_them():
+    agent: Agent[None, Any] = Agent(
+        FunctionModel(asks_once),
+        name="returns",
+        output_type=[str, DeferredToolRequests],
+        capabilities=[RunDurability()],
+    )
+    agent.tool_plain(name="buy", requires_approval=True)(_echo)
+
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> int:
+        output = (await agent.run("go")).output
+        return len(output.approvals)
+
+    assert await handler(testing.AsyncRun(World())) == 2
+
+
+# -- events
+
+
+async def streamed(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
+    journal(f"model {responses(messages)}")
+    if not responses(messages):
+        yield {n: DeltaToolCall("look", f'{{"x": {n}}}', tool_call_id=f"c{n}") for n in range(2)}
+    else:
+        for word in ("the", " ", "end"):
+            yield word
+
+
+async def test_events_are_emitted_once_and_not_again_by_a_resumed_run():
+    agent = Agent(FunctionModel(stream_function=streamed), name="loud", capabilities=[RunDurability(emit_events=True)])
+    agent.tool_plain(name="look")(_echo)
+
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> str:
+        return (await agent.run("go")).output
+
+    run = testing.AsyncRun(World())
+    assert await handler(run) == "the end"
+    kinds = Counter(event["event_kind"] for event in run.emitted)
+    assert kinds["function_tool_call"] == kinds["function_tool_result"] == 2
+    assert [event["delta"]["content_delta"] for event in run.emitted if event.get("event_kind") == "part_delta"][
+        -1
+    ] == "end"
+    after = run.after_crash()
+    assert await handler(after) == "the end"
+    assert after.emitted == run.emitted
+    assert not any("event_stream_handler" in field for field in after._draft.phases)
+
+
+async def test_a_reader_has_each_event_of_the_model_once_whatever_cut_the_run_is_killed_at():
+    agent = Agent(FunctionModel(stream_function=streamed), name="loud", capabilities=[RunDurability(emit_events=True)])
+    agent.tool_plain(name="look")(_echo)
+
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> str:
+        return (await agent.run("go")).output
+
+    def without_begins(run: testing.AsyncRun) -> list[Any]:
+        # A parallel tool call that was under way at the cut is repeated, and its begin is emitted again.
+        return [event for event in run.emitted if event["event_kind"] != "function_tool_call"]
+
+    whole = testing.AsyncRun(World())
+    await handler(whole)
+    for number in range(1, len(whole._memory.cuts) + 1):
+        run = testing.AsyncRun(World(), backing=MemoryBacking(crash_at=number))
+        with pytest.raises(Crash):
+            await handler(run)
+        after = run.after_crash()
+        await handler(after)
+        assert without_begins(after) == without_begins(whole)
+
+
+async def test_an_event_handler_gets_the_events_that_are_emitted():
+    seen: list[str] = []
+
+    async def on_events(ctx: RunContext[Any], events: AsyncIterable[AgentStreamEvent]) -> None:
+        seen.extend([event.event_kind async for event in events])
+
+    agent = Agent(
+        FunctionModel(stream_function=streamed), name="heard",
+        capabilities=[RunDurability(emit_events=True, event_stream_handler=on_events)],
+    )  # fmt: skip
+    agent.tool_plain(name="look")(_echo)
+
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> str:
+        return (await agent.run("go")).output
+
+    run = testing.AsyncRun(World())
+    await handler(run)
+    assert seen.count("function_tool_call") == 2
+    assert seen.count("part_start") == sum(event["event_kind"] == "part_start" for event in run.emitted)
+    seen.clear()
+    await handler(run.after_crash())
+    assert seen == []

@@ -1,0 +1,180 @@
+"""The cells that a worker process shares with its supervisor, and the text that is made of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client.parser import text_string_to_metric_families
+
+from coordinator.errors import BadOption
+from coordinator.metrics import catalog, samples
+from coordinator.metrics.catalog import CATALOG, MOST_KINDS, OTHER
+from coordinator.metrics.samples import Distribution, Samples, render, require_prometheus
+from workers.metrics import otel
+from workers.metrics.cells import HEADER_BYTES, open_shared_file, read_cells, read_shared_file
+from workers.metrics.worker_metrics import WorkerMetrics
+
+
+class Claimed:
+    def __init__(self, kind: str, queued: float, *, cause: str = "", priority: int = 0) -> None:
+        created = 1_800_000_000_000
+        score = created - priority * 2**43
+        self.kind, self.cause = kind, cause
+        self.counters = f"1 1 {created + round(queued * 1000)} 0 0 0 0 0 0 0 {score} {created}"
+
+
+def claims(*runs: Claimed) -> list[tuple[Claimed, Claimed]]:
+    return [(run, run) for run in runs]
+
+
+def parse(found: Samples) -> dict[str, dict[tuple[str, ...], float]]:
+    """Return the samples that Prometheus's own parser finds, by name and label values."""
+    parsed: dict[str, dict[tuple[str, ...], float]] = {}
+    for family in text_string_to_metric_families(render(found).decode()):
+        for sample in family.samples:
+            parsed.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
+    return parsed
+
+
+def test_supervisor_reads_what_the_process_wrote() -> None:
+    file = open_shared_file()
+    try:
+        assert read_shared_file(file).values == {}  # the process has not started yet
+        metrics = WorkerMetrics(["work", "other_work"], file)
+        metrics.claimed(
+            claims(Claimed("work", 0.3), Claimed("work", 2.0, priority=7), Claimed("work", 9, cause="wake"))
+        )
+        metrics.attempt_ended("work", "completed", 0.004)
+        metrics.attempt_ended("work", "completed", 100_000.0)
+        metrics.attempt_ended("other_work", "retried", 1.0)
+        metrics.resumed("work", 0.02, 1.5, struck=True)
+        metrics.saved("work", 0.001, 500)
+        metrics.fenced("work")
+        metrics.throttled("work", 3)
+        metrics.started("work", 0.0001)
+        metrics.heartbeat_answered(0.002)
+        metrics.set_gauges(slots=10, busy=3, memory=4096, at_risk=1.25)
+        found = parse(read_shared_file(file))
+    finally:
+        os.close(file)
+    assert found["runs_attempts_total"] == {("work", "completed"): 2, ("other_work", "retried"): 1}
+    assert found["runs_attempt_seconds_count"] == {("work",): 2, ("other_work",): 1}
+    assert found["runs_attempt_seconds_bucket"]["work", "0.005"] == 1
+    assert found["runs_attempt_seconds_bucket"]["work", "86400.0"] == 1
+    assert found["runs_attempt_seconds_bucket"]["work", "+Inf"] == 2
+    assert found["runs_attempt_seconds_sum"]["work",] == pytest.approx(100_000.004)
+    assert found["runs_queued_seconds_sum"] == {("work",): pytest.approx(2.3)}
+    assert found["runs_queued_seconds_count"] == {("work",): 2}
+    assert found["runs_claims_total"] == {("runs",): 1}
+    assert found["runs_resume_seconds_count"] == {("work",): 1}
+    assert found["runs_redone_seconds_total"] == {("work",): 1.5}
+    assert found["runs_strikes_total"] == found["runs_fenced_writes_total"] == {("work",): 1}
+    assert found["runs_saved_bytes_total"] == {("work",): 500}
+    assert found["runs_saves_throttled_total"] == {("work",): 3}
+    assert found["runs_server_round_trip_seconds_count"] == {(): 1}
+    assert (found["runs_slots"], found["runs_slots_busy"], found["runs_work_at_risk_seconds"]) == (
+        {(): 10}, {(): 3}, {(): 1.25},
+    )  # fmt: skip
+
+
+def test_value_on_a_bound_belongs_to_the_bucket_of_the_bound() -> None:
+    metrics = WorkerMetrics(["work"])
+    metrics.attempt_ended("work", "completed", 1.0)
+    assert parse(metrics.cells.read())["runs_attempt_seconds_bucket"]["work", "1.0"] == 1
+
+
+def test_every_eighth_run_of_a_large_claim_counts_for_eight() -> None:
+    metrics = WorkerMetrics(["work"])
+    metrics.claimed(claims(*(Claimed("work", 2.0) for _ in range(20))))
+    found = parse(metrics.cells.read())
+    assert found["runs_queued_seconds_count"] == {("work",): 20}
+    assert found["runs_queued_seconds_sum"] == {("work",): 40}
+
+
+def test_kinds_beyond_the_limit_are_counted_together() -> None:
+    kinds = [f"kind{number:04}" for number in range(5 * MOST_KINDS)]
+    metrics = WorkerMetrics(kinds)
+    for kind in kinds:
+        metrics.attempt_ended(kind, "completed", 0.1)
+    found = parse(metrics.cells.read())["runs_attempts_total"]
+    assert len(found) == MOST_KINDS + 1
+    assert found[OTHER, "completed"] == 4 * MOST_KINDS
+    assert sum(found.values()) == len(kinds)
+
+
+def test_longest_names_of_kinds_fit_into_the_header() -> None:
+    kinds = [f"{number:0100}" for number in range(MOST_KINDS)]
+    file = open_shared_file()
+    try:
+        WorkerMetrics(kinds, file).attempt_ended(kinds[-1], "failed", 0.1)
+        assert parse(read_shared_file(file))["runs_attempts_total"] == {(kinds[-1], "failed"): 1}
+    finally:
+        os.close(file)
+
+
+def test_metrics_of_another_version_are_skipped() -> None:
+    header = {
+        "kinds": ["work"], "start": 2, "stride": 1, "per_kind": [["runs_fenced_writes", [], 0, []]],
+        "single": [["runs_unheard_of", [], 0, []], ["runs_slots", [], 1, []], ["runs_server_round_trip_seconds", [], 0, [0.5]]],
+    }  # fmt: skip
+    packed = json.dumps(header).encode()
+    data = (struct.pack("<Q", len(packed)) + packed).ljust(HEADER_BYTES, b"\0") + struct.pack("<3d", 7, 8, 9)
+    found = read_cells(data)
+    assert found.values == {"runs_slots": {(): 8.0}, "runs_fenced_writes": {("work",): 9.0}}
+    assert found.distributions == {}
+
+
+def test_header_that_was_not_written_yet_gives_no_values() -> None:
+    assert read_cells(bytes(HEADER_BYTES + 80)) == Samples()
+
+
+def test_samples_of_several_processes_are_added() -> None:
+    one, two = Samples(), Samples()
+    for each, value in ((one, 1.0), (two, 5.0)):
+        each.add(catalog.FENCED, value, "work")
+        each.observe(catalog.RESUME, Distribution([value] * (len(catalog.LONG) + 1), value), "work")
+    one.merge(two)
+    found = parse(one)
+    assert found["runs_fenced_writes_total"] == {("work",): 6}
+    assert found["runs_resume_seconds_count"] == {("work",): 6 * (len(catalog.LONG) + 1)}
+    assert two.values["runs_fenced_writes"] == {("work",): 5.0}
+
+
+def test_no_metric_has_an_identity_as_a_label() -> None:
+    allowed = {"kind", "queue", "outcome", "status", "state", "answer", "how", "by"}
+    assert {label for metric in CATALOG.values() for label in metric.labels} <= allowed
+    assert {metric.name for metric in CATALOG.values() if not metric.name.startswith("runs_")} == set()
+
+
+def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples.importlib.util, "find_spec", lambda name: None)  # type: ignore[attr-defined]
+    with pytest.raises(BadOption, match=r"pip install 'run-coordinator\[metrics\]'"):
+        require_prometheus()
+
+
+def test_opentelemetry_sdk_gets_the_same_values() -> None:
+    reader = InMemoryMetricReader()
+    metrics = WorkerMetrics(["work"])
+    metrics.attempt_ended("work", "completed", 2.0)
+    metrics.set_gauges(slots=10, busy=3, memory=4096, at_risk=1.25)
+    otel.report(MeterProvider([reader]), metrics.cells.read)
+    data = reader.get_metrics_data()
+    assert data is not None
+    found = {
+        one.name: {tuple((point.attributes or {}).values()): point.value for point in one.data.data_points}  # type: ignore[union-attr]
+        for scope in data.resource_metrics[0].scope_metrics
+        for one in scope.metrics
+    }
+    assert found["runs_attempts"] == {("work", "completed"): 1}
+    assert found["runs_attempt_seconds_count"] == {("work",): 1}
+    assert found["runs_attempt_seconds_sum"] == {("work",): 2.0}
+    assert found["runs_slots_busy"] == {(): 3}
+
+
+def test_program_without_an_opentelemetry_sdk_has_no_provider() -> None:
+    assert otel.meter_provider() is None

@@ -1,0 +1,86 @@
+"""Describe an attempt, and how it ended, to middleware and to the metrics of the process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from coordinator.middleware import AttemptEnding, AttemptInfo
+from coordinator.model.names import parse_route
+from coordinator.model.outcome import Complete, Fail, Nothing, Outcome, Reject, Release, Suspend, TryAgain
+from workers.attempt.attempt import Attempt
+from workers.metrics.worker_metrics import WorkerMetrics
+
+# The outcome word of an attempt, unless the answer of the server says something else.
+_WORDS: dict[type[Outcome], str] = {
+    Complete: "completed",
+    Fail: "failed",
+    TryAgain: "retried",
+    Release: "released",
+    Suspend: "waiting",
+    Reject: "rejected",
+    Nothing: "lost",
+}
+_BY_ANSWER = {"fenced": "lost", "lost": "lost", "cancelled": "cancelled", "failed": "failed", "dead": "dead"}
+
+
+def outcome_word(outcome: Outcome, answer: str) -> str:
+    """Return what became of the attempt, as the word that `AttemptEnding.outcome` has.
+
+    Args:
+        outcome: The outcome that the worker recorded.
+        answer: The answer of the server. A cancel or a kill that was requested meanwhile takes precedence over the outcome.
+    """
+    return _BY_ANSWER.get(answer) or _WORDS[type(outcome)]
+
+
+def measure_ending(metrics: WorkerMetrics, attempt: Attempt, outcome: Outcome, answer: str, now: float) -> None:
+    """Count an attempt whose outcome the server has answered.
+
+    Args:
+        metrics: The metrics of the process.
+        attempt: The attempt.
+        outcome: The outcome that the worker recorded.
+        answer: The answer of the server.
+        now: The monotonic time.
+    """
+    kind = attempt.handler.kind
+    metrics.attempt_ended(kind, _BY_ANSWER.get(answer) or _WORDS[type(outcome)], now - attempt.began)
+    if answer == "fenced":
+        metrics.fenced(kind)
+    if attempt.saver is not None and attempt.saver.skipped:
+        metrics.throttled(kind, attempt.saver.skipped)
+
+
+def attempt_info(attempt: Attempt, meta: Mapping[str, Any], headers: Mapping[str, str]) -> AttemptInfo:
+    """Return the description of an attempt for middleware."""
+    claimed, counters = attempt.claimed, attempt.counters
+    return AttemptInfo(
+        run=claimed.id,
+        kind=attempt.handler.kind,
+        queue=parse_route(claimed.route)[0],
+        attempt=attempt.number,
+        life=counters.life,
+        worker=attempt.lease.worker,
+        created=counters.created / 1000,
+        claimed=counters.epoch / 1000,
+        cause=claimed.cause.partition(" ")[0],
+        previous=claimed.prev.partition(" ")[0],
+        meta=meta,
+        headers=headers,
+    )
+
+
+def tell_middleware(attempt: Attempt, outcome: Outcome, answer: str, now: float) -> None:
+    """Call `on_ending` of the middleware of an attempt.
+
+    Args:
+        attempt: The attempt.
+        outcome: The outcome that the worker recorded.
+        answer: The answer of the server.
+        now: The monotonic time.
+    """
+    info = attempt.info or attempt_info(attempt, {}, {})  # the spec of the run could not be read
+    error = getattr(outcome, "error", None) or attempt.killed
+    word = outcome_word(outcome, answer)
+    attempt.middleware.on_ending(AttemptEnding(info, word, max(0.0, now - attempt.began), error))

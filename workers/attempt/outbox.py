@@ -1,0 +1,92 @@
+"""Hold the events of one attempt until the server has stored them."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from coordinator.encoding.seal import sealed
+from coordinator.model import limits
+from coordinator.store.plans.attempts import Output
+
+MOST_IN_A_CALL = 1_000  # events of one run in one call of the script
+
+
+class Outbox:
+    """The events of an attempt that the server may not have stored yet.
+
+    The handler's thread adds events, and the worker's event loop sends and removes them. If the events are larger than 1 MiB
+    together, the oldest are dropped. Events are numbered, so readers notice that some are missing.
+
+    Args:
+        base: The number of the last event that the run's checkpoint covers.
+
+    Attributes:
+        position: The number of the last event.
+        dropped: The number of events that were dropped.
+        settled: The number of the last event that the server knows to be covered by a checkpoint.
+        closed: Whether the server refuses the events, because the run belongs to another owner.
+    """
+
+    def __init__(self, base: int) -> None:
+        self.position = self.settled = self._base = base
+        self.dropped = 0
+        self.closed = False
+        self._events: deque[bytes] = deque()
+        self._size = 0
+        self._lock = threading.Lock()
+
+    @property
+    def has_stream(self) -> bool:
+        """Whether the run has emitted an event, in this attempt or before its checkpoint."""
+        return self.position > 0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there are events that the server may not have stored."""
+        return bool(self._events) and not self.closed
+
+    def add(self, letter: bytes, data: bytes) -> int:
+        """Add an event, and return its number. Any thread may call this.
+
+        Args:
+            letter: e for an event, n for a note.
+            data: The encoded value.
+        """
+        event = letter + sealed(data)
+        with self._lock:
+            self.position += 1
+            self._events.append(event)
+            self._size += len(event)
+            while self._size > limits.OUTPUT_UNSENT:
+                self._size -= len(self._events.popleft())
+                self.dropped += 1
+            return self.position
+
+    def take(self, settled: int = 0, most: int | None = None) -> Output | None:
+        """Return the events that the server may not have stored, without removing them; None if there is nothing to send.
+
+        Args:
+            settled: The number of the last event that the save covers with which the events are sent.
+            most: The largest number of events; None for all.
+        """
+        with self._lock:
+            if self.closed or not (self._events or settled > self.settled):
+                return None
+            first = self.position - len(self._events) + 1
+            events = tuple(self._events) if most is None else tuple(self._events)[:most]
+            return Output(first, self._base, settled, events)
+
+    def stored(self, output: Output) -> None:
+        """Remove the events that the server has stored."""
+        with self._lock:
+            self.settled = max(self.settled, output.settled)
+            while self._events and self.position - len(self._events) + 1 <= output.last:
+                self._size -= len(self._events.popleft())
+
+    def close(self) -> None:
+        """Drop all events, because the server refuses them."""
+        with self._lock:
+            self.closed = True
+            self._events.clear()
+            self._size = 0

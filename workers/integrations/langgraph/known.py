@@ -1,0 +1,101 @@
+"""What a process knows about the content that the server has of each thread. It decides what a save must send.
+
+Knowledge may be wrong: another process may have deleted a thread, or a save may have failed. The server checks everything that a
+save refers to, and answers `gap`; the process then forgets what it knows, and sends more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+THREADS = 500  # threads that a saver remembers
+RECENT = 6  # items of one thread whose content a saver remembers
+RECENT_BYTES = 16 * 1024
+ITEMS = 20_000  # items of one thread that a saver remembers
+
+
+@dataclass(slots=True)
+class StoredList:
+    """A list that the server has: the name and the number of its chunks, and its entries."""
+
+    log: bytes
+    chunks: int
+    entries: Sequence[bytes]
+
+
+@dataclass(slots=True)
+class KnownThread:
+    """The content of a thread that the server has, as far as this process knows.
+
+    Attributes:
+        items: Fields of items.
+        recent: Fields and contents of the last items that were sent, against which the next ones are compressed.
+        lists: The newest list of each channel, by namespace and channel.
+        refs: For each namespace the newest checkpoint, and the version of each of its channels.
+        dictionaries: For each namespace the text against which bodies are compressed, with its field.
+        writing: Saves of writes that are under way. The next checkpoint waits for them, because it has the same values.
+        lock: Protects the decision which items a save sends.
+    """
+
+    items: dict[bytes, None] = field(default_factory=dict)
+    recent: list[tuple[bytes, bytes]] = field(default_factory=list)
+    lists: dict[tuple[str, str], StoredList] = field(default_factory=dict)
+    refs: dict[str, tuple[str, dict[str, bytes]]] = field(default_factory=dict)
+    dictionaries: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)
+    writing: set[Future[None]] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add_items(self, fields: Sequence[bytes]) -> None:
+        """Remember items. If there are too many, those before are forgotten: a save then sends them again if it refers to them."""
+        if len(self.items) + len(fields) > ITEMS:
+            self.items = {}
+        self.items.update(dict.fromkeys(fields))
+
+    def add_recent(self, field: bytes, content: bytes) -> None:
+        """Remember the content of an item that was sent, if it is not too large. The first one is kept."""
+        if len(content) <= RECENT_BYTES:
+            self.recent = [*self.recent[:1], *self.recent[1:][2 - RECENT :], (field, content)]
+
+    @contextmanager
+    def while_writing(self) -> Iterator[None]:
+        """Mark the time in which writes are saved."""
+        under_way: Future[None] = Future()
+        self.writing.add(under_way)
+        try:
+            yield
+        finally:
+            self.writing.discard(under_way)
+            under_way.set_result(None)
+
+    def forget_items(self, fields: Iterable[bytes]) -> None:
+        """Forget items, after a save that may not have stored them."""
+        for one in fields:
+            self.items.pop(one, None)
+        self.recent = []
+
+
+class KnownThreads:
+    """The threads that a saver has used last."""
+
+    def __init__(self) -> None:
+        self._threads: OrderedDict[str, KnownThread] = OrderedDict()
+
+    def of(self, thread: str) -> KnownThread:
+        """Return what is known about a thread."""
+        known = self._threads.setdefault(thread, KnownThread())
+        try:
+            self._threads.move_to_end(thread)
+            if len(self._threads) > THREADS:
+                self._threads.popitem(last=False)
+        except KeyError:
+            pass  # another thread of the process has forgotten it in this moment
+        return known
+
+    def forget(self, thread: str) -> None:
+        """Forget a thread that was deleted or does not have what was expected."""
+        self._threads.pop(thread, None)

@@ -1,0 +1,353 @@
+"""Plans that save checkpoints and writes of a graph (coordinator/store/lua/graphs/graph_save.lua).
+
+A save sends what the server does not have: channels that have changed, new items of lists, and the difference of the checkpoint's
+body to an earlier one. The server checks that it has everything else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from langgraph.checkpoint.base import WRITES_IDX_MAP, Checkpoint
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
+from coordinator.errors import BadCall, BadName
+from coordinator.store.keys import Keys
+from coordinator.store.plans.attempts import netstrings
+from coordinator.store.replies import text, word
+from coordinator.store.script import Request
+from coordinator.store.scripts import GRAPH_SAVE
+from workers.integrations.langgraph.known import KnownThread, KnownThreads, StoredList
+from workers.integrations.langgraph.values import (
+    LOG,
+    Items,
+    Values,
+    base_field,
+    chunk_field,
+    is_listed,
+    pack,
+    pack_item,
+)
+
+T = TypeVar("T")
+Steps = Generator[Request | list[Request], Any, T]
+Version = str | int | float
+
+_TRIES = 6
+_MOST_CHUNKS = 1000  # a list with more chunks gets one new chunk with all entries, so that reading the list stays fast
+_OUTSIDE_OF_BODY = ("id", "channel_values", "channel_versions")
+
+
+class TakenOver(Exception):
+    """The server refused a call, because the run belongs to another worker now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a thread is stored.
+
+    Attributes:
+        keys: The keys of the hash slot.
+        thread: The id of the thread.
+        owner: The run that the thread belongs to. Empty if it belongs to no run.
+        token: The token of the run's owner.
+        ttl: Seconds that the thread is kept after a write. None: it does not expire.
+    """
+
+    keys: Keys
+    thread: str
+    owner: str = ""
+    token: str = ""
+    ttl: float | None = None
+
+    @property
+    def ttl_ms(self) -> int:
+        """The ttl in ms; 0 if the thread does not expire."""
+        return 0 if self.ttl is None else max(1, round(self.ttl * 1000))
+
+    @property
+    def claim(self) -> str:
+        """The run and its token, as the scripts expect them; empty if the thread belongs to no run."""
+        return f"{self.owner} {self.token}" if self.owner else ""
+
+    @property
+    def hash(self) -> str:
+        """The key of the thread's content."""
+        return self.keys.graph(self.owner, self.thread)
+
+    @property
+    def index(self) -> str:
+        """The key of the names of the thread's checkpoints and writes."""
+        return self.keys.graph_index(self.owner, self.thread)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointToSave:
+    """A checkpoint of a graph that is to be saved."""
+
+    ns: str
+    checkpoint: Checkpoint
+    metadata: Mapping[str, Any]
+    new_versions: Mapping[str, Version]
+    parent: str
+
+
+@dataclass(frozen=True, slots=True)
+class WritesToSave:
+    """Writes of a task of a graph that are to be saved."""
+
+    ns: str
+    checkpoint_id: str
+    writes: Sequence[tuple[str, Any]]
+    task_id: str
+    task_path: str
+
+
+def pack_version(version: Version) -> bytes:
+    """Return the version of a channel as bytes."""
+    letter = "s" if isinstance(version, str) else "i" if isinstance(version, int) else "f"
+    return (letter + str(version)).encode()
+
+
+def unpack_version(packed: bytes) -> Version:
+    """Return the version of a channel from bytes."""
+    content = packed[1:].decode()
+    return int(content) if packed[:1] == b"i" else float(content) if packed[:1] == b"f" else content
+
+
+def name_parts(*parts: str) -> None:
+    """Check names of threads, namespaces, checkpoints, tasks and channels.
+
+    Raises:
+        BadName: A name contains a NUL character, which separates the parts of stored names.
+    """
+    for part in parts:
+        if "\0" in part:
+            raise BadName(f"{part!r} contains a NUL character")
+
+
+class _Draft:
+    """The arguments of one call of graph_save, and what the process knows when the server has carried it out."""
+
+    def __init__(self, known: KnownThread) -> None:
+        self.known = known
+        self.items = Items()
+        self.fields: dict[bytes, bytes] = {}
+        self.lists: dict[tuple[str, str], StoredList] = {}
+
+    def list_value(self, ns: str, channel: str, entries: list[bytes], letter: bytes) -> bytes:
+        """Add a list, as an extension of the stored list of the channel if it is one, and return its stored form."""
+        stored = self.known.lists.get((ns, channel))
+        if stored and stored.chunks < _MOST_CHUNKS and list(stored.entries) == entries[: len(stored.entries)]:
+            log, chunks, new = stored.log, stored.chunks, entries[len(stored.entries) :]
+        else:
+            log, chunks, new = os.urandom(LOG), 0, entries
+        if new:
+            self.fields[chunk_field(log, chunks)] = b"".join(new)
+            chunks += 1
+        self.lists[ns, channel] = StoredList(log, chunks, entries)
+        return letter + log + b"%d" % chunks
+
+    def pack_items(self) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
+        """Return the fields to send with their values, and those of them that are items. Remember the items as known."""
+        with (
+            self.known.lock
+        ):  # LangGraph saves the writes of a task and the next checkpoint in threads, at the same time.
+            new = [field for field in self.items.contents if field not in self.known.items]
+            self.known.add_items(new)
+        items = []
+        for field in new:
+            content = self.items.contents[field]()
+            packed = pack_item(content, self.known.recent)
+            items.append((field, packed))
+            # An item is compressed against the first one, and its second form against it. So a chain has at most three items.
+            if not base_field(packed) or (self.known.recent and base_field(packed) == self.known.recent[0][0]):
+                self.known.add_recent(field, content)
+        return [*items, *self.fields.items()], new
+
+
+def save_checkpoint(place: Place, threads: KnownThreads, values: Values, saved: CheckpointToSave) -> Steps[None]:
+    """Save a checkpoint.
+
+    Raises:
+        TakenOver: The run of the graph belongs to another worker now.
+    """
+    ns, checkpoint = saved.ns, saved.checkpoint
+    id, versions = checkpoint["id"], {name: pack_version(v) for name, v in checkpoint["channel_versions"].items()}
+    name_parts(place.thread, ns, id, saved.parent, *versions, *saved.new_versions)
+    body = _body(values, checkpoint, saved.metadata)
+    run = str(saved.metadata.get("run_id") or "")
+    gap = ""
+    for attempt in range(_TRIES):
+        known = threads.of(place.thread)
+        draft = _Draft(known)
+        before = known.refs.get(ns)
+        mode, refs = "w", versions
+        if before and before[0] == saved.parent and before[1].keys() <= versions.keys():
+            mode, refs = "p", {one: v for one, v in versions.items() if before[1].get(one) != v}
+        _add_channels(draft, values, saved, refs)
+        dictionary, packed = _pack_body(
+            draft,
+            known.dictionaries.get(ns),
+            body,
+            versions_text(versions),
+            plain=isinstance(values.serde, EncryptedSerializer),
+        )
+        items, new = draft.pack_items()
+        parent = short_id(saved.parent) if mode == "p" and gap != "n" else saved.parent
+        gap = yield from _send(place, known, items, new, mode, ns, id, parent, run, packed, _pack_refs(refs))
+        if not gap:
+            known.lists.update(draft.lists)
+            known.refs[ns] = (id, versions)
+            if dictionary:
+                known.dictionaries[ns] = dictionary
+            return
+        _forget(threads, place.thread, attempt, gap)
+    raise BadCall(f"thread {place.thread} was changed by others {_TRIES} times while a checkpoint was saved")
+
+
+def save_writes(place: Place, threads: KnownThreads, values: Values, saved: WritesToSave) -> Steps[None]:
+    """Save the writes of a task. Regular writes that are saved already stay as they are, special writes are replaced.
+
+    Raises:
+        TakenOver: The run of the graph belongs to another worker now.
+    """
+    name_parts(place.thread, saved.ns, saved.checkpoint_id, saved.task_id, *(channel for channel, _ in saved.writes))
+    gap = ""
+    for attempt in range(_TRIES):
+        known = threads.of(place.thread)
+        draft = _Draft(known)
+        for number, (channel, value) in enumerate(saved.writes):
+            field = b"w%d" % WRITES_IDX_MAP.get(channel, number)
+            draft.fields[field] = netstrings([channel.encode()]) + values.value(value, draft.items)
+        items, new = draft.pack_items()
+        newest = gap != "n" and known.refs.get(saved.ns, ("",))[0] == saved.checkpoint_id
+        id = short_id(saved.checkpoint_id) if newest else saved.checkpoint_id
+        gap = yield from _send(place, known, items, new, "t", saved.ns, id, "", saved.task_id, b"", saved.task_path)
+        if not gap:
+            return
+        _forget(threads, place.thread, attempt, gap)
+    raise BadCall(f"thread {place.thread} was changed by others {_TRIES} times while writes were saved")
+
+
+def _pack_refs(refs: Mapping[str, bytes]) -> bytes:
+    """Return the references as the script expects them: channels of the same version follow each other, with one version."""
+    parts, before = [], b""
+    for channel, version in sorted(refs.items(), key=lambda ref: ref[1]):
+        parts.append(channel.encode() + (b"" if version == before else b"\0" + version))
+        before = version
+    return netstrings(parts)
+
+
+def short_id(id: str) -> str:
+    """Return a short form of a checkpoint's id, which the server understands if it is the newest one.
+
+    The ids of LangGraph are UUIDs. The characters of the short form tell the time in steps of 100 ns.
+    """
+    return "=" + id[9:18] if len(id) == 36 else id
+
+
+def _send(
+    place: Place, known: KnownThread, items: list[tuple[bytes, bytes]], new: list[bytes], *parts: str | bytes
+) -> Steps[str]:
+    """Send a save. Return an empty text if it was carried out, otherwise the letter of what the server lacks.
+
+    Items count as known while the call is under way, and are forgotten if it fails.
+
+    Raises:
+        TakenOver: The run of the graph belongs to another worker now.
+    """
+    head = [place.claim, place.thread, str(place.ttl_ms), *parts]
+    fields = [part for pair in items for part in pair]
+    call = netstrings([part.encode() if isinstance(part, str) else part for part in (*head, *fields)])
+    try:
+        reply = yield GRAPH_SAVE.call(place.keys.at, call=call)
+    except BaseException:
+        known.forget_items(new)
+        raise
+    if word(reply) == "ok":
+        return ""
+    known.forget_items(new)
+    if word(reply) == "fenced":
+        raise TakenOver
+    return text(reply[1])
+
+
+def _forget(threads: KnownThreads, thread: str, attempt: int, gap: str) -> None:
+    """Forget what the server does not have, by the letter of the missing field; before the last try, everything."""
+    known = threads.of(thread)
+    match gap:
+        case "i" if attempt < _TRIES - 2:
+            known.items = {}
+        case "l" if attempt < _TRIES - 2:
+            known.lists = {}
+        case "k" if attempt < _TRIES - 2:
+            known.dictionaries = {}
+        case "r" if attempt < _TRIES - 2:
+            known.refs = {}
+        case "n":
+            pass
+        case _:
+            threads.forget(thread)
+
+
+def _add_channels(draft: _Draft, values: Values, saved: CheckpointToSave, refs: Mapping[str, bytes]) -> None:
+    """Add the values of the channels that have a new version."""
+    for channel, version in saved.new_versions.items():
+        if channel not in saved.checkpoint["channel_values"]:
+            continue  # The channel is empty, or a delta channel.
+        value = saved.checkpoint["channel_values"][channel]
+        snapshot = isinstance(value, _DeltaSnapshot)
+        inner = value.value if snapshot else value
+        if is_listed(inner):
+            entries = [values.entry(one, draft.items) for one in inner]
+            stored = draft.list_value(saved.ns, channel, entries, b"d" if snapshot else b"l")
+            _drop_stored_items(draft, saved.ns, channel)
+        else:
+            stored = b"e" + values.entry(value, draft.items)
+        named = b"" if refs.get(channel) == pack_version(version) else b"\0" + pack_version(version)
+        draft.fields[b"b" + channel.encode() + named] = stored
+
+
+def _drop_stored_items(draft: _Draft, ns: str, channel: str) -> None:
+    """Drop the items that the stored part of an extended list refers to. They exist as long as the list exists."""
+    before, now = draft.known.lists.get((ns, channel)), draft.lists[ns, channel]
+    if before is not None and before.log == now.log:
+        added = set(now.entries[len(before.entries) :])
+        for entry in before.entries:
+            if entry not in added:
+                draft.items.contents.pop(b"i" + entry[1:], None)
+
+
+def _body(values: Values, checkpoint: Checkpoint, metadata: Mapping[str, Any]) -> bytes:
+    rest = {name: value for name, value in checkpoint.items() if name not in _OUTSIDE_OF_BODY}
+    return netstrings([values.typed(rest), values.typed(dict(metadata))])
+
+
+def versions_text(versions: Mapping[str, bytes]) -> bytes:
+    """Return the versions of a checkpoint's channels as a text. The body contains most of them, and is compressed against it."""
+    return b"".join(channel.encode() + version for channel, version in sorted(versions.items()))
+
+
+def _pack_body(
+    draft: _Draft, dictionary: tuple[bytes, bytes] | None, body: bytes, versions: bytes, *, plain: bool
+) -> tuple[tuple[bytes, bytes] | None, bytes]:
+    """Compress the body of a checkpoint against an earlier body of the namespace.
+
+    Returns:
+        The new dictionary with its field, if this body becomes one, and the packed body.
+    """
+    if plain:  # Encrypted text can't be compressed.
+        return None, b"p" + pack(body)
+    if dictionary is not None:
+        field, text = dictionary
+        packed = pack(body, text + versions)
+        if len(packed) < len(body) // 2 or len(body) < 2 * len(text):
+            return None, b"z" + field[1:] + packed
+    field = b"k" + os.urandom(LOG)
+    draft.fields[field] = pack(body)
+    return (field, body), b"z" + field[1:] + pack(body, body + versions)

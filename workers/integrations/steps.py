@@ -1,0 +1,140 @@
+"""Phases for the operations of an agent framework: a name for each operation that a resumed run finds again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from hashlib import blake2s
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from coordinator.errors import NotPlain, Refused, TooLarge
+from workers.handlers.async_run import AsyncRun
+from workers.handlers.context import find_current_run
+from workers.handlers.draft import current_phase
+from workers.handlers.waits import Signal, in_awaited_task
+
+T = TypeVar("T")
+
+LONGEST_NAME = 200
+
+
+class _Counts:
+    """How many operations and agents the handler of one attempt has started, by name."""
+
+    def __init__(self) -> None:
+        self.taken: dict[tuple[int | None, str], set[int]] = {}
+        self.agents: Counter[tuple[int | None, str, str]] = Counter()
+        self.awaited: set[str] = set()
+
+
+_counts: WeakKeyDictionary[AsyncRun[Any], _Counts] = WeakKeyDictionary()
+
+
+def async_run(framework: str) -> AsyncRun[Any] | None:
+    """Return the current run, or None outside of a handler.
+
+    Args:
+        framework: The name of the framework, for the error message.
+
+    Raises:
+        Refused: If the handler is not async.
+    """
+    run = find_current_run()
+    if run is None or isinstance(run, AsyncRun):
+        return run
+    raise Refused(f"a durable agent of {framework} needs an async handler: write `async def`, and await the agent")
+
+
+async def call_step(run: AsyncRun[Any], name: str, body: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Call a coroutine function as a phase, and return its output as it is read back from the store.
+
+    Operations of the same name are numbered in the order in which they start. A failed operation returns its number, so that its
+    repetition gets the same number, as in a later attempt.
+
+    Args:
+        run: The run.
+        name: The name of the operation. A long name is shortened.
+        body: The function.
+    """
+    taken = _counts_of(run).taken.setdefault((run._draft.turn, name), set())
+    number = next(number for number in range(len(taken) + 1) if number not in taken)
+    taken.add(number)
+    try:
+        return await run.phase(phase_name(name if number == 0 else f"{name} ~{number}"), body)
+    except BaseException:
+        taken.discard(number)
+        raise
+
+
+def number_agent(run: AsyncRun[Any], agent: str) -> str:
+    """Return an identifier for a call of an agent that is the same in every attempt.
+
+    Calls are numbered by agent, by turn of `loop` and by the phase that makes the call, in the order in which they start.
+    """
+    turn, inside = run._draft.turn, current_phase.get()
+    agents = _counts_of(run).agents
+    number = agents[turn, inside, agent]
+    agents[turn, inside, agent] += 1
+    place = "" if turn is None else f"{turn}."
+    if inside:
+        place += blake2s(inside.encode(), digest_size=6).hexdigest() + "."
+    return f"{place}{number}"
+
+
+def emit_event(run: AsyncRun[Any], event: dict[str, Any]) -> None:
+    """Emit an event. Replace an event that cannot be stored by a short one, because an event must not make a call fail."""
+    try:
+        run.emit(event)
+    except (NotPlain, TooLarge) as error:
+        kind = {
+            name: value for name, value in event.items() if name in ("event_kind", "type", "tool_name", "tool_call_id")
+        }
+        run.emit({**kind, "omitted": str(error)[:200]})
+
+
+def remember_caller(run: AsyncRun[Any], agent_call: str) -> None:
+    """Remember whether the handler's own task makes a call of an agent. Only such an agent may wait for signals.
+
+    Args:
+        run: The run.
+        agent_call: The identifier of the call.
+    """
+    with suppress(Refused):
+        run._backing.check_task()
+        _counts_of(run).awaited.add(agent_call)
+
+
+async def receive(run: AsyncRun[Any], topic: str, agent_call: str) -> Signal:
+    """Wait for a signal inside a call of an agent, which may have started tasks of its own.
+
+    Args:
+        run: The run.
+        topic: The topic.
+        agent_call: The identifier of the call, as `remember_caller` got it.
+
+    Raises:
+        Refused: If another task than the handler's own has called the agent. The other tasks of the handler would continue beside
+            the next attempt.
+    """
+    token = in_awaited_task.set(agent_call in _counts_of(run).awaited)
+    try:
+        return await run.receive(topic)
+    finally:
+        in_awaited_task.reset(token)
+
+
+def _counts_of(run: AsyncRun[Any]) -> _Counts:
+    counts = _counts.get(run)
+    if counts is None:
+        counts = _counts[run] = _Counts()
+    return counts
+
+
+def phase_name(text: str) -> str:
+    """Return a text as a name of a phase. A text that is too long or not printable ends in a hash."""
+    if len(text) <= LONGEST_NAME and text.isprintable():
+        return text
+    kept = "".join(character for character in text[: LONGEST_NAME - 20] if character.isprintable())
+    return f"{kept}~{blake2s(text.encode(errors='replace'), digest_size=8).hexdigest()}"

@@ -1,0 +1,1 @@
+"""The metrics of worker processes: cells in memory that a process shares with its supervisor."""
