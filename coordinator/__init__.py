@@ -30,10 +30,11 @@ from coordinator.errors import (
 )
 from coordinator.middleware import AttemptEnding, AttemptInfo, EnqueueInfo, Middleware, StepInfo
 from coordinator.model.enqueue import Inputs
+from coordinator.model.groups import GroupLimit
 from coordinator.model.output import Event, Gap, Rewind
-from coordinator.model.run import Failure, Note, RunView, Status
+from coordinator.model.run import Failure, HeldRun, Note, RunView, Status
 from coordinator.model.schedule import ScheduleView
-from coordinator.views.namespace_view import CoordinatorView, Overview, WorkerView
+from coordinator.views.namespace_view import CoordinatorView, GroupView, Overview, WorkerView
 
 __all__ = [
     "AsyncClient",
@@ -52,7 +53,10 @@ __all__ = [
     "Failure",
     "Full",
     "Gap",
+    "GroupLimit",
+    "GroupView",
     "Handle",
+    "HeldRun",
     "IdExpired",
     "Inputs",
     "KeyConflict",

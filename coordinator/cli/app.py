@@ -13,6 +13,7 @@ from coordinator.cli import (
     doctor,
     enqueue,
     grant,
+    limits,
     live,
     namespace,
     pause,
@@ -92,6 +93,7 @@ command(app)(pause.unpause)
 command(app)(doctor.doctor)
 command(app)(web.web)
 app.add_typer(schedules.app, name="schedule")
+app.add_typer(limits.app, name="limit")
 
 
 if __name__ == "__main__":

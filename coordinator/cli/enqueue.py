@@ -35,6 +35,9 @@ def enqueue(
         str | None,
         typer.Option(help="Idempotency key: if a run with this key exists, it is returned instead of a new one."),
     ] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Group of the run, for kinds that have a limit for each group.")
+    ] = None,
     queue: Annotated[str, typer.Option(help="Name of the queue.")] = "default",
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until the runs have ended, and print their results.")
@@ -49,11 +52,11 @@ def enqueue(
         raise BadOption("--key stands for one run: leave out --key or --count")
     with context.connect() as client:
         if count == 1:
-            handles = [client.enqueue(kind, values, queue=queue, priority=priority, delay=delay, key=key)]
+            handles = [client.enqueue(kind, values, queue=queue, priority=priority, delay=delay, key=key, group=group)]
         else:
             with _ProgressBar(context, f"enqueue {kind}", count) as advance:
                 runs = ((kind, values) for _ in advance())
-                handles = client.enqueue_many(runs, queue=queue, priority=priority, delay=delay)
+                handles = client.enqueue_many(runs, queue=queue, priority=priority, delay=delay, group=group)
         if wait:
             return _wait_for_results(context, client, handles)
         _print_ids(context, client, handles)

@@ -17,7 +17,7 @@ from coordinator.model.names import name as check_name
 from coordinator.model.run import RunView, Status
 from coordinator.model.run_id import ids_from
 from coordinator.views.namespace_view import Overview
-from coordinator.views.stuck_runs import find_blocked_routes, find_stuck_runs
+from coordinator.views.stuck_runs import find_blocked_routes, find_closed_kinds, find_stuck_runs
 
 MAX_LISTED = 10_000
 _clock = SystemClock()
@@ -67,6 +67,11 @@ class Filters:
         for queue, kind in find_blocked_routes(overview):
             if self.status in (None, Status.QUEUED) and self.queue in (None, queue) and self.kind in (None, kind):
                 views += replace(self, queue=queue, kind=kind).find(client, limit, Status.QUEUED)
+        for kind in find_closed_kinds(overview):
+            if self.status in (None, Status.QUEUED) and self.kind in (None, kind):
+                known = {view.id for view in views}
+                found = replace(self, kind=kind).find(client, MAX_LISTED, Status.QUEUED)
+                views += [view for view in found if view.id not in known]
         for status in (Status.DELAYED, Status.WAITING, Status.RUNNING):
             if self.status in (None, status):
                 views += self.find(client, MAX_LISTED, status)

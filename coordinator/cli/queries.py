@@ -40,7 +40,8 @@ def runs(
         bool,
         typer.Option(
             "--stuck",
-            help="Only runs that no live worker takes or continues, paused runs, and runs whose handlers do not stop.",
+            help="Only runs that no live worker takes or continues, paused runs, runs of groups that admit none, and runs "
+            "whose handlers do not stop.",
         ),
     ] = False,
 ) -> None:

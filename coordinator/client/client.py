@@ -16,6 +16,7 @@ from coordinator.client.ending_tracker import EndingTracker
 from coordinator.client.handles import Handle
 from coordinator.client.hints import HintReader
 from coordinator.client.operations import enqueue as enqueue_operations
+from coordinator.client.operations import groups as group_operations
 from coordinator.client.operations import lists as list_operations
 from coordinator.client.operations import runs as run_operations
 from coordinator.client.operations import schedules as schedule_operations
@@ -29,6 +30,7 @@ from coordinator.config import Settings, settings
 from coordinator.errors import NotFound, Refused, Unreachable
 from coordinator.middleware import Middleware, MiddlewareChain
 from coordinator.model.enqueue import HandlerOf, Inputs
+from coordinator.model.groups import GroupLimit
 from coordinator.model.run import RunView, Status
 from coordinator.model.run_id import is_run_id
 from coordinator.model.schedule import ScheduleView
@@ -135,8 +137,8 @@ class Client:
         Args:
             what: `handler.inputs(…)`, a handler, or the kind of the run.
             inputs: The inputs of the run, where `what` is a handler or a kind: a dict of values by name.
-            options: `queue`, `priority`, `delay` or `at`, `expires`, `key`, `key_ttl`, `retention`, `schema`, `parent`, `meta`;
-                and `id`, to repeat a call that raised Unconfirmed.
+            options: `queue`, `priority`, `delay` or `at`, `expires`, `key`, `key_ttl`, `retention`, `schema`, `parent`,
+                `meta`, `group`; and `id`, to repeat a call that raised Unconfirmed.
 
         Returns:
             A handle of the run. Its `created` is False if the key belonged to a run that already existed.
@@ -164,7 +166,8 @@ class Client:
 
         Args:
             runs: For each run `handler.inputs(…)`, or a pair of its kind (or handler) and its inputs.
-            options: The options of `enqueue`, for all runs. `key` is a function that returns the key for the inputs of a run.
+            options: The options of `enqueue`, for all runs. `key` is a function that returns the key for the inputs of a run,
+                and `group` may be such a function.
                 `ids` repeats a call that raised Unconfirmed.
 
         Returns:
@@ -308,6 +311,40 @@ class Client:
             False if it was not paused.
         """
         return self._do(list_operations.unpause, queue, kind)
+
+    def set_limit(self, kind: str, *, at_once: int | None, group: str | None = None) -> bool:
+        """Set how many runs of a group may be ready or running at the same time. It takes effect within a second.
+
+        A lower limit stops no run. The limit replaces the one that handlers publish with `at_once=`.
+
+        Args:
+            kind: The kind of the runs.
+            at_once: The limit; 0 admits no run, None stands for no limit.
+            group: The group; None for each group of the kind that has no limit of its own.
+
+        Returns:
+            False if the limit was like this before.
+
+        Raises:
+            BadOption: The limit or the group is not valid.
+        """
+        return self._do(group_operations.set_limit, kind, group, at_once)
+
+    def remove_limit(self, kind: str, *, group: str | None = None) -> bool:
+        """Remove a limit that `set_limit` has set. The limit of the kind or of its handler counts again, if there is one.
+
+        Args:
+            kind: The kind of the runs.
+            group: The group; None for the limit of the kind.
+
+        Returns:
+            False if there was no such limit.
+        """
+        return self._do(group_operations.remove_limit, kind, group)
+
+    def limits(self) -> tuple[GroupLimit, ...]:
+        """Return all limits, sorted by kind and group: those of handlers, and those that were set."""
+        return self._do(group_operations.list_limits)
 
     # ---- shared by the methods above
 

@@ -21,6 +21,7 @@ from coordinator.views.run_view import run_view, unreadable_view
 
 MOST = 10_000  # entries of one index in one partition that are read at most, however few of them match
 ROUTES = 10_000  # routes of one partition that are read at most
+GROUPS = 1_000  # groups of one partition whose lines are listed at most
 VIEWS_AT_ONCE = 500
 PAGE = 1000
 
@@ -111,6 +112,9 @@ class Listing:
             if self.matches(route)
             for index in (keys.ready(route), keys.suspect(route))
         ]
+        groups = yield from waiting_groups(parts, GROUPS)
+        lines = [(keys, keys.line(group)) for keys, group in groups if self.kind in (None, group.partition(":")[0])]
+        wanted += lines
         rev = () if self.status else ("REV",)
         replies = yield [
             read(keys.at, "ZRANGE", index, 0, self.limit - 1, *rev, "WITHSCORES") for keys, index in wanted
@@ -118,6 +122,8 @@ class Listing:
         entries = [
             entry for (keys, _), flat in zip(wanted, require_all(replies), strict=True) for entry in scored(keys, flat)
         ]
+        if lines and self.queue is not None:
+            entries = yield from self.matching(entries)
         return sorted(entries, key=lambda entry: entry[0], reverse=self.status is None)[: self.limit]
 
     def _indexed(self, indexes: Sequence[tuple[Keys, str]], *, newest: bool) -> Steps:
@@ -169,6 +175,16 @@ def waiting_routes(parts: Sequence[Keys]) -> Steps:
         (keys, route)
         for keys, routes in zip(parts, require_all(replies), strict=True)
         for route in sorted(map(text, routes))
+    ]
+
+
+def waiting_groups(parts: Sequence[Keys], most: int) -> Steps:
+    """Return up to `most` groups of each partition in whose lines runs wait: the keys of the partition, and "<kind>:<name>"."""
+    replies = yield [read(keys.at, "SRANDMEMBER", keys.groups(), most) for keys in parts]
+    return [
+        (keys, group)
+        for keys, groups in zip(parts, require_all(replies), strict=True)
+        for group in sorted(map(text, groups))
     ]
 
 

@@ -6,14 +6,15 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from coordinator.client.listing import MOST, waiting_routes
+from coordinator.client.listing import MOST, waiting_groups, waiting_routes
 from coordinator.model.features import split_announced
 from coordinator.model.names import parse_route
 from coordinator.model.run import ENDED, Status
 from coordinator.store.keys import Keys, Namespace
-from coordinator.store.replies import require_all, text
+from coordinator.store.plans.groups import find_limit
+from coordinator.store.replies import pairs, require_all, text
 from coordinator.store.script import Request, read
-from coordinator.views.namespace_view import CoordinatorView, Overview, WorkerView
+from coordinator.views.namespace_view import CoordinatorView, GroupView, Overview, WorkerView
 
 _FIELDS = ("host", "pid", "fleet", "code", "slots", "lease", "condemned", "drain", "routes", "memory", "stuck")
 
@@ -85,6 +86,7 @@ def read_overview(space: Namespace) -> Generator[list[Request], Any, Overview]:
     queues: dict[str, int] = {}
     for index, (_, route) in enumerate(routes):
         queues[route] = queues.get(route, 0) + int(waiting[2 * index]) + int(waiting[2 * index + 1])
+    groups: tuple[GroupView, ...] = yield from read_groups(parts)
     now = require_all((yield [read(parts[0].at, "TIME")]))[0]
     clock = int(now[0]) * 1000
     ended = sorted(ENDED)
@@ -102,7 +104,7 @@ def read_overview(space: Namespace) -> Generator[list[Request], Any, Overview]:
     replies = require_all((yield requests))
     rows = [replies[i : i + width] for i in range(0, len(replies), width)]
     counts = dict.fromkeys(Status, 0)
-    counts[Status.QUEUED] = sum(queues.values())
+    counts[Status.QUEUED] = sum(queues.values()) + sum(group.held for group in groups)
     counts[Status.RUNNING] = sum(worker.running for worker in known)
     counts[Status.DELAYED] = sum(int(row[0]) for row in rows)
     counts[Status.WAITING] = sum(int(row[4]) for row in rows)
@@ -118,7 +120,36 @@ def read_overview(space: Namespace) -> Generator[list[Request], Any, Overview]:
         aside=sum(int(row[1]) for row in rows),
         workers=tuple(known),
         coordinators=_coordinators([row[3] for row in rows], clock),
+        groups=groups,
     )
+
+
+def read_groups(parts: Sequence[Keys]) -> Generator[list[Request], Any, tuple[GroupView, ...]]:
+    """Return the groups in whose lines runs wait, sorted by kind and name."""
+    listed: list[tuple[Keys, str]] = yield from waiting_groups(parts, MOST)
+    if not listed:
+        return ()
+    limits = require_all((yield [read(keys.at, "HGETALL", keys.limits()) for keys in parts]))
+    stored = {keys.at: pairs(reply) for keys, reply in zip(parts, limits, strict=True)}
+    counts = require_all(
+        (
+            yield [
+                request
+                for keys, group in listed
+                for request in (
+                    read(keys.at, "ZCARD", keys.line(group)),
+                    read(keys.at, "SCARD", keys.admitted(group)),
+                )
+            ]
+        )
+    )
+    views = []
+    for index, (keys, label) in enumerate(listed):
+        kind, _, group = label.partition(":")
+        held, taken = int(counts[2 * index]), int(counts[2 * index + 1])
+        if held:
+            views.append(GroupView(kind, group, held, taken, find_limit(stored[keys.at], kind, group)))
+    return tuple(sorted(views, key=lambda view: (view.kind, view.group)))
 
 
 def _coordinators(rows: Sequence[Sequence[Any]], clock: float) -> tuple[CoordinatorView, ...]:

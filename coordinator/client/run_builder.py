@@ -19,6 +19,7 @@ from coordinator.errors import BadOption, NotPlain
 from coordinator.middleware import HEADERS, NO_MIDDLEWARE, EnqueueInfo, MiddlewareChain
 from coordinator.model.budget import Budget
 from coordinator.model.enqueue import Inputs, Options
+from coordinator.model.groups import check_group, compute_group
 from coordinator.model.names import name, route
 from coordinator.model.run_id import RunIds, is_run_id, partition_for, partition_of
 from coordinator.store.plans.clients import NewRun
@@ -28,6 +29,8 @@ BATCH_RUNS = 500
 BATCH_BYTES = 1024 * 1024
 
 DURATIONS = ("delay", "expires", "key_ttl", "retention")
+
+_END_OF_GROUP = "\x1f"  # between the group and the idempotency key in `once`; the name of a group is printable
 
 KeyOf = Callable[[Mapping[str, Any]], str]
 
@@ -53,28 +56,40 @@ class EnqueueOptions(_SharedOptions, total=False):
     """
 
     key: str | None
+    group: str | None
     id: str | None
 
 
 class EnqueueManyOptions(_SharedOptions, total=False):
     """The options of `enqueue_many`.
 
-    `key` computes the idempotency key of a run from its inputs. `ids` is for a call that is repeated after `Unconfirmed`: the
-    error's `ids`, with the same inputs in the same order.
+    `key` computes the idempotency key of a run from its inputs. `group` is the group of all runs, or computes the group of a run
+    from its inputs. `ids` is for a call that is repeated after `Unconfirmed`: the error's `ids`, with the same inputs in the same
+    order.
     """
 
     key: KeyOf | None
+    group: str | KeyOf | None
     ids: Sequence[str]
 
 
 class RunRequest(NamedTuple):
-    """A run that is complete except for its id. `handler` is the handler that made its inputs, if the producer has it."""
+    """A run that is complete except for its id. `handler` is the handler that made its inputs, if the producer has it.
+
+    The idempotency key of a run with a group is unique within the group: `once` begins with the group.
+    """
 
     route: str
     spec: bytes
     once: str
     digest: str
     handler: object = None
+    group: str = ""
+
+    @property
+    def placed_by(self) -> str:
+        """The text that determines the partition of the run: its group or its idempotency key. Empty: any partition."""
+        return self.group or self.once
 
 
 class RunBuilder:
@@ -86,7 +101,7 @@ class RunBuilder:
         """Check and store the options.
 
         Args:
-            given: The options of the call, without `key`, `id` and `ids`.
+            given: The options of the call, without `key`, `group`, `id` and `ids`.
             parent: The run whose handler makes the call, if any. The new runs get its id and meta unless `given` has a parent.
             middleware: Is called for each run.
 
@@ -112,7 +127,12 @@ class RunBuilder:
         self._keeping = (_ms(options.key_ttl) or "-", _ms(options.retention), options.parent or "")
 
     def request(
-        self, kind: str, values: Mapping[str, Any], key: str | None = None, handler: object = None
+        self,
+        kind: str,
+        values: Mapping[str, Any],
+        key: str | None = None,
+        handler: object = None,
+        group: str | KeyOf | None = None,
     ) -> RunRequest:
         """Return a request for one run.
 
@@ -120,11 +140,12 @@ class RunBuilder:
             kind: The kind of the run.
             values: Its inputs.
             key: Its idempotency key, if any.
-            handler: The handler that made the inputs, if any.
+            handler: The handler that made the inputs, if any. Its `group_by` computes the group, unless `group` is given.
+            group: Its group, or a function that computes the group from the inputs.
 
         Raises:
             BadName: The kind is not a name.
-            BadOption: The key is not valid.
+            BadOption: The key or the group is not valid.
             NotPlain: An input can't be stored.
             TooLarge: The inputs are too large.
         """
@@ -133,11 +154,29 @@ class RunBuilder:
         check_names(kind, inputs)
         middleware = self._middleware
         extra = self._extra if middleware is None else self._with_headers(middleware, kind, inputs, key)
+        by = group if group is not None else None if handler is None else getattr(handler, "group_by", None)
+        if by is not None:
+            return self._grouped_request(waits_in, inputs, extra, key, handler, _group_of(kind, inputs, group, by))
         if key is None:
             return RunRequest(waits_in, encode_spec(inputs, self._meta, extra), "", "", handler)
         once = check_key(key)
         spec = encode_spec(inputs, self._meta, {**extra, "key": once})
         return RunRequest(waits_in, spec, once, digest_inputs(inputs), handler)
+
+    def _grouped_request(
+        self,
+        waits_in: str,
+        inputs: dict[str, Any],
+        others: Mapping[str, Any],
+        key: str | None,
+        handler: object,
+        group: str,
+    ) -> RunRequest:
+        extra = {**others, "group": group}
+        if key is None:
+            return RunRequest(waits_in, encode_spec(inputs, self._meta, extra), "", "", handler, group)
+        spec = encode_spec(inputs, self._meta, {**extra, "key": check_key(key)})
+        return RunRequest(waits_in, spec, f"{group}{_END_OF_GROUP}{key}", digest_inputs(inputs), handler, group)
 
     def _with_headers(
         self, middleware: MiddlewareChain, kind: str, inputs: dict[str, Any], key: str | None
@@ -166,14 +205,14 @@ class RunBuilder:
         """
         timing, keeping = self._timing, self._keeping
         runs = []
-        for index, (waits_in, spec, once, digest, _) in enumerate(requests):
+        for index, (waits_in, spec, once, digest, _, group) in enumerate(requests):
             if index < len(given):
                 id = given[index]
-            elif once:
-                id = ids.make(now, partition_for(once, partitions))
+            elif once or group:
+                id = ids.make(now, partition_for(group or once, partitions))
             else:
                 id = ids.make(now, 0 if partitions == 1 else int(random.random() * partitions))
-            runs.append(NewRun(id, waits_in, spec, *timing, once, digest, *keeping))
+            runs.append(NewRun(id, waits_in, spec, *timing, once, digest, *keeping, group))
         return runs
 
 
@@ -258,14 +297,22 @@ def check_given_ids(ids: Sequence[str], requests: Sequence[RunRequest], partitio
     """Return the given ids, which come from an earlier call that was not confirmed, if they fit the requests.
 
     Raises:
-        BadOption: The partition of an id is not the partition that the key of its request determines.
+        BadOption: The partition of an id is not the partition that the group or the key of its request determines.
     """
     for id, request in zip(ids, requests, strict=False):
-        if partition_of(id, partitions) != partition_for(request.once, partitions) and request.once:
+        if request.placed_by and partition_of(id, partitions) != partition_for(request.placed_by, partitions):
+            what = "group" if request.group else "key"
             raise BadOption(
-                f"id {id!r} is not in the partition of key {request.once!r}: the id belongs to another call"
+                f"id {id!r} is not in the partition of {what} {request.placed_by!r}: the id belongs to another call"
             )
     return ids
+
+
+def _group_of(kind: str, inputs: dict[str, Any], given: object, group_by: Any) -> str:
+    """Return the group of a run: the given one, or the one that `group_by` computes."""
+    if given is None or callable(given):
+        return compute_group(group_by, kind, inputs)
+    return check_group(given)
 
 
 def _as_dict(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -301,7 +348,7 @@ def _check(given: Mapping[str, Any], parent: Parent | None) -> Options:
     except TypeError:
         known = [field.name for field in fields(Options)]
         if unknown := sorted(options.keys() - known):
-            raise TypeError(f"there is no option {unknown[0]!r}: there are {', '.join(known)}, and key") from None
+            raise TypeError(f"there is no option {unknown[0]!r}: there are {', '.join(known)}, group and key") from None
         raise
     if checked.parent is not None and not is_run_id(checked.parent):
         raise BadOption(f"parent {checked.parent!r} is not a run id")

@@ -10,7 +10,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.client.listing import routes_of, waiting_routes
+from coordinator.client.listing import routes_of, waiting_groups, waiting_routes
 from coordinator.model.names import parse_route
 from coordinator.model.run import Status
 from coordinator.store.keys import Keys, Namespace
@@ -18,6 +18,7 @@ from coordinator.store.replies import require_all, text
 from coordinator.store.script import Request, read
 
 PAGE = 1000
+MOST_GROUPS = 10_000_000  # groups of one partition; more than a server can hold
 
 Steps = Generator[list[Request], Any, Any]
 
@@ -55,12 +56,14 @@ class Walk:
         match self.status:
             case Status.QUEUED:
                 routes = yield from waiting_routes(parts)
-                return [
+                ready = [
                     (keys, "ZRANGE", key, True)
                     for keys, route in routes
                     if self._matches(route)
                     for key in (keys.ready(route), keys.suspect(route))
                 ]
+                groups = yield from waiting_groups(parts, MOST_GROUPS)
+                return ready + [(keys, "ZRANGE", keys.line(group), every) for keys, group in groups]
             case Status.DELAYED:
                 return [(keys, "ZRANGE", keys.delayed(), every) for keys in parts]
             case Status.RUNNING:

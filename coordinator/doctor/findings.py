@@ -82,6 +82,7 @@ class Finding:
 
 
 _COLLECTION_NAMES = {
+    "line": "the line of its group",
     "ready": "its ready queue",
     "suspect": "the queue of suspects",
     "delayed": "the list of delayed runs",
@@ -109,6 +110,12 @@ def _describe_run(fault: str, detail: str) -> str:
             return f"is waiting, but {_COLLECTION_NAMES['waiting']} has another time for the end of its wait"
         case "unrouted":
             return f"waits in the ready queue of route {detail!r}, whose bell no coordinator rings"
+        case "unswept":
+            return f"waits in the line of group {_group(detail)}, which no coordinator looks at"
+        case "unadmitted":
+            return f"is running, but has no place in group {_group(detail)}"
+        case "admitted":
+            return f"is not queued or running, but still has a place in group {_group(detail)}"
         case "tokenless":
             return "is running, but its owner can't be read"
         case "ownerless":
@@ -132,6 +139,11 @@ def _describe_run(fault: str, detail: str) -> str:
             return f"has ended, but is not in the list of {detail} runs"
         case _:
             return f"is damaged: {fault} {detail}"
+
+
+def _group(detail: str) -> str:
+    kind, _, name = detail.partition(":")
+    return f"{name!r} of kind {kind!r}"
 
 
 def _part(detail: str) -> str:

@@ -22,6 +22,7 @@ _FAMILIES = (
 )  # fmt: skip
 _COLLECTIONS = (
     "workers", "live", "owned", "ready", "suspect", "delayed", "waiting", "deadlines", "ended", "aside", "parting", "schedules",
+    "admitted", "line",
 )  # fmt: skip
 
 

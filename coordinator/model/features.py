@@ -11,7 +11,8 @@ from typing import Final
 
 WAITS: Final = "waits"  # runs that wait: the status waiting, signals, and the part `more` of a checkpoint
 OUTPUT: Final = "output"  # the output of a run, which gets its end from the script that ends the run
-KNOWN: Final = (WAITS, OUTPUT)
+GROUPS: Final = "groups"  # runs with a group: their scripts admit runs, and free their places
+KNOWN: Final = (WAITS, OUTPUT, GROUPS)
 
 
 def announce(coordinator: str) -> str:

@@ -65,6 +65,12 @@ CHILDREN_EXAMINED_MS: Final = 60_000  # how often a coordinator checks that the 
 CHILDREN_EXAMINED: Final = 20  # children of a run that a coordinator checks each time
 PARTING_GRACE_MS: Final = 30_000  # how long the handler of a child has to stop after its parent has let it go
 
+# ---- groups
+
+GROUP_NAME: Final = 200  # characters in the name of a group
+MOST_AT_ONCE: Final = 999_999_999  # the largest limit
+PLACES_FILLED: Final = 100  # places of a group that one script fills; the sweep fills the others
+
 # ---- fleets
 
 SEEN_MS: Final = 60_000  # a coordinator or supervisor that was not seen for this time is removed from its list

@@ -113,6 +113,21 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldRun:
+    """The place of a queued run in the line of its group. The run waits there until its group has a free place.
+
+    Attributes:
+        before: The number of runs that are ahead of it in the line.
+        taken: The number of places that are taken: runs of the group that are ready or running.
+        at_once: The number of places of the group; None if no limit is known, so that no run is admitted.
+    """
+
+    before: int
+    taken: int
+    at_once: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class OpenChild:
     """A child that has not ended, of a run that waits for its children.
 
@@ -242,6 +257,8 @@ class RunView:
         signals: By topic, the number of signals that were sent and that it has not received.
         effects: By name, the state of its effects of `run.once`: "begun" or "done"; those that are begun first.
         spent: What it has spent in all its attempts and with its joined children; None if it has spent nothing.
+        group: Its group.
+        held: Its place in the line of its group; None if it does not wait for a place.
     """
 
     id: str
@@ -281,6 +298,8 @@ class RunView:
     signals: Mapping[str, int] = field(default_factory=dict)
     effects: Mapping[str, str] = field(default_factory=dict)
     spent: Spending | None = None
+    group: str | None = None
+    held: HeldRun | None = None
 
     @property
     def attempt(self) -> int:

@@ -20,6 +20,7 @@ from coordinator.errors import CoordinatorError, Unconfirmed, Unreachable
 from coordinator.metrics import catalog
 from coordinator.metrics.namespace_gauges import read_gauges
 from coordinator.metrics.samples import Samples
+from coordinator.services.admission import Admission
 from coordinator.services.bell_ringer import BellRinger
 from coordinator.services.due import DueRuns
 from coordinator.services.health import Health, serve_health
@@ -159,8 +160,8 @@ class Coordinator:
             partition = Partition(wire, keys)
             due = ServiceLoop(DueRuns(partition), self._clock, outage)
             others = (
-                Recovery(partition, self.id, self._clock, on_recovered=self._count_recovered),
-                Scheduler(partition), BellRinger(partition), Retention(partition, namespace, self._keep),
+                Recovery(partition, self.id, self._clock, on_recovered=self._count_recovered), Scheduler(partition),
+                BellRinger(partition), Admission(partition), Retention(partition, namespace, self._keep),
             )  # fmt: skip
             loops += [due, *(ServiceLoop(service, self._clock, outage) for service in others)]
             listeners.append(asyncio.create_task(listen_to_bell(bell, keys.coordinator_bell(), due.ring, self._clock)))

@@ -88,8 +88,9 @@ RUN: Final = (
     "rejoined",  # base and number of endings of the step for which the run was last suspended although they were there already
     "rewoken",  # the progress counter when the run was last suspended although its condition held already
     # letters of its other keys: s signals, r results, e effects, o output, g graphs of LangGraph; b: it has a field `spend`;
-    # j: it is a joined child
+    # j: it is a joined child; l: it has a group
     "beside",
+    "group",  # "<kind>:<name>" of its group
     "output",  # see OUTPUT
     "joined",  # "<parent> <life> <base> <index>": the step of its parent that waits for its end
     "waited",  # set when a client waits for its end
@@ -136,7 +137,7 @@ RESULTS: Final = ()
 EFFECTS: Final = ()
 
 FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "namespace": ("format", "partitions", "durability", "birth", "clock"),
+    "namespace": ("format", "partitions", "durability", "birth", "clock", "limited"),
     "run": RUN,
     "worker": WORKER,
     "ckpt": CHECKPOINT,

@@ -316,6 +316,34 @@ class Keys:
         """
         return f"{self.at}:pauses:{name}"
 
+    def limits(self) -> str:
+        """Return the key of a hash with the limits of kinds and groups: handler:<kind>, kind:<kind> and group:<kind>:<group>.
+
+        Script join writes the limit of a handler, and script limit the others. It is never deleted.
+        """
+        return f"{self.at}:limits"
+
+    def admitted(self, group: str) -> str:
+        """Return the key of a set with the runs of a group that are ready, suspect or running. The group is <kind>:<name>.
+
+        The script that queues a run adds it. The script that delays, suspends or ends the run removes it.
+        """
+        return f"{self.at}:admitted:{group}"
+
+    def line(self, group: str) -> str:
+        """Return the key of a sorted set with the queued runs of a group that wait for a place, by their own score.
+
+        The script that queues a run adds it. The script that frees a place, and script sweep, remove it.
+        """
+        return f"{self.at}:line:{group}"
+
+    def groups(self) -> str:
+        """Return the key of a set with the groups in whose lines runs may wait, as <kind>:<name>.
+
+        The script that adds a run to a line adds its group. Script sweep removes a group whose line is empty.
+        """
+        return f"{self.at}:groups"
+
     def lock(self, lock: str) -> str:
         """Return the key of a string with the token of the holder of a lock.
 

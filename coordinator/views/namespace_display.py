@@ -11,7 +11,7 @@ from rich.text import Text
 from coordinator.model.names import parse_route
 from coordinator.model.run import Status
 from coordinator.views.formatting import clean, format_count, format_duration, format_size
-from coordinator.views.namespace_view import Overview, WorkerView
+from coordinator.views.namespace_view import GroupView, Overview, WorkerView
 from coordinator.views.run_display import STATUS_STYLES
 from coordinator.views.table import new_table
 
@@ -32,6 +32,8 @@ def status_summary(overview: Overview, address: str) -> RenderableType:
     parts: list[RenderableType] = [head, Text(), _counts_table(overview)]
     if overview.queues:
         parts += [Text(), _queues_table(overview)]
+    if overview.groups:
+        parts += [Text(), *(Text(clean(sentence)) for sentence in _describe_lines(overview.groups))]
     parts += [Text(), _processes_line(overview)]
     parts += [Text(clean(sentence), "yellow") for sentence in describe_attention(overview)]
     return Group(*parts)
@@ -107,6 +109,18 @@ def _queues_table(overview: Overview) -> Table:
     return table
 
 
+def _describe_lines(groups: Iterable[GroupView]) -> Iterable[str]:
+    """Return a sentence for each kind of which runs wait for a place in their groups."""
+    by_kind: dict[str, list[GroupView]] = {}
+    for one in groups:
+        by_kind.setdefault(one.kind, []).append(one)
+    for kind, those in by_kind.items():
+        runs, named = sum(one.held for one in those), max(those, key=lambda one: one.held)
+        wait = "waits for a place in its group" if runs == 1 else "wait for a place in their groups"
+        longest = f"; the longest line is that of group {named.group!r}, with {named.held:,}" if len(those) > 1 else ""
+        yield f"{format_count(runs, 'queued run')} of kind {kind} {wait} ({format_count(len(those), 'group')}{longest})"
+
+
 def _processes_line(overview: Overview) -> Text:
     live = group_by_process(worker for worker in overview.workers if not worker.expired)
     slots = sum(one.slots for one, *_ in live)
@@ -129,6 +143,10 @@ def describe_attention(overview: Overview) -> Iterable[str]:
         have = "worker has an expired lease and owns" if len(lost) == 1 else "workers have expired leases and own"
         yield f"{len(lost):,} {have} {format_count(sum(w.running for w in lost), 'run')}"
     yield from describe_stuck(overview.workers)
+    for closed, why in ((0, "a limit of 0"), (None, "no limit yet")):
+        if groups := [one for one in overview.groups if one.at_once == closed]:
+            names = ", ".join(f"{one.group} of {one.kind}" for one in groups[:3]) + (", …" if len(groups) > 3 else "")
+            yield f"{format_count(len(groups), 'group')} with {why} admit no run: {names}; see 'coordinator limit set'"
     if dead := overview.counts.get(Status.DEAD):
         yield f"{format_count(dead, 'run')} set aside as dead: 'coordinator runs --status dead' shows why"
     if overview.aside:

@@ -60,6 +60,25 @@ class CoordinatorView:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupView:
+    """A group in whose line runs wait.
+
+    Attributes:
+        kind: The kind of its runs.
+        group: Its name.
+        held: Number of queued runs that wait for a place.
+        taken: Number of places that are taken: runs that are ready or running.
+        at_once: Number of places; None if no limit is known, so that no run is admitted.
+    """
+
+    kind: str
+    group: str
+    held: int
+    taken: int
+    at_once: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """The state of a whole namespace.
 
@@ -73,6 +92,8 @@ class Overview:
         aside: Number of entries that a worker or a coordinator could not read and set aside.
         workers: The workers, one for each process and partition.
         coordinators: The coordinators.
+        groups: The groups in whose lines runs wait, at most 10,000 of each partition. Their runs count as queued, but are not in
+            `queues`.
     """
 
     namespace: str
@@ -84,3 +105,4 @@ class Overview:
     aside: int
     workers: tuple[WorkerView, ...]
     coordinators: tuple[CoordinatorView, ...]
+    groups: tuple[GroupView, ...] = ()

@@ -146,6 +146,7 @@ def _details(view: RunView, now: float, hint: str) -> Iterable[tuple[str, Render
     yield "note", _progress(view.note) if view.note else None
     yield "parent", view.parent
     yield "key", view.key and clean(view.key)
+    yield "group", view.group and clean(view.group)
     yield "meta", format_value(view.meta) if view.meta else None
     yield "inputs", format_value(view.inputs)
     if view.error and view.status is not Status.FAILED:  # the status line of a failed run shows the error already

@@ -13,10 +13,11 @@ from coordinator.encoding.spec import join_spec, read_spec
 from coordinator.errors import Unreadable
 from coordinator.model.budget import Spending, read_spend, spending
 from coordinator.model.deadline import Spent
-from coordinator.model.limits import FAR_FUTURE
+from coordinator.model.groups import NO_LIMIT
+from coordinator.model.limits import FAR_FUTURE, MOST_AT_ONCE
 from coordinator.model.names import parse_route
 from coordinator.model.retry import RetryLater
-from coordinator.model.run import Counters, Failure, Note, OpenChild, RunView, Status, Waiting, WaitingChildren
+from coordinator.model.run import Counters, Failure, HeldRun, Note, OpenChild, RunView, Status, Waiting, WaitingChildren
 from coordinator.model.run_id import made_at
 from coordinator.model.story import read_story
 from coordinator.store.replies import pairs, text
@@ -80,13 +81,16 @@ def phase_label(field: str) -> str:
 
 
 def _build(id: str, reply: Sequence[Any]) -> RunView:
-    flat, head, phases, before, able, paused, due, known, signals, children, effects = reply
+    flat, head, phases, before, able, paused, due, known, signals, children, effects, held = reply
     of: dict[str, Any] = pairs(flat)
     queue, kind, schema = parse_route(text(of.get("route", b"?:?@0")))
     inputs, meta, extra, damaged_spec = _read_spec(join_spec(of))
     saved, damaged_head = _read_head(head)
     spent = Spent.parse(text(of.get("spent", b"")))
-    position = QueuePosition(queue, kind, schema, int(before), int(able), text(paused), bool(head), int(known))
+    group = _escaped(of["group"]).partition(":")[2] if "group" in of else None
+    position = QueuePosition(
+        queue, kind, schema, int(before), int(able), text(paused), bool(head), int(known), group, _read_held(held)
+    )  # fmt: skip
     cause, _, woken = text(of.get("cause", b"")).partition(" ")  # "wake signal approval": the cause, and what woke it
     view = RunView(
         id=id,
@@ -126,6 +130,8 @@ def _build(id: str, reply: Sequence[Any]) -> RunView:
         signals=dict(sorted((_escaped(signals[i]), int(signals[i + 1])) for i in range(0, len(signals), 2))),
         effects=_read_effects(effects),
         spent=_read_spent(of.get("spend")),
+        group=group,
+        held=position.held,
     )
     failed_loads = int(text(of["loading"])) if "loading" in of else None
     why = explain_status(
@@ -186,6 +192,18 @@ def _read_spent(data: bytes | None) -> Spending | None:
     return spending(settled.plus(last)) if data else None
 
 
+def _read_group(held: Sequence[Any]) -> str | None:
+    return _escaped(held[3]).partition(":")[2] if held else None
+
+
+def _read_held(reply: Sequence[Any]) -> HeldRun | None:
+    """Return the place of a run in the line of its group. A limit that was lifted counts as a very high one."""
+    if not reply:
+        return None
+    before, taken, limit = int(reply[0]), int(reply[1]), text(reply[2])
+    return HeldRun(before, taken, MOST_AT_ONCE if limit == NO_LIMIT else int(limit) if limit else None)
+
+
 def _read_effects(fields: Sequence[Any]) -> dict[str, str]:
     """Return the state of each effect by its name: those that are begun first, in the order of their names."""
     states = sorted(_escaped(field).partition(":")[::2] for field in fields)
@@ -193,10 +211,21 @@ def _read_effects(fields: Sequence[Any]) -> dict[str, str]:
 
 
 def _read_child(
-    id: bytes, status: bytes, route: bytes, before: Any, able: Any, paused: bytes, due: bytes, known: Any
+    id: bytes, status: bytes, route: bytes, before: Any, able: Any, paused: bytes, due: bytes, known: Any, held: Any
 ) -> OpenChild:
     queue, kind, schema = parse_route(text(route) or "?:?@0")
-    position = QueuePosition(queue, kind, schema, int(before), int(able), text(paused), False, int(known))
+    position = QueuePosition(
+        queue,
+        kind,
+        schema,
+        int(before),
+        int(able),
+        text(paused),
+        False,
+        int(known),
+        _read_group(held),
+        _read_held(held),
+    )
     why = explain_child(Status(text(status)), position, _moment(text(due)) if due else None)
     return OpenChild(text(id), kind, Status(text(status)), why)
 

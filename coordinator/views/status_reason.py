@@ -7,7 +7,7 @@ from datetime import datetime
 
 from coordinator.model.budget import TOPIC
 from coordinator.model.deadline import DeadlineExceeded
-from coordinator.model.run import Failure, OpenChild, RunView, Status, Waiting
+from coordinator.model.run import Failure, HeldRun, OpenChild, RunView, Status, Waiting
 from coordinator.views.ending import cancel_reason, death_reason
 
 
@@ -21,6 +21,8 @@ class QueuePosition:
         paused: "queue" or "kind" if one of them is paused, else empty.
         saved: Whether the run has a checkpoint.
         known: Number of live workers that handle the kind, at any schema.
+        group: The group of the run, if it has one.
+        held: The place of the run in the line of its group, if it waits there.
     """
 
     queue: str
@@ -31,6 +33,8 @@ class QueuePosition:
     paused: str
     saved: bool
     known: int = 0
+    group: str | None = None
+    held: HeldRun | None = None
 
 
 def explain_status(
@@ -79,11 +83,25 @@ def _explain_queued(position: QueuePosition) -> str:
         )
     if not position.able:
         return f"no live worker handles schema {position.schema} of {where}"
+    if position.held is not None:
+        return _explain_held(position, position.held)
     if position.before < 0:
         return "suspect: one more strike makes it dead, so it waits for a worker process without other runs"
     if not position.before:
         return "next in its ready queue"
     return "1 run is ahead of it" if position.before == 1 else f"{position.before:,} runs are ahead of it"
+
+
+def _explain_held(position: QueuePosition, held: HeldRun) -> str:
+    group = f"group {position.group!r} of kind {position.kind!r}"
+    if held.at_once is None:
+        return f"{group} has no limit yet, so it admits no run: 'coordinator limit set' sets one"
+    if not held.at_once:
+        return f"{group} has a limit of 0, so it admits no run: 'coordinator limit set' changes it"
+    ahead = "1 run is" if held.before == 1 else f"{held.before:,} runs are"
+    taken = "is taken" if held.at_once == 1 else f"of {held.at_once:,} are taken"
+    places = f"its only place {taken}" if held.at_once == 1 else f"{held.taken:,} {taken}"
+    return f"waits for a place in {group}: {places}" + (f", and {ahead} ahead of it" if held.before else "")
 
 
 def _explain_running(view: RunView, *, killing: bool, failed_loads: int | None) -> str:

@@ -1,8 +1,8 @@
 """Find the runs that can't continue without help, without I/O.
 
-A run is stuck if a worker or a coordinator is missing, if the run is paused, or if its handler can't be started. A run is not stuck
-while it waits for its turn, for a signal or for a time, or while its handler takes long. A run that has ended counts as stuck while
-its handler does not stop and occupies a slot of a worker.
+A run is stuck if a worker or a coordinator is missing, if the run is paused, if its group admits no run, or if its handler can't be
+started. A run is not stuck while it waits for its turn, for a place in its group, for a signal or for a time, or while its handler
+takes long. A run that has ended counts as stuck while its handler does not stop and occupies a slot of a worker.
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ def find_blocked_routes(overview: Overview) -> list[tuple[str, str]]:
     return sorted(set(blocked))
 
 
+def find_closed_kinds(overview: Overview) -> list[str]:
+    """Return the kinds of groups that admit no run, because their limit is 0 or not known."""
+    return sorted({group.kind for group in overview.groups if not group.at_once})
+
+
 def find_stuck_runs(views: Iterable[RunView], overview: Overview, now: float) -> list[RunView]:
     """Return the runs that are stuck. Their `why` says what is missing, or which process their handler occupies."""
     finder = _Finder(overview, now)
@@ -51,6 +56,8 @@ class _Finder:
             )
         if view.status is Status.QUEUED:
             own = route(view.queue, view.kind, view.schema)
+            if view.held is not None and not view.held.at_once:
+                return view.why
             return view.why if own not in self._served or _is_paused(own, self._overview) else ""
         if view.status is Status.DELAYED and view.due is not None:
             if (rejections := _count_rejections(view)) >= REJECTIONS:

@@ -177,6 +177,38 @@ def test_enqueue_warns_that_the_queue_is_paused(shell: Shell, client: Client) ->
     assert client.handle(said.out.strip()).view().status == "queued"
 
 
+def test_limits_are_set_listed_and_removed_while_runs_wait_for_them(
+    shell: Shell, client: Client, worker: subprocess.Popen[str]
+) -> None:
+    assert shell("limit", "list").out == "no limits\n"
+    set_zero = shell("limit", "set", "greet", "--at-once", "0", "--json").json()
+    assert set_zero == {"kind": "greet", "group": None, "at_once": 0, "changed": True}
+    assert "its runs need a group" in shell("enqueue", "greet").failed_with(2)
+    id = shell("enqueue", "greet", "--group", "acme").out.strip()
+    shown = shell("show", id).out
+    assert "has a limit of 0, so it admits no run" in " ".join(shown.split())
+    assert [row["id"] for row in shell("runs", "--stuck", "--json").json()["runs"]] == [id]
+    status = " ".join(shell("status").out.split())
+    assert "1 queued run of kind greet waits for a place in its group (1 group)" in status
+    assert "1 group with a limit of 0 admit no run: acme of greet" in status
+    assert (
+        shell("limit", "set", "greet", "--at-once", "2", "--group", "acme").out
+        == "group 'acme' of kind greet: 2 runs at once\n"
+    )
+    rows = shell("limit", "list", "--json").json()["limits"]
+    assert rows == [
+        {"kind": "greet", "group": None, "at_once": 0, "source": "operator"},
+        {"kind": "greet", "group": "acme", "at_once": 2, "source": "operator"},
+    ]
+    coordinator = shell.start("start")
+    assert client.handle(id).result(timeout=30) == "hello you"
+    coordinator.terminate()
+    coordinator.communicate(timeout=30)
+    assert shell("limit", "remove", "greet").out == "the limit of each group of kind greet was removed\n"
+    assert shell("limit", "remove", "greet").out == "no limit was set for each group of kind greet\n"
+    assert "neither a whole number" in shell("limit", "set", "greet", "--at-once", "many").failed_with(2)
+
+
 @pytest.mark.matrix("commands, case by case")
 def test_inputs_come_from_an_option_a_file_or_standard_input(shell: Shell, client: Client) -> None:
     (shell.cwd / "in.json").write_text('{"name": "file", "times": 3}')

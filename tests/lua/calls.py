@@ -16,6 +16,7 @@ from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.plans import doctor as doctor_plans
+from coordinator.store.plans import groups as group_plans
 from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.plans import output as output_plans
 from coordinator.store.plans import trees as tree_plans
@@ -44,6 +45,17 @@ def view(store: Store) -> Any:
 
 def wait(store: Store) -> Any:
     return client_plans.wait(store.keys, _running(store).id, "c1")
+
+
+def limit(store: Store) -> Any:
+    return group_plans.set_limit(store.keys, "k", "acme", "2", "o1")
+
+
+def sweep(store: Store) -> Any:
+    store.enqueue(ONE, group="acme")
+    store.enqueue(TWO, group="acme")
+    store.limit(1)
+    return group_plans.sweep(store.keys, now=store.at)
 
 
 def join(store: Store) -> Any:
@@ -321,6 +333,6 @@ PREPARE |= schedule_calls.PREPARE | fleet_calls.PREPARE
 
 # A repeated call of these scripts answers differently, because it reports what is left to do.
 ANSWERS_DIFFER_WHEN_REPEATED = {
-    "recover", "abandon", "due", "trim", "trim_children", "cap", "repair_run", "repair_entry", "repair_key",
+    "recover", "abandon", "due", "sweep", "trim", "trim_children", "cap", "repair_run", "repair_entry", "repair_key",
     "repair_type",
 }  # fmt: skip

@@ -15,6 +15,7 @@ from coordinator.model.run_id import RunIds, child_id
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import coordinators as coordinator_plans
+from coordinator.store.plans import groups as group_plans
 from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.plans.attempts import Delta
@@ -107,10 +108,23 @@ class Store:
     def wait(self, id: str, client: str = "c1") -> list[Any]:
         return [text(part) for part in self.do(client_plans.wait(self.keys, id, client))]
 
+    def limit(self, at_once: int | str, group: str = "", operation: str = "") -> bool:
+        """Set the limit of kind `k` or of a group. '-' is no limit, and empty text removes the limit."""
+        self._numbers["limit"] += 1
+        mark = operation or f"l{self._numbers['limit']}"
+        return self.do(group_plans.set_limit(self.keys, "k", group, str(at_once), mark))
+
     # -- workers
 
-    def join(self, worker: str = "w1", lease: int = LEASE, birth: str = "b1", routes: Sequence[str] = ROUTES) -> str:
-        member = WorkerRecord(worker, lease, "host", 1, "s", "fleet", "c1", 10, tuple(routes))
+    def join(
+        self,
+        worker: str = "w1",
+        lease: int = LEASE,
+        birth: str = "b1",
+        routes: Sequence[str] = ROUTES,
+        limits: str = "",
+    ) -> str:
+        member = WorkerRecord(worker, lease, "host", 1, "s", "fleet", "c1", 10, tuple(routes), limits=limits)
         return self.do(worker_plans.join(self.keys, birth, member, now=self.at))
 
     def beat(
@@ -261,6 +275,10 @@ class Store:
 
     def due(self, batch: int = 500) -> DueResult:
         return self.do(coordinator_plans.due(self.keys, batch=batch, now=self.at))
+
+    def sweep(self) -> int:
+        """Sweep all groups, and return the number of runs that left their lines."""
+        return self.do(group_plans.sweep(self.keys, now=self.at)).admitted
 
     def trim(self, cap: int = 10_000) -> int:
         return self.do(coordinator_plans.trim(self.keys, cap=cap, now=self.at))

@@ -157,9 +157,9 @@ class Attempt(Lifecycle):
         self.note_stored: Note | None = None  # the newest note that the server has confirmed after a heartbeat
         self.condition: Condition | None = None  # the condition that the run waits for, once it is to be suspended
         self.waiter: Waiter | None = None
-        self.spend = self.spend_stored = (
-            Amount()
-        )  # what the attempt has spent, and the part that the server has confirmed
+        # what the attempt has spent, and the part that the server has confirmed
+        self.spend = self.spend_stored = Amount()
+        self.has_group = False  # whether other runs may wait for the place of the run in its group
         self.emitter: Emitter | None = None
         self.outbox: Outbox | None = None  # is made by the first emit
         self.emits_soon = False  # whether the emitter will send the events in the outbox
@@ -386,7 +386,7 @@ class Attempt(Lifecycle):
     # -- runs that the handler enqueues
 
     def make_run_id(self, key: str) -> str:
-        """Return a new run id: in the partition of the idempotency key, or of this run if the key is empty."""
+        """Return a new run id: in the partition of the group or idempotency key, or of this run if `key` is empty."""
         assert self.waiter is not None
         return self.waiter.make_id(self, key)
 

@@ -74,6 +74,7 @@ class Loader:
             attempt.middleware = self.middleware.get(handler.kind, NO_MIDDLEWARE).of_run(claimed.id)
         draft, head, unfinished = await self._load_checkpoint(attempt)
         inputs, meta, extra = read_spec(claimed.spec, "the run")
+        attempt.has_group = "group" in extra
         older = 0 < head.schema < handler.schema
         if older:
             draft = migrated(draft, head, inputs, handler)

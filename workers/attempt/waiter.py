@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from coordinator.client.operations.enqueue import read_answer
+from coordinator.client.operations.groups import describe_old_process
 from coordinator.clock import Clock
-from coordinator.errors import CoordinatorError, NotConfigured, TreeCancelled, Unconfirmed, Unreachable
+from coordinator.errors import CoordinatorError, NotConfigured, Refused, TreeCancelled, Unconfirmed, Unreachable
 from coordinator.model.budget import Amount
-from coordinator.model.features import WAITS
-from coordinator.model.run_id import RunIds, child_base, partition_for
+from coordinator.model.features import GROUPS, WAITS
+from coordinator.model.run_id import RunIds, child_base, partition_for, partition_of
 from coordinator.store.keys import Namespace
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import clients as client_plans
@@ -46,7 +47,8 @@ class ServerWaiter:
     namespace: Namespace
     _ids: RunIds = field(default_factory=RunIds)
     _skew: float = 0.0  # seconds that are added to the clock for new ids, after the server refused an id
-    _trusted: dict[int, float] = field(default_factory=dict)  # by partition: until when its processes need no check
+    # by feature and partition: until when the processes of the partition need no check
+    _trusted: dict[tuple[str, int], float] = field(default_factory=dict)
     _warned: set[str] = field(default_factory=set)
 
     async def look(self, attempt: Attempt, condition: Condition, timeout_ms: int | None) -> Received:
@@ -79,7 +81,7 @@ class ServerWaiter:
                 await self.clock.asleep(REFUSED_PAUSE)
 
     def make_id(self, attempt: Attempt, key: str = "") -> str:
-        """Return a new run id: in the partition of an idempotency key, or of the attempt's run if the key is empty."""
+        """Return a new run id: in the partition of a group or an idempotency key, or of the attempt's run if `key` is empty."""
         partition = partition_for(key, self.namespace.partitions) if key else attempt.lease.keys.partition
         return self._ids.make(self.clock.now() + self._skew, partition)
 
@@ -92,6 +94,7 @@ class ServerWaiter:
         Raises:
             CoordinatorError: If the run was not enqueued, for example TreeCancelled or KeyConflict.
         """
+        await self._check_groups([run])
         (answer,) = await self._send(attempt, [run])
         if answer[0] == "untimely":
             self._skew = int(answer[1]) / 1000 - self.clock.now()
@@ -119,13 +122,36 @@ class ServerWaiter:
 
         Raises:
             TreeCancelled: If the parent was cancelled together with its tree.
+            Refused: If a child has a group and the namespace has several partitions, or if its kind needs a group.
         """
-        for answer, other in await self._send(attempt, runs):
+        if self.namespace.partitions > 1 and any(run.group for run in runs):
+            raise Refused(
+                "children that a run waits for can't have a group in a namespace with several partitions, because they live in "
+                "the partition of their parent: enqueue them with run.enqueue, which does not wait"
+            )
+        await self._check_groups(runs)
+        for run, (answer, other) in zip(runs, await self._send(attempt, runs), strict=True):
             if answer == "blocked":
                 raise TreeCancelled(f"run {other} was cancelled with all runs below it", parent=other)
+            if answer == "ungrouped":
+                read_answer(run, (answer, other))
             if answer != "created":
                 return str(answer)
         return "ok"
+
+    async def _check_groups(self, runs: Sequence[NewRun]) -> None:
+        """Check that every process in the partitions of runs with groups knows groups.
+
+        Raises:
+            NotConfigured: If a process is of an older version.
+        """
+        for partition in {partition_of(run.id, self.namespace.partitions) for run in runs if run.group}:
+            keys, now = self.namespace.keys(partition), self.clock.monotonic()
+            if now < self._trusted.get((GROUPS, partition), 0.0):
+                continue
+            if (old := await drive_async(self.wire, worker_plans.find_process_without(keys, GROUPS))) is not None:
+                raise NotConfigured(describe_old_process(old))
+            self._trusted[GROUPS, partition] = now + TRUSTED_SECONDS
 
     async def _send(self, attempt: Attempt, runs: Sequence[NewRun]) -> list[Any]:
         """Send runs until the server has answered for each of them, and return its answers."""
@@ -154,14 +180,14 @@ class ServerWaiter:
         The handler then continues to linger, and the attempt asks again. Each old process is logged once.
         """
         keys, now = attempt.lease.keys, self.clock.monotonic()
-        if now < self._trusted.get(keys.partition, 0.0):
+        if now < self._trusted.get((WAITS, keys.partition), 0.0):
             return True
         try:
             old = await drive_async(self.wire, worker_plans.find_process_without(keys, WAITS), give_up=lambda: True)
         except CoordinatorError:
             return False
         if old is None:
-            self._trusted[keys.partition] = now + TRUSTED_SECONDS
+            self._trusted[WAITS, keys.partition] = now + TRUSTED_SECONDS
             return True
         if old not in self._warned:
             self._warned.add(old)

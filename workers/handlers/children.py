@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol, TypedDict
 
 from coordinator.client.parent import Parent
-from coordinator.client.run_builder import RunBuilder, RunRequest, inputs_of_item
+from coordinator.client.run_builder import RunBuilder, RunRequest, inputs_of_item, without
 from coordinator.encoding.codec import decode, encode
 from coordinator.errors import BadOption, CoordinatorError, Refused
 from coordinator.middleware import current_middleware
@@ -43,6 +43,7 @@ class ChildOptions(TypedDict, total=False):
     schema: int
     meta: Mapping[str, Any] | None
     budget: Budget | None
+    group: str | None
 
 
 class ChildFailed(CoordinatorError):
@@ -193,8 +194,9 @@ class Children:
         if "key" in options or "id" in options or "ids" in options:
             raise BadOption("children that a run waits for can't have a key or an id of their own")
         inputs = [inputs_of_item(item) for item in items]
-        builder = RunBuilder(dict(options), self._parent, current_middleware.get())
-        requests = [builder.request(one.kind, one.values, None, one.handler) for one in inputs]
+        builder = RunBuilder(without(options, "group"), self._parent, current_middleware.get())
+        group = options.get("group")
+        requests = [builder.request(one.kind, one.values, None, one.handler, group) for one in inputs]
         self._backing.check_wait(self._draft.cut)
         field = self._draft.begin_wait(f"gather {name}")
         self._draft.end_wait()

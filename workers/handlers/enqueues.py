@@ -70,7 +70,7 @@ class EnqueueBacking(Protocol):
         ...
 
     def make_run_id(self, key: str) -> str:
-        """Return a new run id: in the partition of the idempotency key, or of this run if the key is empty."""
+        """Return a new run id: in the partition of the group or idempotency key, or of this run if `key` is empty."""
         ...
 
     async def enqueue(
@@ -124,8 +124,8 @@ class Enqueues:
                 raise BadOption(f"run.enqueue has no option {option!r}: the run makes the id, and is the parent itself")
         inputs = as_inputs(what, values)
         check_key_ttl(options)
-        builder = RunBuilder(without(options, "key"), self._parent, current_middleware.get())
-        request = builder.request(inputs.kind, inputs.values, options.get("key"), inputs.handler)
+        builder = RunBuilder(without(options, "key", "group"), self._parent, current_middleware.get())
+        request = builder.request(inputs.kind, inputs.values, options.get("key"), inputs.handler, options.get("group"))
         self._backing.check_task()
         field = self._draft.begin_wait(f"enqueue {inputs.kind}")
         self._draft.end_wait()
@@ -141,7 +141,7 @@ class Enqueues:
         id = saved[0] if saved else ""
         for _ in range(MOST_IDS):
             if not id:
-                id = backing.make_run_id(request.once)
+                id = backing.make_run_id(request.placed_by)
                 draft.phases[field] = encode([id], field)
                 await backing.flush(draft.cut(), may_drain)
             await backing.wait_until_confirmed(may_drain)

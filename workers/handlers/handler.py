@@ -21,6 +21,7 @@ from coordinator.errors import BadOption, NotPlain, Refused
 from coordinator.model.budget import Budget
 from coordinator.model.deadline import Deadline
 from coordinator.model.enqueue import Inputs
+from coordinator.model.groups import GroupBy, check_at_once
 from coordinator.model.names import name
 from coordinator.model.retry import Retry
 from workers.handlers.async_run import AsyncRun
@@ -73,6 +74,9 @@ class Policy:
         keep_messages: Keep the transcript of a completed run for the run's retention, for `handle.messages()`. By default it is
             deleted when the run completes.
         budget: What a run may spend, over all its attempts and its children. None for no limit.
+        at_once: How many runs of a group may be ready or running at the same time. Workers publish it when they join. An operator
+            may set another limit. None for no limit.
+        group_by: The name of the input whose value is the group of a run, or a function that computes the group from the inputs.
 
     Raises:
         BadName: If a topic is not a valid name.
@@ -89,6 +93,8 @@ class Policy:
     topics: Mapping[str, Any] = field(default_factory=dict)
     keep_messages: bool = False
     budget: Budget | None = None
+    at_once: int | None = None
+    group_by: GroupBy | None = None
 
     def __post_init__(self) -> None:
         if self.budget is not None and not isinstance(self.budget, Budget):
@@ -111,6 +117,10 @@ class Policy:
             raise BadOption(f"topics={self.topics!r} is not a dict of topics and types")
         for topic in self.topics:
             name(topic, "topic")
+        if self.at_once is not None:
+            check_at_once(self.at_once)
+        if self.group_by is not None and not isinstance(self.group_by, str) and not callable(self.group_by):
+            raise BadOption(f"group_by={self.group_by!r} is neither the name of an input nor a function")
 
 
 class Handler(Generic[P, T_co]):
@@ -132,6 +142,8 @@ class Handler(Generic[P, T_co]):
         linger: See Policy.
         keep_messages: See Policy.
         budget: See Policy.
+        at_once: See Policy.
+        group_by: See Policy.
         migrations: The migrations, by the schema from which they start.
     """
 
@@ -144,12 +156,15 @@ class Handler(Generic[P, T_co]):
         self.retry, self.deadline, self.schema = policy.retry, policy.deadline, policy.schema
         self.grace, self.throttle, self.on_lost_lease = policy.grace, policy.throttle, policy.on_lost_lease
         self.linger, self.keep_messages, self.budget = policy.linger, policy.keep_messages, policy.budget
+        self.at_once, self.group_by = policy.at_once, policy.group_by
         self._topics = {
             topic: Conversion(annotation, f"a signal of topic {topic!r} of kind {kind!r}")
             for topic, annotation in policy.topics.items()
         }
         self.migrations: dict[int, Callable[..., Any]] = {}
         self._signature = Signature.of(function, kind)
+        if isinstance(self.group_by, str) and not (self.group_by in self._signature.known or self._signature.open):
+            raise BadOption(f"group_by={self.group_by!r}: the handler of {kind!r} has no input of this name")
 
     def __repr__(self) -> str:
         return f"<handler of {self.kind!r}: {self.place}>"

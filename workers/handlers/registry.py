@@ -11,6 +11,7 @@ from coordinator.errors import Refused
 from coordinator.middleware import Middleware, MiddlewareChain
 from coordinator.model.budget import Budget
 from coordinator.model.deadline import Deadline
+from coordinator.model.groups import GroupBy
 from coordinator.model.retry import Retry
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.handler import (
@@ -42,6 +43,8 @@ class HandlerOptions(TypedDict, total=False):
     keep_messages: bool
     topics: Mapping[str, Any]
     budget: Budget | None
+    at_once: int | None
+    group_by: GroupBy | None
 
 
 class Registry(Generic[R]):
@@ -96,7 +99,7 @@ class Registry(Generic[R]):
             function: The function.
             kind: The kind. By default it is the name of the function.
             **options: How the runs of the kind are treated: retry, deadline, schema, grace, throttle, on_lost_lease,
-                linger, topics, keep_messages, budget. See Policy.
+                linger, topics, keep_messages, budget, at_once, group_by. See Policy.
 
         Returns:
             The handler.

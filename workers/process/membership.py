@@ -40,6 +40,7 @@ class Membership:
         namespace: The namespace that the worker serves.
         options: The settings of the worker.
         routes: The routes that the worker listens to.
+        limits: The limits of its handlers, which it publishes (see describe_limits).
         clock: The time source.
         heartbeat: Renews the leases.
         stops: Stops the attempts of a lost lease.
@@ -54,6 +55,7 @@ class Membership:
         namespace: Namespace,
         options: WorkerOptions,
         routes: tuple[str, ...],
+        limits: str,
         clock: Clock,
         heartbeat: Heartbeat,
         stops: Stops,
@@ -61,7 +63,13 @@ class Membership:
         tasks: TaskSet,
         announce: Callable[[int, str], None],
     ) -> None:
-        self._wire, self._namespace, self._options, self._routes = wire, namespace, options, routes
+        self._wire, self._namespace, self._options, self._routes, self._limits = (
+            wire,
+            namespace,
+            options,
+            routes,
+            limits,
+        )
         self._clock, self._heartbeat, self._stops = clock, heartbeat, stops
         self._shutdown, self._tasks, self._announce = shutdown, tasks, announce
         self._leases: dict[int, Lease] = {}
@@ -124,6 +132,7 @@ class Membership:
         return worker_plans.WorkerRecord(
             lease.worker, round(lease.length * 1000), socket.gethostname(), os.getpid(), str(round(self._clock.now() * 1000)),
             options.fleet, options.code or "-", options.concurrency, self._routes, str(own_mark() or ""),
+            limits=self._limits,
         )  # fmt: skip
 
     async def _create_copies(self, *, final: bool) -> None:

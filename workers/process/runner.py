@@ -116,8 +116,11 @@ class Runner:
         self._critic.progressed(attempt)
 
     def may_linger(self, attempt: Attempt) -> bool:
-        """Return whether a slot is free, so that a waiting handler takes none from another run."""
-        return self._slots.free > 0 or self._slots.claiming
+        """Return whether a slot is free, so that a waiting handler takes none from another run.
+
+        A run with a group does not linger, because another run of the group may wait for its place.
+        """
+        return not attempt.has_group and (self._slots.free > 0 or self._slots.claiming)
 
     def on_deadline(self, attempt: Attempt, error: DeadlineExceeded) -> None:
         """Kill an attempt whose deadline has passed. Its run fails with this error."""

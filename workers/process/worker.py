@@ -13,6 +13,7 @@ from typing import Any
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import current_settings
 from coordinator.errors import Unconfirmed, Unreachable
+from coordinator.model.groups import describe_limits
 from coordinator.store import server_checks as checks
 from coordinator.store.keys import Namespace
 from coordinator.store.transport.wire import AsyncWire, drive_async
@@ -227,8 +228,9 @@ class Worker:
         )  # fmt: skip
         runner = Runner(options, self._slots, table, executor, recorder, critic, endings, stops, shutdown, self.metrics)
         self._membership = membership = Membership(
-            wire, namespace, options, all_routes(self.registry, options), clock, heartbeat, stops, shutdown, tasks,
-            self._announce,
+            wire, namespace, options, all_routes(self.registry, options),
+            describe_limits({kind: handler.at_once for kind, handler in self.registry.handlers.items()}),
+            clock, heartbeat, stops, shutdown, tasks, self._announce,
         )  # fmt: skip
         self._results = results = BeatResults(wire, table, stops, membership, shutdown, tasks)
         self._drain = Drain(options.grace, clock, table, stops, endings, membership, shutdown, tasks)

@@ -6,9 +6,11 @@ import random
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from coordinator.client.operations.groups import check_groups_known
 from coordinator.client.operations.open_namespace import OpenNamespace
 from coordinator.client.parent import current_parent, remember_child
 from coordinator.client.run_builder import (
+    KeyOf,
     RunBuilder,
     RunRequest,
     as_inputs,
@@ -20,6 +22,7 @@ from coordinator.client.run_builder import (
 )
 from coordinator.errors import (
     BadCall,
+    BadOption,
     IdExpired,
     KeyConflict,
     NotConfigured,
@@ -31,6 +34,7 @@ from coordinator.errors import (
 from coordinator.middleware import current_middleware
 from coordinator.model.enqueue import HandlerOf, Inputs
 from coordinator.model.limits import TOMBSTONE_MS
+from coordinator.model.names import parse_route
 from coordinator.model.run_id import partition_of
 from coordinator.store.keys import Namespace
 from coordinator.store.plans import clients as client_plans
@@ -66,9 +70,9 @@ def enqueue(
     check_key_ttl(options)
     parent = current_parent.get()
     middleware = namespace.middleware or current_middleware.get()
-    plain = parent is None and not middleware and options.keys() <= {"key"}
-    builder = _WITHOUT_OPTIONS if plain else RunBuilder(without(options, "key", "id"), parent, middleware)
-    requests = [builder.request(inputs.kind, inputs.values, options.get("key"), inputs.handler)]
+    plain = parent is None and not middleware and options.keys() <= {"key", "group"}
+    builder = _WITHOUT_OPTIONS if plain else RunBuilder(without(options, "key", "group", "id"), parent, middleware)
+    requests = [builder.request(inputs.kind, inputs.values, options.get("key"), inputs.handler, options.get("group"))]
     given = options.get("id")
     runs, answers = yield from _send(namespace, builder, requests, () if given is None else (given,))
     handles = [make_handle(id, created, inputs.handler) for id, created, _ in _acknowledged(requests, answers)]
@@ -88,14 +92,14 @@ def enqueue_many(
     """
     check_key_ttl(options)
     middleware = namespace.middleware or current_middleware.get()
-    builder = RunBuilder(without(options, "key", "ids"), current_parent.get(), middleware)
-    key_of = options.get("key")
+    builder = RunBuilder(without(options, "key", "group", "ids"), current_parent.get(), middleware)
+    key_of, group = options.get("key"), options.get("group")
     given: Sequence[str] = tuple(options.get("ids", ()))
     handles: list[H] = []
     sent: list[str] = []
     acknowledged: list[str] = []
     try:
-        for requests in batches(_requests(items, builder, key_of)):
+        for requests in batches(_requests(items, builder, key_of, group)):
             runs, answers = yield from _send(namespace, builder, requests, given[len(sent) : len(sent) + len(requests)])
             sent += [run.id for run in runs]
             for id, created, handler in _acknowledged(requests, answers):
@@ -112,12 +116,12 @@ def enqueue_many(
 
 
 def _requests(
-    items: Iterable[Any], builder: RunBuilder, key_of: Callable[[Mapping[str, Any]], str] | None
+    items: Iterable[Any], builder: RunBuilder, key_of: KeyOf | None, group: str | KeyOf | None
 ) -> Generator[RunRequest, None, None]:
     for item in items:
         inputs = inputs_of_item(item)
         key = None if key_of is None else key_of(inputs.values)
-        yield builder.request(inputs.kind, inputs.values, key, inputs.handler)
+        yield builder.request(inputs.kind, inputs.values, key, inputs.handler, group)
 
 
 # ---- sending -----------------------------------------------------------------------------------------------------------
@@ -131,6 +135,8 @@ def _send(
     ids = check_given_ids(given, requests, space.partitions) if given else ()
     began = namespace.clock.monotonic()
     runs = builder.runs(requests, namespace.ids, namespace.now(), space.partitions, ids)
+    if grouped := [partition_of(run.id, space.partitions) for run in runs if run.group]:
+        yield from check_groups_known(namespace, space, grouped)
     if ids:
         return runs, (yield from _call(namespace, space, runs))
     answers = yield from _send_new(namespace, space, runs)
@@ -160,15 +166,15 @@ def _send_new(namespace: OpenNamespace, space: Namespace, runs: list[NewRun]) ->
 def _send_to_reachable(namespace: OpenNamespace, space: Namespace, runs: list[NewRun]) -> Plan[list[Any]]:
     """Send each run to its partition, and to another one if the first can't be reached.
 
-    A run may change its partition only if it has no key and was certainly not sent. Return the runs with their final ids, and the
-    answer or the error for each.
+    A run may change its partition only if it has neither key nor group, and was certainly not sent. Return the runs with their
+    final ids, and the answer or the error for each.
     """
     answers = yield from _call(namespace, space, runs, fail_fast=True)
     unreachable: set[int] = set()
     while not_sent := [i for i, answer in enumerate(answers) if isinstance(answer, Unreachable)]:
         unreachable |= {partition_of(runs[i].id, space.partitions) for i in not_sent}
         reachable = [partition for partition in range(space.partitions) if partition not in unreachable]
-        movable = [i for i in not_sent if reachable and not runs[i].once]
+        movable = [i for i in not_sent if reachable and not (runs[i].once or runs[i].group)]
         for i in movable:
             runs[i] = runs[i]._replace(id=namespace.ids.make(namespace.now(), random.choice(reachable)))
         others = yield from _call(namespace, space, [runs[i] for i in not_sent], fail_fast=bool(movable))
@@ -217,7 +223,14 @@ def _failure(
         return errors[0]
     for run, (answer, other) in zip(runs, answers, strict=True):
         if answer == "conflict":
-            return KeyConflict(f"key {run.once!r} belongs to run {other}, which has other inputs")
+            key = run.once[len(run.group) + 1 :] if run.group else run.once
+            return KeyConflict(f"key {key!r} belongs to run {other}, which has other inputs")
+        if answer == "ungrouped":
+            kind = parse_route(run.route)[1]
+            return BadOption(
+                f"run {run.id} was not enqueued: kind {kind!r} has a limit for each group, so its runs need a group; "
+                "give group=…, or group_by=… to its handler"
+            )
         if answer == "unreadable":
             return Unreadable(
                 f"run {run.id} was not enqueued: a Redis key that it needs holds a value of another type; "

@@ -32,6 +32,7 @@ class OpenNamespace:
         clock: The clock that run ids are made with.
         ids: The maker of run ids.
         facts: The facts of the namespace; None until an operation has read them.
+        trusted: By partition, the monotonic time until which all its processes count as knowing groups.
         middleware: The middleware of the client.
     """
 
@@ -49,6 +50,7 @@ class OpenNamespace:
         self.clock = clock
         self.ids = RunIds()
         self.facts: Namespace | None = None
+        self.trusted: dict[int, float] = {}
         self.middleware = middleware
         self._skew = 0.0  # seconds that are added to the clock for new ids
         self._name, self._check = name, check

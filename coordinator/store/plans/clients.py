@@ -36,6 +36,7 @@ class NewRun(NamedTuple):
     key_ttl: str = "-"
     retention: str = ""
     parent: str = ""
+    group: str = ""
 
 
 # ---- enqueue -----------------------------------------------------------------------------------------------------------

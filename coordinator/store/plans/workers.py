@@ -31,6 +31,7 @@ class WorkerRecord:
     routes: tuple[str, ...]
     mark: str = ""  # distinguishes the process from every other process that ever ran on the machine
     knows: tuple[str, ...] = features.KNOWN
+    limits: str = ""  # the limits of its handlers, see coordinator/model/groups.py
 
 
 def join(keys: Keys, birth: str, member: WorkerRecord, now: str = "") -> Generator[Request, Any, str]:
@@ -38,7 +39,7 @@ def join(keys: Keys, birth: str, member: WorkerRecord, now: str = "") -> Generat
     reply = yield JOIN.call(
         keys.at, now=now, birth=birth, worker=member.worker, lease=member.lease_ms, host=member.host, pid=member.pid,
         started=member.started, fleet=member.fleet, code=member.code, slots=member.slots, routes=" ".join(member.routes),
-        mark=member.mark, knows=" ".join(member.knows),
+        mark=member.mark, knows=" ".join(member.knows), limits=member.limits,
     )  # fmt: skip
     return word(reply)
 

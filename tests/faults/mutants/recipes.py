@@ -1752,8 +1752,8 @@ MUTANTS = [
     Mutant(
         "a poison run kills other runs of its process",
         LUA + "coordinators/due.lua",
-        "  if counters.strikes >= SUSPECT_STRIKES then\n    add_to_suspect(",
-        "  if false then\n    add_to_suspect(",
+        "  elseif counters.strikes >= SUSPECT_STRIKES then\n    add_to_suspect(",
+        "  elseif false then\n    add_to_suspect(",
         f"{POISON}::test_only_the_poison_run_is_dead[12]",
         promise=6,
     ),
@@ -2051,7 +2051,7 @@ MUTANTS = [
     Mutant(
         "signals stay for ever if the doctor ends their run",
         LUA + "doctor/repair_run.lua",
-        "run.waited, run.beside = true, 'srjoeg'",
+        "run.waited, run.beside = true, 'srjoegl'",
         "run.waited = true",
         "tests/lua/doctor/test_doctor.py::test_signals_of_a_run_that_a_repair_ends_do_not_stay",
     ),

@@ -166,6 +166,13 @@ def enqueue_summing_run(by: Operator) -> None:
     by.client.enqueue("summing", by.inputs(by.choose.choice([1, 4, 8])))
 
 
+def limit_group(by: Operator) -> None:
+    """Change the limit of a group, and enqueue runs of the group."""
+    group = by.choose.choice(["first", "second"])
+    by.client.set_limit("plain", at_once=by.choose.choice([1, 2, 5]), group=group)
+    by.client.enqueue_many([("plain", by.inputs()) for _ in range(3)], group=group)
+
+
 def answer(by: Operator) -> None:
     """Send signals to a run that waits, or to a new one."""
     if not by.asking:
@@ -292,7 +299,7 @@ ACTIONS: dict[str, Action] = {
     action.__name__: action
     for action in (
         enter_namespace, look, read_output, cancel, cancel_tree, revive, discard, enqueue_overdue_run,
-        enqueue_run_that_cannot_start, pause, enqueue_asking_run, answer, enqueue_summing_run,
+        enqueue_run_that_cannot_start, pause, enqueue_asking_run, answer, enqueue_summing_run, limit_group,
         schedule, pause_schedule, unschedule, schedule_elsewhere, roll, drain, doctor,
     )
 }  # fmt: skip

@@ -15,6 +15,7 @@ from coordinator.config import address
 from coordinator.errors import BadCall
 from coordinator.model.names import route
 from coordinator.model.run_id import RunIds
+from coordinator.services.admission import Admission
 from coordinator.services.bell_ringer import BellRinger
 from coordinator.services.due import DueRuns
 from coordinator.services.recovery import Recovery, RecoveryReport
@@ -23,6 +24,7 @@ from coordinator.services.service_loop import LONGEST_REST, Partition
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import coordinators as coordinator_plans
+from coordinator.store.plans import groups as group_plans
 from coordinator.store.plans import namespace as namespace_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.replies import pairs, text
@@ -373,6 +375,22 @@ async def test_lost_bell_is_rung_again(world: World) -> None:
     assert await world.ask(lose()) == 1
     assert (await BellRinger(world.partition()).tick()).queues == 1
     assert await world.ask(lose()) == 1
+
+
+async def test_raised_limit_admits_runs_of_all_groups_at_the_next_tick(world: World) -> None:
+    runs = [
+        client_plans.NewRun(world.ids.make(world.seconds, 0), KIND, b"\x80", group=f"g{n % 300}") for n in range(900)
+    ]
+    await world.ask(client_plans.enqueue(world.namespace, runs, world.now()))
+    admission = Admission(world.partition())
+    assert (await admission.tick()).admitted == 0
+    await world.ask(group_plans.set_limit(world.keys, "work", None, "2", "o1"))
+    report = await admission.tick()
+    assert (report.groups, report.admitted, report.rest) == (300, 600, 0.0)
+    report = await admission.tick()
+    assert (report.admitted, report.rest) == (0, 1.0)
+    await world.join("w1")
+    assert len(await world.claim("w1", 500)) + len(await world.claim("w1", 500)) == 600
 
 
 async def test_ended_runs_are_deleted_after_their_retention(world: World) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.model.run import AttemptRecord, Counters, Failure, RunView, Status, Waiting, WaitingChildren
-from coordinator.views.namespace_view import CoordinatorView, Overview, WorkerView
-from coordinator.views.stuck_runs import find_blocked_routes, find_stuck_runs
+from coordinator.model.run import AttemptRecord, Counters, Failure, HeldRun, RunView, Status, Waiting, WaitingChildren
+from coordinator.views.namespace_view import CoordinatorView, GroupView, Overview, WorkerView
+from coordinator.views.stuck_runs import find_blocked_routes, find_closed_kinds, find_stuck_runs
 
 NOW = 1_700_000_000.0
 
@@ -41,6 +41,7 @@ def at(ago: float) -> datetime:
     "sound",
     [
         view(Status.QUEUED),
+        view(Status.QUEUED, group="g", held=HeldRun(3, 1, 1)),
         view(Status.DELAYED, due=at(-100)),
         view(Status.DELAYED, due=at(1)),
         view(Status.RUNNING, owner="w1"),
@@ -66,6 +67,13 @@ def test_paused_run_is_stuck(paused: str) -> None:
     overview = replace(WELL, paused=(paused,))
     assert whys(view(Status.QUEUED), overview) == ["why"]
     assert find_blocked_routes(overview) == [("q", "k")]
+
+
+@pytest.mark.parametrize("at_once", [0, None])
+def test_run_of_a_group_that_admits_none_is_stuck(at_once: int | None) -> None:
+    overview = replace(WELL, groups=(GroupView("k", "g", 1, 0, at_once), GroupView("other", "g", 1, 1, 1)))
+    assert whys(view(Status.QUEUED, group="g", held=HeldRun(0, 0, at_once)), overview) == ["why"]
+    assert find_closed_kinds(overview) == ["k"]
 
 
 def test_served_route_is_not_examined() -> None:

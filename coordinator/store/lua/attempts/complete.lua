@@ -2,9 +2,9 @@
 -- Protects: only the owner ends a run, once; a repeated call gets the same answer; a run whose cancel was requested does not
 -- complete.
 -- Role: worker
--- Keys: ckpt, coordinator_bell, deadlines, effects, ended, graph, graph_index, graph_threads, inbox, joins, live, messages
--- Keys: namespace, once, output, owned, parting, results, run, signal_keys, signal_operations, signals, waiters, waiting, wake
--- Keys: worker
+-- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, effects, ended, graph, graph_index, graph_threads, groups
+-- Keys: inbox, joins, limits, line, live, messages, namespace, once, output, owned, parting, ready, results, routes, run
+-- Keys: signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake, worker
 -- ARGV: now
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 -- EACH: id, token, result, rest
@@ -14,7 +14,7 @@
 --   rest: empty for most runs; else k or -, and the events that are not stored yet (see shared/output.lua; empty: none). With k the
 --     checkpoint is kept as long as the run.
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, endings
+-- Uses: time, run, queue, checkpoint, spend, children, output, groups, endings
 -- Moves: running -> completed
 -- Answers: ok, fenced, requested
 --   requested: a cancel was requested, so the run does not complete; its owner then releases it, which ends it as cancelled

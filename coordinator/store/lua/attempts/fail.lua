@@ -1,9 +1,9 @@
 -- fail: end a run whose handler raised an error. Its checkpoint is kept for the retention.
 -- Protects: only the owner ends a run, once; a repeated call gets the same answer; a requested cancel wins.
 -- Role: worker
--- Keys: ckpt, coordinator_bell, deadlines, effects, ended, graph, graph_index, graph_threads, inbox, joins, live, messages
--- Keys: namespace, once, output, owned, parting, results, run, signal_keys, signal_operations, signals, waiters, waiting, wake
--- Keys: worker
+-- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, effects, ended, graph, graph_index, graph_threads, groups
+-- Keys: inbox, joins, limits, line, live, messages, namespace, once, output, owned, parting, ready, results, routes, run
+-- Keys: signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake, worker
 -- ARGV: now, id, token, error, brief, delta
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
@@ -12,7 +12,7 @@
 --   brief: the same error without its traceback, for the story
 --   delta: the changes to the checkpoint; empty: no changes (see shared/checkpoint.lua)
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, endings
+-- Uses: time, run, queue, checkpoint, spend, children, output, groups, endings
 -- Moves: running -> failed, running -> cancelled
 -- Answers: ok, cancelled, fenced, gap
 local clock = server_ms(now)

@@ -2,14 +2,14 @@
 -- children that their parents have let go.
 -- Protects: a delayed run is enqueued once; a waiting run is woken once; a cancel that the owner did not honour in time is forced.
 -- Role: coordinator
--- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads, inbox
--- Keys: joins, live, messages, namespace, once, output, owned, parting, ready, results, routes, run, signal_keys
--- Keys: signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake, worker
+-- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads
+-- Keys: groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, parting, ready, results, routes
+-- Keys: run, signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake, worker
 -- ARGV: now, batch
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   batch: the largest number of delayed runs, of waiting runs, and of deadlines, in this call
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, endings, waiting, cancel
+-- Uses: time, run, queue, checkpoint, spend, children, output, groups, endings, waiting, cancel
 -- Moves: delayed -> queued, waiting -> queued, queued -> cancelled, delayed -> cancelled, waiting -> cancelled, running -> cancelled
 -- Unconfirmed: a run that is not moved is still due
 -- Answers: ok
@@ -34,7 +34,11 @@ local function enqueue_delayed(id)
   end
   redis.call('ZREM', delayed_key(), id)
   redis.call('HSET', run_key(id), 'status', QUEUED)
-  if counters.strikes >= SUSPECT_STRIKES then
+  local group
+  if run.beside then group = read_fields(run_key(id), 'group') end
+  if group then
+    enter(id, run.route, counters, group)
+  elseif counters.strikes >= SUSPECT_STRIKES then
     add_to_suspect(id, run.route, int(counters.score))
   else
     add_to_ready(id, run.route, int(counters.score))

@@ -1,8 +1,8 @@
 -- examine_entries: answer the faults of members of one set or sorted set: entries without a run, or entries of a run that belongs
 -- in another set.
 -- Role: coordinator
--- Keys: aside, deadlines, delayed, ended, live, namespace, owned, parting, ready, run, schedule, schedules, suspect, waiting
--- Keys: worker, workers
+-- Keys: admitted, aside, deadlines, delayed, ended, line, live, namespace, owned, parting, ready, run, schedule, schedules
+-- Keys: suspect, waiting, worker, workers
 -- ARGV: now, place, name
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   place: family of the key

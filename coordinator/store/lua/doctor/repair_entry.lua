@@ -2,8 +2,8 @@
 -- Protects: an entry of aside is removed only if its run has no fault; a worker without an entry of its own is condemned, so that a
 -- coordinator recovers its runs.
 -- Role: coordinator
--- Keys: aside, ckpt, deadlines, delayed, ended, joins, live, namespace, owned, parting, ready, routes, run, schedule
--- Keys: schedules, signals, suspect, waiting, worker, workers
+-- Keys: admitted, aside, ckpt, deadlines, delayed, ended, groups, joins, line, live, namespace, owned, parting, ready, routes
+-- Keys: run, schedule, schedules, signals, suspect, waiting, worker, workers
 -- ARGV: now, place, name, member, fault
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   place: family of the key
@@ -29,6 +29,10 @@ elseif place == 'live' then
   redis.call('SREM', live_key(), member)
 elseif place == 'owned' then
   redis.call('SREM', owned_key(name), member)
+elseif place == 'admitted' then
+  redis.call('SREM', admitted_key(name), member) -- A coordinator gives the place to the next run.
+elseif place == 'line' then
+  redis.call('ZREM', line_key(name), member)
 elseif place == 'ready' then
   redis.call('ZREM', ready_key(name), member)
 elseif place == 'suspect' then

@@ -2,16 +2,16 @@
 -- Protects: after a repair that takes the run from its owner, the former owner can't write it any more. No waiting run is lost: a
 -- run that can't be read ends as dead, with a reason, and can be revived; if no part of it can be used, it is kept aside for a week.
 -- Role: coordinator
--- Keys: aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads, inbox
--- Keys: joins, live, messages, namespace, once, output, owned, parting, ready, results, routes, run, set_aside, signal_keys
--- Keys: signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake, worker, workers
+-- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads
+-- Keys: groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, parting, ready, results, routes
+-- Keys: run, set_aside, signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake, worker, workers
 -- ARGV: now, id, fault, jitter
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
 --   fault: the fault that examine found
 --   jitter: a number from 0 to 1, which spreads delays
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, endings, waiting, recover, examine, stray
+-- Uses: time, run, queue, checkpoint, spend, children, output, groups, endings, waiting, recover, examine, stray
 -- Answers: repaired, kept, changed, blocked
 --   kept: the run was moved aside
 --   changed: the fault does not exist any more
@@ -34,13 +34,14 @@ if run.routed then
   types[ready_key(run.route)], types[suspect_key(run.route)] = 'zset', 'zset'
   types[bell_key(run.route)], types[suspect_bell_key(run.route)] = 'list', 'list'
 end
+if run.group then types[admitted_key(run.group)], types[line_key(run.group)], types[groups_key()] = 'set', 'zset', 'set' end
 if run.worker then types[owned_key(run.worker)], types[worker_key(run.worker)] = 'set', 'hash' end
 for key, expected in pairs(types) do
   local is = type_of(key)
   if is ~= 'none' and is ~= expected then return { 'blocked' } end
 end
 if run.once and not string.find(run.once, '^%S+ ') then run.once = false end
-run.waited, run.beside = true, 'srjoeg' -- A damaged run may have lost these fields.
+run.waited, run.beside = true, 'srjoegl' -- A damaged run may have lost these fields.
 
 -- Remove the run from all queues except the one in which it belongs.
 local function leave_other_queues(home)
@@ -48,6 +49,7 @@ local function leave_other_queues(home)
   if home ~= 'suspect' and run.routed then redis.call('ZREM', suspect_key(run.route), id) end
   if home ~= 'delayed' then redis.call('ZREM', delayed_key(), id) end
   if home ~= 'waiting' then redis.call('ZREM', waiting_key(), id) end
+  if run.group then redis.call('ZREM', line_key(run.group), id) end
 end
 
 local function take_away()
@@ -68,6 +70,7 @@ local function set_aside()
   local usable = run.routed and (run.spec or run.over)
   if not usable then
     redis.call('SREM', live_key(), id)
+    if run.group then leave_group(id, run.group, clock) end
     -- RENAME would free an overwritten key before it returns, however large the key is. UNLINK frees the key in the background.
     redis.call('UNLINK', set_aside_key('run:' .. id))
     redis.call('RENAME', run_key(id), set_aside_key('run:' .. id))
@@ -96,7 +99,11 @@ local function repair_queued()
   if run.token then fence(counters) end
   local home = counters.strikes >= SUSPECT_STRIKES and 'suspect' or 'ready'
   leave_other_queues(home)
-  if home == 'suspect' then
+  if run.group then
+    -- A run in a ready queue without a place goes to the line.
+    if redis.call('SISMEMBER', admitted_key(run.group), id) == 0 then leave_other_queues('') end
+    enter(id, run.route, counters, run.group)
+  elseif home == 'suspect' then
     add_to_suspect(id, run.route, int(counters.score))
   else
     add_to_ready(id, run.route, int(counters.score))
@@ -107,6 +114,7 @@ end
 local function repair_delayed()
   if run.token then fence(run.counted) end
   leave_other_queues('delayed')
+  if run.group then leave_group(id, run.group, clock) end
   if not is_scored(delayed_key(), id) then add_to_delayed(id, math.max(clock, run.counted.score % PRIORITY_STEP)) end
 end
 
@@ -116,6 +124,7 @@ local function repair_waiting()
   local condition = read_wait(run)
   local reason = not condition and 'unknown' or find_reason(id, condition, clock)
   leave_other_queues('waiting')
+  if run.group then leave_group(id, run.group, clock) end
   if reason then
     wake_run(id, run.counted, reason)
   else
@@ -128,6 +137,7 @@ local function repair_running()
   if run.worker and is_scored(workers_key(), run.worker) then
     redis.call('SADD', owned_key(run.worker), id)
     redis.call('SADD', live_key(), id)
+    if run.group then redis.call('SADD', admitted_key(run.group), id) end
     return
   end
   if run.worker then
@@ -146,6 +156,7 @@ local function repair_ended()
   leave_other_queues('')
   if run.token then take_away() end
   redis.call('SREM', live_key(), id)
+  if run.group then leave_group(id, run.group, clock) end
   local ttl = redis.call('PTTL', run_key(id))
   if ttl < 0 then
     end_run(id, run, run.status, clock)

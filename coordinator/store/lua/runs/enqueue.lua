@@ -2,12 +2,12 @@
 -- Protects: a run is created once, however often its enqueue is sent and however late; an idempotency key names one run; no run
 -- is created below a parent whose tree was cancelled.
 -- Role: producer
--- Keys: bell, children, coordinator_bell, deadlines, delayed, felled, forgotten, joins, namespace, once, parents, ready, results
--- Keys: routes, run
+-- Keys: admitted, aside, bell, children, coordinator_bell, deadlines, delayed, felled, forgotten, groups, joins, limits, line
+-- Keys: namespace, once, parents, ready, results, routes, run, suspect, suspect_bell
 -- ARGV: now, birth
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   birth: the birth mark of the namespace that the caller knows; empty: it is not checked
--- EACH: id, route, spec, priority, due, expires, once, digest, key_ttl, retention, parent
+-- EACH: id, route, spec, priority, due, expires, once, digest, key_ttl, retention, parent, group
 --   id: id of the run
 --   route: queue, kind and schema, as <queue>:<kind>@<schema>
 --   spec: inputs, meta and options, encoded
@@ -19,9 +19,10 @@
 --   key_ttl: ms that the idempotency key is kept after the end; '-': as long as the run
 --   retention: ms that the run is kept after its end; empty: the default of its status
 --   parent: id of the run that enqueues this one; empty: none. For a joined child: "<parent> <life> <base> <index>"
--- Uses: time, run, queue, spend, children
+--   group: name of the run's group, whose runs share the places of a limit; empty: none
+-- Uses: time, run, queue, spend, children, groups
 -- Moves: none -> queued, none -> delayed
--- Answers: created, found, conflict, mismatch, bad, unreadable, blocked, stale, untimely
+-- Answers: created, found, conflict, mismatch, bad, unreadable, blocked, stale, untimely, ungrouped
 --   created: the run exists; this call or an earlier one created it
 --   found: the idempotency key names another run, with the same inputs
 --   mismatch: the stored birth mark of the namespace is another one
@@ -31,7 +32,9 @@
 --   stale: the parent does not wait for this child any more
 --   untimely: with the server's time instead of the id; the id is so old that a run of this id may have ended and been deleted,
 --     or the clock that made the id is wrong
-if birth ~= '' and redis.call('HGET', namespace_key(), 'birth') ~= birth then
+--   ungrouped: the kind has a limit, so that its runs need a group
+local stored_birth, limited = unpack(redis.call('HMGET', namespace_key(), 'birth', 'limited'))
+if birth ~= '' and stored_birth ~= birth then
   local answers = {}
   for i = 1, items do answers[i] = { 'mismatch', '' } end
   return answers
@@ -72,8 +75,24 @@ local function with_options()
     return type(mark) == 'string' and string.sub(mark, 1, 1) ~= '-'
   end
 
+  local function label(route, group)
+    local _, kind = string.match(route, ROUTE_PARTS)
+    return kind .. ':' .. group
+  end
+
+  local function are_groups_readable(group)
+    return type(redis.pcall('SCARD', admitted_key(group))) == 'number' and type(redis.pcall('ZCARD', line_key(group))) == 'number'
+      and type(redis.pcall('SCARD', groups_key())) == 'number'
+  end
+
+  -- Queue a new run of a group.
+  local function enter_group(id, route, group, score)
+    enter(id, route, { strikes = 0, score = tonumber(score) }, label(route, group))
+  end
+
   -- Return the answer that refuses the run; nil if the run may be created.
-  local function refuse(id, route, due, expires, once, digest, parent)
+  local function refuse(id, route, due, expires, once, digest, parent, group)
+    if group ~= '' and not are_groups_readable(label(route, group)) then return { 'unreadable', id } end
     if due ~= '' and type(redis.pcall('ZCARD', delayed_key())) ~= 'number' then return { 'unreadable', id } end
     if expires ~= '' and type(redis.pcall('ZCARD', deadlines_key())) ~= 'number' then return { 'unreadable', id } end
     local answer = once ~= '' and find_by_key(id, once_of(route, once), digest) or nil
@@ -114,7 +133,7 @@ local function with_options()
     return math.max(tonumber(due), clock)
   end
 
-  local function write(id, route, expires, once, digest, key_ttl, retention, parent)
+  local function write(id, route, expires, once, digest, key_ttl, retention, parent, group)
     if retention ~= '' then redis.call('HSET', run_key(id), 'retention', retention) end
     if once ~= '' then
       redis.call('SET', once_of(route, once), id .. ' ' .. digest)
@@ -130,6 +149,7 @@ local function with_options()
       redis.call('HSET', run_key(id), 'joined', parent, 'beside', 'j')
       parent = named
     end
+    if group ~= '' then redis.call('HSET', run_key(id), 'group', label(route, group), 'beside', named and 'jl' or 'l') end
     if parent ~= '' then
       redis.pcall('SADD', children_key(parent), id)
       redis.call('PEXPIRE', children_key(parent), CHILDREN_MS)
@@ -137,7 +157,8 @@ local function with_options()
     end
   end
 
-  return { are_readable = are_readable, refuse = refuse, is_untimely = is_untimely, start_of = start_of, write = write }
+  return { are_readable = are_readable, refuse = refuse, is_untimely = is_untimely, start_of = start_of, write = write,
+    enter_group = enter_group }
 end
 
 -- Compute the first seven digits of an id that is made now. They change every 33 s. The age of an id with these digits need not be
@@ -157,8 +178,9 @@ local answers, options = {}, nil
 local created = int(clock)
 local ready = {} -- scores and ids by route: one call often enqueues many runs to one route, and one command adds them
 for i = 1, items do
-  local id, route, spec, priority, due, expires, once, digest, key_ttl, retention, parent = item(i)
+  local id, route, spec, priority, due, expires, once, digest, key_ttl, retention, parent, group = item(i)
   local plain = due == '' and expires == '' and once == '' and retention == '' and parent == '' and key_ttl == '-'
+    and group == ''
   if not plain then options = options or with_options() end
   local key = run_key(id)
   local status = redis.pcall('HGET', key, 'status')
@@ -177,7 +199,11 @@ for i = 1, items do
     if status or not entries then
       answers[i] = { 'unreadable', id }
     else
-      answers[i] = not plain and options.refuse(id, route, due, expires, once, digest, parent) or nil
+      answers[i] = not plain and options.refuse(id, route, due, expires, once, digest, parent, group) or nil
+      if limited and group == '' and not answers[i] then
+        local _, kind = string.match(route, ROUTE_PARTS)
+        if string.find(limited, ' ' .. kind .. ' ', 1, true) then answers[i] = { 'ungrouped', id } end
+      end
       -- The age of a joined child's id is not checked: the parent knows its joined children for as long as it waits.
       local joined = not plain and string.find(parent, ' ', 1, true)
       if not answers[i] and not joined and (retention ~= '' or sub(id, 1, 7) ~= present) then
@@ -191,8 +217,14 @@ for i = 1, items do
       redis.call('HSET', key, 'status', start > clock and DELAYED or QUEUED, 'route', route, 'counters',
         initial_counters(score, created), split_spec(spec))
       if has_schema(route) then redis.call('HSET', key, 'asked', string.match(route, '%d+$')) end
-      if not plain then options.write(id, route, expires, once, digest, key_ttl, retention, parent) end
-      if start > clock then add_to_delayed(id, start) else entries[#entries + 1], entries[#entries + 2] = score, id end
+      if not plain then options.write(id, route, expires, once, digest, key_ttl, retention, parent, group) end
+      if start > clock then
+        add_to_delayed(id, start)
+      elseif group ~= '' then
+        options.enter_group(id, route, group, score)
+      else
+        entries[#entries + 1], entries[#entries + 2] = score, id
+      end
       answers[i] = { 'created', id }
     end
   end

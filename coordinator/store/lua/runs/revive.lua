@@ -2,8 +2,9 @@
 -- Protects: a revive that is sent twice or late revives once; if the run's idempotency key belongs to another run by now, the
 -- other run keeps it.
 -- Role: producer
--- Keys: bell, ckpt, coordinator_bell, delayed, effects, ended, graph, graph_index, graph_threads, joins, messages, namespace
--- Keys: once, output, ready, results, routes, run, signal_keys, signal_operations, signals, suspect, suspect_bell
+-- Keys: admitted, aside, bell, ckpt, coordinator_bell, delayed, effects, ended, graph, graph_index, graph_threads, groups
+-- Keys: joins, limits, line, messages, namespace, once, output, ready, results, routes, run, signal_keys, signal_operations
+-- Keys: signals, suspect, suspect_bell
 -- ARGV: now, id, operation, life, from_start, digest, forget
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
@@ -15,7 +16,7 @@
 -- ITEM: effect
 --   effect: name of an effect to forget
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, endings
+-- Uses: time, run, queue, checkpoint, spend, children, output, groups, endings
 -- Moves: failed -> queued, dead -> queued, cancelled -> queued
 -- Answers: queued, changed, running, completed, conflict, unreadable, missing
 --   running: the run has not ended

@@ -3,8 +3,8 @@
 -- before, stores nothing, even if the signal was received and removed meanwhile; signals that the run has received are removed only
 -- here, when a limit is reached.
 -- Role: producer
--- Keys: bell, ckpt, coordinator_bell, delayed, inbox, joins, namespace, ready, routes, run, signal_keys, signal_operations
--- Keys: signals, suspect, suspect_bell, waiting
+-- Keys: admitted, aside, bell, ckpt, coordinator_bell, delayed, groups, inbox, joins, limits, line, namespace, ready, routes
+-- Keys: run, signal_keys, signal_operations, signals, suspect, suspect_bell, waiting
 -- ARGV: now, id, topic, payload, key, operation
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
@@ -12,7 +12,7 @@
 --   payload: the payload, encoded
 --   key: idempotency key of the signal; empty: none
 --   operation: id of this send; a repeated call has the same
--- Uses: time, run, queue, checkpoint, spend, children, output, endings, waiting
+-- Uses: time, run, queue, checkpoint, spend, children, output, groups, endings, waiting
 -- Moves: waiting -> queued
 -- Answers: sent, found, ended, full, missing, bad, unreadable
 --   sent: the signal is stored; this call or an earlier one stored it

@@ -1,18 +1,20 @@
 -- view: answer the fields of a run from which `coordinator show` and other views are made.
 -- Role: producer, read-only
--- Keys: ckpt, delayed, effects, joins, paused, ready, results, run, signals, waiting, worker, workers
+-- Keys: admitted, ckpt, delayed, effects, joins, limits, line, paused, ready, results, run, signals, waiting, worker, workers
 -- ARGV: id
 --   id: id of the run
 -- Flags: no-writes
--- Uses: time, checkpoint, waiting, spend, children
+-- Uses: time, checkpoint, waiting, spend, children, groups
 -- Answers: ok, missing
 --   ok: with the run's fields, the head of its checkpoint, the names of its phases, the number of runs before it in its ready
 --     queue (-1 if it is not queued), the number of workers that listen to its route, which of queue and kind is paused, when
 --     it is due, the number of workers that know its queue and kind at any schema, the topics of signals that it has not
 --     received, each with their number, and what is known of the children that it waits for: their number, how many have ended,
 --     how many it needs, when a coordinator looks at the run, and a list for each of the first children that have not ended, with
---     id, status, route, and the places of a queued run as above (before, able, paused, due, known), and the fields of its
---     effects, each as begun:<name> or done:<name>
+--     id, status, route, and the places of a queued run as above (before, able, paused, due, known), with its place in the line of
+--     its group, and the fields of the run's effects, each as begun:<name> or done:<name>. The last value is the place of the run in
+--     the line of its group: the number of runs before it, the number of places that are taken, the limit ('-': none; empty: not
+--     known), and the group; it is an empty list for a run that does not wait for a place
 local MOST_OPEN_CHILDREN, MOST_LOOKS = 5, 500
 local fields = redis.pcall('HGETALL', run_key(id))
 if fields.err or #fields == 0 then return { 'missing' } end
@@ -35,11 +37,19 @@ if failures and run.token then
   fields[#fields + 1] = failures
 end
 
+-- Return the place of a run in the line of its group, as the head describes; an empty list if it is in no line.
+local function explain_line(id, group)
+  local rank = group and redis.pcall('ZRANK', line_key(group), id)
+  if type(rank) ~= 'number' then return {} end
+  local taken, limit = redis.pcall('SCARD', admitted_key(group)), limit_of(group)
+  return { rank, type(taken) == 'number' and taken or 0, limit == FAR_FUTURE and '-' or limit and int(limit) or '', group }
+end
+
 -- Return why a queued run still waits: how many runs are before it, how many workers listen to its route, which of queue and kind
--- is paused, when it is due, and how many workers know its queue and kind at any schema.
-local function explain_queued(id, status, route)
+-- is paused, when it is due, how many workers know its queue and kind at any schema, and its place in the line of its group.
+local function explain_queued(id, status, route, group)
   local before, able, known, paused, due = -1, 0, 0, '', redis.call('ZSCORE', delayed_key(), id) or ''
-  if status ~= QUEUED or not route then return before, able, paused, due, known end
+  if status ~= QUEUED or not route then return before, able, paused, due, known, {} end
   local rank = redis.pcall('ZRANK', ready_key(route), id)
   if type(rank) == 'number' then before = rank end
   local queue, kind = string.match(route, ROUTE_PARTS)
@@ -52,7 +62,7 @@ local function explain_queued(id, status, route)
   end
   if redis.call('SISMEMBER', paused_key(), 'queue:' .. queue) == 1 then paused = 'queue' end
   if redis.call('SISMEMBER', paused_key(), 'kind:' .. kind) == 1 then paused = 'kind' end
-  return before, able, paused, due, known
+  return before, able, paused, due, known, explain_line(id, group)
 end
 
 -- Return the facts about the children that the run waits for, as the head describes; an empty list if it waits for none.
@@ -67,14 +77,14 @@ local function describe_children()
     if #open >= MOST_OPEN_CHILDREN then break end
     if redis.pcall('HEXISTS', results_key(id), base .. ':' .. int(index)) == 0 then
       local child = child_id(base, index)
-      local route, status = read_fields(run_key(child), 'route', 'status')
-      if status then open[#open + 1] = { child, status, route or '', explain_queued(child, status, route) } end
+      local route, group, status = read_fields(run_key(child), 'route', 'group', 'status')
+      if status then open[#open + 1] = { child, status, route or '', explain_queued(child, status, route, group) } end
     end
   end
   return { int(spawned), int(ended), int(need), redis.call('ZSCORE', waiting_key(), id) or '', open }
 end
 
-local before, able, paused, due, known = explain_queued(id, run.status, run.route)
+local before, able, paused, due, known, held = explain_queued(id, run.status, run.route, run.group)
 local phases = {}
 local names = redis.pcall('HKEYS', ckpt_key(id))
 if not names.err then
@@ -85,4 +95,4 @@ end
 local head = redis.pcall('HGET', ckpt_key(id), 'head')
 local effects = run.beside and string.find(run.beside, 'e', 1, true) and redis.pcall('HKEYS', effects_key(id)) or {}
 return { 'ok', fields, type(head) == 'string' and head or '', phases, before, able, paused, due, known, run.beside and count_unreceived(id) or {},
-  describe_children(), effects.err and {} or effects }
+  describe_children(), effects.err and {} or effects, held }

@@ -141,8 +141,8 @@ end
 -- Delete or expire the other keys of an ended run, and store its ending for its parent. Signals, results and effects of a completed
 -- run are deleted, because no later attempt needs them. Those of any other ended run expire with the run, because a revived run may
 -- need them. Operations stay for as long as a client may repeat its send. Children that have not ended are let go.
--- The output gets its end. It and the run's graphs are kept as long as the run. `now` is nil for a run that has ended before and
--- is removed.
+-- The output gets its end. It and the run's graphs are kept as long as the run. The next run of the group gets the place of the
+-- run. `now` is nil for a run that has ended before and is removed.
 local function expire_beside(id, run, status, kept, now)
   local beside = run.beside
   local keeps = status ~= COMPLETED and kept > 0
@@ -169,6 +169,10 @@ local function expire_beside(id, run, status, kept, now)
   end
   if string.find(beside, 'g', 1, true) then keep_graphs(id, kept) end
   if now and string.find(beside, 'j', 1, true) then report_ending(id, status, now) end
+  if now and string.find(beside, 'l', 1, true) then
+    local group = read_fields(run_key(id), 'group')
+    if group then leave_group(id, group, now) end
+  end
 end
 
 -- End a run as completed, failed, cancelled or dead. The caller has removed its owner. Further fields and values of its hash are
@@ -243,10 +247,13 @@ local function rescore(counters, ms) counters.score = math.floor(counters.score 
 -- Make the run wait for its next attempt: as delayed until `due`, or in its ready queue if `due` is nil. The run keeps its score.
 local function requeue(id, counters, cause, due)
   local key = run_key(id)
-  local route = redis.call('HGET', key, 'route')
+  local route, group = unpack(redis.call('HMGET', key, 'route', 'group'))
   redis.call('HSET', key, 'counters', write_counters(counters), 'cause', cause, 'status', due and DELAYED or QUEUED)
   if due then
     add_to_delayed(id, due)
+    if group then leave_group(id, group, server_ms(now)) end
+  elseif group then
+    enter(id, route, counters, group)
   elseif counters.strikes >= SUSPECT_STRIKES then
     add_to_suspect(id, route, int(counters.score))
   else

@@ -16,7 +16,7 @@ local function is_member(key, member) return try('SISMEMBER', key, member) == 1 
 -- whether it exists: dozens of specs of a megabyte in one script would delay every other caller.
 local function inspect_run(id)
   local run = read_named(run_key(id), 'status', 'token', 'route', 'counters', 'retention', 'once', 'cancel', 'expires',
-    'ended', 'kill', 'wait')
+    'ended', 'kill', 'wait', 'group')
   if not run then return nil end
   run.spec = redis.call('HEXISTS', run_key(id), 'spec') == 1
   run.worker = run.token and worker_of(run.token)
@@ -54,17 +54,26 @@ local function find_faults(id)
 
   local home
   if run.status == QUEUED then home = run.counted.strikes >= SUSPECT_STRIKES and 'suspect' or 'ready' end
+  local admitted = run.group and is_member(admitted_key(run.group), id)
+  if home and run.group and not admitted then home = 'line' end
   if run.status == DELAYED then home = 'delayed' end
   if run.status == WAITING then home = 'waiting' end
   local inside = {
     ready = is_scored(ready_key(run.route), id), suspect = is_scored(suspect_key(run.route), id),
     delayed = is_scored(delayed_key(), id), waiting = is_scored(waiting_key(), id),
+    line = run.group and is_scored(line_key(run.group), id),
   }
   if home and not inside[home] then add('lineless', home) end
-  for _, queue in ipairs({ 'ready', 'suspect', 'delayed', 'waiting' }) do
+  for _, queue in ipairs({ 'ready', 'suspect', 'delayed', 'waiting', 'line' }) do
     if inside[queue] and queue ~= home then add('twice', queue) end
   end
-  if run.status == QUEUED and inside[home] and not is_member(routes_key(), run.route) then add('unrouted', run.route) end
+  if home == 'line' then
+    if inside.line and not is_member(groups_key(), run.group) then add('unswept', run.group) end
+  elseif run.status == QUEUED and inside[home] and not is_member(routes_key(), run.route) then
+    add('unrouted', run.route)
+  end
+  if run.status == RUNNING and run.group and not admitted then add('unadmitted', run.group) end
+  if admitted and run.status ~= RUNNING and run.status ~= QUEUED then add('admitted', run.group) end
   if run.status == WAITING then
     local condition = read_wait(run)
     -- Only the topics count here: a coordinator looks for children that have ended and for deadlines that have passed.

@@ -42,10 +42,17 @@ local function recover_run(id, struck, lost)
     return 'dead'
   end
   local delayed = counters.strikes >= SUSPECT_STRIKES
+  local group
+  if run.beside then group = read_fields(run_key(id), 'group') end
   redis.call('HSET', key, 'counters', write_counters(counters), 'cause', 'recover', 'status', delayed and DELAYED or QUEUED)
   if delayed then
     add_to_delayed(id, now + 1000 + math.floor(1000 * lost.jitter))
+    if group then leave_group(id, group, now) end
     return 'delayed'
+  end
+  if group then
+    enter(id, run.route, counters, group)
+    return 'queued'
   end
   local added
   if lost.rung[run.route] then

@@ -39,6 +39,7 @@ local function find_stray(place, name, member, clock)
   local run = inspect_run(id)
   if not run or find_unreadable(run) then return nil end
   if place == 'owned' and run.worker ~= name then return 'elsewhere', run.status end
+  if (place == 'admitted' or place == 'line') and run.group ~= name then return 'elsewhere', run.group or '' end
   if (place == 'ready' or place == 'suspect') and run.route ~= name then return 'elsewhere', run.route end
   if place == 'ended' and run.status ~= name then return 'elsewhere', run.status end
   return nil
@@ -47,9 +48,10 @@ end
 local function is_still_in(place, name, member)
   if place == 'live' then return is_member(live_key(), member) end
   if place == 'owned' then return is_member(owned_key(name), member) end
+  if place == 'admitted' then return is_member(admitted_key(name), member) end
   local zsets = {
     workers = workers_key(), ready = ready_key(name), suspect = suspect_key(name), delayed = delayed_key(),
-    waiting = waiting_key(), deadlines = deadlines_key(), aside = aside_key(), parting = parting_key(), ended = ended_key(name), schedules = schedules_key(),
+    line = line_key(name), waiting = waiting_key(), deadlines = deadlines_key(), aside = aside_key(), parting = parting_key(), ended = ended_key(name), schedules = schedules_key(),
   }
   return is_scored(zsets[place], member)
 end

@@ -1,8 +1,8 @@
 -- join: register a worker in this partition.
 -- Protects: only join creates the entry of a worker, and never that of a worker that has left or was condemned.
 -- Role: worker
--- Keys: namespace, worker, workers
--- ARGV: now, birth, worker, lease, host, pid, started, fleet, code, slots, routes, mark, knows
+-- Keys: limits, namespace, worker, workers
+-- ARGV: now, birth, worker, lease, host, pid, started, fleet, code, slots, routes, mark, knows, limits
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   birth: the birth mark of the namespace that the caller knows; empty: it is not checked
 --   worker: id of the worker
@@ -16,8 +16,9 @@
 --   routes: the routes that it listens to, separated by spaces
 --   mark: the mark of its process: boot id, pid namespace, pid and start time
 --   knows: names of features that its version knows, separated by spaces
+--   limits: the limits of its handlers, each as <kind>=<number> or <kind>=- for none, separated by spaces
 -- Flags: allow-oom
--- Uses: time
+-- Uses: time, groups
 -- Unconfirmed: the worker's first claim waits for replicas
 -- Answers: ok, gone, mismatch
 --   mismatch: the stored birth mark of the namespace is another one
@@ -32,4 +33,12 @@ if not known_lease then
     code, 'slots', slots, 'routes', routes, 'joined', int(clock), 'claim', '0', 'floor', '0', 'mark', mark, 'knows', knows)
 end
 redis.call('ZADD', workers_key(), int(clock + tonumber(lease)), worker)
+for kind, limit in string.gmatch(limits, '([^%s=]+)=(%S+)') do
+  -- A handler without a limit does not remove the limit of a newer version of the handler.
+  if limit == '-' then
+    redis.pcall('HSETNX', limits_key(), 'handler:' .. kind, limit)
+  elseif type(redis.pcall('HSET', limits_key(), 'handler:' .. kind, limit)) == 'number' then
+    mark_limited(kind)
+  end
+end
 return { 'ok' }

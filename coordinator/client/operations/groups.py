@@ -1,0 +1,79 @@
+"""Set and list the limits of groups, and check that every process knows groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from coordinator.client.operations.open_namespace import OpenNamespace, new_mark, reading
+from coordinator.errors import NotConfigured
+from coordinator.model.features import GROUPS
+from coordinator.model.groups import NO_LIMIT, GroupLimit, check_at_once, check_group
+from coordinator.model.names import name
+from coordinator.model.run_id import partition_for
+from coordinator.store.keys import Keys, Namespace
+from coordinator.store.plans import groups as group_plans
+from coordinator.store.plans import workers as worker_plans
+from coordinator.store.plans.together import Plan
+
+TRUSTED_SECONDS = 10.0  # seconds for which all processes of a partition count as knowing groups
+
+
+def set_limit(namespace: OpenNamespace, kind: str, group: str | None, at_once: int | None) -> Plan[bool]:
+    """Set the limit of a kind or of a group. None stands for no limit. Return False if it was set before."""
+    stored = NO_LIMIT if at_once is None else str(check_at_once(at_once))
+    return (yield from _change(namespace, kind, group, stored))
+
+
+def remove_limit(namespace: OpenNamespace, kind: str, group: str | None) -> Plan[bool]:
+    """Remove the limit that was set for a kind or a group. Return False if there was none."""
+    return (yield from _change(namespace, kind, group, ""))
+
+
+def _change(namespace: OpenNamespace, kind: str, group: str | None, stored: str) -> Plan[bool]:
+    name(kind, "kind")
+    if group is not None:
+        check_group(group)
+    space, operation = (yield from namespace.space()), new_mark()
+    changed = False
+    for keys in _partitions_of(space, group):
+        changed |= yield from group_plans.set_limit(keys, kind, group, stored, operation)
+    return changed
+
+
+def _partitions_of(space: Namespace, group: str | None) -> list[Keys]:
+    """Return the keys of the partition of a group; of all partitions if the limit is for each group of a kind."""
+    return space.everywhere() if group is None else [space.keys(partition_for(group, space.partitions))]
+
+
+def list_limits(namespace: OpenNamespace) -> Plan[tuple[GroupLimit, ...]]:
+    """Return all limits, sorted by kind and group."""
+    space = yield from namespace.space()
+    found: dict[tuple[str, str], GroupLimit] = {}
+    for keys in space.everywhere():
+        for limit in (yield from reading(group_plans.read_limits(keys))):
+            found[limit.kind, limit.group or ""] = limit
+    return tuple(found[place] for place in sorted(found))
+
+
+def check_groups_known(namespace: OpenNamespace, space: Namespace, partitions: Iterable[int]) -> Plan[None]:
+    """Check that every live worker and coordinator of these partitions knows groups.
+
+    Raises:
+        NotConfigured: A process is of an older version. Its scripts would not free the places of runs.
+    """
+    now = namespace.clock.monotonic()
+    for partition in set(partitions):
+        if now < namespace.trusted.get(partition, 0.0):
+            continue
+        old = yield from reading(worker_plans.find_process_without(space.keys(partition), GROUPS))
+        if old is not None:
+            raise NotConfigured(describe_old_process(old))
+        namespace.trusted[partition] = now + TRUSTED_SECONDS
+
+
+def describe_old_process(old: str) -> str:
+    """Return the sentence that refuses a group because of a process of an older version."""
+    return (
+        f"no run with a group was enqueued: {old} was started with an older version that does not know groups; "
+        "restart that process with the new version"
+    )

@@ -1,0 +1,89 @@
+-- Groups of runs, of which only a limited number may be ready or running at the same time. The field `group` of a run is
+-- "<kind>:<name>". `admitted` has the runs of a group that are ready, suspect or running: they have a place. A queued run without a
+-- place waits in the line of its group, by its own score. A script that takes the place of a run gives it to the next run.
+
+-- Return the number of places of a group; nil if no limit is known, and then no run is admitted. '-' stands for no limit.
+local function limit_of(group)
+  local kind = string.match(group, '^[^:]+') or ''
+  local own, set, published = unpack(redis.pcall('HMGET', limits_key(), 'group:' .. group, 'kind:' .. kind, 'handler:' .. kind))
+  local limit = own or set or published
+  if limit == '-' then return FAR_FUTURE end
+  return tonumber(limit)
+end
+
+-- Add a run to the queue from which workers claim it. Return false if the queue has a wrong type.
+local function make_ready(id, route, counters, score)
+  if counters.strikes < SUSPECT_STRIKES then return add_to_ready(id, route, int(score)) end
+  if type(redis.pcall('ZCARD', suspect_key(route))) ~= 'number' then return false end
+  add_to_suspect(id, route, int(score))
+  return true
+end
+
+-- Give a place to a run at the head of the line. The run gets the time of its admission as its score, so that the runs of a long
+-- line do not stand before the runs of other groups. Return false if its ready queue has a wrong type: then it stays in the line.
+local function admit(id, group, clock)
+  local run = read_named(run_key(id), 'status', 'route', 'counters', 'group')
+  local counters = run and run.status == QUEUED and run.group == group and run.route and read_counters(run.counters)
+  if counters then
+    local score = math.floor(counters.score / PRIORITY_STEP) * PRIORITY_STEP + clock
+    if not make_ready(id, run.route, counters, score) then return false end
+    redis.call('SADD', admitted_key(group), id)
+  else
+    redis.pcall('ZADD', aside_key(), int(clock), 'queued:' .. id)
+  end
+  redis.call('ZREM', line_key(group), id)
+  return true
+end
+
+-- Give the free places of a group to the first runs of its line. Return the number of runs that left the line, and true if the
+-- line has more runs. If a key has a wrong type, no run is admitted.
+local function fill(group, clock)
+  local limit, count = limit_of(group), redis.pcall('SCARD', admitted_key(group))
+  if not limit or type(count) ~= 'number' or count >= limit then return 0, true end
+  local room = math.min(limit - count, PLACES_FILLED)
+  local ids = redis.pcall('ZRANGE', line_key(group), 0, room)
+  if ids.err then return 0, true end
+  local admitted = 0
+  for i = 1, math.min(room, #ids) do
+    if not admit(ids[i], group, clock) then return admitted, true end
+    admitted = admitted + 1
+  end
+  if #ids <= room then redis.pcall('SREM', groups_key(), group) end
+  return admitted, #ids > room
+end
+
+-- Queue a run of a group. A run that has kept its place is ready at once, with its own score. Any other run joins the line.
+local function enter(id, route, counters, group)
+  if redis.pcall('SISMEMBER', admitted_key(group), id) == 1 then
+    make_ready(id, route, counters, counters.score)
+    return
+  end
+  redis.pcall('ZADD', line_key(group), int(counters.score), id)
+  redis.pcall('SADD', groups_key(), group)
+  fill(group, server_ms(now))
+end
+
+-- Take the place of a run that is delayed, waits or has ended, and give the place to the next run of the line. A run without a
+-- place leaves the line.
+local function leave_group(id, group, clock)
+  if redis.pcall('SREM', admitted_key(group), id) == 1 then
+    fill(group, clock)
+  else
+    redis.pcall('ZREM', line_key(group), id)
+  end
+end
+
+-- List a kind among the limited kinds if it has a limit, so that enqueue.lua refuses runs of the kind without a group.
+local function mark_limited(kind)
+  local set, published = unpack(redis.call('HMGET', limits_key(), 'kind:' .. kind, 'handler:' .. kind))
+  local names, kept, is_limited = redis.call('HGET', namespace_key(), 'limited') or '', {}, tonumber(set or published)
+  for name in string.gmatch(names, '%S+') do
+    if name ~= kind then kept[#kept + 1] = name end
+  end
+  if is_limited then kept[#kept + 1] = kind end
+  if #kept > 0 then
+    redis.call('HSET', namespace_key(), 'limited', ' ' .. table.concat(kept, ' ') .. ' ')
+  else
+    redis.call('HDEL', namespace_key(), 'limited')
+  end
+end
