@@ -180,7 +180,7 @@ async def test_release_and_retry_are_attempts_of_one_trace(here):
     async def work(run: AsyncRun) -> int:
         if run.attempt == 1:
             async for _ in run.loop(limit=1_000_000):
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)  # the work of an attempt
         if run.attempt == 2:
             raise ValueError("once")
         return run.attempt

@@ -216,7 +216,7 @@ def test_signal_to_a_run_with_a_group_keeps_its_group(store: Store) -> None:
     store.limit(1)
     run = store.running(group="acme")
     store.send(run.id)
-    assert store.run(run.id)["beside"] == "gs"
+    assert store.run(run.id)["beside"] == "ls"
     store.complete(run)
     assert placed(store) == set()
     assert not store.client.exists(store.keys.signals(run.id))

@@ -22,7 +22,7 @@ def test_view_shows_the_runs_before_it_and_workers_that_could_claim_it(store: St
     store.join("w2", routes=["default:other@0"])
     store.join("w3", routes=["default:k@7"])
     with store.unchanged():
-        fields, head, phases, before, able, paused, due, known, signals, children, effects = view(store, id)
+        fields, head, phases, before, able, paused, due, known, signals, children, effects, held = view(store, id)
     assert pairs(fields)["status"] == b"queued"
     assert (head, phases, before, able, paused, due, known, signals, children, effects) == (
         b"", [], 1, 1, b"", b"", 2, [], [], [],
