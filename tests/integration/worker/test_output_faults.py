@@ -310,6 +310,39 @@ async def test_many_readers_share_one_connection(bench: Bench, client: AsyncClie
     assert await asyncio.gather(*readers) == [[id] for id in ids for _ in range(3)]
 
 
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_reader_gets_events_while_another_reader_of_its_client_gets_none(
+    bench: Bench, client: AsyncClient, valkey_server: Server, namespace: str, kind: str
+) -> None:
+    runs = Registry()
+
+    @runs.handler
+    async def talk(run: AsyncRun) -> None:
+        run.emit("heard")
+
+    silent, talking = await bench.enqueue("nobody"), await bench.enqueue("talk")
+    plain = Client(valkey_server.url, namespace)
+
+    def values(id: str) -> list[Any]:
+        return [item.value for item in plain.handle(id).stream(timeout=15) if isinstance(item, Event)]
+
+    def start(id: str) -> asyncio.Task[list[Any]]:
+        return asyncio.create_task(asyncio.to_thread(values, id) if kind == "plain" else read(client, id, timeout=15))
+
+    def blocked() -> bool:
+        return any(one["cmd"] == "xread" for one in bench.admin.client_list())
+
+    waiting = start(silent)
+    await eventually(blocked, "the first reader to block")
+    second = start(talking)
+    await eventually(lambda: "beside" in bench.run(talking), "the second reader to listen")
+    bench.worker(runs)
+    assert await second == ["heard"]
+    await bench.cancel(silent)
+    assert await waiting == []
+    await asyncio.to_thread(plain.close)
+
+
 async def test_closed_client_ends_its_readers(bench: Bench, valkey_server: Server, namespace: str) -> None:
     id = await bench.enqueue("nobody")
     client = AsyncClient(valkey_server.url, namespace)
