@@ -131,9 +131,8 @@ class Pager:
             for (keys, index), flat in zip(open_indexes, require_all(replies), strict=True):
                 after = [entry for entry in scored(keys, flat) if _is_after(entry, at, newest=newest)]
                 entries += after
-                if (
-                    not after and len(flat) == 2 * STEP
-                ):  # all of them have the score of the cursor, and were examined before
+                # If all of them were examined before, they have the score of the cursor, and more may follow.
+                if not after and len(flat) == 2 * STEP:
                     rest.append((keys, index))
             open_indexes, offset = rest, offset + STEP
         return sorted(entries, key=_place, reverse=newest)[:STEP]

@@ -83,6 +83,7 @@ async def test_end_of_an_earlier_life_does_not_stop_a_reader(site: Site) -> None
     assert json.loads(end.data) == {"status": "cancelled"}
     await site.http.post(f"/runs/{id}/revive")
     await site.http.post(f"/runs/{id}/signals/answer", json="Ada")
+    await site.client.handle(id).wait(timeout=30)  # it has ended again when the reader comes back
     events = await read(site, id, {"Last-Event-ID": end.id})
     assert values(events) == ["Hello Ada"]
     assert json.loads(events[-1].data) == {"status": "completed"}
