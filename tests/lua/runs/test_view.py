@@ -24,8 +24,8 @@ def test_view_shows_the_runs_before_it_and_workers_that_could_claim_it(store: St
     with store.unchanged():
         fields, head, phases, before, able, paused, due, known, signals, children, effects, held = view(store, id)
     assert pairs(fields)["status"] == b"queued"
-    assert (head, phases, before, able, paused, due, known, signals, children, effects) == (
-        b"", [], 1, 1, b"", b"", 2, [], [], [],
+    assert (head, phases, before, able, paused, due, known, signals, children, effects, held) == (
+        b"", [], 1, 1, b"", b"", 2, [], [], [], [],
     )  # fmt: skip
     store.client.sadd(store.keys.paused(), "queue:default")
     assert view(store, id)[5] == b"queue"
