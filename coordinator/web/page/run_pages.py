@@ -26,7 +26,7 @@ from coordinator.store.script import Request, read
 from coordinator.views.run_view import run_view, unreadable_view
 
 PAGE = 50  # runs of a page
-STEP = 200  # entries that are read together
+STEP = 200  # entries that are read together, if not every entry matches
 MOST_SCANNED = 2000  # entries that one request examines at most, however few of them match
 MOST_OWNED = 1000  # runs of one worker that are listed
 
@@ -55,6 +55,12 @@ class RunFilter:
     meta: Mapping[str, str] = field(default_factory=dict)
     since: float = 0.0
     until: float = 0.0
+
+    @property
+    def step(self) -> int:
+        """The number of entries to read together: as many as a page has, if every entry of the indexes matches."""
+        by_route = (self.kind or self.queue) and self.status is not Status.QUEUED
+        return STEP if by_route or self.key or self.meta or self.since or self.until else PAGE
 
     def takes_route(self, route: str) -> bool:
         """Return True if runs of this route may match."""
@@ -126,7 +132,7 @@ def _page(space: Namespace, wanted: RunFilter, offsets: dict[str, int]) -> Steps
     runs: list[RunView] = []
     scanned = 0
     while scanned < MOST_SCANNED:
-        entries: list[Entry] = yield from _next_entries(indexes, wanted.status, offsets)
+        entries: list[Entry] = yield from _next_entries(indexes, wanted, offsets)
         if not entries:
             return RunPage(runs, "", scanned)
         matching: Sequence[Entry] = yield from _with_route(entries, wanted)
@@ -169,8 +175,9 @@ def _indexes(space: Namespace, wanted: RunFilter) -> Steps:
             return [(keys, keys.ended(ended)) for keys in parts]
 
 
-def _next_entries(indexes: Sequence[tuple[Keys, str]], status: Status, offsets: Mapping[str, int]) -> Steps:
+def _next_entries(indexes: Sequence[tuple[Keys, str]], wanted: RunFilter, offsets: Mapping[str, int]) -> Steps:
     """Return the next entries over all indexes, in order."""
+    status, step = wanted.status, wanted.step
     if status is Status.RUNNING:  # sets without an order: they are as small as the number of slots
         replies = yield [read(keys.at, "SRANDMEMBER", index, MOST_OWNED) for keys, index in indexes]
         everyone = [
@@ -179,13 +186,13 @@ def _next_entries(indexes: Sequence[tuple[Keys, str]], status: Status, offsets: 
             for id in ids
         ]
         start = offsets.get("running", 0)
-        return sorted(everyone, key=lambda entry: entry[3], reverse=True)[start : start + STEP]
+        return sorted(everyone, key=lambda entry: entry[3], reverse=True)[start : start + step]
     newest = status in ENDED
     order = ("REV",) if newest else ()
     requests: list[Request] = []
     for keys, index in indexes:
         start = offsets.get(index, 0)
-        requests.append(read(keys.at, "ZRANGE", index, start, start + STEP - 1, *order, "WITHSCORES"))
+        requests.append(read(keys.at, "ZRANGE", index, start, start + step - 1, *order, "WITHSCORES"))
     replies = yield requests
     entries = [
         (float(flat[i + 1]), index, keys, text(flat[i]))
@@ -193,7 +200,7 @@ def _next_entries(indexes: Sequence[tuple[Keys, str]], status: Status, offsets: 
         for i in range(0, len(flat), 2)
     ]
     # The sort is stable, so entries of one index with the same score keep their order, on which the offsets rely.
-    return sorted(entries, key=lambda entry: entry[0], reverse=newest)[:STEP]
+    return sorted(entries, key=lambda entry: entry[0], reverse=newest)[:step]
 
 
 def _with_route(entries: Sequence[Entry], wanted: RunFilter) -> Steps:

@@ -38,6 +38,63 @@ class Mutant:
 
 
 MUTANTS = [
+    # -- the page and the live feed
+    Mutant(
+        "a reader may change runs on the page",
+        "coordinator/web/page/app.py",
+        "                if role is not Role.ALL:\n",
+        "                if role is Role.NONE:\n",
+        "tests/integration/web/test_page.py",
+    ),
+    Mutant(
+        "a change needs no token of the browser",
+        "coordinator/web/page/security.py",
+        "    if len(cookie) < 32 or not hmac.compare_digest(cookie.encode(), header.encode()):\n",
+        "    if False:\n",
+        "tests/integration/web/test_page.py",
+    ),
+    Mutant(
+        "a page of another origin may change runs",
+        "coordinator/web/page/security.py",
+        '    if origin is not None and origin.partition("://")[2].lower() != host.lower():\n',
+        "    if False:\n",
+        "tests/integration/web/test_page.py",
+    ),
+    Mutant(
+        "a change by filter changes more runs than its dry run has counted",
+        "coordinator/web/page/changes.py",
+        "    if request.expected is not None and len(ids) > request.expected:\n",
+        "    if False:\n",
+        "tests/integration/web/test_page.py",
+    ),
+    Mutant(
+        "a caller without access gets the page's data",
+        "coordinator/web/page/app.py",
+        "            role = await find_role(self._access, request)\n            if role is Role.NONE:\n",
+        "            role = await find_role(self._access, request)\n            if False:\n",
+        "tests/integration/web/test_page.py",
+    ),
+    Mutant(
+        "the second page of a list begins with runs of the first",
+        "coordinator/web/page/run_pages.py",
+        "            offsets[name] = offsets.get(name, 0) + 1\n",
+        "            offsets[name] = offsets.get(name, 0)\n",
+        "tests/integration/web/test_page.py",
+    ),
+    Mutant(
+        "the feed tells changes that happened before it began",
+        "coordinator/feed/events.py",
+        "        if at >= since:\n",
+        "        if at:\n",
+        "tests/unit/feed/test_events.py",
+    ),
+    Mutant(
+        "the connection of the feed is closed at its first ping",
+        "coordinator/store/transport/key_watch.py",
+        "read_response(push_request=True, disconnect_on_error=False)",
+        "read_response(push_request=True)",
+        "tests/integration/feed/test_feed.py",
+    ),
     # -- steps with children that come back with other inputs
     Mutant(
         "a step with fewer inputs than before takes the endings of children that it has no inputs for",
