@@ -204,6 +204,7 @@ class MiddlewareChain:
         "_around",
         "_ending",
         "_enqueue",
+        "_only",
         "_parts",
         "_selecting",
         "_steps",
@@ -222,7 +223,8 @@ class MiddlewareChain:
         self._around = [one for one in self.members if type(one).around_attempt is not Middleware.around_attempt]
         self._ending = [one for one in self.members if type(one).on_ending is not Middleware.on_ending]
         self._steps = [one for one in self.members if type(one).around_step is not Middleware.around_step]
-        self._selecting = [one for one in self.members if type(one).selects is not Middleware.selects]
+        self._selecting = tuple(one for one in self.members if type(one).selects is not Middleware.selects)
+        self._only = self._selecting[0] if len(self._selecting) == 1 else None
         self._parts: dict[tuple[Middleware, ...], MiddlewareChain] = {}
         self.sees_endings = bool(self._ending)
         self.reads_history = any(one.reads_history for one in self.members)
@@ -250,7 +252,10 @@ class MiddlewareChain:
         """Return the chain without the middleware that leaves out a run."""
         if not self._selecting:
             return self
-        without = tuple(one for one in self._selecting if not _selects(one, run))
+        if self._only is not None:  # the usual case, for speed
+            without = self._selecting if not _selects(self._only, run) else ()
+        else:
+            without = tuple(one for one in self._selecting if not _selects(one, run))
         if not without:
             return self
         if without not in self._parts:

@@ -50,14 +50,15 @@ class Tracing(Middleware):
     def __init__(self, provider: trace.TracerProvider | None = None) -> None:
         self._provider = provider
         self._found: _Tracer | None = None
-        self._open: dict[tuple[str, int], Span] = {}
+        self._open: dict[tuple[str, int], tuple[Span, _Trace]] = {}
         self._clock: Clock = SystemClock()
 
     # -- Middleware
 
     def selects(self, run: str) -> bool:
         """Return False if the sampler of the provider leaves out the trace of a run."""
-        limit = self._tracer.limit
+        found = self._found if self._found is not None and self._provider is not None else self._tracer
+        limit = found.limit
         return limit is None or (zlib.crc32(run.encode()) << 32) < limit
 
     def on_enqueue(self, run: EnqueueInfo) -> None:
@@ -73,12 +74,12 @@ class Tracing(Middleware):
     @contextmanager
     def around_attempt(self, attempt: AttemptInfo) -> Iterator[None]:
         """Make the span of the attempt the current span while its handler runs."""
-        context = propagate.extract(attempt.headers)
-        span = self._start(attempt, attempt.attempt, self._links(attempt, attempt.attempt, context), None)
+        known = _Trace.of(attempt)
+        span = self._start(known, attempt.attempt, None)
         if len(self._open) >= MOST_OPEN:
             del self._open[next(iter(self._open))]
-        self._open[attempt.run, attempt.attempt] = span
-        token = attach(trace.set_span_in_context(span, context))  # with the baggage of the producer
+        self._open[attempt.run, attempt.attempt] = span, known
+        token = attach(trace.set_span_in_context(span, known.context))  # with the baggage of the producer
         try:
             yield
         finally:
@@ -91,26 +92,25 @@ class Tracing(Middleware):
     def on_ending(self, ending: AttemptEnding) -> None:
         """Report the attempt, the lost attempts before it, and the root if the run has ended."""
         attempt = ending.attempt
-        span = self._open.pop((attempt.run, attempt.attempt), None)
+        span, known = self._open.pop((attempt.run, attempt.attempt), (None, None))
         if ending.outcome == "lost":
             return  # the next attempt reports it, because this worker does not know what became of the run
-        context = propagate.extract(attempt.headers)
+        if span is None or known is None:  # the handler was not started
+            known = _Trace.of(attempt)
+            span = self._start(known, attempt.attempt, _ns(self._clock.now() - ending.seconds))
         for lost in _lost_before(attempt):
-            self._report_lost(attempt, lost, context)
-        if span is None:  # the handler was not started
-            began = _ns(self._clock.now() - ending.seconds)
-            span = self._start(attempt, attempt.attempt, self._links(attempt, attempt.attempt, context), began)
+            self._report_lost(known, lost)
         span.set_attribute("runs.outcome", ending.outcome)
         _set_error(span, ending)
         span.end()
         if ending.ended:
-            self._report_root(ending)
+            self._report_root(known, ending)
 
     # -- spans
 
-    def _start(self, attempt: AttemptInfo, number: int, links: list[Link], start: int | None) -> Span:
+    def _start(self, known: _Trace, number: int, start: int | None) -> Span:
         """Start the span of an attempt."""
-        ids, destination = _Ids.of(attempt), _destination(attempt)
+        attempt, ids, destination = known.newest, known.ids, known.destination
         attributes = {
             **_messaging(destination, "process", "process"),
             **_describe(attempt),
@@ -119,39 +119,31 @@ class Tracing(Middleware):
         if number == attempt.attempt:
             attributes |= {"messaging.client.id": attempt.worker, "runs.cause": attempt.cause}
         root = NonRecordingSpan(SpanContext(ids.trace, ids.root, is_remote=True, trace_flags=_SAMPLED))
-        context = trace.set_span_in_context(root, propagate.extract(attempt.headers))
+        context = trace.set_span_in_context(root, known.context)
+        name, links = f"process {destination}", self._links(known, number)
         return self._tracer.start(
-            f"process {destination}",
-            ids.attempt(number),
-            ids.trace,
-            context,
-            SpanKind.CONSUMER,
-            attributes,
-            links,
-            start,
+            name, ids.attempt(number), ids.trace, context, SpanKind.CONSUMER, attributes, links, start
         )
 
-    def _links(self, attempt: AttemptInfo, number: int, context: Context) -> list[Link]:
+    def _links(self, known: _Trace, number: int) -> list[Link]:
         """Return the links of an attempt: to the attempt before it, and to the span that enqueued the run."""
-        ids, links = _Ids.of(attempt), list[Link]()
+        ids, links = known.ids, list[Link]()
         if number > 1:
             before = SpanContext(ids.trace, ids.attempt(number - 1), is_remote=True, trace_flags=_SAMPLED)
             links.append(Link(before, {"runs.link": "previous attempt"}))
-        producer = trace.get_current_span(context).get_span_context()
+        producer = trace.get_current_span(known.context).get_span_context()
         if producer.is_valid:
             links.append(Link(producer, {"runs.link": "producer"}))
         return links
 
-    def _report_lost(self, attempt: AttemptInfo, lost: AttemptRecord, context: Context) -> None:
-        start = _ns(lost.started.timestamp()) if lost.started else None
-        span = self._start(attempt, lost.attempt, self._links(attempt, lost.attempt, context), start)
+    def _report_lost(self, known: _Trace, lost: AttemptRecord) -> None:
+        span = self._start(known, lost.attempt, _ns(lost.started.timestamp()) if lost.started else None)
         span.set_attributes({"runs.outcome": "lost", "messaging.client.id": lost.worker, "error.type": "worker_lost"})
         span.set_status(Status(StatusCode.ERROR, lost.why or "its worker was lost"))
         span.end(_ns(lost.ended.timestamp()))
 
-    def _report_root(self, ending: AttemptEnding) -> None:
-        attempt = ending.attempt
-        ids, destination = _Ids.of(attempt), _destination(attempt)
+    def _report_root(self, known: _Trace, ending: AttemptEnding) -> None:
+        attempt, ids, destination = known.newest, known.ids, known.destination
         attributes = {**_describe(attempt), "runs.attempts": attempt.attempt, "runs.outcome": ending.outcome}
         span = self._tracer.start(
             f"run {destination}",
@@ -231,6 +223,29 @@ def _span_id(run: str, life: int, attempt: int) -> int:
     return int.from_bytes(blake2b(f"{run} {life} {attempt}".encode(), digest_size=8).digest()) or 1
 
 
+@dataclass(frozen=True, slots=True)
+class _Trace:
+    """What the spans of a run have in common.
+
+    Attributes:
+        newest: The newest attempt.
+        ids: The ids of the spans.
+        destination: The queue and the kind of the run.
+        context: The context of the producer, which travelled with the run.
+    """
+
+    newest: AttemptInfo
+    ids: _Ids
+    destination: str
+    context: Context
+
+    @classmethod
+    def of(cls, attempt: AttemptInfo) -> _Trace:
+        """Return the trace of an attempt."""
+        context = propagate.extract(attempt.headers, Context()) if attempt.headers else Context()
+        return cls(attempt, _Ids.of(attempt), f"{attempt.queue}:{attempt.kind}", context)
+
+
 _next_ids: ContextVar[tuple[int, int] | None] = ContextVar("coordinator.tracing.next_ids", default=None)
 
 
@@ -293,10 +308,6 @@ class _Tracer:
 
 
 # ---- attributes
-
-
-def _destination(attempt: AttemptInfo) -> str:
-    return f"{attempt.queue}:{attempt.kind}"
 
 
 def _messaging(destination: str, name: str, kind: str) -> dict[str, Any]:
