@@ -24,6 +24,7 @@ def middleware(mode: str) -> list[Middleware]:
     """Return the middleware that reports traces, or none."""
     if mode != "traces":
         return []
+    from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -33,6 +34,7 @@ def middleware(mode: str) -> list[Middleware]:
 
     provider = TracerProvider(sampler=ParentBased(TraceIdRatioBased(0.01)))
     provider.add_span_processor(BatchSpanProcessor(InMemorySpanExporter()))
+    trace.get_current_span()  # the first use of the API looks for plug-ins, once for each process
     return [Tracing(provider)]
 
 

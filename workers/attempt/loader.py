@@ -71,7 +71,9 @@ class Loader:
         """
         claimed, handler = attempt.claimed, attempt.handler
         if self.middleware:
-            attempt.middleware = self.middleware.get(handler.kind, NO_MIDDLEWARE).of_run(claimed.id)
+            chain = self.middleware.get(handler.kind, NO_MIDDLEWARE).of_run(claimed.id)
+            if chain is not NO_MIDDLEWARE:
+                attempt.middleware = chain
         draft, head, unfinished = await self._load_checkpoint(attempt)
         inputs, meta, extra = read_spec(claimed.spec, "the run")
         attempt.has_group = "group" in extra
