@@ -469,6 +469,20 @@ MUTANTS = [
         "tests/unit/attempt/test_saver.py::test_unchanged_state_is_sent_again_after_an_unconfirmed_save",
     ),
     Mutant(
+        "tool calls of one response are told apart by their order alone",
+        "workers/integrations/pydantic_ai.py",
+        'return f"{place} {context.tool_call_id}" if context.tool_call_id else place',
+        "return place",
+        "tests/unit/integrations/test_pydantic_ai.py::test_phases_are_named_by_agent_call_step_and_tool_call",
+    ),
+    Mutant(
+        "the repetition of a failed operation gets a new number",
+        "workers/integrations/steps.py",
+        "        numbers.give_back(number)\n",
+        "",
+        "tests/unit/integrations/test_pydantic_ai.py::test_a_saved_request_that_followed_a_failed_one_is_found_again",
+    ),
+    Mutant(
         "a cut shows phases that ended after it",
         "workers/handlers/phase_table.py",
         "in self._log[: self._end]:",
