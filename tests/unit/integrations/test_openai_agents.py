@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 from agents import Agent, RunConfig, Runner, SQLiteSession, function_tool, handoff
+from agents.mcp import MCPServer
 from agents.testing import ScriptedModel, assistant_message, function_call
 from agents.tool_context import ToolContext
+from mcp.types import CallToolResult, TextContent
+from mcp.types import Tool as McpTool
 
 from coordinator.errors import Refused
 from workers import AsyncRun, Registry, Run, current_run, testing
@@ -346,3 +349,39 @@ def test_the_sdk_itself_runs_the_scripts_of_these_tests():
         return await handler(token)
 
     assert asyncio.run(plain()) == "done"
+
+
+# -- MCP
+
+
+class FakeServer(MCPServer):
+    """An MCP server in the process of the test, which records its calls."""
+
+    @property
+    def name(self) -> str:
+        return "fake"
+
+    async def connect(self) -> None: ...
+    async def cleanup(self) -> None: ...
+
+    async def list_tools(self, run_context: Any = None, agent: Any = None) -> list[Any]:
+        schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
+        return [McpTool(name="look", input_schema=schema)]
+
+    async def call_tool(self, tool_name: str, arguments: Any, meta: Any = None) -> Any:
+        journal(f"mcp {arguments['x']}")
+        return CallToolResult(content=[TextContent(type="text", text=f"seen {arguments['x']}")])
+
+    async def list_prompts(self) -> Any: ...
+    async def get_prompt(self, name: str, arguments: Any = None) -> Any: ...
+
+
+def test_tools_of_an_mcp_server_are_called_once_whatever_cut_the_run_is_killed_at():
+    def make(world: World) -> Agent[Any]:
+        return Agent("remote", model=world.model, mcp_servers=[FakeServer()])
+
+    def script() -> World:
+        return World([asks(0, count=1), asks(1, count=1), [assistant_message("done")]])
+
+    done = testing.crash_matrix(durable(make).inputs(), resources=script, effects=counted)
+    assert done.effects == (3, Counter({"mcp 0": 1, "mcp 1": 1}))
