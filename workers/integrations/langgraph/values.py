@@ -100,19 +100,20 @@ class Values:
         Raises:
             Unreadable: A chunk or an item is missing.
         """
+        texts: dict[bytes, bytes] = {}
         match stored[:1]:
             case b"e":
-                return self._read_entry(next(split_entries(stored[1:])), parts)
+                return self._read_entry(next(split_entries(stored[1:])), parts, texts)
             case b"c":
-                return [self._read_entry(entry, parts) for entry in split_entries(stored[1:])]
+                return [self._read_entry(entry, parts, texts) for entry in split_entries(stored[1:])]
             case _:
-                found = [self._read_entry(entry, parts) for entry in read_list(stored, parts)]
+                found = [self._read_entry(entry, parts, texts) for entry in read_list(stored, parts)]
                 return _DeltaSnapshot(found) if stored[:1] == b"d" else found
 
-    def _read_entry(self, entry: bytes, parts: Mapping[bytes, bytes]) -> Any:
+    def _read_entry(self, entry: bytes, parts: Mapping[bytes, bytes], texts: dict[bytes, bytes]) -> Any:
         if entry[:1] == b"s":
             return self.load(entry[3:])
-        return self.load(unpack_item(b"i" + entry[1:], parts))
+        return self.load(unpack_item(b"i" + entry[1:], parts, texts))
 
 
 def is_listed(value: Any) -> bool:
@@ -181,18 +182,27 @@ def pack_item(text: bytes, recent: Sequence[tuple[bytes, bytes]]) -> bytes:
     return plain
 
 
-def unpack_item(field: bytes, parts: Mapping[bytes, bytes]) -> bytes:
+def unpack_item(field: bytes, parts: Mapping[bytes, bytes], texts: dict[bytes, bytes]) -> bytes:
     """Return the content of an item.
+
+    Args:
+        field: The field of the item.
+        parts: The packed items by field.
+        texts: Contents that were unpacked before. Many items are compressed against the same one.
 
     Raises:
         Unreadable: The item is missing or damaged.
     """
+    if field in texts:
+        return texts[field]
     packed = parts.get(field)
     if packed is None:
         raise Unreadable("a value of the graph's checkpoint is missing on the server")
     if packed[:1] != b"2":
-        return unpack(packed)
-    return unpack(packed[1 + DIGEST :], unpack_item(base_field(packed), parts))
+        texts[field] = unpack(packed)
+    else:
+        texts[field] = unpack(packed[1 + DIGEST :], unpack_item(base_field(packed), parts, texts))
+    return texts[field]
 
 
 def base_field(packed: bytes) -> bytes:
