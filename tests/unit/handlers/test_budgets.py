@@ -176,6 +176,11 @@ def test_run_waits_for_a_grant_and_continues_where_it_was(handler: Any) -> None:
     with pytest.raises(Stopped):
         play()
     assert calls == [0, 1, 2, 3]
+    run.grant(usd=0.5)
+    run = run.after_wake()
+    with pytest.raises(Stopped):
+        play()
+    assert calls == [0, 1, 2, 3, 4], "the first grant still counts"
     run.grant(usd=10)
     run = run.after_wake()
     assert (play(), calls, run.spent.requests) == (6, [0, 1, 2, 3, 4, 5], 6)
