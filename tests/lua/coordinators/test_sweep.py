@@ -134,7 +134,7 @@ def test_run_that_leaves_its_place_admits_the_next_one_in_the_same_script(
 def test_released_run_keeps_its_place(store: Store) -> None:
     store.limit(1)
     run = store.running(group="acme")
-    other = store.enqueue(group="acme")
+    other = store.enqueue(group="acme", priority=5)
     assert store.release(run) == "ok"
     assert (placed(store), waiting(store)) == ({run.id}, [other])
     assert store.take("w2").id == run.id
