@@ -85,7 +85,7 @@ class Bare:
         return [(row[0], row[1]) for reply in replies for row in reply[1]]
 
     def complete(self, held: Sequence[tuple[str, str]], *, merged: bool) -> None:
-        items = [(id, token, b"") for id, token in held]
+        items = [(id, token, b"", b"") for id, token in held]
         parts = [tuple(items)] if merged else [(item,) for item in items]
         self.send([Call(scripts.COMPLETE, self.keys.at, ("",), part) for part in parts])
 
