@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -59,6 +60,18 @@ def test_files_are_small_and_ask_no_other_host() -> None:
         text = data.decode().replace("http://www.w3.org/2000/svg", "")
         assert "http://" not in text, name
         assert "https://" not in text, name
+
+
+def test_no_script_declares_a_name_that_it_imports() -> None:
+    for name, data in read_assets().items():
+        text = data.decode()
+        imported = {
+            word.strip()
+            for names in re.findall(r"^import \{([^}]*)\}", text, re.MULTILINE)
+            for word in names.split(",")
+        }
+        declared = set(re.findall(r"^(?:export )?(?:async )?(?:const|let|function|class) (\w+)", text, re.MULTILINE))
+        assert not imported & declared, name
 
 
 def test_no_file_parses_data_as_html_or_has_inline_script() -> None:

@@ -5,8 +5,6 @@ import { live, now } from "./live.js";
 import { grouped, plot } from "./plot.js";
 
 const GONE_MS = 6000;
-const CAUSES = { recover: "after its worker was lost", release: "after its worker released it", retry: "for a retry", revive: "after a revive" };
-const cause = (word) => CAUSES[word] || (word.startsWith("wake") ? `woken by ${word.slice(5)}` : `after ${word}`);
 const link = (params) => `#/runs?${new URLSearchParams(params)}`;
 
 export function overview(root) {
