@@ -163,7 +163,7 @@ local function repair_ended()
     if run.ended then redis.call('HSET', run_key(id), 'ended', run.ended) end
     return
   end
-  if redis.call('PTTL', ckpt_key(id)) == -1 then expire_checkpoint(id, run.status, ttl) end
+  if redis.call('PTTL', ckpt_key(id)) == -1 then expire_checkpoint(id, run, run.status, ttl) end
   if run.spec then redis.call('ZADD', ended_key(run.status), 'NX', int(clock + ttl), id) end
 end
 
