@@ -47,6 +47,9 @@ class Amount(NamedTuple):
         return cls(_micro(usd, "usd"), _count(tokens, "tokens"), _count(requests, "requests"))
 
 
+NOTHING = Amount()
+
+
 @dataclass(frozen=True, slots=True)
 class Spending:
     """What a run has spent, or what is left of its budget.
@@ -142,6 +145,12 @@ class Budget:
 def spending(amount: Amount) -> Spending:
     """Return an amount with dollars."""
     return Spending(amount.usd / MICRO, amount.tokens, amount.requests)
+
+
+def sum_spend(text: str) -> Amount:
+    """Return what a run has spent so far, from the field `spend`."""
+    settled, last = read_spend(text)
+    return settled.plus(last)
 
 
 def read_spend(text: str) -> tuple[Amount, Amount]:

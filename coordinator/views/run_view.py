@@ -11,7 +11,7 @@ from coordinator.encoding.checkpoint_head import NO_CHECKPOINT, CheckpointHead
 from coordinator.encoding.codec import decode
 from coordinator.encoding.spec import join_spec, read_spec
 from coordinator.errors import Unreadable
-from coordinator.model.budget import Spending, read_spend, spending
+from coordinator.model.budget import Spending, spending, sum_spend
 from coordinator.model.deadline import Spent
 from coordinator.model.groups import NO_LIMIT
 from coordinator.model.limits import FAR_FUTURE, MOST_AT_ONCE
@@ -188,8 +188,7 @@ def _read_children(reply: Sequence[Any]) -> WaitingChildren | None:
 
 
 def _read_spent(data: bytes | None) -> Spending | None:
-    settled, last = read_spend(_escaped(data))
-    return spending(settled.plus(last)) if data else None
+    return spending(sum_spend(_escaped(data))) if data else None
 
 
 def _read_group(held: Sequence[Any]) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from coordinator.errors import Refused, Unconfirmed, Unreachable, Unreadable
 from coordinator.middleware import NO_MIDDLEWARE, AttemptInfo, MiddlewareChain
-from coordinator.model.budget import Amount
+from coordinator.model.budget import NOTHING, Amount
 from coordinator.model.deadline import DeadlineExceeded
 from coordinator.model.enqueue import Inputs
 from coordinator.model.outcome import Why
@@ -158,7 +158,7 @@ class Attempt(Lifecycle):
         self.condition: Condition | None = None  # the condition that the run waits for, once it is to be suspended
         self.waiter: Waiter | None = None
         # what the attempt has spent, and the part that the server has confirmed
-        self.spend = self.spend_stored = Amount()
+        self.spend = self.spend_stored = NOTHING
         self.has_group = False  # whether other runs may wait for the place of the run in its group
         self.emitter: Emitter | None = None
         self.outbox: Outbox | None = None  # is made by the first emit

@@ -18,7 +18,7 @@ from workers.attempt.attempt import Attempt
 from workers.attempt.kind_health import KindHealth
 from workers.attempt.loader import Loader
 from workers.handlers.async_run import AsyncRun
-from workers.handlers.context import Stopped
+from workers.handlers.context import Stopped, leave_run
 from workers.handlers.run import Run
 from workers.metrics.worker_metrics import WorkerMetrics
 
@@ -52,6 +52,7 @@ class Executor:
         if attempt.gate is not None:
             await attempt.gate
         ending = await self._run(attempt)
+        leave_run()
         if not attempt.decide():
             return None
         task = asyncio.current_task()

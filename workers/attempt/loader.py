@@ -14,7 +14,7 @@ from coordinator.encoding.codec import decode
 from coordinator.encoding.spec import read_spec
 from coordinator.errors import CoordinatorError, Unreadable
 from coordinator.middleware import NO_MIDDLEWARE, MiddlewareChain, current_middleware, read_headers
-from coordinator.model.budget import Budget, read_spend
+from coordinator.model.budget import NOTHING, Budget, sum_spend
 from coordinator.model.run import AttemptRecord
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import workers as worker_plans
@@ -99,10 +99,8 @@ class Loader:
         if self.metrics is not None and claimed.cause == "recover":
             attempt.measuring = attempt.loop.create_task(measure_resumption(self.wire, self.metrics, attempt))
         budget = Budget.load(extra["budget"]) if "budget" in extra else handler.budget
-        settled, last = read_spend(claimed.spend)
-        facts = Facts(
-            claimed.id, handler.kind, inputs, meta, attempt.number, claimed.token, resumed, budget, settled.plus(last)
-        )
+        spent = sum_spend(claimed.spend) if claimed.spend else NOTHING
+        facts = Facts(claimed.id, handler.kind, inputs, meta, attempt.number, claimed.token, resumed, budget, spent)
         attempt.facts = facts
         attempt.waiter, attempt.emitter = self.waiter, self.emitter
         make = AsyncRun if handler.is_async else Run

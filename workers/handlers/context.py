@@ -468,6 +468,14 @@ def enter_run(run: BaseRun[Any]) -> None:
     _current.set(run)
 
 
+def leave_run() -> None:
+    """Forget the current run in this task or thread.
+
+    The context of a finished task would keep the run, which keeps the task. Only the garbage collector would free them.
+    """
+    _current.set(None)
+
+
 @contextlib.contextmanager
 def entered_run(run: BaseRun[Any]) -> Iterator[None]:
     """Make a run the current one while the context is open."""

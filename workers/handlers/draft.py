@@ -60,7 +60,7 @@ class Draft:
     messages: Messages = field(default_factory=Messages)
     state: dict[str, Any] = field(default_factory=dict)
     iteration: int = 0
-    phases: dict[str, bytes] = field(default_factory=PhaseTable)
+    phases: dict[str, bytes] = field(default_factory=dict)
     turn: int | None = None
     more: More = field(default_factory=More)
     last_wait: str = ""  # the field of the last wait that began
@@ -108,7 +108,7 @@ class Draft:
         return self.messages.size + len(state) + self._phase_table().size
 
     def _phase_table(self) -> PhaseTable:
-        """Return the phases. A loaded checkpoint or a test may have set a plain dict, which becomes a table here."""
+        """Return the phases. They are a plain dict until the first cut, because most short runs have no cut and no phase."""
         phases = self.phases
         if not isinstance(phases, PhaseTable):
             phases = self.phases = PhaseTable(phases)
