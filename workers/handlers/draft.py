@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from coordinator.encoding.checkpoint_head import NO_CHECKPOINT, CheckpointHead
@@ -21,6 +22,7 @@ from workers.handlers.phase_table import PhaseTable
 
 CHECKPOINT_LIMIT = 64 * 1024 * 1024
 RESULT_LIMIT = 8 * 1024 * 1024
+NO_PHASES: Mapping[str, bytes] = MappingProxyType({})
 MOST_WAITS = 1000  # the limit of waits outside of a loop, because each of them stays in the checkpoint
 INPUTS = "inputs"  # stored beside the phases if a migration has changed the inputs of the handler
 
@@ -79,8 +81,7 @@ class Draft:
             NotPlain: If the state contains a value that cannot be stored. The message names its place.
             TooLarge: If the checkpoint exceeds its limit.
         """
-        state, phases = self._packed_state(), self._phase_table()
-        self._cut_state = state
+        state = self._cut_state = self._packed_state()
         size = self._size_with(state)
         if size > CHECKPOINT_LIMIT:
             raise TooLarge(
@@ -94,7 +95,7 @@ class Draft:
             messages.generation,
             state,
             self.iteration,
-            phases.snapshot(),
+            self._phase_table().snapshot() if self.phases else NO_PHASES,
             self.more.pack(),
             self.more.emitted,
         )
@@ -105,10 +106,10 @@ class Draft:
         return self._size_with(self._cut_state or b"")
 
     def _size_with(self, state: bytes) -> int:
-        return self.messages.size + len(state) + self._phase_table().size
+        return self.messages.size + len(state) + (self._phase_table().size if self.phases else 0)
 
     def _phase_table(self) -> PhaseTable:
-        """Return the phases. They are a plain dict until the first cut, because most short runs have no cut and no phase."""
+        """Return the phases. They are a plain dict until the first cut with a phase, because most short runs have none."""
         phases = self.phases
         if not isinstance(phases, PhaseTable):
             phases = self.phases = PhaseTable(phases)
