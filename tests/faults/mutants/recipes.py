@@ -2122,7 +2122,7 @@ MUTANTS = [
     Mutant(
         "signals stay for ever if the doctor ends their run",
         LUA + "doctor/repair_run.lua",
-        "run.waited, run.beside = true, 'srjoegl'",
+        "run.waited, run.beside = true, 'srjegl' .. (redis.call('EXISTS', output_key(id)) == 1 and 'o' or '')",
         "run.waited = true",
         "tests/lua/doctor/test_doctor.py::test_signals_of_a_run_that_a_repair_ends_do_not_stay",
     ),

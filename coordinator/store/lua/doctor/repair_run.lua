@@ -41,7 +41,8 @@ for key, expected in pairs(types) do
   if is ~= 'none' and is ~= expected then return { 'blocked' } end
 end
 if run.once and not string.find(run.once, '^%S+ ') then run.once = false end
-run.waited, run.beside = true, 'srjoegl' -- A damaged run may have lost these fields.
+-- A damaged run may have lost these fields. An output that does not exist gets no end.
+run.waited, run.beside = true, 'srjegl' .. (redis.call('EXISTS', output_key(id)) == 1 and 'o' or '')
 
 -- Remove the run from all queues except the one in which it belongs.
 local function leave_other_queues(home)
