@@ -19,12 +19,13 @@ _FEED = ("client|tracking", "hello", "ping")  # with which the server reports ch
 _FACTS = ("hget", "hgetall")  # of the namespace
 # For lists and counts of runs, queues, workers and schedules.
 _LISTS = (*_FACTS, "hkeys", "hmget", "scard", "srandmember", "sscan", "zcard", "zcount", "zrange", "zrank")
+_GRAPHS = ("hexists", "hscan", "smembers", "zrange")  # of graphs of LangGraph: copies and pruning
 # The commands that each role sends besides its scripts.
 _COMMANDS: Mapping[str, tuple[str, ...]] = {
-    "producer": (*_LISTS, *_FEED, "blpop", "lpop", "xrange", "xread"),
-    "worker": (*_FACTS, "blpop", "hmget", "scard", "smembers", "zcard", "zrange", "zscan"),
+    "producer": (*_LISTS, *_FEED, *_GRAPHS, "blpop", "lpop", "xrange", "xread"),
+    "worker": (*_FACTS, *_GRAPHS, "blpop", "hmget", "scard", "zcard", "zscan"),
     "coordinator": (*_LISTS, "blpop", "exists", "scan", "sscan", "type", "zscan"),
-    "read-only": (*_LISTS, *_FEED, "hexists"),
+    "read-only": (*_LISTS, *_FEED, "hexists", "xrange", "xread"),
 }
 
 # For each role the scripts that it calls, as their heads say, and its other commands.
