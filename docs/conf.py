@@ -70,7 +70,10 @@ nitpick_ignore_regex = [
         r"(asyncio|collections|concurrent|contextlib|datetime|decimal|enum|pathlib|types|typing|typing_extensions)\..*",
     ),
     (r"py:.*", r"(abc\.)?(Mapping|Sequence|Iterable|Iterator|AsyncIterator|Callable|Awaitable|Coroutine|Generator)"),
-    (r"py:.*", r"(agents|langchain_core|langgraph|openai|pydantic_ai)\..*"),  # frameworks whose documentation is not linked
+    (
+        r"py:.*",
+        r"(agents|langchain_core|langgraph|openai|pydantic_ai)\..*",
+    ),  # frameworks whose documentation is not linked
     (
         r"py:.*",
         r"(starlette|tenacity|tzinfo|StopBaseT|WaitBaseT|datetime|timedelta|Unpack|TracebackType|Concatenate).*",
