@@ -246,7 +246,7 @@ BUGS = (
     Bug(
         "signals stay behind when their run completes",
         LUA + "runs/send.lua",
-        "if not run.beside then redis.call('HSET', run_key(id), 'beside', 's') end\n",
+        "if not string.find(beside, 's', 1, true) then redis.call('HSET', run_key(id), 'beside', beside .. 's') end\n",
         "\n",
         seed=4,
     ),

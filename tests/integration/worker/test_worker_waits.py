@@ -267,7 +267,7 @@ async def test_waits_in_wrong_places_and_with_wrong_times_are_refused(bench: Ben
     await ended(bench, id)
     said = bench.result(id)
     assert len(said) == 10, said
-    assert said[0] == "run.receive can't be called inside a phase"
+    assert said[0] == "run.receive can't be called inside a phase or an effect"
     assert (
         said[1]
         == "a run can wait and enqueue only in its handler's own task or thread, not in one that the handler started"

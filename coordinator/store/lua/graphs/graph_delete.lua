@@ -17,6 +17,9 @@ local key, index = graph_key(owner, thread), graph_index_key(owner, thread)
 if claim ~= '' and read_fields(run_key(owner), 'token') ~= token then return { 'fenced' } end
 local gone, dead_names, dead_fields, alive = {}, {}, {}, {}
 for i = 1, items do gone[(item(i))] = true end
+-- A repeated call has nothing to delete. It writes too, so that it is confirmed only when the first call is.
+redis.call('ZADD', graph_threads_key(owner), 0, '')
+redis.call('ZREM', graph_threads_key(owner), '')
 for _, member in ipairs(redis.call('ZRANGEBYLEX', index, '[u', '(v')) do
   local run, name = string.match(member, '^u([^%z]*)%z(.*)$')
   if mode == 'thread' or gone[name] then dead_names[#dead_names + 1] = member else alive[run] = true end
