@@ -77,6 +77,7 @@ def test_commands_print_the_fields_that_the_page_shows(server: None) -> None:
     same("coordinator", "acl", "worker")
     id = same("coordinator", "enqueue", "nobody")["runs"][0]["id"]
     same("coordinator", "send", id, "approval", "ok:=true")
+    same("coordinator", "grant", id, "--usd", "5")
     same("coordinator", "cancel", id)
     assert_same_fields(printed("coordinator", "revive", id), examples["coordinator cancel"], "revive")
     printed("coordinator", "cancel", id)
@@ -90,6 +91,9 @@ def test_commands_print_the_fields_that_the_page_shows(server: None) -> None:
     same("coordinator", "schedule", "pause", "nightly")
     same("coordinator", "schedule", "unpause", "nightly")
     same("coordinator", "schedule", "remove", "nightly")
+    same("coordinator", "limit", "set", "research", "--group", "acme", "--at-once", "2")
+    same("coordinator", "limit", "list")
+    same("coordinator", "limit", "remove", "research", "--group", "acme")
     same("coordinator", "doctor")
     worker = printed("workers", "list")["workers"][0]
     same("workers", "drain", worker["id"])
