@@ -419,7 +419,7 @@ async def test_replica_is_reported(
 
 
 @pytest.mark.parametrize("kind", ["valkey", "redis"])
-async def test_full_memory_refuses_only_enqueue_and_ordinary_saves(
+async def test_full_memory_refuses_only_new_data_and_ordinary_saves(
     start_server: StartServer, open_store: Any, kind: Kind
 ) -> None:
     server = start_server(kind)
@@ -427,7 +427,7 @@ async def test_full_memory_refuses_only_enqueue_and_ordinary_saves(
         store = open_store(server)
         plan = prepare(store)
         server.admin.config_set("maxmemory", 1)
-        if name in ("enqueue", "fire", "schedule", "send", "join_children", "checkpoint", "note"):
+        if name in ("enqueue", "fire", "schedule", "send", "join_children", "checkpoint", "emit", "note"):
             request = next(plan)
             (answer,) = store.wire.ask(request if isinstance(request, list) else [request])
             assert isinstance(answer, ServerFull)
