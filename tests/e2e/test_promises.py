@@ -254,6 +254,6 @@ def test_ended_run_leaves_no_data_after_its_retention(stage: Stage, client: Clie
         name = key.decode().split(":")[2]
         if name == "ended":
             assert admin.zcount(key, until, "+inf") == 0
-        elif name not in ("namespace", "watch", "coordinators", "routes"):
+        elif name not in ("namespace", "watch", "coordinators", "limits", "routes"):
             assert admin.pttl(key) in (GONE, *range(1, 60_001)), key
     assert not admin.exists(f"{{{stage.namespace}:0}}:live")
