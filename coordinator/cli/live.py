@@ -23,6 +23,7 @@ from coordinator.feed.feed import Feed
 from coordinator.feed.history import past_events
 from coordinator.feed.watcher import Watcher
 from coordinator.model.names import name as check_name
+from coordinator.model.run import ENDED
 from coordinator.printable import json_text
 from coordinator.views.json_data import to_json_data
 
@@ -66,17 +67,27 @@ async def _events(context: CommandContext, follow: bool, kind: str | None, run: 
                     context.stderr.print(Text(note, "yellow"))
                 wanted = [e for e in batch.events if kind in (None, e.kind) and run in (None, e.run)]
                 _print(context, wanted)
-                if run and (await _has_ended(client, run)):
+                if run and any(event.status in ENDED for event in wanted):
                     return
+                if run and batch.workers and not batch.error:  # the first batch of a connection
+                    missed = await _missed_ending(client, run, batch.now)
+                    if missed is not None:
+                        _print(context, missed)
+                        return
 
 
-async def _has_ended(client: AsyncClient, run: str) -> bool:
+async def _missed_ending(client: AsyncClient, run: str, since: float) -> list[RunEvent] | None:
+    """Return the events of a run that has ended, as far as they are newer than a time; None if the run has not ended.
+
+    The run may have ended before the feed began, and then no event of it comes.
+    """
     try:
-        return (await client.handle(run).view()).ended is not None
+        view = await client.handle(run).view()
     except NotFound:
-        return True
+        return []
     except CoordinatorError:
-        return False
+        return None
+    return [event for event in past_events([view]) if event.at >= since] if view.ended else None
 
 
 def _print(context: CommandContext, found: Iterable[RunEvent]) -> None:
