@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -137,7 +137,7 @@ class Handle(Generic[T_co]):
 
     def stream(
         self, *, after: str | None = None, settled: bool = False, timeout: float | None = None
-    ) -> Iterator[Item]:
+    ) -> Generator[Item, None, None]:
         """Iterate over the output of the run: the events that its handler emits, until the run has ended.
 
         The iterator first delivers the stored events, and then new events as they come. It ends when the run has ended;
@@ -356,7 +356,7 @@ class AsyncHandle(Generic[T_co]):
 
     def stream(
         self, *, after: str | None = None, settled: bool = False, timeout: float | None = None
-    ) -> AsyncIterator[Item]:
+    ) -> AsyncGenerator[Item, None]:
         """Iterate over the output of the run: the events that its handler emits, until the run has ended.
 
         The iterator first delivers the stored events, and then new events as they come. It ends when the run has ended;

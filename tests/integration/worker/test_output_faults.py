@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from coordinator.store import scripts
 from tests.conftest import StartServer
 from tests.faults.lab.cutter import Cutter, Direction
 from tests.integration import worker_harness
-from tests.integration.worker_harness import Bench, performing
+from tests.integration.worker_harness import Bench
 from tests.proxy import Proxy, naming
 from tests.servers import Server
 from tests.waiting import eventually, next_turn, work_for
@@ -71,6 +72,12 @@ async def read(client: AsyncClient, id: str, **options: Any) -> list[Any]:
                 case Gap():
                     text.append(item)
     return text
+
+
+async def first_event(client: AsyncClient, id: str) -> None:
+    """Wait until the server has stored the first event of the run."""
+    async with asyncio.timeout(60), aclosing(client.handle(id).stream()) as items:
+        await anext(items)
 
 
 def talking(words: int = 30, enough: Callable[[], bool] = lambda: True) -> Registry[Any]:
@@ -185,7 +192,8 @@ async def test_events_wait_while_the_memory_of_the_server_is_full(start_server: 
     ):
         worker, _ = bench.worker(runs)
         few, many = await bench.enqueue("talk", {"lost": False}), await bench.enqueue("talk", {"lost": True})
-        await performing(worker, 2)
+        for id in (few, many):
+            await first_event(client, id)
         server.admin.config_set("maxmemory", "1")
         full.set()
         await eventually(
@@ -215,9 +223,9 @@ async def test_run_that_ends_while_the_memory_is_full_stores_its_last_events(
         worker_harness.bench(server.url, namespace) as bench,
         AsyncClient(server.url, namespace) as client,
     ):
-        worker, _ = bench.worker(runs)
+        bench.worker(runs)
         id = await bench.enqueue("talk")
-        await performing(worker)
+        await first_event(client, id)
         server.admin.config_set("maxmemory", "1")
         full.set()
         assert await bench.outcome(id) == "completed"
