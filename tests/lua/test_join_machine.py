@@ -74,10 +74,11 @@ class Joins(RuleBasedStateMachine):
     @initialize(
         steps=st.lists(bases, max_size=2, unique=True),
         spawned=st.sampled_from([3, 2, 0]),
+        ended=st.integers(0, 3),
         last=st.sampled_from(["complete", "fail", "cancel", "nothing"]),
     )
-    def begin(self, steps: list[str], spawned: int, last: str) -> None:
-        """Claim the parent, and enqueue the first children of some steps. Most histories are about what comes after that."""
+    def begin(self, steps: list[str], spawned: int, ended: int, last: str) -> None:
+        """Claim the parent, and enqueue and end the first children of some steps. The histories are about what comes then."""
         self.last = last
         self.claim(alone=False, want=1)
         owner, life = self.owners[0]
@@ -85,6 +86,8 @@ class Joins(RuleBasedStateMachine):
             self.store.join_children(owner, base, SIZES[base], keep=steps)
             for index in range(min(spawned, SIZES[base])):
                 self.store.child(owner, base, index, life)
+        for _ in range(ended):
+            self.end_a_child(0, "complete")
 
     # -- calls
 
@@ -96,10 +99,10 @@ class Joins(RuleBasedStateMachine):
         for run in self.store.claim(worker, want, alone=alone)[1]:
             self.owners.append((run, self.store.counters(run.id).life))
 
-    @rule(place=places, base=bases, alone=seldom)
-    def announce(self, place: int, base: str, alone: bool) -> None:
+    @rule(place=places, base=bases, keep=st.sampled_from([True, True, False]))
+    def announce(self, place: int, base: str, keep: bool) -> None:
         if found := self.choose(place, of_parent=True):
-            others = [] if alone else [other for other in SIZES if other != base]
+            others = [other for other in SIZES if other != base] if keep else []
             self.send(lambda: self.store.join_children(found[0], base, SIZES[base], keep=others))
 
     @rule(place=places, base=bases, index=st.integers(0, 3))
@@ -263,12 +266,12 @@ class Joins(RuleBasedStateMachine):
         assert all(status in ENDED for status in left.values()), left
 
 
-@pytest.mark.timeout(120 * DEEPER)
+@pytest.mark.timeout(300 * DEEPER)
 def test_every_history_of_a_parent_and_its_children_comes_to_its_end(valkey_server: Server) -> None:
     Joins.url = valkey_server.url
     run_state_machine_as_test(
         Joins,
         settings=settings(
-            max_examples=60 * DEEPER, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=150 * DEEPER, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
