@@ -36,7 +36,7 @@ Entry = tuple[float, str, Keys, str]  # sort key, name of the index, keys of the
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which runs are listed. Empty values match every run.
+    """Selects the runs that are listed. Empty values match every run.
 
     Attributes:
         status: The status; pages are in the order of its index.
