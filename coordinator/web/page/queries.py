@@ -25,6 +25,7 @@ from coordinator.web.page.run_pages import PAGE, RunFilter, list_page
 from coordinator.web.page.shorten import shorten
 
 DOCTOR_SECONDS = 60.0  # for which the doctor's report is kept
+MOST_EFFECTS = 200
 SHORT_TEXT, LONG_TEXT = 2000, 200_000  # characters of a text of a message
 
 _clock = SystemClock()
@@ -76,6 +77,11 @@ class PageQueries:
             for entry in view.story
         ]
         data["wait_said"] = describe_wait(view.waiting) if view.waiting else ""
+        data["effects"] = [
+            {"name": name[:200], "state": effect_state(state, view.status)}
+            for name, state in [*view.effects.items()][:MOST_EFFECTS]
+        ]
+        data["more_effects"] = max(0, len(view.effects) - MOST_EFFECTS)
         return {"run": data, "checkpoint": checkpoint, **children, "now": _clock.now()}
 
     async def messages(self, id: str, start: int, *, full: bool) -> dict[str, Any]:
@@ -111,6 +117,14 @@ class PageQueries:
 def _examine(namespace: OpenNamespace) -> Plan[DoctorReport]:
     space = yield from namespace.space()
     return (yield from reading(examine(space)))
+
+
+def effect_state(state: str, status: Status) -> str:
+    """Return the state of an effect of a run: done, begun, or unknown.
+
+    An effect is unknown if its run is not running: nobody calls its function any more, and nobody has stored that it is done.
+    """
+    return "unknown" if state == "begun" and status is not Status.RUNNING else state
 
 
 def run_row(view: RunView) -> dict[str, Any]:

@@ -82,6 +82,27 @@ MUTANTS = [
         "tests/integration/web/test_page.py",
     ),
     Mutant(
+        "the dry run of a tree cancels it",
+        "coordinator/web/page/changes.py",
+        "    if dry_run:\n        below",
+        "    if False:\n        below",
+        "tests/integration/web/test_page.py::test_tree_is_counted_and_cancelled",
+    ),
+    Mutant(
+        "a stopping server waits for the streams of outputs",
+        "coordinator/web/page/app.py",
+        "        self.output.streams.close()\n",
+        "",
+        "tests/integration/web/test_page.py::test_stopping_server_ends_the_streams_of_outputs",
+    ),
+    Mutant(
+        "an effect that nobody calls any more is shown as begun",
+        "coordinator/web/page/queries.py",
+        'return "unknown" if state == "begun" and status is not Status.RUNNING else state',
+        "return state",
+        "tests/integration/web/test_page.py::test_effect_that_is_begun_is_unknown_when_its_run_does_not_run",
+    ),
+    Mutant(
         "the feed tells changes that happened before it began",
         "coordinator/feed/events.py",
         "        if at >= since:\n",
@@ -2844,7 +2865,7 @@ MUTANTS = [
     ),
     Mutant(
         "web: a closed stream keeps its place",
-        "coordinator/web/rest/events.py",
+        "coordinator/web/event_stream.py",
         "            self._release()\n",
         "",
         "tests/integration/web/test_events.py::test_caller_has_a_limited_number_of_streams",
