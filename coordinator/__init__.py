@@ -32,6 +32,7 @@ from coordinator.middleware import AttemptEnding, AttemptInfo, EnqueueInfo, Midd
 from coordinator.model.enqueue import Inputs
 from coordinator.model.groups import GroupLimit
 from coordinator.model.output import Event, Gap, Rewind
+from coordinator.model.rates import RateLimit
 from coordinator.model.run import Failure, HeldRun, Note, RunView, Status
 from coordinator.model.schedule import ScheduleView
 from coordinator.views.namespace_view import CoordinatorView, GroupView, Overview, WorkerView
@@ -66,6 +67,7 @@ __all__ = [
     "NotPlain",
     "Note",
     "Overview",
+    "RateLimit",
     "Refused",
     "ResultTimeout",
     "Rewind",

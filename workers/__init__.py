@@ -12,6 +12,7 @@ from workers.handlers.children import ChildFailed, Done
 from workers.handlers.context import Stopped, current_run
 from workers.handlers.effects import NotDone
 from workers.handlers.handler import Handler
+from workers.handlers.limits import Limit
 from workers.handlers.messages import ToolCall
 from workers.handlers.migration import Left
 from workers.handlers.registry import Registry
@@ -30,6 +31,7 @@ __all__ = [
     "Kill",
     "Leave",
     "Left",
+    "Limit",
     "NotDone",
     "OutcomeUnknown",
     "Registry",

@@ -18,6 +18,7 @@ from coordinator.cli import (
     namespace,
     pause,
     queries,
+    rates,
     schedules,
     send,
     stream,
@@ -94,6 +95,7 @@ command(app)(doctor.doctor)
 command(app)(web.web)
 app.add_typer(schedules.app, name="schedule")
 app.add_typer(limits.app, name="limit")
+app.add_typer(rates.app, name="rate")
 
 
 if __name__ == "__main__":
