@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 from coordinator import AsyncClient
 from coordinator.model.run_id import partition_for
+from coordinator.store import scripts
+from coordinator.store.script import Script
 from tests.integration import worker_harness
 from tests.integration.worker_harness import Bench, performing
+from tests.proxy import Proxy, naming
 from tests.servers import Server
 from tests.waiting import eventually
 from workers import AsyncRun, Registry, Run
@@ -290,3 +293,53 @@ async def test_limits_work_inside_phases_and_in_tasks_of_the_handler(bench: Benc
     assert await bench.outcome(id) == "completed"
     assert bench.result(id) == [1, 2, 3]
     await until(bench, 0, 0)
+
+
+# -- lost replies and late requests
+
+
+@pytest.fixture
+def proxy(valkey_server: Server) -> Iterator[Proxy]:
+    made = Proxy(valkey_server.port)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("script", [scripts.ACQUIRE, scripts.FINISH, scripts.BACK_OFF], ids=lambda s: s.name)
+async def test_lost_reply_reserves_and_settles_once(
+    bench: Bench, client: AsyncClient, proxy: Proxy, script: Script
+) -> None:
+    await client.set_rate("api", "1/day", burst=1000, at_once=1)
+    bench.admin.script_load(script.text)  # each call is then one EVALSHA
+    outside = Outside()
+    outside.answer.set()
+    cut = proxy.cut_next_reply(naming(b"EVALSHA", script.sha.encode()))
+    id = await bench.enqueue("async", {"cost": 900, "real": 50, "back_off": 0.1})
+    serving = bench.worker(callers(outside), url=proxy.url)
+    assert await bench.outcome(id) == "completed"
+    await until(bench, 0, 0)
+    await eventually(cut.happened.is_set, "the cut")
+    assert 49 < level(bench) <= 50
+    assert len(outside.calls) == 1
+    await bench.end(*serving)  # the worker leaves through the proxy
+
+
+async def test_late_request_of_a_call_that_was_stopped_reserves_nothing(
+    bench: Bench, client: AsyncClient, proxy: Proxy
+) -> None:
+    await client.set_rate("api", "1/day", burst=1000, at_once=1)
+    bench.admin.script_load(scripts.ACQUIRE.text)
+    bench.admin.script_load(scripts.FINISH.text)
+    bucket = bench.namespace.keys(partition_for("api", 2)).bucket("api")
+    delay = proxy.delay_next_request(60.0, naming(b"EVALSHA", scripts.ACQUIRE.sha.encode()))
+    id = await bench.enqueue("async", {"cost": 900})
+    serving = bench.worker(callers(Outside()), url=proxy.url)
+    await eventually(delay.happened.is_set, "the request is on its way")
+    await bench.cancel(id)
+    assert await bench.outcome(id) == "cancelled"
+    await eventually(lambda: bench.admin.exists(bucket), "the call was given back")
+    given_back = bench.admin.hget(bucket, "at")
+    delay.over.set()
+    await eventually(lambda: bench.admin.hget(bucket, "at") != given_back, "the late request was carried out")
+    assert (counts(bench), level(bench)) == ((0, 0), 0)
+    await bench.end(*serving)  # the worker leaves through the proxy
