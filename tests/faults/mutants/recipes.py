@@ -82,6 +82,20 @@ MUTANTS = [
         "tests/integration/web/test_page.py",
     ),
     Mutant(
+        "the page does not list runs that wait for a place in their group",
+        "coordinator/web/page/run_pages.py",
+        "            return ready + [",
+        "            return ready or [",
+        "tests/integration/web/test_page.py::test_list_is_filtered_by_group_and_has_the_runs_that_wait_for_a_place",
+    ),
+    Mutant(
+        "the page skips runs of long lines",
+        "coordinator/web/page/run_pages.py",
+        "    if lasts:\n",
+        "    if False:\n",
+        "tests/integration/web/test_page.py::test_pages_over_many_groups_have_each_run_once_in_order",
+    ),
+    Mutant(
         "the dry run of a tree cancels it",
         "coordinator/web/page/changes.py",
         "    if dry_run:\n        below",
