@@ -2491,6 +2491,49 @@ MUTANTS = [
         "tests/lua/attempts/test_effects.py::test_retry_from_the_start_keeps_the_effects",
     ),
     Mutant(
+        "a claim takes lost effects for no effects",
+        LUA + "attempts/claim.lua",
+        "  if has_effects and redis.call('EXISTS', effects_key(id)) == 0 then return 'paged' end",
+        "  has_effects = has_effects and redis.call('EXISTS', effects_key(id)) == 1",
+        "tests/lua/attempts/test_effects.py::test_run_whose_effects_are_lost_does_not_continue",
+    ),
+    Mutant(
+        "a load takes lost effects for no effects",
+        LUA + "attempts/load.lua",
+        " or (effects == 0 and knows_effects(beside))",
+        "",
+        "tests/integration/worker/test_worker_effects.py"
+        "::test_effect_is_not_repeated_after_the_doctor_has_moved_damaged_effects_aside",
+    ),
+    Mutant(
+        "a save creates lost effects again",
+        LUA + "shared/checkpoint.lua",
+        "  if count == 0 then return knows_effects(redis.call('HGET', run_key(id), 'beside')) end\n",
+        "",
+        "tests/lua/attempts/test_effects.py::test_save_does_not_create_lost_effects_again",
+    ),
+    Mutant(
+        "the withdrawal of an effect is not checked",
+        LUA + "shared/checkpoint.lua",
+        "  if not has_effect(phases, 2) and not has_effect(drop, 1) then return false end\n",
+        "  if not has_effect(phases, 2) then return false end\n",
+        "tests/lua/attempts/test_effects.py::test_damaged_effects_refuse_the_withdrawal_of_an_effect",
+    ),
+    Mutant(
+        "a run whose effects were withdrawn has lost its effects",
+        LUA + "shared/checkpoint.lua",
+        "  elseif withdrawn > 0 and redis.call('EXISTS', effects_key(plan.id)) == 0 then\n    note_no_effects(plan.id)\n",
+        "",
+        "tests/lua/attempts/test_effects.py::test_run_whose_only_effect_is_withdrawn_continues_without_effects",
+    ),
+    Mutant(
+        "a revive that forgets one lost effect forgets all",
+        LUA + "runs/revive.lua",
+        "(forgotten > 0 and redis.call",
+        "(items > 0 and redis.call",
+        "tests/lua/attempts/test_effects.py::test_run_whose_effects_are_lost_does_not_continue",
+    ),
+    Mutant(
         "effects that come with the ending never expire",
         LUA + "shared/endings.lua",
         "    run.route, run.beside = read_fields(run_key(id), 'route', 'beside') "
