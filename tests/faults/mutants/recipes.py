@@ -3201,6 +3201,14 @@ MUTANTS = [
         "tests/lua/runs/test_limit.py::test_late_repetition_of_a_change_does_not_undo_a_later_one",
     ),
     Mutant(
+        "a limit that is removed before the first worker joins admits every run",
+        LUA + "runs/limit.lua",
+        "  redis.call('HDEL', limits_key(), field) -- If no worker",
+        "  redis.call('HDEL', limits_key(), field)\n"
+        "  if group == '' then redis.call('HSETNX', limits_key(), 'handler:' .. kind, '-') end -- If no worker",
+        "tests/lua/coordinators/test_sweep.py::test_limit_that_is_removed_before_the_first_worker_joins_holds_the_runs",
+    ),
+    Mutant(
         "the doctor does not see a running run without a place",
         LUA + "shared/examine.lua",
         "  if run.status == RUNNING and run.group and not admitted then add('unadmitted', run.group) end\n",

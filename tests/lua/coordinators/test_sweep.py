@@ -269,12 +269,24 @@ def test_limit_of_zero_holds_every_run(store: Store) -> None:
     assert (placed(store), store.sweep()) == (set(), 0)
 
 
-def test_removed_limit_admits_every_run(store: Store) -> None:
+def test_removed_limit_admits_every_run_of_a_handler_without_a_limit(store: Store) -> None:
+    store.join(limits="k=-")
     store.limit(1)
     ids = {store.enqueue(group="acme") for _ in range(3)}
     assert store.limit("")
     store.sweep()
     assert placed(store) == ids
+
+
+def test_limit_that_is_removed_before_the_first_worker_joins_holds_the_runs(store: Store) -> None:
+    store.limit(1)
+    ids = [store.enqueue(group="acme") for _ in range(20)]
+    assert store.limit("")
+    assert store.sweep() == 0
+    assert placed(store) == {ids[0]}
+    store.join(limits="k=2")
+    store.sweep()
+    assert [run.id for run in store.claim(want=50)[1]] == ids[:2]
 
 
 def test_sweep_fills_a_group_with_more_places_than_one_script_fills(store: Store) -> None:
