@@ -3209,6 +3209,27 @@ MUTANTS = [
         "tests/lua/coordinators/test_sweep.py::test_limit_that_is_removed_before_the_first_worker_joins_holds_the_runs",
     ),
     Mutant(
+        "a run with a full box can't get a grant",
+        LUA + "runs/send.lua",
+        "local is_grant = topic == GRANT_TOPIC\n",
+        "local is_grant = false\n",
+        "tests/lua/runs/test_send.py::test_run_with_a_full_box_gets_a_grant",
+    ),
+    Mutant(
+        "the number of grants has no limit",
+        LUA + "runs/send.lua",
+        " or (first and last and tonumber(last) - tonumber(first) + 1 >= GRANT_COUNT)",
+        "",
+        "tests/lua/runs/test_send.py::test_number_and_size_of_grants_are_limited",
+    ),
+    Mutant(
+        "received grants are removed",
+        LUA + "runs/send.lua",
+        "  all[GRANT_TOPIC] = nil\n",
+        "",
+        "tests/lua/runs/test_send.py::test_received_grants_are_kept_when_received_signals_are_removed",
+    ),
+    Mutant(
         "the doctor does not see a running run without a place",
         LUA + "shared/examine.lua",
         "  if run.status == RUNNING and run.group and not admitted then add('unadmitted', run.group) end\n",
