@@ -3230,6 +3230,27 @@ MUTANTS = [
         "tests/lua/runs/test_send.py::test_received_grants_are_kept_when_received_signals_are_removed",
     ),
     Mutant(
+        "a parent that has ended does not count what its children spend",
+        LUA + "shared/spend.lua",
+        "    if not is_open(status) and not is_ended(status) then return end\n",
+        "    if not is_open(status) then return end\n",
+        "tests/lua/attempts/test_spend.py::test_parent_that_has_ended_gets_what_its_child_spent_once",
+    ),
+    Mutant(
+        "spending does not pass a parent that has ended",
+        LUA + "shared/spend.lua",
+        "    if is_open(status) or not parent then return end\n",
+        "    if true then return end\n",
+        "tests/lua/attempts/test_spend.py::test_root_gets_what_a_grandchild_spent_after_its_parent_had_ended",
+    ),
+    Mutant(
+        "spending is added above a parent that has not ended",
+        LUA + "shared/spend.lua",
+        "    if is_open(status) or not parent then return end\n",
+        "    if not parent then return end\n",
+        "tests/lua/attempts/test_spend.py::test_spending_stops_at_a_parent_that_has_not_ended",
+    ),
+    Mutant(
         "the doctor does not see a running run without a place",
         LUA + "shared/examine.lua",
         "  if run.status == RUNNING and run.group and not admitted then add('unadmitted', run.group) end\n",
