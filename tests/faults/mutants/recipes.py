@@ -3251,6 +3251,13 @@ MUTANTS = [
         "tests/lua/attempts/test_spend.py::test_spending_stops_at_a_parent_that_has_not_ended",
     ),
     Mutant(
+        "a delayed run of a damaged group is lost",
+        LUA + "coordinators/due.lua",
+        " or (group and not are_groups_readable(group)) then",
+        " then",
+        "tests/lua/coordinators/test_sweep.py::test_delayed_run_of_a_damaged_group_is_due_again_after_the_repair",
+    ),
+    Mutant(
         "the doctor does not see a running run without a place",
         LUA + "shared/examine.lua",
         "  if run.status == RUNNING and run.group and not admitted then add('unadmitted', run.group) end\n",

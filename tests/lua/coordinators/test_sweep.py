@@ -192,6 +192,22 @@ def test_cancelled_ready_run_gives_its_place_to_the_next(store: Store) -> None:
     assert (placed(store), waiting(store)) == ({second}, [])
 
 
+@pytest.mark.parametrize("damaged", ["line", "admitted", "groups"])
+def test_delayed_run_of_a_damaged_group_is_due_again_after_the_repair(store: Store, damaged: str) -> None:
+    store.limit(1)
+    run = store.running(group="acme")
+    store.retry(run, delay=1)
+    store.later(5000)
+    keys = {"line": store.keys.line(GROUP), "admitted": store.keys.admitted(GROUP), "groups": store.keys.groups()}
+    store.spoil(keys[damaged])
+    store.due()
+    assert (store.status(run.id), store.line(store.keys.delayed())) == ("delayed", [run.id])
+    store.client.delete(keys[damaged])
+    store.later(60_000)
+    store.due()
+    assert (store.status(run.id), placed(store)) == ("queued", {run.id})
+
+
 def test_delayed_run_has_no_place_and_enters_when_it_is_due(store: Store) -> None:
     store.limit(1)
     later = store.enqueue(group="acme", due="+1000")
