@@ -78,6 +78,8 @@ PARTING_GRACE_MS: Final = 30_000  # how long the handler of a child has to stop 
 
 GROUP_NAME: Final = 200  # characters in the name of a group
 MOST_AT_ONCE: Final = 999_999_999  # the largest limit
+SWEEP_GROUPS: Final = 2_000  # groups that a coordinator sweeps in one tick; it sweeps the others in the next ticks
+SWEEP_TURNS: Final = 10  # sweeps after which the places of each group were examined
 PLACES_FILLED: Final = 100  # places of a group that one script fills; the sweep fills the others
 
 # ---- fleets

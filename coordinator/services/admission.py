@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coordinator.model.limits import SWEEP_GROUPS
 from coordinator.services.service_loop import Partition
 from coordinator.store.plans import groups as group_plans
 
@@ -15,7 +16,7 @@ TICK = 1.0
 
 @dataclass(frozen=True, slots=True)
 class AdmissionReport:
-    """The number of groups with a line, and of runs that left their lines."""
+    """The number of groups that were swept, and of runs that left their lines."""
 
     groups: int = 0
     admitted: int = 0
@@ -27,15 +28,22 @@ class Admission:
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
+        self._cursor = "0"
+        self._turn = 0
         self.name = f"admission of partition {partition.keys.partition}"
 
     async def tick(self) -> AdmissionReport:
-        """Sweep all groups, and return the report. If runs were admitted, more may fit, so that the next tick follows at once."""
+        """Sweep the groups, and return the report. If runs were admitted, more may fit, so that the next tick follows at once.
+
+        A tick sweeps about SWEEP_GROUPS groups at most. If there are more, the next tick continues with the others.
+        """
         groups = admitted = 0
-        cursor = ""
-        while cursor != "0":
+        while groups < SWEEP_GROUPS:
             swept = await self._partition.ask(
-                group_plans.sweep(self._partition.keys, cursor or "0", now=self._partition.now())
+                group_plans.sweep(self._partition.keys, self._cursor, turn=self._turn, now=self._partition.now())
             )
-            cursor, groups, admitted = swept.cursor, groups + swept.groups, admitted + swept.admitted
+            self._cursor, groups, admitted = swept.cursor, groups + swept.groups, admitted + swept.admitted
+            if self._cursor == "0":
+                self._turn += 1
+                break
         return AdmissionReport(groups, admitted, 0.0 if admitted else TICK)

@@ -47,6 +47,7 @@ NUMBERS = frozenset(
         "grace",
         "number",
         "floor",
+        "turn",
         "inline",
         "budget",
         "room",

@@ -89,7 +89,9 @@ class Swept:
     groups: int
 
 
-def sweep(keys: Keys, cursor: str = "0", *, most: int = 200, now: str = "") -> Generator[Request, Any, Swept]:
-    """Give the free places of some groups to the runs in their lines."""
-    reply = yield SWEEP.call(keys.at, now=now, cursor=cursor, most=most)
+def sweep(
+    keys: Keys, cursor: str = "0", *, most: int = 200, turn: int = 0, now: str = ""
+) -> Generator[Request, Any, Swept]:
+    """Give the free places of some groups to the runs in their lines. Examine the places of the groups whose turn it is."""
+    reply = yield SWEEP.call(keys.at, now=now, cursor=cursor, most=most, turn=turn)
     return Swept(text(reply[1]), int(reply[2]), int(reply[3]))

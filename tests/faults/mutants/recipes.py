@@ -3175,8 +3175,8 @@ MUTANTS = [
     Mutant(
         "the place of a run that is gone stays taken",
         LUA + "coordinators/sweep.lua",
-        "    examine(group)\n",
-        "",
+        " then examine(group) end\n",
+        " then end\n",
         "tests/lua/coordinators/test_sweep.py::test_place_of_a_run_that_is_gone_is_given_away_by_the_sweep",
     ),
     Mutant(
@@ -3256,6 +3256,27 @@ MUTANTS = [
         " or (group and not are_groups_readable(group)) then",
         " then",
         "tests/lua/coordinators/test_sweep.py::test_delayed_run_of_a_damaged_group_is_due_again_after_the_repair",
+    ),
+    Mutant(
+        "every sweep examines the places of all groups",
+        LUA + "coordinators/sweep.lua",
+        "    if (i - 1) % SWEEP_TURNS == tonumber(turn) % SWEEP_TURNS then",
+        "    if true then",
+        "tests/lua/coordinators/test_sweep.py::test_places_of_all_groups_are_examined_in_turns",
+    ),
+    Mutant(
+        "a coordinator examines the places of the same groups in each sweep",
+        "coordinator/services/admission.py",
+        "                self._turn += 1\n",
+        "",
+        "tests/integration/services/test_services.py::test_coordinator_sweeps_many_groups_over_several_ticks",
+    ),
+    Mutant(
+        "a tick sweeps any number of groups",
+        "coordinator/services/admission.py",
+        "        while groups < SWEEP_GROUPS:\n",
+        "        while True:\n",
+        "tests/integration/services/test_services.py::test_coordinator_sweeps_many_groups_over_several_ticks",
     ),
     Mutant(
         "the doctor does not see a running run without a place",

@@ -13,6 +13,7 @@ import pytest
 from coordinator.clock import SystemClock
 from coordinator.config import address
 from coordinator.errors import BadCall
+from coordinator.model.limits import SWEEP_GROUPS, SWEEP_TURNS
 from coordinator.model.names import route
 from coordinator.model.run_id import RunIds
 from coordinator.services.admission import Admission
@@ -391,6 +392,31 @@ async def test_raised_limit_admits_runs_of_all_groups_at_the_next_tick(world: Wo
     assert (report.admitted, report.rest) == (0, 1.0)
     await world.join("w1")
     assert len(await world.claim("w1", 500)) + len(await world.claim("w1", 500)) == 600
+
+
+async def test_coordinator_sweeps_many_groups_over_several_ticks(world: World) -> None:
+    async def enqueue(count: int, groups: int) -> list[str]:
+        runs = [
+            client_plans.NewRun(world.ids.make(world.seconds, 0), KIND, b"\x80", group=f"g{n % groups}")
+            for n in range(count)
+        ]
+        await world.ask(client_plans.enqueue(world.namespace, runs, world.now()))
+        return [run.id for run in runs]
+
+    await world.ask(group_plans.set_limit(world.keys, "work", None, "1", "o1"))
+    ids = await enqueue(60, 20)
+    for id in ids[:20]:
+        await world.ask(_delete(world, id))
+    admission = Admission(world.partition())
+    assert [(await admission.tick()).admitted for _ in range(SWEEP_TURNS)] == [2] * SWEEP_TURNS
+    await enqueue(SWEEP_GROUPS + 500, SWEEP_GROUPS + 500)
+    await enqueue(SWEEP_GROUPS + 500, SWEEP_GROUPS + 500)
+    seen = [(await admission.tick()).groups for _ in range(2)]
+    assert SWEEP_GROUPS <= seen[0] < SWEEP_GROUPS + 500 <= sum(seen)
+
+
+def _delete(world: World, id: str) -> Plan[None]:
+    yield read(world.keys.at, "DEL", world.keys.run(id))
 
 
 async def test_ended_runs_are_deleted_after_their_retention(world: World) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from coordinator.model.limits import SWEEP_TURNS
+from coordinator.store.plans import groups as group_plans
 from coordinator.store.plans.clients import NewRun
 from coordinator.store.plans.workers import Claimed
 from tests.lua.conftest import force
@@ -354,6 +356,21 @@ def test_place_of_a_run_that_is_gone_is_given_away_by_the_sweep(store: Store) ->
     store.client.zrem(store.keys.ready(ROUTES[0]), first)
     assert store.sweep() == 1
     assert placed(store) == {second}
+
+
+def test_places_of_all_groups_are_examined_in_turns(store: Store) -> None:
+    store.limit(1)
+    lost = {}
+    for number in range(25):
+        first, lost[f"g{number}"] = store.enqueue(group=f"g{number}"), store.enqueue(group=f"g{number}")
+        store.client.delete(store.keys.run(first))
+        store.client.zrem(store.keys.ready(ROUTES[0]), first)
+        store.enqueue(group=f"g{number}")  # The group keeps a line, so that it is swept in each turn.
+    admitted = [
+        store.do(group_plans.sweep(store.keys, turn=turn, now=store.at)).admitted for turn in range(SWEEP_TURNS)
+    ]
+    assert admitted == [3, 3, 3, 3, 3, 2, 2, 2, 2, 2]
+    assert places_of(store) == {f"k:{group}": {id} for group, id in lost.items()}
 
 
 def test_run_of_a_limited_kind_without_a_group_is_refused(store: Store) -> None:

@@ -3,10 +3,11 @@
 -- Protects: a limit that was raised takes effect within a second; a place whose run is gone is given to the next run.
 -- Role: coordinator
 -- Keys: admitted, aside, bell, groups, limits, line, namespace, ready, routes, run, suspect, suspect_bell
--- ARGV: now, cursor, most
+-- ARGV: now, cursor, most, turn
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   cursor: where the last call stopped; 0: begin
 --   most: about how many groups to look at in this call
+--   turn: number of the sweep; each sweep examines the places of one group in SWEEP_TURNS, and the next sweep those of others
 -- Flags: allow-oom
 -- Uses: time, queue, groups
 -- Unconfirmed: a run that is not admitted is still in its line
@@ -26,11 +27,11 @@ end
 
 local next_cursor, groups = unpack(redis.call('SSCAN', groups_key(), cursor, 'COUNT', most))
 local admitted = 0
-for _, group in ipairs(groups) do
+for i, group in ipairs(groups) do
   if redis.call('EXISTS', line_key(group)) == 0 then
     redis.call('SREM', groups_key(), group)
   else
-    examine(group)
+    if (i - 1) % SWEEP_TURNS == tonumber(turn) % SWEEP_TURNS then examine(group) end
     admitted = admitted + fill(group, clock)
   end
 end
