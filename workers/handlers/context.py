@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from coordinator.model.budget import Amount, Budget, Spending, spending
 from coordinator.model.outcome import Why
 from coordinator.model.run import Failure, Note
 from workers.handlers.budgets import BudgetBacking, Budgets, Reservation
-from workers.handlers.children import ChildBacking, Children
+from workers.handlers.children import ChildBacking, Children, Step
 from workers.handlers.draft import Cut, Draft
 from workers.handlers.effects import EffectBacking, Effects, check_name, effect_key
 from workers.handlers.enqueues import EnqueueBacking, Enqueues
@@ -42,6 +43,7 @@ else:
     R_co = TypeVar("R_co", covariant=True)
 
 NOTE_CHARACTERS = 1000
+_MAKING = threading.Lock()
 _NO_STEP: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 
 
@@ -185,6 +187,7 @@ class BaseRun(Generic[R_co]):
     ) -> None:
         self._facts, self._resources, self._draft, self._backing = facts, resources, draft, backing
         self._read_signal, self._looping = read_signal, False
+        self._made_budgets: Budgets | None = None
 
     def _step(self, what: str, name: str = "") -> contextlib.AbstractContextManager[object]:
         """Return the context manager of middleware around a step. A backing of a test has none."""
@@ -216,14 +219,27 @@ class BaseRun(Generic[R_co]):
     def _effects(self) -> Effects:
         return Effects(self._draft, self._backing, self._facts.attempt, self._facts.token)
 
-    @cached_property
+    @property
     def _budgets(self) -> Budgets:
-        return Budgets(self._draft, self._backing, self._facts.budget, self._facts.spent)
+        if self._made_budgets is None:
+            with _MAKING:  # two threads may spend at the same time
+                if self._made_budgets is None:
+                    self._made_budgets = Budgets(self._draft, self._backing, self._facts.budget, self._facts.spent)
+        return self._made_budgets
 
     @property
     def _spends(self) -> bool:
         """Return True if the run has a budget, or has spent something in this attempt."""
-        return self._facts.budget is not None or "_budgets" in self.__dict__
+        return self._facts.budget is not None or self._made_budgets is not None
+
+    def _begin_children(
+        self, name: str, children: Sequence[Any], options: Mapping[str, Any], at_once: int | None
+    ) -> Step:
+        """Begin a step with children. What they spend counts for this run."""
+        step = self._children.begin(name, children, options, at_once)
+        if self._spends:
+            self._budgets.expect_children()
+        return step
 
     def spend(self, *, usd: float | Decimal = 0, tokens: int = 0, requests: int = 0) -> None:
         """Count what the run has spent. Call it where the money is spent, for example in the function of a phase.

@@ -2627,9 +2627,42 @@ MUTANTS = [
     Mutant(
         "a spent budget interrupts a turn that is then repeated",
         "workers/handlers/budgets.py",
-        " or not self._draft.resumes_without_repeating()",
+        " and self._draft.resumes_without_repeating()",
         "",
         "tests/unit/handlers/test_budgets.py::test_turn_that_would_be_repeated_is_not_interrupted",
+    ),
+    Mutant(
+        "new work over the budget does not wait for work that is running",
+        "workers/handlers/budgets.py",
+        """                await others.wait_until_ended()
+                continue
+""",
+        "                return\n",
+        "tests/integration/worker/test_worker_budgets.py::test_new_work_over_the_budget_waits_for_work_that_is_running",
+    ),
+    Mutant(
+        "only the first of several tasks waits for a grant",
+        "workers/handlers/budgets.py",
+        "            async with self._waiting:\n",
+        "            if self._waiting.locked():\n                return\n            async with self._waiting:\n",
+        "tests/integration/worker/test_worker_budgets.py::test_budget_stops_work_that_other_tasks_begin",
+    ),
+    Mutant(
+        "a lingering parent does not count its children",
+        "workers/handlers/context.py",
+        "            self._budgets.expect_children()\n",
+        "            pass\n",
+        "tests/integration/worker/test_worker_budgets.py::test_children_of_a_lingering_parent_count_in_the_next_turn",
+    ),
+    Mutant(
+        "a gather does not refresh what is left of the budget",
+        "workers/handlers/async_run.py",
+        """            results = await step.gather(return_failures)
+        if self._spends:
+            await self._budgets.count_children()
+""",
+        "            results = await step.gather(return_failures)\n",
+        "tests/integration/worker/test_worker_budgets.py::test_spending_of_children_leaves_less_to_reserve",
     ),
     Mutant(
         "a run forgets what was granted to it",
