@@ -32,7 +32,7 @@ class BudgetBacking(Protocol):
         ...
 
     def set_spend(self, amount: Amount) -> None:
-        """Keep what the attempt has spent in all for the next report or the ending."""
+        """Store in memory what the attempt has spent in all. The next report or the ending sends it."""
         ...
 
     async def report_spend(self, amount: Amount) -> Amount:
@@ -44,7 +44,7 @@ class BudgetBacking(Protocol):
         ...
 
     def start_lingering(self, cut: Callable[[], Cut]) -> None:
-        """Begin to count the time for which a wait lingers. See `WaitBacking`."""
+        """Begin to count the time for which a waiting handler stays in its process. See `WaitBacking`."""
         ...
 
     def offer(self, cut: Cut) -> None:
@@ -137,11 +137,11 @@ class Budgets:
             own: The phase or effect that is about to begin.
 
         Returns:
-            The coroutine that does it. A run waits only in its handler's own task or thread.
+            The coroutine that reports and enforces. The run waits for a grant only in its handler's own task or thread.
 
         Raises:
-            BudgetExceeded: If the budget is spent, and the run shall fail then.
-            Stopped: If the budget is spent, and the run waits for a grant.
+            BudgetExceeded: If the budget is spent, and its `then` is "fail".
+            Stopped: If the budget is spent, and the run is suspended until a grant.
         """
         try:
             self._backing.check_task()
