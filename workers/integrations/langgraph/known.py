@@ -1,7 +1,7 @@
 """Remember, in a process, which content of each thread the server has. This decides what a save must send.
 
-Knowledge may be wrong: another process may have deleted a thread, or a save may have failed. The server checks everything that a
-save refers to, and answers `gap`; the process then forgets what it knows, and sends more.
+This knowledge may be wrong: another process may have deleted a thread, or a save may have failed. The server checks everything that
+a save refers to, and answers `gap`; the process then forgets what it knows, and sends more.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class KnownThread:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add_items(self, fields: Sequence[bytes]) -> None:
-        """Remember items. If there are too many, those before are forgotten: a save then sends them again if it refers to them."""
+        """Remember items. If there are too many, older ones are forgotten: a save then sends them again if it refers to them."""
         if len(self.items) + len(fields) > ITEMS:
             self.items = {}
         self.items.update(dict.fromkeys(fields))
