@@ -149,8 +149,9 @@ class Effect:
         attempt, token = decode(self._draft.phases[self._begun], f"effect {self._name!r}")[:2]
         worker = str(token).split("-", 2)[-1]
         return OutcomeUnknown(
-            f"nobody knows whether effect {self._name!r} took place: attempt {attempt} (worker {worker}) began it, and its end was "
-            "not saved. Find out. Then revive the run with --forget-effect to call the function again, or pass check= to run.once",
+            f"it is unknown whether effect {self._name!r} took place: attempt {attempt} (worker {worker}) began it, and its end "
+            "was not saved. Find out whether it did. Then revive the run with --forget-effect to call the function again, or pass "
+            "check= to run.once",
             effect=self._name,
         )
 
