@@ -124,7 +124,7 @@ class Budget:
         )
 
     def left(self, spent: Amount, granted: Amount) -> Spending:
-        """Return what is left, with the amount that was granted in addition. It is never negative."""
+        """Return the rest of the budget, including the amount that was granted in addition. It is never negative."""
         usd, tokens, requests = (
             None if limit is None else max(0, limit + more - used)
             for limit, used, more in zip(self.limits, spent, granted, strict=True)

@@ -101,7 +101,7 @@ class Budgets:
 
     @property
     def left(self) -> Spending:
-        """Return what is left of the budget, without what is reserved."""
+        """Return the rest of the budget, without reserved amounts."""
         if self._budget is None:
             return Spending(None, None, None)
         return self._budget.left(self.total.plus(self._reserved), self._draft.more.granted)

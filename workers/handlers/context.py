@@ -266,7 +266,7 @@ class BaseRun(Generic[R_co]):
 
     @property
     def left(self) -> Spending:
-        """Return what is left of the budget, without what is reserved. None for an amount that the budget does not limit."""
+        """Return the rest of the budget, without reserved amounts. An amount that the budget does not limit is None."""
         return self._budgets.left
 
     def effect_key(self, name: str) -> str:
