@@ -50,6 +50,7 @@ NUMBERS = frozenset(
         "inline",
         "budget",
         "room",
+        "pause",
     }
 )
 _HEAD = re.compile(r"^-- (Role|Keys|ARGV|ITEM|EACH|Flags|Uses|Moves|Answers|Unconfirmed): (.*)$", re.M)

@@ -28,6 +28,7 @@ from workers.handlers.children import ChildBacking, Children
 from workers.handlers.draft import Cut, Draft
 from workers.handlers.effects import EffectBacking, Effects, check_name, effect_key
 from workers.handlers.enqueues import EnqueueBacking, Enqueues
+from workers.handlers.limits import LimitBacking
 from workers.handlers.messages import Messages, kept
 from workers.handlers.waits import WaitBacking, Waits
 
@@ -99,7 +100,7 @@ class Facts(NamedTuple):
     spent: Amount = Amount()  # the amount that earlier attempts and children have spent
 
 
-class Backing(WaitBacking, ChildBacking, EnqueueBacking, EffectBacking, BudgetBacking, Protocol):
+class Backing(WaitBacking, ChildBacking, EnqueueBacking, EffectBacking, BudgetBacking, LimitBacking, Protocol):
     """The object behind a run that saves its cuts and requests its stop: the attempt in a worker, or a stand-in in a test."""
 
     @property

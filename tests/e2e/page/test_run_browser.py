@@ -78,6 +78,12 @@ def test_run_that_is_held_says_its_group_and_the_places(client: Client, open_pag
     facts = page.get_by_label("Facts").inner_text()
     assert "acme" in facts
     assert "0 of 0 places taken, 1 run before it" in facts
+    page.get_by_label("Facts").get_by_role("link", name="acme").click()
+    wait_until(lambda: page.locator("tbody tr.row").count() == 2, "the runs of the group")
+    assert page.locator("input[name=group]").input_value() == "acme"
+    page.locator("input[name=group]").fill("globex")
+    page.keyboard.press("Enter")
+    page.get_by_text("No runs match.").wait_for()
 
 
 def test_tree_is_counted_and_cancelled(stage: Stage, client: Client, open_page: OpenPage) -> None:

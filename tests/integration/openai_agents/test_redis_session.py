@@ -19,7 +19,7 @@ from coordinator.store.transport.wire import Wire, drive
 from tests.servers import Server
 from workers import AsyncRun, Registry, testing
 from workers.integrations.openai_agents import DurableRunner, RedisSession
-from workers.testing.memory_run import Crash, MemoryBacking
+from workers.testing import Crash
 
 pytestmark = pytest.mark.integration
 QUIET = RunConfig(tracing_disabled=True)
@@ -136,32 +136,38 @@ def test_wrong_options_are_refused() -> None:
         RedisSession("chat", "redis://localhost", timeout=0)
 
 
-async def test_session_in_a_run_has_each_item_once_although_another_program_uses_it(make: Make) -> None:
-    """Kill the run at each of its cuts, after its change and before its save; another program adds an item in between."""
+class DyingSession(RedisSession):
+    """A session whose process dies after one of its changes was made, and before the run is saved."""
 
+    left = 0
+
+    async def add_once(self, items: Any, operation: str) -> None:
+        await super().add_once(items, operation)
+        DyingSession.left -= 1
+        if DyingSession.left == 0:
+            raise Crash
+
+
+@pytest.mark.parametrize("change", [1, 2, 3, 4])
+async def test_session_in_a_run_has_each_item_once_although_another_program_uses_it(
+    session_url: str, namespace: str, make: Make, change: int
+) -> None:
     @Registry().handler
-    async def chat(run: AsyncRun[Any], id: str) -> None:
-        agent = Agent[Any]("speaker", model=run.resources)
+    async def chat(run: AsyncRun[Any]) -> None:
+        session, agent = DyingSession("chat", session_url, namespace), Agent[Any]("speaker", model=run.resources)
         for question in ("one", "two"):
-            await DurableRunner.run(agent, question, session=make(id), run_config=QUIET)
+            await DurableRunner.run(agent, question, session=session, run_config=QUIET)
+        await session.close()
 
-    number, crashed = 0, True
-    while crashed:
-        number, crashed = number + 1, False
-        id = f"chat {number}"
-        chat_run = testing.AsyncRun(
-            ScriptedModel([[assistant_message("first")], [assistant_message("second")], [assistant_message("third")]]),
-            backing=MemoryBacking(crash_at=number),
-        )
-        try:
-            await chat(chat_run, id)
-        except Crash:
-            crashed = True
-            await make(id).add_items([user("from elsewhere")])
-            await chat(chat_run.after_crash(), id)
-        found = [one for one in contents(await make(id).get_items()) if one != "from elsewhere"]
-        assert (found[:3], len(found)) == (["one", "first", "two"], 4), f"crash at cut {number}: {found}"
-    assert number > 8
+    DyingSession.left = change
+    run = testing.AsyncRun(ScriptedModel([[assistant_message("first")], [assistant_message("second")]]))
+    with pytest.raises(Crash):
+        await chat(run)
+    await make().add_items([user("from elsewhere")])
+    await chat(run.after_crash())
+    found = contents(await make().get_items())
+    assert found.index("from elsewhere") == change
+    assert [one for one in found if one != "from elsewhere"] == ["one", "first", "two", "second"]
 
 
 async def test_damaged_item_is_named(real_server: Server, namespace: str) -> None:

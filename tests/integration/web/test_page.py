@@ -150,6 +150,58 @@ async def test_list_is_filtered_by_kind_queue_key_meta_and_time(client: AsyncCli
             await client.handle(run.id).cancel()
 
 
+async def test_list_is_filtered_by_group_and_has_the_runs_that_wait_for_a_place(client: AsyncClient) -> None:
+    await client.set_limit("report", at_once=1)
+    acme = [await client.enqueue("report", group="acme") for _ in range(3)]
+    other = [await client.enqueue("report", group="globex") for _ in range(2)]
+    plain = await client.enqueue("greet")
+    async with browser(client) as web:
+
+        async def listed(**query: str) -> set[str]:
+            return {run["id"] for run in (await web.get("/data/runs", params=query)).json()["runs"]}
+
+        assert await listed(status="queued") == {run.id for run in (*acme, *other, plain)}
+        assert await listed(status="queued", kind="report") == {run.id for run in (*acme, *other)}
+        assert await listed(status="queued", kind="report", queue="default") == {run.id for run in (*acme, *other)}
+        assert await listed(status="queued", group="acme") == {run.id for run in acme}
+        assert await listed(group="acme", kind="report") == {run.id for run in acme}
+        assert await listed(group="nobody") == set()
+        await acme[0].cancel()
+        assert await listed(status="cancelled", group="acme") == {acme[0].id}
+        assert await listed(status="cancelled", group="globex") == set()
+
+
+async def test_list_of_all_statuses_has_the_newest_runs_and_is_filtered(client: AsyncClient) -> None:
+    old = await client.enqueue("greet", meta={"tenant": "acme"}, key="first")
+    await old.cancel()
+    later = await client.enqueue("greet", delay=3600)
+    at = (await later.view()).created.timestamp()
+    await eventually(lambda: client._clock.now() > at + 0.002, "the next millisecond")
+    many = await client.enqueue_many([("greet", {})] * (PAGE + 10))
+    async with browser(client) as web:
+        shown = [run["id"] for run in (await web.get("/data/runs")).json()["runs"]]
+        assert len(shown) == PAGE
+        assert set(shown) <= {run.id for run in many}
+        for query, expected in (({"meta": "tenant=acme"}, old), ({"key": "first"}, old)):
+            assert [run["id"] for run in (await web.get("/data/runs", params=query)).json()["runs"]] == [expected.id]
+        found = {run["id"] for run in (await web.get("/data/runs", params={"until": str(at)})).json()["runs"]}
+        assert found == {old.id, later.id}
+
+
+async def test_pages_over_many_groups_have_each_run_once_in_order(client: AsyncClient) -> None:
+    await client.set_limit("report", at_once=0)
+    handles = [await client.enqueue("report", group=f"g{n % 13}") for n in range(130)]
+    found: list[tuple[str, str]] = []
+    cursor = ""
+    async with browser(client) as web:
+        while len(found) < 130:
+            page = (await web.get("/data/runs", params={"status": "queued", "cursor": cursor})).json()
+            found += [(run["created"], run["id"]) for run in page["runs"]]
+            cursor = page["cursor"]
+    assert {id for _, id in found} == {handle.id for handle in handles}
+    assert [created for created, _ in found] == sorted(created for created, _ in found)
+
+
 async def test_wrong_filters_are_refused(client: AsyncClient) -> None:
     async with browser(client) as web:
         for query in ({"status": "lost"}, {"status": "queued", "meta": "x"}, {"status": "queued", "cursor": "!!"},
