@@ -144,7 +144,7 @@ class Round:
             topics = list(condition.received)
             raise AssertionError(
                 f"the handler of {self._handler.kind!r} waits for a signal of topic {' or '.join(map(repr, topics))}, and "
-                f"`signals` has none left: pass signals=[({topics[0]!r}, payload)], with one signal for each receive"
+                f"nobody sends one: pass signals=[({topics[0]!r}, payload)], with one signal for each receive"
             )
         self._send(fitting[0] if fitting else 0)
         self.wakes += 1
