@@ -320,7 +320,7 @@ class _Around(AbstractContextManager[None]):
             one, context = self._entered.pop()
             try:
                 context.__exit__(kind, error, trace)
-            except BaseException as raised:  # no error of a middleware may change the outcome of an attempt
+            except BaseException as raised:  # as above
                 if raised is not error:
                     logger.exception("middleware %s failed after an attempt at run %s", _name(one), self._attempt.run)
 
