@@ -1,4 +1,4 @@
-"""The board: what a whole namespace does now, for `coordinator top` and the page. This module does no I/O."""
+"""The board: the present state of a whole namespace, for `coordinator top` and the page. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class QueueRow:
         queued: The number of queued runs.
         running: The number of runs that workers execute.
         age: Seconds since the oldest queued run was queued; None if none is queued.
-        rate: Runs that ended, for each second.
+        rate: The number of runs that ended per second.
         workers: The number of live processes that take these runs.
         paused: Whether the queue or the kind is paused.
         history: The number of runs that ended in each of the last seconds, oldest first.
@@ -111,7 +111,7 @@ class Rates:
         return row[min(seconds, max(0, self.first - (last - seconds))) :]
 
     def rate(self, now: float, queue: str | None = None, kind: str | None = None) -> float:
-        """Return the number of runs that ended for each of the last ten seconds."""
+        """Return the number of runs that ended per second, averaged over the last ten seconds."""
         row = self.history(now, queue, kind, RATE_WINDOW)
         return sum(row) / len(row) if row else 0.0
 
@@ -149,7 +149,7 @@ class Board:
         self._move(known)
 
     def _move(self, events: Iterable[RunEvent]) -> None:
-        """Give the runs of the events to their workers at once. The next reading of all workers' runs confirms it."""
+        """Assign the runs of the events to their workers immediately. The next reading of all workers' runs confirms it."""
         for run in {event.run for event in events}:
             look = self.looks.get(run)
             for worker, ids in self.owned.items():

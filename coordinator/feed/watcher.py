@@ -1,4 +1,4 @@
-"""Keep a board up to date: one watcher for each process, however many people look at the board."""
+"""Keep a board up to date: one watcher for each process, for any number of viewers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RETRY_SECONDS = 1.0
 
 
 class Watcher:
-    """Read the feed and the overview of a namespace while somebody looks at the board.
+    """Read the feed and the overview of a namespace while the board has viewers.
 
     The first viewer starts the watcher, and the last one ends it. Every viewer gets the same board.
 
@@ -40,7 +40,7 @@ class Watcher:
         Args:
             client: The client that reads the namespace.
             clock: The clock.
-            linger: Seconds for which the watcher goes on after its last viewer has left, so that a reloaded page has its history.
+            linger: Seconds for which the watcher continues after its last viewer has left, so that a reloaded page has its history.
         """
         self._linger = linger
         self._leaving: asyncio.Task[None] | None = None

@@ -101,7 +101,7 @@ def _add_queues(samples: Samples, space: Namespace, clock: int) -> Generator[lis
 
 
 def _priority_start(last: Sequence[Any]) -> int:
-    """Return the lowest score of the priority that the last entry of a queue has."""
+    """Return the lowest score that a run with the priority of the queue's last entry can have; 0 for an empty queue."""
     return int(float(last[1])) // PRIORITY_STEP * PRIORITY_STEP if last else 0
 
 

@@ -535,7 +535,7 @@ class Attempt(Lifecycle):
     # -- the budget
 
     def set_spend(self, amount: Amount) -> None:
-        """Keep what the attempt has spent in all for the next report, heartbeat or ending."""
+        """Store in memory what the attempt has spent in all. The next report, heartbeat or ending sends it."""
         self.spend = amount
 
     async def report_spend(self, amount: Amount) -> Amount:

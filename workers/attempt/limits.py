@@ -135,7 +135,7 @@ class ServerLimits:
         )
 
     def give_back(self, call: OpenCall) -> None:
-        """Give back what a call has reserved that did not start."""
+        """Give back the turn or the tokens of a call that did not start."""
         self.finish(call, 0)
 
     def back_off(self, call: OpenCall, seconds: float) -> None:

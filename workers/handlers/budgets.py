@@ -34,7 +34,7 @@ class BudgetBacking(Protocol):
         ...
 
     def set_spend(self, amount: Amount) -> None:
-        """Keep what the attempt has spent in all for the next report or the ending."""
+        """Store in memory what the attempt has spent in all. The next report or the ending sends it."""
         ...
 
     async def report_spend(self, amount: Amount) -> Amount:
@@ -46,7 +46,7 @@ class BudgetBacking(Protocol):
         ...
 
     def start_lingering(self, cut: Callable[[], Cut]) -> None:
-        """Begin to count the time for which a wait lingers. See `WaitBacking`."""
+        """Begin to count the time for which a waiting handler stays in its process. See `WaitBacking`."""
         ...
 
     def offer(self, cut: Cut) -> None:
@@ -105,7 +105,7 @@ class Budgets:
 
     @property
     def left(self) -> Spending:
-        """Return what is left of the budget, without what is reserved."""
+        """Return the rest of the budget, without reserved amounts."""
         if self._budget is None:
             return Spending(None, None, None)
         return self._budget.left(self.total.plus(self._reserved), self._draft.more.granted)
@@ -157,11 +157,11 @@ class Budgets:
             others: The phases and effects of an async handler that are running. None for a plain handler.
 
         Returns:
-            The coroutine that does it.
+            The coroutine that reports and enforces.
 
         Raises:
-            BudgetExceeded: If the budget is spent, and the run shall fail then.
-            Stopped: If the budget is spent, and the run waits for a grant.
+            BudgetExceeded: If the budget is spent, and its `then` is "fail".
+            Stopped: If the budget is spent, and the run is suspended until a grant.
         """
         try:
             self._backing.check_task()

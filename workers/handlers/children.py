@@ -121,7 +121,7 @@ class ChildBacking(Protocol):
         ...
 
     def start_lingering(self, cut: Callable[[], Cut]) -> None:
-        """Begin to count the time for which a wait lingers. See `WaitBacking`."""
+        """Begin to count the time for which a waiting handler stays in its process. See `WaitBacking`."""
         ...
 
     def make_child_base(self) -> str:

@@ -99,7 +99,7 @@ class Facts(NamedTuple):
     token: str
     resumed: Resumed | None
     budget: Budget | None = None
-    spent: Amount = Amount()  # in earlier attempts and by children
+    spent: Amount = Amount()  # the amount that earlier attempts and children have spent
 
 
 class Backing(WaitBacking, ChildBacking, EnqueueBacking, EffectBacking, BudgetBacking, LimitBacking, Protocol):
@@ -199,7 +199,7 @@ class BaseRun(Generic[R_co]):
         return Waits(self._draft, self._backing, self._read_signal or (lambda topic, payload: payload))
 
     def _declare_topics(self, read_signal: Callable[[str, Any], Any]) -> None:
-        """Set how payloads are converted, for a handler that a test calls directly. A run from a worker has one already."""
+        """Set the conversion of payloads, for a handler that a test calls directly. A run from a worker has it already."""
         self._read_signal = self._read_signal or read_signal
 
     def _declare_budget(self, budget: Budget | None) -> None:
@@ -283,7 +283,7 @@ class BaseRun(Generic[R_co]):
 
     @property
     def left(self) -> Spending:
-        """Return what is left of the budget, without what is reserved. None for an amount that the budget does not limit."""
+        """Return the rest of the budget, without reserved amounts. An amount that the budget does not limit is None."""
         return self._budgets.left
 
     def effect_key(self, name: str) -> str:

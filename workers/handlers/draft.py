@@ -126,7 +126,7 @@ class Draft:
             self._cut_state = None
 
     def begin_turn(self, turn: int) -> None:
-        """Begin a turn. The state before the turn was encoded by the cut after the previous turn, or by `begin_loop`."""
+        """Begin a turn. The encoded state before the turn is known already, from the previous cut or from `begin_loop`."""
         self.turn = turn
         self._turn_start = self.messages.generation, len(self.messages.packed), self._cut_state
 

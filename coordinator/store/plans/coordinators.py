@@ -122,8 +122,8 @@ class DueResult:
     """The result of a call of `due`.
 
     Attributes:
-        moved: Delayed runs that were queued.
-        passed: Deadlines that passed: of runs that expired before a claim, and of cancels that a handler did not obey in time.
+        moved: The number of delayed and waiting runs that were due.
+        passed: The number of deadlines that passed (of claims and of cancels), and of examined children that a parent has let go.
         next_ms: Milliseconds until the next run is due; None if no run waits for its time.
     """
 

@@ -48,7 +48,7 @@ class TakenOver(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Names the place where a thread is stored.
+    """The place where a thread is stored.
 
     Attributes:
         keys: The keys of the hash slot.

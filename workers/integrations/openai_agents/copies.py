@@ -19,7 +19,7 @@ _OUTPUTS: dict[str, type[Any]] = {"text": ToolOutputText, "image": ToolOutputIma
 
 
 class Copies:
-    """Makes durable copies of agents, each once, so that agents that hand off to each other stay a cycle.
+    """Make durable copies of agents. Each agent is copied once, so that agents can hand off to each other in a cycle.
 
     Args:
         call: The call of the runner.

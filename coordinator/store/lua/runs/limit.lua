@@ -29,7 +29,7 @@ if at_once ~= '' then
   redis.call('HSET', limits_key(), field, at_once)
 elseif before ~= '' then
   redis.call('HDEL', limits_key(), field)
-  -- Without this, no limit would be known, and the runs in the lines would wait for one.
+  -- Without this write, no limit would be known, and the runs in the lines would wait until a limit is set.
   if group == '' then redis.call('HSETNX', limits_key(), 'handler:' .. kind, '-') end
 end
 mark_limited(kind)
