@@ -2887,7 +2887,7 @@ MUTANTS = [
     Mutant(
         "a small call overtakes a large one that waits",
         LUA + "rates/acquire.lua",
-        "    ahead = first and (tonumber(turn) or bucket.ticket) - first or 0\n",
+        "    ahead = first and math.max(0, (tonumber(turn) or bucket.ticket) - first) or 0\n",
         "    ahead = 0 * (first or 0)\n",
         "tests/lua/rates/test_rates.py::test_new_call_does_not_overtake_a_large_one_that_waits",
     ),
