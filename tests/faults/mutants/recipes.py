@@ -2892,6 +2892,13 @@ MUTANTS = [
         "tests/lua/rates/test_rates.py::test_new_call_does_not_overtake_a_large_one_that_waits",
     ),
     Mutant(
+        "a lost bucket lets new calls overtake",
+        LUA + "shared/rates.lua",
+        "tonumber(ticket) or next_ticket(name),",
+        "tonumber(ticket) or 0,",
+        "tests/lua/rates/test_rates.py::test_lost_bucket_lets_no_new_call_overtake_those_that_wait",
+    ),
+    Mutant(
         "the places of a lost worker are never free",
         LUA + "rates/acquire.lua",
         "    if full and rank == 0 then\n",
