@@ -10,12 +10,13 @@ from rich.text import Text
 
 from coordinator.cli.context import CommandContext
 from coordinator.cli.exits import WRONG_USAGE
+from coordinator.cli.groups import new_subapp
 from coordinator.cli.options import command
 from coordinator.model.rates import decode_rate, encode_rate
 from coordinator.views.formatting import clean
 from coordinator.views.table import new_table
 
-app = typer.Typer(help="Limit the calls that handlers make to the outside with run.limit.", rich_markup_mode="rich")
+app = new_subapp("Limit the calls that handlers make to the outside with run.limit.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name that handlers give to run.limit.")]
 

@@ -37,7 +37,7 @@ class Finding:
 
     @property
     def repaired(self) -> bool:
-        """Whether the fault was repaired."""
+        """Return True if the fault was repaired."""
         return self.outcome in ("repaired", "kept")
 
     @property

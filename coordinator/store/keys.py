@@ -487,6 +487,20 @@ class Keys:
         """
         return f"{self.at}:graph-run:{run}"
 
+    def session(self, id: str) -> str:
+        """Return the key of a list with the items of a session of the OpenAI Agents SDK, the oldest first.
+
+        Script session_add creates the key. It is deleted when the session is cleared, and expires after its own TTL.
+        """
+        return f"{self.at}:session:{id}"
+
+    def session_operations(self, id: str) -> str:
+        """Return the key of a hash with "<ms> <removed item>" for each change of a session, by the id of the operation.
+
+        Scripts session_add and session_remove create the key. It expires one week after the last change.
+        """
+        return f"{self.at}:session-operations:{id}"
+
 
 def type_of_key(method: Callable[..., str]) -> str:
     """Return the type of the key that a method of Keys builds, as the server names it, from the method's docstring."""

@@ -97,7 +97,7 @@ class Worker:
 
     @property
     def outdated(self) -> bool:
-        """Whether the fleet has newer code than this process.
+        """Return True if the fleet has newer code than this process.
 
         For a second after a run was released, an outdated worker does not claim it, so that a newer worker can.
         """
@@ -111,7 +111,7 @@ class Worker:
 
     @property
     def stopping(self) -> bool:
-        """Whether the worker was asked to stop, or has failed."""
+        """Return True if the worker was asked to stop, or has failed."""
         return self._shutdown.is_requested()
 
     def refresh_gauges(self) -> None:

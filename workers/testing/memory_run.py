@@ -348,7 +348,7 @@ class _MemoryRun(BaseRun[Any]):
 
     @property
     def suspended(self) -> bool:
-        """Whether the handler was stopped at a wait."""
+        """Return True if the handler was stopped at a wait."""
         return self._memory.condition is not None
 
     @property
