@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 
 from coordinator import Client, Status
-from tests.e2e.processes import Event, Stage, children
+from tests.e2e.processes import Event, Stage, children, find_most_at_once
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.matrix("more cases of a promise"), pytest.mark.timeout(300)]
@@ -104,18 +104,3 @@ def test_places_are_never_exceeded_while_processes_are_killed(stage: Stage, clie
         kill(pid)
     assert Counter(handle.wait(120) for handle in handles) == {Status.COMPLETED: count}
     assert find_most_at_once(stage.events(), killed) <= 3
-
-
-def find_most_at_once(events: list[Event], killed: dict[int, float]) -> int:
-    """Return the largest number of calls that were under way at the same time. The calls of a killed process end with it."""
-    left = {(event.run, event.token): event.at for event in events if event.what == "leave"}
-    changes = []
-    for event in events:
-        if event.what == "enter":
-            changes.append((event.at, 1))
-            changes.append((left.get((event.run, event.token), killed.get(event.pid, float("inf"))), -1))
-    most = now = 0
-    for _, change in sorted(changes):
-        now += change
-        most = max(most, now)
-    return most
