@@ -55,6 +55,10 @@ class HeldRuns(Protocol):
     def stuck(self, lease: Lease) -> Sequence[str]:
         """Return the runs of the lease's partition that are over for the worker but whose handlers do not stop."""
 
+    def limited(self, lease: Lease) -> Mapping[str, str]:
+        """Return the runs whose calls wait for a rate, with its name and the time since when, as `name:since`."""
+        ...
+
     def loading(self, lease: Lease) -> Mapping[str, int]:
         """Return the runs whose checkpoints the worker is loading, with the number of failed loads."""
 
@@ -178,6 +182,7 @@ class Heartbeat:
         plan = worker_plans.heartbeat(
             lease.keys, lease.worker, lease_ms=round(lease.length * 1000), floor=floor, held=held,
             memory=resident_bytes(), stuck=self._runs.stuck(lease), loading=self._runs.loading(lease),
+            limited=self._runs.limited(lease),
         )  # fmt: skip
         async with asyncio.timeout(lease.length / BEATS_PER_LEASE):
             beat = await drive_async(wire, plan, give_up=lambda: True)

@@ -3018,9 +3018,16 @@ MUTANTS = [
     Mutant(
         "a small call overtakes a large one that waits",
         LUA + "rates/acquire.lua",
-        "    ahead = first and (tonumber(turn) or bucket.ticket) - first or 0\n",
+        "    ahead = first and math.max(0, (tonumber(turn) or bucket.ticket) - first) or 0\n",
         "    ahead = 0 * (first or 0)\n",
         "tests/lua/rates/test_rates.py::test_new_call_does_not_overtake_a_large_one_that_waits",
+    ),
+    Mutant(
+        "a lost bucket lets new calls overtake",
+        LUA + "shared/rates.lua",
+        "tonumber(ticket) or next_ticket(name),",
+        "tonumber(ticket) or 0,",
+        "tests/lua/rates/test_rates.py::test_lost_bucket_lets_no_new_call_overtake_those_that_wait",
     ),
     Mutant(
         "the places of a lost worker are never free",

@@ -3,7 +3,7 @@
 -- Protects: the lease of a worker that was condemned or removed is never renewed.
 -- Role: worker
 -- Keys: namespace, owned, run, worker, workers
--- ARGV: now, worker, lease, floor, memory, stuck, loading, compare
+-- ARGV: now, worker, lease, floor, memory, stuck, loading, limited, compare
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   worker: id of the worker
 --   lease: ms for which the lease holds
@@ -11,6 +11,7 @@
 --   memory: the memory of the process in bytes; 0: unknown
 --   stuck: ids of runs that are over for the worker but whose handlers do not stop, with spaces between them
 --   loading: runs whose checkpoints it is loading, each as id:failures, with spaces between them
+--   limited: runs that wait for the rate of a call, each as id:name:since, with spaces between them
 --   compare: 1 if the items are all runs that the worker holds
 -- ITEM: id, token
 --   id: id of the run
@@ -28,7 +29,7 @@ if condemned or not redis.call('ZSCORE', workers_key(), worker) then return { 'g
 redis.call('ZADD', workers_key(), int(clock + tonumber(lease)), worker)
 if tonumber(floor) > tonumber(known_floor or 0) then redis.call('HSET', worker_key(worker), 'floor', floor) end
 if memory ~= '0' then redis.call('HSET', worker_key(worker), 'memory', memory) end
-for field, value in pairs({ stuck = stuck, loading = loading }) do
+for field, value in pairs({ stuck = stuck, loading = loading, limited = limited }) do
   if value ~= '' then redis.call('HSET', worker_key(worker), field, value) else redis.call('HDEL', worker_key(worker), field) end
 end
 
