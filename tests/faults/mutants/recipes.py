@@ -82,6 +82,20 @@ MUTANTS = [
         "tests/integration/web/test_page.py",
     ),
     Mutant(
+        "each viewer of the overview lets the doctor examine the namespace",
+        "coordinator/web/page/queries.py",
+        "        old = known is None or _clock.monotonic() - known[0] > CHEAP_SECONDS\n",
+        "        old, self._report, self._examining = True, None, asyncio.Lock()\n",
+        "tests/integration/web/test_page.py::test_doctor_is_asked_cheaply_by_the_overview",
+    ),
+    Mutant(
+        "the overview lets the doctor examine a large namespace",
+        "coordinator/web/page/queries.py",
+        "            if sum(overview.counts.values()) <= SMALL_NAMESPACE:\n",
+        "            if overview:\n",
+        "tests/integration/web/test_page.py::test_doctor_is_asked_cheaply_by_the_overview",
+    ),
+    Mutant(
         "the page does not list runs that wait for a place in their group",
         "coordinator/web/page/run_pages.py",
         "            return ready + [",
