@@ -28,7 +28,7 @@ class Status(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether a run with this status has ended."""
+        """Return True if a run with this status has ended."""
         return self in ENDED
 
 
