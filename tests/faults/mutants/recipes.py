@@ -82,6 +82,13 @@ MUTANTS = [
         "tests/integration/web/test_page.py",
     ),
     Mutant(
+        "metrics of groups have a value for each kind, however many there are",
+        "coordinator/metrics/namespace_gauges.py",
+        "        kind = group.kind if group.kind in shown else OTHER\n",
+        "        kind = group.kind\n",
+        "tests/integration/metrics/test_metrics.py::test_kinds_with_waiting_groups_beyond_the_limit_are_counted_together",
+    ),
+    Mutant(
         "each viewer of the overview lets the doctor examine the namespace",
         "coordinator/web/page/queries.py",
         "        old = known is None or _clock.monotonic() - known[0] > CHEAP_SECONDS\n",
