@@ -91,8 +91,8 @@ class StepInfo:
 
     Attributes:
         attempt: The attempt.
-        what: "phase" (its function is called), "receive", "sleep" or "gather" (the run waits in the process), or "save" (a
-            checkpoint is sent to the server).
+        what: "phase" (its function is called), "receive", "sleep", "gather" or "as_completed" (the run waits in the process), or
+            "save" (a checkpoint is sent to the server).
         name: The name of the phase or the step, or the topics; empty for a sleep and a save.
     """
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from coordinator.feed.events import RunEvent, RunLook
+from coordinator.feed.lateness import Lateness, describe_lateness
 from coordinator.model.names import parse_route
 from coordinator.model.run import ENDED, Status
 from coordinator.views.namespace_display import describe_attention, group_by_process
@@ -128,6 +129,7 @@ class Board:
         looks: The last look at each run that the feed knows.
         events: The last events, newest first.
         rates: The endings of the last minutes.
+        late: What is late: schedules, delayed and waiting runs, and the lines of groups.
         error: Why the server can't be reached; empty if it can.
     """
 
@@ -138,6 +140,7 @@ class Board:
     looks: Mapping[str, RunLook] = field(default_factory=dict)
     events: deque[RunEvent] = field(default_factory=lambda: deque(maxlen=RECENT))
     rates: Rates = field(default_factory=Rates)
+    late: Lateness = field(default_factory=Lateness)
     error: str = ""
 
     def add(self, events: Iterable[RunEvent], now: float) -> None:
@@ -216,7 +219,7 @@ class Board:
         """Return a sentence for each problem that needs attention."""
         if self.overview is None:
             return [self.error] if self.error else []
-        found = list(describe_attention(self.overview))
+        found = [*describe_attention(self.overview), *describe_lateness(self.late)]
         for row in self.queues():
             if row.queued and not row.workers and not row.paused:
                 runs = "1 queued run" if row.queued == 1 else f"{row.queued:,} queued runs"

@@ -15,6 +15,7 @@ from coordinator.errors import CoordinatorError
 from coordinator.feed.board import Board
 from coordinator.feed.events import RunLook
 from coordinator.feed.feed import Feed
+from coordinator.feed.lateness import read_lateness
 from coordinator.feed.looks import look_at, oldest_queued, owned_runs
 
 log = logging.getLogger(__name__)
@@ -149,6 +150,7 @@ class Watcher:
         overview, owned, oldest = await asyncio.gather(
             self._client._do(list_operations.count), self._client._do(owned_runs), self._client._do(oldest_queued)
         )
+        board.late = await self._client._do(read_lateness, overview.groups)
         unknown = [id for ids in owned.values() for id in ids if id not in board.looks]
         found, now = await self._client._do(look_at, unknown)
         for id in self._other_looks.keys() - {id for ids in owned.values() for id in ids}:

@@ -7,6 +7,7 @@ that ends a child also stores its ending for the parent. The endings stay there.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -264,7 +265,10 @@ class Step:
                 order += 1
                 yield self._done(one)
             if not page.endings:
-                await self._wait(order + 1)
+                # The context manager of middleware is around the wait alone: the handler works between two waits.
+                make = getattr(self._backing, "around_step", None)
+                with contextlib.nullcontext() if make is None else make("as_completed", self._name):
+                    await self._wait(order + 1)
 
     @property
     def _name(self) -> str:

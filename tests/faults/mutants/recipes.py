@@ -82,6 +82,27 @@ MUTANTS = [
         "tests/integration/web/test_page.py",
     ),
     Mutant(
+        "metrics of groups have a value for each kind, however many there are",
+        "coordinator/metrics/namespace_gauges.py",
+        "        kind = group.kind if group.kind in shown else OTHER\n",
+        "        kind = group.kind\n",
+        "tests/integration/metrics/test_metrics.py::test_kinds_with_waiting_groups_beyond_the_limit_are_counted_together",
+    ),
+    Mutant(
+        "each viewer of the overview lets the doctor examine the namespace",
+        "coordinator/web/page/queries.py",
+        "        old = known is None or _clock.monotonic() - known[0] > CHEAP_SECONDS\n",
+        "        old, self._report, self._examining = True, None, asyncio.Lock()\n",
+        "tests/integration/web/test_page.py::test_doctor_is_asked_cheaply_by_the_overview",
+    ),
+    Mutant(
+        "the overview lets the doctor examine a large namespace",
+        "coordinator/web/page/queries.py",
+        "            if sum(overview.counts.values()) <= SMALL_NAMESPACE:\n",
+        "            if overview:\n",
+        "tests/integration/web/test_page.py::test_doctor_is_asked_cheaply_by_the_overview",
+    ),
+    Mutant(
         "the page does not list runs that wait for a place in their group",
         "coordinator/web/page/run_pages.py",
         "            return ready + [",
