@@ -145,5 +145,5 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "schedule": SCHEDULE,
     "record": (*CHECKPOINT, "note", "route", "owner", "past", "claim", "meta", "gone"),
     "roll": ("roll", "by", "asked", "at_once"),
-    "watch": ("at", "hold_until", "clamped"),
+    "watch": ("at", "hold_until", "clamped", "rest"),
 }
