@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from coordinator.model.enqueue import Inputs
     from coordinator.model.groups import GroupLimit
     from coordinator.model.output import Event, Gap, Rewind
+    from coordinator.model.rates import RateLimit
     from coordinator.model.run import Failure, HeldRun, Note, RunView, Status
     from coordinator.model.schedule import ScheduleView
     from coordinator.views.namespace_view import CoordinatorView, GroupView, Overview, WorkerView
@@ -73,6 +74,7 @@ __all__ = [
     "NotPlain",
     "Note",
     "Overview",
+    "RateLimit",
     "Refused",
     "ResultTimeout",
     "Rewind",
@@ -131,6 +133,7 @@ _MODULES = {
     "Event": "coordinator.model.output",
     "Gap": "coordinator.model.output",
     "Rewind": "coordinator.model.output",
+    "RateLimit": "coordinator.model.rates",
     "Failure": "coordinator.model.run",
     "HeldRun": "coordinator.model.run",
     "Note": "coordinator.model.run",

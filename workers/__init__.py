@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from workers.handlers.context import Stopped, current_run
     from workers.handlers.effects import NotDone
     from workers.handlers.handler import Handler
+    from workers.handlers.limits import Limit
     from workers.handlers.messages import ToolCall
     from workers.handlers.migration import Left
     from workers.handlers.registry import Registry
@@ -37,6 +38,7 @@ __all__ = [
     "Kill",
     "Leave",
     "Left",
+    "Limit",
     "NotDone",
     "OutcomeUnknown",
     "Registry",
@@ -71,6 +73,7 @@ _MODULES = {
     "current_run": "workers.handlers.context",
     "NotDone": "workers.handlers.effects",
     "Handler": "workers.handlers.handler",
+    "Limit": "workers.handlers.limits",
     "ToolCall": "workers.handlers.messages",
     "Left": "workers.handlers.migration",
     "Registry": "workers.handlers.registry",

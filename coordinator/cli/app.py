@@ -94,6 +94,9 @@ app = new_app(
         LazyCommand(
             "limit", "coordinator.cli.limits:app", "Limit how many runs of a group are ready or running at once."
         ),
+        LazyCommand(
+            "rate", "coordinator.cli.rates:app", "Limit the calls that handlers make to the outside with run.limit."
+        ),
     ),
 )
 

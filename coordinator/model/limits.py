@@ -51,6 +51,11 @@ SIGNAL_KEYS: Final = 10_000  # idempotency keys of signals that the server keeps
 OPERATIONS_MS: Final = 600_000  # a repeated send is recognised for at least this time
 OPERATIONS_KEPT: Final = 1_000  # a repeated send is recognised for longer if fewer sends than this followed it
 
+# ---- sessions of agents
+
+SESSION_OPERATIONS_MS: Final = WEEK_MS  # a repeated change of a session is recognised for this time
+SESSION_OPERATIONS_TRIM: Final = 100  # after this many changes of a session, the older ones are forgotten
+
 # ---- output
 
 EVENT_BYTES: Final = 256 * 1024  # bytes of one event, after encoding

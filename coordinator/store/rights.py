@@ -20,10 +20,11 @@ _FACTS = ("hget", "hgetall")  # of the namespace
 # For lists and counts of runs, queues, workers and schedules.
 _LISTS = (*_FACTS, "hkeys", "hmget", "scard", "srandmember", "sscan", "zcard", "zcount", "zrange", "zrank")
 _GRAPHS = ("hexists", "hscan", "smembers", "zrange")  # of graphs of LangGraph: copies and pruning
+_SESSIONS = ("lrange",)  # of sessions of the OpenAI Agents SDK
 # The commands that each role sends besides its scripts.
 _COMMANDS: Mapping[str, tuple[str, ...]] = {
-    "producer": (*_LISTS, *_FEED, *_GRAPHS, "blpop", "lpop", "xrange", "xread"),
-    "worker": (*_FACTS, *_GRAPHS, "blpop", "hmget", "scard", "zcard", "zscan"),
+    "producer": (*_LISTS, *_FEED, *_GRAPHS, *_SESSIONS, "blpop", "lpop", "xrange", "xread"),
+    "worker": (*_FACTS, *_GRAPHS, *_SESSIONS, "blpop", "hmget", "scard", "zcard", "zscan"),
     "coordinator": (*_LISTS, "blpop", "exists", "scan", "sscan", "type", "zscan"),
     "read-only": (*_LISTS, *_FEED, "hexists", "xrange", "xread"),
 }

@@ -110,6 +110,15 @@ async def sdk_stream(run: AsyncRun) -> str:
     return str((await DurableRunner.run(agent, "go", run_config=quiet, emit_events=True)).final_output)
 
 
+@runs.handler(throttle=0)
+async def sdk_read_stream(run: AsyncRun) -> str:
+    agent = SdkAgent[Any]("speaker", model=JournalledModel())
+    result = DurableRunner.run_streamed(agent, "go", run_config=quiet)
+    async for _ in result.stream_events():
+        pass
+    return str(result.final_output)
+
+
 # -- approvals
 
 

@@ -63,9 +63,12 @@ def test_a_killed_fleet_repeats_no_call_that_was_saved(kind: str, stage: Stage, 
 
 
 @pytest.mark.timeout(400)
-def test_a_reader_of_a_killed_stream_gets_a_rewind_and_the_whole_answer(stage: Stage, client: Client) -> None:
+@pytest.mark.parametrize("kind", ["sdk_stream", "sdk_read_stream"])
+def test_a_reader_of_a_killed_stream_gets_a_rewind_and_the_whole_answer(
+    kind: str, stage: Stage, client: Client
+) -> None:
     start(stage)
-    handle = client.enqueue("sdk_stream")
+    handle = client.enqueue(kind)
     shown, rewinds = list[Event](), 0
     for item in handle.stream():
         if isinstance(item, Rewind):

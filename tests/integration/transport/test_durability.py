@@ -30,7 +30,7 @@ from coordinator.store.transport.wire import Wire, drive
 from tests.clusters import replicated
 from tests.conftest import StartServer
 from tests.impatience import impatient, wire_of
-from tests.lua import graph_calls, record_calls
+from tests.lua import graph_calls, record_calls, session_calls
 from tests.lua.calls import PREPARE
 from tests.lua.store import Store
 from tests.servers import DURABLE, Kind, Server
@@ -188,7 +188,7 @@ def test_durability_that_the_server_can_not_keep_is_rejected(start_server: Start
 
 # ---- every script --------------------------------------------------------------------------------------------------------
 
-CALLS: dict[str, Callable[[Store], Any]] = PREPARE | record_calls.PREPARE | graph_calls.PREPARE
+CALLS: dict[str, Callable[[Store], Any]] = PREPARE | record_calls.PREPARE | graph_calls.PREPARE | session_calls.PREPARE
 CONFIRMED = [script.name for script in SCRIPTS if script.confirmed]
 
 

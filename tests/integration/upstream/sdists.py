@@ -41,7 +41,7 @@ def unpacked_sdist(package: str, directory: Path) -> Path:
     return next(path for path in directory.iterdir() if path.is_dir())
 
 
-def run_tests(source: Path, plugin: str, tests: str, without: list[str]) -> int:
+def run_tests(source: Path, plugin: str, tests: str, without: list[str], **variables: str) -> int:
     """Run tests of another project with one of our plugins, and return how many passed.
 
     Args:
@@ -49,6 +49,7 @@ def run_tests(source: Path, plugin: str, tests: str, without: list[str]) -> int:
         plugin: The name of a module in this folder.
         tests: The path of the tests in the project.
         without: Words in the names of tests that are left out.
+        **variables: Further variables of the environment, for the plugin.
 
     Raises:
         AssertionError: If a test fails.
@@ -60,7 +61,7 @@ def run_tests(source: Path, plugin: str, tests: str, without: list[str]) -> int:
         "-p", plugin, "-p", "no:valkey", "-p", "no:cacheprovider", "-p", "no:xdist",
         tests, "-k", " and ".join(f"not {word}" for word in without),
     ]  # fmt: skip
-    environment = os.environ | {"PYTHONPATH": str(HERE), "OPENAI_AGENTS_DISABLE_TRACING": "1"}
+    environment = os.environ | {"PYTHONPATH": str(HERE), "OPENAI_AGENTS_DISABLE_TRACING": "1"} | variables
     done = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     passed = re.search(r"(\d+) passed", done.stdout)

@@ -331,6 +331,142 @@ async def test_a_session_in_the_run_pops_clears_and_limits():
     )
 
 
+# -- agents as tools
+
+
+def manager(world: World) -> Agent[Any]:
+    helper = Agent[Any]("helper", model=world.model, tools=[look])
+    return Agent("manager", model=world.model, tools=[helper.as_tool("ask", "Ask the helper.")])
+
+
+def test_an_agent_as_a_tool_killed_at_any_cut_repeats_no_saved_call():
+    def script() -> World:
+        inner: list[Any] = [asks(turn, count=1) for turn in (1, 2)]
+        ask = [function_call("ask", {"input": "look twice"}, call_id="a")]
+        return World([ask, *inner, [assistant_message("inside")], [assistant_message("outside")]])
+
+    done = testing.crash_matrix(durable(manager).inputs(), resources=script, effects=counted)
+    assert (done.cuts, done.result, done.effects[0]) == (7, "outside", 5)
+
+
+async def test_two_calls_of_one_agent_as_a_tool_do_not_mix():
+    seen: list[str] = []
+
+    class ByInput(ScriptedModel):
+        async def get_response(self, *args: Any, **kwargs: Any) -> Any:
+            given = kwargs.get("input", args[1] if len(args) > 1 else None)
+            text = given if isinstance(given, str) else str(given)
+            seen.append(text)
+            for word in ("left", "right"):
+                if word in text and "manager" not in text:
+                    return await ScriptedModel([[assistant_message(f"{word} done")]]).get_response(*args, **kwargs)
+            return await super().get_response(*args, **kwargs)
+
+    def script() -> World:
+        world = World([])
+        ask = [function_call("ask", {"input": word}, call_id=word) for word in ("left", "right")]
+        world.model = ByInput([ask, [assistant_message("both")]])
+        seen.clear()
+        return world
+
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> list[str]:
+        result = await DurableRunner.run(manager(run.resources), "manager", run_config=QUIET)
+        return [str(item.output) for item in result.new_items if item.type == "tool_call_output_item"]
+
+    done = testing.crash_matrix(handler.inputs(), resources=script, effects=lambda world: len(set(seen)))
+    assert done.result == ["left done", "right done"]
+
+
+def test_an_agent_as_a_tool_waits_for_an_approval_over_every_crash():
+    def make(world: World) -> Agent[Any]:
+        helper = Agent[Any]("helper", model=world.model, tools=[buy])
+        return Agent("manager", model=world.model, tools=[helper.as_tool("ask", "Ask the helper.")])
+
+    def script() -> World:
+        ask, wish = [function_call("ask", {"input": "tea"}, call_id="a")], [function_call("buy", {"x": 1}, call_id="b")]
+        return World([ask, wish, [assistant_message("inside")], [assistant_message("outside")]])
+
+    done = testing.crash_matrix(
+        durable(make).inputs(), resources=script, effects=counted, signals=[("approval.b", True)]
+    )
+    assert (done.result, done.effects) == ("outside", (4, Counter({"buy b": 1})))
+
+
+# -- streams
+
+
+def streaming(make: Callable[[World], Agent[Any]], **options: Any) -> Any:
+    """Return a handler that streams an agent of the world's model, and returns the text of the completed messages."""
+
+    async def handler(run: AsyncRun[Any]) -> list[str]:
+        result = DurableRunner.run_streamed(make(run.resources), "go", run_config=QUIET, **options)
+        kinds = [event.item.type async for event in result.stream_events() if event.type == "run_item_stream_event"]
+        return [*kinds, str(result.final_output)]
+
+    return Registry().handler(kind="stream")(handler)
+
+
+def test_a_streamed_agent_killed_at_any_cut_repeats_no_saved_call():
+    done = testing.crash_matrix(streaming(looker).inputs(), resources=long_script, effects=unique)
+    assert done.cuts == TURNS * (TOOLS + 1) + 1
+    assert (done.result[-1], done.result.count("tool_call_output_item")) == ("done", TURNS * TOOLS)
+    testing.drain_matrix(streaming(looker).inputs(), resources=long_script, effects=counted)
+
+
+async def test_a_streamed_agent_emits_the_events_that_its_handler_gets():
+    run = testing.AsyncRun(World([[assistant_message("hello")]]))
+    got: list[str] = []
+
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> str:
+        result = DurableRunner.run_streamed(looker(run.resources), "go", run_config=QUIET)
+        got.extend([event.data.type async for event in result.stream_events() if event.type == "raw_response_event"])
+        return str(result.final_output)
+
+    assert await handler(run) == "hello"
+    emitted = [event["type"] for event in run.emitted]
+    assert "response.output_text.delta" in emitted
+    assert got == [*emitted, "response.completed"]
+    quiet_run = testing.AsyncRun(World([[assistant_message("hello")]]))
+    await streaming(looker, emit_events=False)(quiet_run)
+    assert quiet_run.emitted == []
+
+
+async def test_a_stream_that_is_not_read_to_its_end_leaves_no_call_behind():
+    class Endless(ScriptedModel):
+        ended = False
+
+        async def stream_response(self, *args: Any, **kwargs: Any) -> Any:
+            try:
+                async for event in ScriptedModel([[assistant_message("hello")]]).stream_response(*args, **kwargs):
+                    yield event
+                    if event.type == "response.output_text.delta":
+                        await asyncio.Event().wait()
+            finally:
+                self.ended = True
+
+    world = World([])
+    world.model = Endless([])
+
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> str:
+        result = DurableRunner.run_streamed(looker(run.resources), "go", run_config=QUIET)
+        async for event in result.stream_events():
+            if event.type == "raw_response_event" and event.data.type == "response.output_text.delta":
+                result.cancel()
+        return "left"
+
+    assert await handler(testing.AsyncRun(world)) == "left"
+    assert world.model.ended
+
+
+async def test_outside_of_a_handler_a_stream_of_the_sdk_runs():
+    result = DurableRunner.run_streamed(looker(World([[assistant_message("plain")]])), "go", run_config=QUIET)
+    assert [event async for event in result.stream_events()]
+    assert result.final_output == "plain"
+
+
 def test_a_session_in_the_run_is_refused_outside_of_a_handler():
     with pytest.raises(Refused, match="inside a handler"):
         RunSession()

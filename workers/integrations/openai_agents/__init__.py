@@ -7,7 +7,8 @@
 The extra `openai-agents` installs the SDK.
 """
 
+from workers.integrations.openai_agents.redis_session import RedisSession
 from workers.integrations.openai_agents.runner import DurableRunner
 from workers.integrations.openai_agents.session import RunSession
 
-__all__ = ["DurableRunner", "RunSession"]
+__all__ = ["DurableRunner", "RedisSession", "RunSession"]

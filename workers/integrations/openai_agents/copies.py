@@ -11,8 +11,9 @@ from agents.tool_context import ToolContext
 
 from coordinator.encoding.codec import encode
 from coordinator.errors import NotPlain, TooLarge
-from workers.integrations.openai_agents.model import AgentCall, DurableModel
-from workers.integrations.steps import call_step
+from workers.integrations.openai_agents.model import AgentCall, durable_model
+from workers.integrations.openai_agents.nested import nested_call, nested_runs_are_durable
+from workers.integrations.steps import call_step, number_agent
 
 _OUTPUTS: dict[str, type[Any]] = {"text": ToolOutputText, "image": ToolOutputImage, "file": ToolOutputFileContent}
 
@@ -41,7 +42,7 @@ class Copies:
         made.get_all_tools = get_durable_tools  # type: ignore[method-assign]  # tools of MCP servers are among them
         self._made[id(agent)] = self._made[id(made)] = agent, made
         if isinstance(agent.model, Model):
-            made.model = DurableModel(agent.model, self._call)
+            made.model = durable_model(agent.model, self._call)
         made.handoffs = [self._handoff(target) for target in agent.handoffs]
         return made
 
@@ -61,10 +62,16 @@ def _durable_tool(tool: FunctionTool, call: AgentCall) -> FunctionTool:
     invoke, made = tool.on_invoke_tool, copy.copy(tool)
 
     async def invoke_durable(context: ToolContext[Any], arguments: str) -> Any:
+        step = f"tool {call.number} {tool.name} {context.tool_call_id}"
+        if tool._is_agent_tool and nested_runs_are_durable():
+            # Its model calls and its tools are phases. The call itself is none: the approvals for which it waits are no output.
+            with nested_call(AgentCall(call.run, f"{step} {number_agent(call.run, step)}", call.emits)):
+                return await invoke(context, arguments)
+
         async def invoke_once() -> Any:
             return _stored(await invoke(context, arguments))
 
-        return _read(await call_step(call.run, f"tool {call.number} {tool.name} {context.tool_call_id}", invoke_once))
+        return _read(await call_step(call.run, step, invoke_once))
 
     made.on_invoke_tool = invoke_durable
     return made

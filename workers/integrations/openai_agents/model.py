@@ -1,18 +1,18 @@
-"""Models whose calls are phases of a run."""
+"""Models whose calls are phases of a run. A streamed response is one phase too."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 from agents import Model, ModelProvider, ModelResponse, Usage
 from agents.exceptions import ModelBehaviorError
 from agents.items import TResponseStreamEvent
 from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest
-from openai.types.responses import Response, ResponseCompletedEvent, ResponseOutputItemDoneEvent
+from openai.types.responses import Response, ResponseCompletedEvent, ResponseOutputItemDoneEvent, ResponseUsage
 from pydantic import TypeAdapter
 
-from coordinator.errors import Refused
 from workers.handlers.async_run import AsyncRun
 from workers.integrations.steps import call_step, emit_event
 
@@ -20,7 +20,7 @@ _RESPONSE: TypeAdapter[ModelResponse] = TypeAdapter(ModelResponse)
 
 
 class AgentCall:
-    """One call of `DurableRunner.run`.
+    """One call of `DurableRunner`, or of an agent that is a tool.
 
     Args:
         run: The run.
@@ -48,21 +48,55 @@ class DurableModel(Model):
 
     async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
         """Return the response of the model, or the saved response of an earlier attempt."""
-        call = self._call
 
         async def ask() -> Any:
-            if call.emits:
-                response = await self._ask_with_events(args, kwargs)
-            else:
-                response = await self._inner.get_response(*args, **kwargs)
-            return _RESPONSE.dump_python(response, mode="json", by_alias=True, exclude_unset=True, warnings=False)
+            if self._call.emits:
+                return _stored(await self._ask_with_events(args, kwargs, _ignore))
+            return _stored(await self._inner.get_response(*args, **kwargs))
 
-        saved = await call_step(call.run, f"model {call.number}.{call.responses}", ask)
-        call.responses += 1
+        return await self._step(ask)
+
+    async def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[TResponseStreamEvent]:
+        """Stream a response. The last event has the whole response. A saved response has no other event."""
+        events: asyncio.Queue[TResponseStreamEvent | None] = asyncio.Queue()
+
+        async def ask() -> Any:
+            return _stored(await self._ask_with_events(args, kwargs, events.put_nowait))
+
+        async def step() -> ModelResponse:
+            try:
+                return await self._step(ask)
+            finally:
+                events.put_nowait(None)
+
+        task, number = asyncio.create_task(step()), 0
+        try:
+            while (event := await events.get()) is not None:
+                number = max(number, event.sequence_number + 1)
+                yield event
+            response = await task
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+        yield ResponseCompletedEvent(
+            type="response.completed", sequence_number=number, response=_whole_response(response)
+        )
+
+    async def _step(self, ask: Callable[[], Coroutine[Any, Any, Any]]) -> ModelResponse:
+        saved = await call_step(self._call.run, f"model {self._call.number}.{self._call.responses}", ask)
+        self._call.responses += 1
         return _RESPONSE.validate_python(saved)
 
-    async def _ask_with_events(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ModelResponse:
-        """Stream a response, emit its events, and return the whole response.
+    async def _ask_with_events(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], got: Callable[[TResponseStreamEvent], None]
+    ) -> ModelResponse:
+        """Stream a response, emit its events if the call emits, and return the whole response.
+
+        Args:
+            args: The positional arguments of the model.
+            kwargs: The keyword arguments of the model.
+            got: Called with each event but the last.
 
         Raises:
             ModelBehaviorError: If the stream ends without a completed response.
@@ -73,16 +107,11 @@ class DurableModel(Model):
                 return _completed(event.response, items)
             if isinstance(event, ResponseOutputItemDoneEvent):
                 items.append(event.item)
-            emit_event(self._call.run, event.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False))
+            if self._call.emits:
+                shown = event.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
+                emit_event(self._call.run, shown)
+            got(event)
         raise ModelBehaviorError("the model's stream ended without a completed response")
-
-    def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[TResponseStreamEvent]:
-        """Refuse to stream: DurableRunner has no `run_streamed`, and emits the events instead.
-
-        Raises:
-            Refused: Always.
-        """
-        raise Refused("a durable run emits its events: use DurableRunner.run(…, emit_events=True)")
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
         """Return the advice of the model."""
@@ -107,6 +136,50 @@ class DurableProvider(ModelProvider):
     def get_model(self, model_name: str | None) -> Model:
         """Return a durable model by its name."""
         return DurableModel(self._inner.get_model(model_name), self._call)
+
+
+def durable_model(model: Model, call: AgentCall) -> Model:
+    """Return a durable model for a call. A model that is durable already for another call becomes one of this call."""
+    return DurableModel(model._inner if isinstance(model, DurableModel) else model, call)
+
+
+def durable_provider(provider: ModelProvider, call: AgentCall) -> ModelProvider:
+    """Return a durable provider for a call, as `durable_model`."""
+    return DurableProvider(provider._inner if isinstance(provider, DurableProvider) else provider, call)
+
+
+def _ignore(event: TResponseStreamEvent) -> None:
+    """Ignore an event: nobody reads the stream but the readers of the run."""
+
+
+def _stored(response: ModelResponse) -> Any:
+    return _RESPONSE.dump_python(response, mode="json", by_alias=True, exclude_unset=True, warnings=False)
+
+
+def _whole_response(response: ModelResponse) -> Response:
+    """Return a response as the last event of a stream has it."""
+    used = response.usage
+    made = Response(
+        id=response.response_id or "",
+        created_at=0,
+        model="",
+        object="response",
+        output=response.output,
+        tool_choice="auto",
+        tools=[],
+        parallel_tool_calls=True,
+        status="completed",
+        usage=ResponseUsage(
+            input_tokens=used.input_tokens,
+            output_tokens=used.output_tokens,
+            total_tokens=used.total_tokens,
+            input_tokens_details=used.input_tokens_details,
+            output_tokens_details=used.output_tokens_details,
+        ),
+    )
+    if response.response_id is None:
+        object.__setattr__(made, "id", None)  # the SDK takes None for a response without an id
+    return made
 
 
 def _completed(response: Response, items: list[Any]) -> ModelResponse:

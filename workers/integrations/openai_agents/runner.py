@@ -6,13 +6,14 @@ import dataclasses
 import logging
 from typing import Any
 
-from agents import Agent, Model, RunConfig, Runner, RunResult, RunState, Session, TResponseInputItem
+from agents import Agent, Model, RunConfig, Runner, RunResult, RunResultStreaming, RunState, Session, TResponseInputItem
 from agents.items import ToolApprovalItem
 
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.draft import current_phase
 from workers.integrations.openai_agents.copies import Copies
-from workers.integrations.openai_agents.model import AgentCall, DurableModel, DurableProvider
+from workers.integrations.openai_agents.model import AgentCall, durable_model, durable_provider
+from workers.integrations.openai_agents.nested import install
 from workers.integrations.openai_agents.session import DurableSession, RunSession
 from workers.integrations.steps import async_run, number_agent, topic_of
 
@@ -59,15 +60,10 @@ class DurableRunner:
             Refused: If the handler is not async, or the call has to wait outside of the handler's own task.
         """
         run = async_run(FRAMEWORK)
+        options |= {"session": session, "run_config": run_config}
         if run is None:
-            return await Runner.run(agent, input, session=session, run_config=run_config, **options)
-        call = AgentCall(run, f"{agent.name} {number_agent(run, agent.name)}", emit_events)
-        start = Copies(call).of(agent)
-        options |= {"run_config": _durable_config(run_config or RunConfig(), call)}
-        if session is not None:
-            options["session"] = (
-                session if isinstance(session, RunSession) else DurableSession(session, run, call.number)
-            )
+            return await Runner.run(agent, input, **options)
+        start = _prepare(_call_of(run, agent, emit_events), agent, options)
         result = await Runner.run(start, input, **options)
         while result.interruptions and receive_approvals and not current_phase.get():
             state = result.to_state()
@@ -75,10 +71,59 @@ class DurableRunner:
             result = await Runner.run(start, state, **options)
         return result
 
+    @classmethod
+    def run_streamed(
+        cls,
+        agent: Agent[Any],
+        input: str | list[TResponseInputItem] | RunState[Any, Any],
+        *,
+        emit_events: bool = True,
+        session: Session | None = None,
+        run_config: RunConfig | None = None,
+        **options: Any,
+    ) -> RunResultStreaming:
+        """Run an agent inside a handler, and stream its events to the handler. Otherwise do the same as `Runner.run_streamed`.
 
-def _durable_config(config: RunConfig, call: AgentCall) -> RunConfig:
-    model = DurableModel(config.model, call) if isinstance(config.model, Model) else config.model
-    return dataclasses.replace(config, model=model, model_provider=DurableProvider(config.model_provider, call))
+        Read `stream_events()` of the result to its end: the run works while its events are read, and a stop of the run is raised
+        there. A resumed run gets each saved response as one completed event, without its deltas.
+
+        Args:
+            agent: The agent with which the run starts.
+            input: The input, or the state of a result with `interruptions`. The approvals are decided by the handler.
+            emit_events: False to emit no events with `run.emit`. By default the readers of the run get them while a response is
+                streamed.
+            session: The session, as for `run`.
+            run_config: The configuration, as for `Runner.run_streamed`.
+            **options: Options of `Runner.run_streamed`.
+
+        Returns:
+            The result, as `Runner.run_streamed` returns it.
+
+        Raises:
+            Refused: If the handler is not async.
+        """
+        run = async_run(FRAMEWORK)
+        options |= {"session": session, "run_config": run_config}
+        if run is not None:
+            agent = _prepare(_call_of(run, agent, emit_events), agent, options)
+        return Runner.run_streamed(agent, input, **options)
+
+
+def _call_of(run: AsyncRun[Any], agent: Agent[Any], emits: bool) -> AgentCall:
+    install(_prepare)
+    return AgentCall(run, f"{agent.name} {number_agent(run, agent.name)}", emits)
+
+
+def _prepare(call: AgentCall, agent: Agent[Any], options: dict[str, Any]) -> Agent[Any]:
+    """Make the options of a call durable, and return the durable copy of its agent."""
+    config = options.get("run_config") or RunConfig()
+    model = durable_model(config.model, call) if isinstance(config.model, Model) else config.model
+    provider = durable_provider(config.model_provider, call)
+    options["run_config"] = dataclasses.replace(config, model=model, model_provider=provider)
+    session = options.get("session")
+    if session is not None and not isinstance(session, (RunSession, DurableSession)):
+        options["session"] = DurableSession(session, call.run, call.number)
+    return Copies(call).of(agent)
 
 
 async def _decide(run: AsyncRun[Any], state: RunState[Any, Any], items: list[ToolApprovalItem]) -> None:

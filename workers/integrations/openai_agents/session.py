@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -9,6 +10,8 @@ from agents import Session, SessionSettings, TResponseInputItem
 
 from coordinator.errors import Refused
 from workers.handlers.async_run import AsyncRun
+from workers.handlers.draft import current_phase
+from workers.integrations.openai_agents.redis_session import RedisSession, operation_of
 from workers.integrations.steps import async_run, call_step
 
 
@@ -80,7 +83,8 @@ class RunSession:
 class DurableSession:
     """A session elsewhere, whose reads and changes are phases.
 
-    A change that was made before a crash and was not saved is recognised by the last items of the session.
+    A change that was made before a crash and was not saved is recognised: a `RedisSession` remembers the operation, and in other
+    sessions the last items are compared.
 
     Args:
         inner: The session.
@@ -95,6 +99,10 @@ class DurableSession:
     async def _step(self, name: str, body: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         return await call_step(self._run, f"session {self._call} {name}", body)
 
+    def _operation(self, content: Any = None) -> str:
+        """Return an operation id for the current phase. A run that starts again with other items gets another id."""
+        return operation_of(self._run.id, current_phase.get(), json.dumps(content, sort_keys=True, default=repr))
+
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """Return the items, or the last ones of them, as they were when the run first asked for them."""
 
@@ -107,7 +115,9 @@ class DurableSession:
         """Append items, unless an earlier attempt has appended them."""
 
         async def add() -> None:
-            if self._run.attempt == 1 or await self._inner.get_items(len(items)) != items:
+            if isinstance(self._inner, RedisSession):
+                await self._inner.add_once(items, self._operation(items))
+            elif self._run.attempt == 1 or await self._inner.get_items(len(items)) != items:
                 await self._inner.add_items(items)
 
         if items:
@@ -115,11 +125,24 @@ class DurableSession:
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Remove the last item, and return it."""
-        return await self._step("pop_item", self._inner.pop_item)  # type: ignore[no-any-return]
+
+        async def pop() -> Any:
+            if isinstance(self._inner, RedisSession):
+                return await self._inner.pop_once(self._operation())
+            return await self._inner.pop_item()
+
+        return await self._step("pop_item", pop)  # type: ignore[no-any-return]
 
     async def clear_session(self) -> None:
         """Remove all items."""
-        await self._step("clear", self._inner.clear_session)
+
+        async def clear() -> None:
+            if isinstance(self._inner, RedisSession):
+                await self._inner.clear_once(self._operation())
+            else:
+                await self._inner.clear_session()
+
+        await self._step("clear", clear)
 
 
 def _run() -> AsyncRun[Any]:
