@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from coordinator.services.service_loop import Partition
 from coordinator.store.plans import namespace as namespace_plans
 
-TICK = 5.0
+TICK = 10.0
 
 
 @dataclass(frozen=True, slots=True)

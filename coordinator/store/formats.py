@@ -157,5 +157,5 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "record": (*CHECKPOINT, "note", "route", "owner", "past", "claim", "meta", "gone"),
     "bucket": BUCKET,
     "roll": ("roll", "by", "asked", "at_once"),
-    "watch": ("at", "hold_until", "clamped"),
+    "watch": ("at", "hold_until", "clamped", "rest"),
 }

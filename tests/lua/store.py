@@ -256,7 +256,8 @@ class Store:
     # -- coordinators
 
     def judge(self, tick: float = 1) -> tuple[list[str], int]:
-        return self.do(coordinator_plans.judge(self.keys, "c1", tick=tick, now=self.at))
+        workers, held, _ = self.do(coordinator_plans.judge(self.keys, "c1", tick=tick, now=self.at))
+        return workers, held
 
     def tick_for(self, ms: int) -> None:
         """Let a coordinator judge every second for a while."""

@@ -23,6 +23,7 @@ from workers.liveness.loop_watchdog import LoopWatchdog
 
 logger = logging.getLogger(__name__)
 BEATS_PER_LEASE = 5
+MEBIBYTE = 1 << 20
 COMPARE_EVERY = 3  # every third heartbeat compares the held runs with the owned runs
 
 
@@ -181,7 +182,7 @@ class Heartbeat:
             wire.recheck_topology()
         plan = worker_plans.heartbeat(
             lease.keys, lease.worker, lease_ms=round(lease.length * 1000), floor=floor, held=held,
-            memory=resident_bytes(), stuck=self._runs.stuck(lease), loading=self._runs.loading(lease),
+            memory=_rounded(resident_bytes()), stuck=self._runs.stuck(lease), loading=self._runs.loading(lease),
             limited=self._runs.limited(lease),
         )  # fmt: skip
         async with asyncio.timeout(lease.length / BEATS_PER_LEASE):
@@ -199,3 +200,8 @@ class Heartbeat:
                 await self._pokes[lease].wait()
         except TimeoutError:
             return
+
+
+def _rounded(memory: int) -> int:
+    """Return the memory in whole MiB, so that most heartbeats of an idle process do not have to write a new number."""
+    return (memory + MEBIBYTE // 2) // MEBIBYTE * MEBIBYTE

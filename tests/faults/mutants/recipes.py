@@ -353,7 +353,7 @@ MUTANTS = [
     Mutant(
         "a handler that has stopped is still named as hung",
         LUA + "workers/heartbeat.lua",
-        " else redis.call('HDEL', worker_key(worker), field) end",
+        " elseif known[field] then removed[#removed + 1] = field end",
         " end",
         "tests/lua/workers/test_heartbeat.py::"
         "test_runs_whose_handlers_do_not_stop_are_kept_until_a_heartbeat_leaves_them_out",
@@ -684,8 +684,8 @@ MUTANTS = [
     Mutant(
         "a recovered worker's lease is renewed",
         LUA + "workers/heartbeat.lua",
-        "if condemned or not redis.call",
-        "if not redis.call",
+        "if known.condemned then return { 'gone' } end\n",
+        "",
         "tests/lua/workers/test_heartbeat.py::test_removed_worker_is_not_renewed",
     ),
     Mutant(
@@ -841,6 +841,36 @@ MUTANTS = [
         "if tonumber(deadline) > furthest then",
         "if false then",
         "tests/lua/coordinators/test_judge.py::test_deadline_that_is_too_far_away_is_limited_to_the_workers_own_lease",
+    ),
+    Mutant(
+        "an idle service is not woken when it has work again",
+        "coordinator/services/service_loop.py",
+        "        elif self._idle:\n            self._wake.set()\n",
+        "",
+        "tests/integration/services/test_work_check.py::test_delayed_run_is_queued_although_the_bell_was_lost",
+    ),
+    Mutant(
+        "an idle service waits although it knows of work that is due",
+        "coordinator/services/service_loop.py",
+        "if self._idle and rest >= LONGEST_REST:",
+        "if self._idle:",
+        "tests/integration/services/test_daemon.py::test_earlier_delayed_run_wakes_the_coordinator",
+    ),
+    Mutant(
+        "an outage counts as the death of a worker that joined while leases were judged rarely",
+        LUA + "workers/join.lua",
+        "redis.pcall('HDEL', watch_key(), 'rest')\n",
+        "",
+        "tests/lua/coordinators/test_judge.py::"
+        "test_join_ends_the_longer_gap_because_the_lease_of_the_worker_may_be_short",
+    ),
+    Mutant(
+        "leases are judged rarely although one expires soon",
+        LUA + "shared/judge.lua",
+        "rest = quiet and 2 * tick or tick",
+        "rest = 2 * tick",
+        "tests/lua/coordinators/test_judge.py::"
+        "test_coordinator_judges_every_second_tick_while_no_lease_can_expire_soon",
     ),
     Mutant(
         "a leaving worker does not release its runs",
