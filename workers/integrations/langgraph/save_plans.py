@@ -156,19 +156,19 @@ class _Draft:
 
     def pack_items(self) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
         """Return the fields to send with their values, and those of them that are items. Remember the items as known."""
-        with (
-            self.known.lock
-        ):  # LangGraph saves the writes of a task and the next checkpoint in threads, at the same time.
+        # LangGraph saves the writes of a task and the next checkpoint in threads, at the same time. The second one waits here, so
+        # that it is compressed against the items of the first.
+        with self.known.lock:
             new = [field for field in self.items.contents if field not in self.known.items]
             self.known.add_items(new)
-        items = []
-        for field in new:
-            content = self.items.contents[field]()
-            packed = pack_item(content, self.known.recent)
-            items.append((field, packed))
-            # An item is compressed against the first one, and its second form against it. So a chain has at most three items.
-            if not base_field(packed) or (self.known.recent and base_field(packed) == self.known.recent[0][0]):
-                self.known.add_recent(field, content)
+            items = []
+            for field in new:
+                content = self.items.contents[field]()
+                packed = pack_item(content, self.known.recent)
+                items.append((field, packed))
+                # An item is compressed against the first one, and its second form against it. So a chain has at most three items.
+                if not base_field(packed) or (self.known.recent and base_field(packed) == self.known.recent[0][0]):
+                    self.known.add_recent(field, content)
         return [*items, *self.fields.items()], new
 
 
