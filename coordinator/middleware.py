@@ -103,7 +103,7 @@ class StepInfo:
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnding:
-    """How an attempt ended. The server has confirmed it.
+    """Describes how an attempt ended. The server has confirmed the ending.
 
     Attributes:
         attempt: The attempt.
@@ -121,7 +121,7 @@ class AttemptEnding:
 
     @property
     def ended(self) -> bool:
-        """Whether the run has ended."""
+        """Return True if the run has ended."""
         return self.outcome in ENDED_OUTCOMES
 
     @property

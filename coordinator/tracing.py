@@ -225,7 +225,7 @@ def _span_id(run: str, life: int, attempt: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Trace:
-    """What the spans of a run have in common.
+    """Hold what the spans of a run have in common.
 
     Attributes:
         newest: The newest attempt.

@@ -16,14 +16,20 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 SENTENCE = "chromium is not installed (Debian: apt-get install chromium)"
 
 
-@pytest.fixture
-def browser() -> Iterator[Browser]:
-    """A browser without a window, for one test. Playwright's event loop would disturb the asynchronous tests after it."""
+def find_chromium() -> str:
+    """Return the path of Chromium. Without it, skip the test, or let it fail in CI."""
     path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None and os.environ.get("CI") == "true":
         pytest.fail(SENTENCE, pytrace=False)
     if path is None:
         pytest.skip(SENTENCE)
+    return path
+
+
+@pytest.fixture
+def browser() -> Iterator[Browser]:
+    """A browser without a window, for one test. Playwright's event loop would disturb the asynchronous tests after it."""
+    path = find_chromium()
     with sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield found

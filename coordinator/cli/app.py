@@ -2,98 +2,108 @@
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import replace
-from typing import Annotated, NoReturn
+from typing import NoReturn
 
-import typer
-
-from coordinator.cli import (
-    changes,
-    doctor,
-    enqueue,
-    grant,
-    limits,
-    live,
-    namespace,
-    pause,
-    queries,
-    schedules,
-    send,
-    stream,
-    web,
-)
-from coordinator.cli.context import CommandContext
 from coordinator.cli.exits import run_app
-from coordinator.cli.options import command, new_app, parse_log_level
-from coordinator.services.daemon import serve
-from coordinator.services.retention import KEEP
+from coordinator.cli.groups import LazyCommand
+from coordinator.cli.options import new_app
 
-START_TIMEOUT = 30.0  # seconds for which `start` waits for a server that is not reachable yet
-
-app = new_app("coordinator", "Durable runs on Redis or Valkey.")
+app = new_app(
+    "coordinator",
+    "Durable runs on Redis or Valkey.",
+    (  # in the order in which --help lists them
+        LazyCommand(
+            "init", "coordinator.cli.namespace:init", "Create a namespace with a number of partitions and a durability."
+        ),
+        LazyCommand("start", "coordinator.cli.start:start", "Run a coordinator until SIGTERM or SIGINT."),
+        LazyCommand(
+            "enqueue", "coordinator.cli.enqueue:enqueue", "Enqueue one run, or many with --count, and print the ids."
+        ),
+        LazyCommand(
+            "status",
+            "coordinator.cli.queries:status",
+            "Show run counts, queues, workers and coordinators, and what needs attention.",
+        ),
+        LazyCommand("runs", "coordinator.cli.queries:runs", "List runs, newest first."),
+        LazyCommand(
+            "show",
+            "coordinator.cli.queries:show",
+            "Show one run: its status and why, its attempts, its checkpoint, its inputs, and its result or error.",
+        ),
+        LazyCommand(
+            "events",
+            "coordinator.cli.live:events",
+            "Show changes of runs: when each was queued, started, requeued and ended.",
+        ),
+        LazyCommand(
+            "top", "coordinator.cli.live:top", "Show queues, workers and the latest changes, live, until Ctrl-C."
+        ),
+        LazyCommand(
+            "stream",
+            "coordinator.cli.stream:stream",
+            "Print the events that a run emits, until the run has ended or Ctrl-C.",
+        ),
+        LazyCommand("send", "coordinator.cli.send:send", "Send a signal to a run that has not ended."),
+        LazyCommand(
+            "grant",
+            "coordinator.cli.grant:grant",
+            "Let a run that has not ended spend more than its budget. A run that waits for a grant is woken.",
+        ),
+        LazyCommand(
+            "cancel",
+            "coordinator.cli.changes:cancel_runs",
+            "Cancel the runs with these ids, or with --yes all runs that match the filters.",
+        ),
+        LazyCommand(
+            "revive",
+            "coordinator.cli.changes:revive_runs",
+            "Requeue failed, dead or cancelled runs with these ids, or with --yes all failed and dead runs that match the filters.",
+        ),
+        LazyCommand(
+            "discard",
+            "coordinator.cli.changes:discard_runs",
+            "Delete ended runs before their retention is over: the runs with these ids, or with --yes all that match the filters.",
+        ),
+        LazyCommand(
+            "check",
+            "coordinator.cli.namespace:check",
+            "Check the server's settings, run a script of each role, and show the command that fixes each problem.",
+        ),
+        LazyCommand(
+            "acl",
+            "coordinator.cli.namespace:acl",
+            "Print the ACL SETUSER command that gives a role exactly the rights it needs.",
+        ),
+        LazyCommand(
+            "pause",
+            "coordinator.cli.pause:pause",
+            "Pause a queue or a kind: workers take no more of its runs. Running ones continue.",
+        ),
+        LazyCommand(
+            "unpause", "coordinator.cli.pause:unpause", "Let workers take the runs of a paused queue or kind again."
+        ),
+        LazyCommand(
+            "doctor",
+            "coordinator.cli.doctor:doctor",
+            "Verify that each run is stored in exactly one place, and that no data is left over.",
+        ),
+        LazyCommand(
+            "web", "coordinator.cli.web:web", "Serve the page and, under /api, the HTTP API, until SIGTERM or SIGINT."
+        ),
+        LazyCommand("schedule", "coordinator.cli.schedules:app", "Enqueue runs at fixed times or intervals."),
+        LazyCommand(
+            "limit", "coordinator.cli.limits:app", "Limit how many runs of a group are ready or running at once."
+        ),
+        LazyCommand(
+            "rate", "coordinator.cli.rates:app", "Limit the calls that handlers make to the outside with run.limit."
+        ),
+    ),
+)
 
 
 def main() -> NoReturn:
     """Run the command `coordinator`, and end the process with its exit code."""
     run_app(app, "coordinator")
-
-
-def start(
-    context: CommandContext,
-    health: Annotated[
-        str | None,
-        typer.Option(
-            envvar="RUNS_HEALTH",
-            metavar="[HOST:]PORT",
-            help="Serve health checks: GET /live and GET /ready. A port alone is open on all interfaces.",
-        ),
-    ] = None,
-    metrics: Annotated[
-        str | None,
-        typer.Option(
-            envvar="RUNS_METRICS",
-            metavar="[HOST:]PORT",
-            help="Serve metrics for Prometheus: GET /metrics. A port alone is open on all interfaces.",
-        ),
-    ] = None,
-    log_level: Annotated[str, typer.Option(envvar="RUNS_LOG_LEVEL", help="DEBUG, INFO or WARNING.")] = "INFO",
-    keep: Annotated[
-        int, typer.Option(envvar="RUNS_KEEP", min=0, help="Ended runs to keep, for each status and partition.")
-    ] = KEEP,
-) -> None:
-    """Run a coordinator until SIGTERM or SIGINT.
-
-    Several coordinators may run at the same time, on different hosts. If one is lost, the others continue.
-    """
-    context.configure_logs(parse_log_level(log_level))
-    settings = context.settings
-    if context.timeout is None:
-        settings = replace(settings, timeout=START_TIMEOUT)
-    asyncio.run(serve(settings, health=health, keep=keep, metrics=metrics))
-
-
-# in the order in which --help lists them
-command(app)(namespace.init)
-command(app)(start)
-command(app)(enqueue.enqueue)
-command(app)(queries.status)
-command(app)(queries.runs)
-command(app)(queries.show)
-command(app)(live.events)
-command(app)(live.top)
-command(app)(stream.stream)
-command(app)(send.send)
-command(app)(grant.grant)
-changes.add_to(app)
-command(app)(namespace.check)
-command(app)(namespace.acl)
-command(app)(pause.pause)
-command(app)(pause.unpause)
-command(app)(doctor.doctor)
-command(app)(web.web)
-app.add_typer(schedules.app, name="schedule")
-app.add_typer(limits.app, name="limit")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from coordinator.cli.context import CommandContext
 from coordinator.cli.exits import DONE, REFUSED, print_error
 from coordinator.cli.filters import Filters, KindFilter, QueueFilter, SinceFilter, StatusFilter
 from coordinator.cli.inputs import parse_run_id
-from coordinator.cli.options import command
 from coordinator.client.client import Client
 from coordinator.client.handles import CANCEL_GRACE
 from coordinator.client.operations import lists as list_operations
@@ -118,12 +117,6 @@ _ALLOWED_STATUSES: dict[str, Sequence[Status]] = {
 }
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the three commands to the app."""
-    for make_change, statuses in _DEFAULT_STATUSES.items():
-        command(app, name=make_change.__name__)(_as_command(make_change, statuses))
-
-
 def _as_command(make_change: Callable[..., Change], statuses: Sequence[Status]) -> Callable[..., int]:
     """Return the function that typer calls.
 
@@ -152,6 +145,9 @@ def _as_command(make_change: Callable[..., Change], statuses: Sequence[Status]) 
     run.__signature__ = shared.replace(parameters=[first, *keyword[:1], *flags, *keyword[1:]])  # type: ignore[attr-defined]  # functions have no such slot
     run.__name__, run.__doc__ = make_change.__name__, make_change.__doc__
     return run
+
+
+cancel_runs, revive_runs, discard_runs = (_as_command(make, statuses) for make, statuses in _DEFAULT_STATUSES.items())
 
 
 # ---- what the three commands share ---------------------------------------------------------------------------------------

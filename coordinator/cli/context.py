@@ -5,16 +5,16 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
-from coordinator import logs
-from coordinator.client.client import Client
-from coordinator.config import Settings, settings
 from coordinator.errors import BadOption
 from coordinator.printable import json_text
-from coordinator.views.json_data import to_json_data
+
+if TYPE_CHECKING:  # `--help` imports this module, and must not import the client and rich
+    from rich.console import Console
+
+    from coordinator.client.client import Client
+    from coordinator.config import Settings
 
 DEFAULT_TIMEOUT = 5.0
 _WIDTH_OF_A_FILE = 1000  # a table that is written to a file or a pipe is not squeezed into 80 columns
@@ -37,6 +37,8 @@ class CommandContext:
         Raises:
             BadOption: The URL is memory://, a store that is lost when the command exits.
         """
+        from coordinator.config import settings
+
         found = settings(self.url, self.namespace, DEFAULT_TIMEOUT if self.timeout is None else self.timeout)
         if found.address.scheme == "memory":
             raise BadOption(
@@ -57,11 +59,15 @@ class CommandContext:
 
     def connect(self) -> Client:
         """Return a client for the server and the namespace."""
+        from coordinator.client.client import Client
+
         return Client(self.settings.url, self.settings.namespace, self.settings.timeout)
 
     def answer(self, value: Any, *shown: Any) -> None:
         """Print the answer of the command: `value` as JSON with --json, otherwise `shown`."""
         if self.as_json:
+            from coordinator.views.json_data import to_json_data
+
             sys.stdout.write(json_text(to_json_data(value), indent=2) + "\n")
             return
         for part in shown:
@@ -69,10 +75,14 @@ class CommandContext:
 
     def configure_logs(self, level: int) -> None:
         """Write log lines from this level on to stderr."""
+        from coordinator import logs
+
         logs.configure(as_json=self.log_json, level=level)
 
 
 def _console(*, stderr: bool) -> Console:
+    from rich.console import Console
+
     # Ids, routes and users' texts are not markup: rich would raise an error for a name such as [/x].
     console = Console(stderr=stderr, highlight=False, soft_wrap=False, markup=False, emoji=False)
     if console.is_terminal:

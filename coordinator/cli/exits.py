@@ -1,4 +1,4 @@
-"""How a command ends: exit codes, error messages on stderr, and the entry point that both programs share."""
+"""End commands: exit codes, error messages on stderr, and the entry point that both programs share."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Filters:
 
     @property
     def given(self) -> bool:
-        """Whether the user gave any filter."""
+        """Return True if the user gave any filter."""
         return any((self.status, self.kind, self.queue, self.since))
 
     def find(self, client: Client, limit: int, status: Status | None = None) -> list[RunView]:

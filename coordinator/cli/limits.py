@@ -9,13 +9,14 @@ from rich.text import Text
 
 from coordinator.cli.context import CommandContext
 from coordinator.cli.exits import WRONG_USAGE
+from coordinator.cli.groups import new_subapp
 from coordinator.cli.options import command
 from coordinator.errors import BadOption
 from coordinator.model.groups import GroupLimit
 from coordinator.views.formatting import clean
 from coordinator.views.table import new_table
 
-app = typer.Typer(help="Limit how many runs of a group are ready or running at once.", rich_markup_mode="rich")
+app = new_subapp("Limit how many runs of a group are ready or running at once.")
 
 Kind = Annotated[str, typer.Argument(metavar="KIND", help="Kind of the runs.")]
 Group = Annotated[str | None, typer.Option("--group", help="Only this group. Default: each group of the kind.")]

@@ -10,13 +10,13 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from coordinator.cli.context import CommandContext
 from coordinator.cli.exits import WRONG_USAGE
+from coordinator.cli.groups import Command, LazyCommand, lazy_group
 from coordinator.errors import BadOption
 
 
@@ -41,23 +41,27 @@ _COMMON: Mapping[str, _CommonOption] = {
 }
 
 
-def new_app(program: str, help: str) -> typer.Typer:
+def new_app(program: str, help: str, commands: tuple[LazyCommand, ...]) -> typer.Typer:
     """Return an app that has the common options and --version.
 
     Args:
         program: The name of the program, for --version.
         help: One sentence on what the program does.
+        commands: Its commands, in the order in which --help lists them. A command is imported when it is called.
     """
     # typer's own tracebacks show local variables, and a password may be among them
     app = typer.Typer(
         help=help,
-        rich_markup_mode="rich",
+        cls=lazy_group(commands, _build),
+        rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
 
     def callback(ctx: typer.Context, *, show_version: bool = False, **common: Any) -> None:
         if show_version:
+            from importlib.metadata import version
+
             typer.echo(f"{program} {version('run-coordinator')}")
             raise typer.Exit
         ctx.obj = common
@@ -79,9 +83,20 @@ def command(app: typer.Typer, *, name: str | None = None) -> Callable[[Callable[
     """
 
     def decorate(function: Callable[..., int | None]) -> Callable[..., Any]:
-        return app.command(name)(_with_common_options(function))
+        return app.command(name, cls=Command)(_with_common_options(function))
 
     return decorate
+
+
+def _build(lazy: LazyCommand, target: Any) -> Any:
+    """Return the click command for the function or the typer app that a lazy command names."""
+    app = target
+    if not isinstance(target, typer.Typer):
+        app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        command(app, name=lazy.name)(target)
+    built = typer.main.get_command(app)
+    built.name = lazy.name
+    return built
 
 
 def parse_log_level(text: str) -> int:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from coordinator.cli.context import CommandContext
 from coordinator.cli.exits import DONE, PROBLEM, WRONG_USAGE
+from coordinator.cli.groups import new_subapp
 from coordinator.cli.inputs import InputPairs, InputsOption, PriorityOption, parse_inputs
 from coordinator.cli.options import command
 from coordinator.clock import SystemClock
@@ -20,7 +21,7 @@ from coordinator.model.schedule import CatchUp, Overlap, ScheduleView, zone
 from coordinator.views.formatting import clean, format_duration
 from coordinator.views.table import new_table
 
-app = typer.Typer(help="Enqueue runs at fixed times or intervals.", rich_markup_mode="rich")
+app = new_subapp("Enqueue runs at fixed times or intervals.")
 _clock = SystemClock()
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the schedule.")]

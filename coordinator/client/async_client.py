@@ -19,6 +19,7 @@ from coordinator.client.hints import AsyncHintReader
 from coordinator.client.operations import enqueue as enqueue_operations
 from coordinator.client.operations import groups as group_operations
 from coordinator.client.operations import lists as list_operations
+from coordinator.client.operations import rates as rate_operations
 from coordinator.client.operations import runs as run_operations
 from coordinator.client.operations import schedules as schedule_operations
 from coordinator.client.operations.open_namespace import OpenNamespace
@@ -32,6 +33,7 @@ from coordinator.errors import Refused, Unreachable
 from coordinator.middleware import Middleware, MiddlewareChain
 from coordinator.model.enqueue import HandlerOf, Inputs
 from coordinator.model.groups import GroupLimit
+from coordinator.model.rates import RateLimit
 from coordinator.model.run import Status
 from coordinator.store.plans.together import Plan
 from coordinator.store.transport.wire import AsyncWire, drive_async
@@ -377,6 +379,45 @@ class AsyncClient:
     async def limits(self) -> tuple[GroupLimit, ...]:
         """Return all limits, sorted by kind and group: those of handlers, and those that were set."""
         return await self._do(group_operations.list_limits)
+
+    async def set_rate(
+        self, name: str, rate: str | None = None, *, burst: int | None = None, at_once: int | None = None
+    ) -> bool:
+        """Set the rate of calls to the outside that handlers make with `run.limit(name)`. It takes effect at the next call.
+
+        All processes of the namespace share the rate. Calls that are under way continue.
+
+        Args:
+            name: The name of the limit, 1 to 100 characters of A-Z a-z 0-9 _ . -
+            rate: The tokens that calls may use, as `90000/min`. The units are s, min, h and day. None limits only how many calls
+                are under way.
+            burst: The tokens that calls may use at one moment. A call with a higher cost is refused. Default: what the rate allows
+                in one second, but at least 1.
+            at_once: How many calls may be under way at the same time; 0 lets no call start, None stands for no limit.
+
+        Returns:
+            False if the rate was like this before.
+
+        Raises:
+            BadOption: An option is not valid, or neither `rate` nor `at_once` is given.
+            BadName: The name is not valid.
+        """
+        return await self._do(rate_operations.set_rate, name, rate, burst, at_once)
+
+    async def remove_rate(self, name: str) -> bool:
+        """Remove a rate. From then on, `run.limit(name)` raises NotConfigured, also in handlers that wait for the rate.
+
+        Args:
+            name: The name of the limit.
+
+        Returns:
+            False if there was no such rate.
+        """
+        return await self._do(rate_operations.remove_rate, name)
+
+    async def rates(self) -> tuple[RateLimit, ...]:
+        """Return all rates, sorted by name, with the numbers of calls that are under way and that wait."""
+        return await self._do(rate_operations.list_rates)
 
     # ---- shared by the methods above
 

@@ -71,18 +71,29 @@ class Listing:
     def views(self, space: Namespace) -> Generator[list[Request], Any, list[RunView]]:
         """Return the views of the runs, in order."""
         parts = space.everywhere()
-        found: list[RunView] = []
-        for status in [self.status] if self.status else Status:
-            entries: list[Entry] = yield from self._entries(status, parts)
-            views: list[RunView] = yield from views_of(entries, status)
-            found += [view for view in views if view.status is status]  # the others changed since the index was read
         if self.status is None:
-            found.sort(key=lambda view: view.id[:20], reverse=True)
-        elif self.status is Status.RUNNING:
+            newest: list[RunView] = yield from self._newest(parts)
+            return newest
+        entries: list[Entry] = yield from self._entries(self.status, parts)
+        views: list[RunView] = yield from views_of(entries, self.status)
+        found = [view for view in views if view.status is self.status]  # the others changed since the index was read
+        if self.status is Status.RUNNING:
             found.sort(key=lambda view: view.started or view.created, reverse=True)
         elif self.status in ENDED:
             found.sort(key=lambda view: view.ended or view.created, reverse=True)
         return found[: self.limit]
+
+    def _newest(self, parts: Sequence[Keys]) -> Steps:
+        """Return the views of the newest runs of all statuses. Only the runs that are listed are read as a whole."""
+        found: dict[str, tuple[Status, Entry]] = {}
+        for status in Status:
+            found |= {entry[2]: (status, entry) for entry in (yield from self._entries(status, parts))}
+        newest = sorted(found.values(), key=lambda one: one[1][2][:20], reverse=True)[: self.limit]
+        views: dict[str, RunView] = {}
+        for status in Status:
+            of_status = [entry for found_as, entry in newest if found_as is status]
+            views |= {view.id: view for view in (yield from views_of(of_status, status))}
+        return [views[id] for _, (_, _, id) in newest if id in views]
 
     def _entries(self, status: Status, parts: Sequence[Keys]) -> Steps:
         match status:

@@ -37,7 +37,7 @@ class Finding:
 
     @property
     def repaired(self) -> bool:
-        """Whether the fault was repaired."""
+        """Return True if the fault was repaired."""
         return self.outcome in ("repaired", "kept")
 
     @property
@@ -161,6 +161,9 @@ def _describe_entry(finding: Finding) -> str:
             return f"{place!r} has an entry {finding.what!r}, but this schedule does not exist"
         case "garbled":
             return f"{place!r} has an entry {finding.what!r} that can't be read"
+        case "abandoned":
+            what = "a call" if finding.where == "holders" else "a call that waits"
+            return f"rate {finding.name!r} counts {what} of worker {finding.detail}, which is gone"
         case "stranger":
             return f"worker {finding.what} has a lease, but no record"
         case _:

@@ -73,7 +73,7 @@ class Address:
 
     @property
     def tls(self) -> bool:
-        """Whether connections use TLS."""
+        """Return True if connections use TLS."""
         return self.scheme.startswith("rediss")
 
     def url_of(self, node: Node, *, sentinel: bool = False) -> str:

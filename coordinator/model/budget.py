@@ -52,7 +52,7 @@ NOTHING = Amount()
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What a run has spent, or what is left of its budget.
+    """Holds amounts: those that a run has spent, or those that are left of its budget.
 
     Attributes:
         usd: Dollars; None if the budget does not limit them.

@@ -126,7 +126,7 @@ class Deadline:
 
     @property
     def watched(self) -> bool:
-        """Whether the kind has any deadline."""
+        """Return True if the kind has any deadline."""
         return any(limit is not None for limit in (self.soft, self.hard, self.progress))
 
 

@@ -1,4 +1,4 @@
-"""How an attempt ended, and the outcome for its run.
+"""Describe how an attempt ended, and the outcome for its run.
 
 `classify` is the only function that decides the outcome. It has no side effects.
 """

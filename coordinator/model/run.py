@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from coordinator.model.budget import Spending
+from coordinator.model.budget import Budget, Spending
 
 
 class Status(StrEnum):
@@ -28,7 +28,7 @@ class Status(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether a run with this status has ended."""
+        """Return True if a run with this status has ended."""
         return self in ENDED
 
 
@@ -257,6 +257,7 @@ class RunView:
         signals: By topic, the number of signals that were sent and that it has not received.
         effects: By name, the state of its effects of `run.once`: "begun" or "done"; those that are begun first.
         spent: What it has spent in all its attempts and with its joined children; None if it has spent nothing.
+        budget: The budget that it was enqueued with; None if it has none, or only that of its handler.
         group: Its group.
         held: Its place in the line of its group; None if it does not wait for a place.
     """
@@ -298,6 +299,7 @@ class RunView:
     signals: Mapping[str, int] = field(default_factory=dict)
     effects: Mapping[str, str] = field(default_factory=dict)
     spent: Spending | None = None
+    budget: Budget | None = None
     group: str | None = None
     held: HeldRun | None = None
 

@@ -32,7 +32,7 @@ _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
 
 class Overlap(StrEnum):
-    """What happens at a fire time if the run of the previous fire time has not ended.
+    """Names what happens at a fire time if the run of the previous fire time has not ended.
 
     SKIP creates no run, ALLOW creates a second run, and CANCEL cancels the earlier run and creates a new one.
     """

@@ -16,7 +16,7 @@ TICK = 5.0
 
 @dataclass(frozen=True, slots=True)
 class NamespaceReport:
-    """Whether the namespace was created again since the coordinator started."""
+    """Says whether the namespace was created again since the coordinator started."""
 
     recreated: bool = False
     rest: float = TICK

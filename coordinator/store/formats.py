@@ -136,6 +136,16 @@ RESULTS: Final = ()
 # begun:<name> -> the attempt and the token that began the effect, or done:<name> -> the output of the effect
 EFFECTS: Final = ()
 
+# and a field seen:<worker> with the highest number of a request that the worker has sent
+BUCKET: Final = (
+    "level",  # tokens that calls have used, less what has drained since
+    "at",  # the time of this level, in ms
+    "resumes",  # when a back-off ends, in ms
+    "pause",  # the length of this back-off, in ms
+    "ticket",  # the cost of all requests that waited since the line was last empty
+    "settled",  # 1 if a call has cost less than it had reserved: then the others look again early
+)
+
 FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "namespace": ("format", "partitions", "durability", "birth", "clock", "limited"),
     "run": RUN,
@@ -144,6 +154,7 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "signals": SIGNALS,
     "schedule": SCHEDULE,
     "record": (*CHECKPOINT, "note", "route", "owner", "past", "claim", "meta", "gone"),
+    "bucket": BUCKET,
     "roll": ("roll", "by", "asked", "at_once"),
     "watch": ("at", "hold_until", "clamped"),
 }

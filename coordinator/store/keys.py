@@ -344,6 +344,35 @@ class Keys:
         """
         return f"{self.at}:groups"
 
+    def rates(self) -> str:
+        """Return the key of a hash with the rates of calls to the outside, by name: see lua/rates/rate.lua.
+
+        Script rate writes it. It is never deleted.
+        """
+        return f"{self.at}:rates"
+
+    def bucket(self, name: str) -> str:
+        """Return the key of a hash with the use of a rate: see BUCKET in formats.py.
+
+        Scripts acquire and finish create the key. It expires one minute after its level is 0 and no back-off is left.
+        """
+        return f"{self.at}:bucket:{name}"
+
+    def holders(self, name: str) -> str:
+        """Return the key of a sorted set with the requests whose calls are under way, by the cost that they reserved.
+
+        A request is <worker>-<number>. Script acquire adds it, and finish removes it. The entry of a worker that is gone is removed
+        when another call needs its place. The key expires after a week without a new call.
+        """
+        return f"{self.at}:holders:{name}"
+
+    def turns(self, name: str) -> str:
+        """Return the key of a sorted set with the requests that wait for a rate, by the cost of all requests that waited before.
+
+        Script acquire adds and removes a request, and finish removes it. The key expires after a week without a look.
+        """
+        return f"{self.at}:turns:{name}"
+
     def lock(self, lock: str) -> str:
         """Return the key of a string with the token of the holder of a lock.
 

@@ -50,6 +50,7 @@ NUMBERS = frozenset(
         "inline",
         "budget",
         "room",
+        "pause",
     }
 )
 _HEAD = re.compile(r"^-- (Role|Keys|ARGV|ITEM|EACH|Flags|Uses|Moves|Answers|Unconfirmed): (.*)$", re.M)
@@ -171,17 +172,17 @@ class Script:
 
     @cached_property
     def merges(self) -> bool:
-        """Whether calls of several callers may be merged into one: the script answers each item separately."""
+        """Return True if calls of several callers may be merged into one: the script answers each item separately."""
         return "EACH" in self.head
 
     @cached_property
     def changes(self) -> bool:
-        """Whether the script may write."""
+        """Return True if the script may write."""
         return "no-writes" not in self.head.get("Flags", ())
 
     @cached_property
     def confirmed(self) -> bool:
-        """Whether a trip with this script waits for replicas, in a namespace in which replicas confirm writes."""
+        """Return True if a trip with this script waits for replicas, in a namespace in which replicas confirm writes."""
         return self.changes and "Unconfirmed" not in self.head
 
     @cached_property
@@ -294,12 +295,12 @@ class Call:
 
     @property
     def merges(self) -> bool:
-        """Whether the call may be merged with other calls into one command. A call about many runs is not merged further."""
+        """Return True if the call may be merged with other calls into one command. A call about many runs is not merged further."""
         return self.script.merges and self.run is not None
 
     @property
     def changes(self) -> bool:
-        """Whether the call may write."""
+        """Return True if the call may write."""
         return self.script.changes
 
     @property

@@ -6,6 +6,7 @@ import base64
 import dataclasses
 from collections.abc import Mapping
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from coordinator.model.run import Counters, RunView
@@ -28,6 +29,8 @@ def to_json_data(value: Any) -> Any:
         return [to_json_data(item) for item in value]
     if isinstance(value, datetime):
         return value.isoformat()
+    if isinstance(value, Decimal):
+        return float(value)
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return value

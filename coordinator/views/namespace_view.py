@@ -47,7 +47,7 @@ class WorkerView:
 
     @property
     def expired(self) -> bool:
-        """Whether the lease has expired."""
+        """Return True if the lease has expired."""
         return self.lease_age > self.lease
 
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coordinator.model import story
+from coordinator.model.budget import Budget, Spending
 from coordinator.model.run import Failure, Note, RunView, Status, Waiting
 from coordinator.views.formatting import (
     clean,
@@ -141,6 +142,7 @@ def _details(view: RunView, now: float, hint: str) -> Iterable[tuple[str, Render
         yield "checkpoint", f"{what}, saved {format_time_and_age(view.checkpointed, now)}"
     yield "phases", ", ".join(clean(phase) for phase in view.phases)
     yield "effects", _effects(view)
+    yield "budget", _budget(view.budget) if view.budget else None
     yield "spent", str(view.spent) if view.spent else None
     yield "story", "\n".join(clean(line) for line in story.describe_story(view, format_duration))
     yield "note", _progress(view.note) if view.note else None
@@ -189,6 +191,12 @@ def _effects(view: RunView) -> Text | str:
     if "begun" in view.effects.values():
         line.stylize("yellow")
     return line
+
+
+def _budget(budget: Budget) -> str:
+    """Return the limits of a budget, and what happens when it is spent."""
+    limits = Spending(None if budget.usd is None else float(budget.usd), budget.tokens, budget.requests)
+    return f"{limits}, then {budget.then}"
 
 
 def _time_used(view: RunView, now: float) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 from coordinator.encoding.checkpoint_head import NO_CHECKPOINT, CheckpointHead
 from coordinator.encoding.codec import decode
 from coordinator.encoding.spec import join_spec, read_spec
-from coordinator.errors import Unreadable
-from coordinator.model.budget import Spending, spending, sum_spend
+from coordinator.errors import BadOption, Unreadable
+from coordinator.model.budget import Budget, Spending, spending, sum_spend
 from coordinator.model.deadline import Spent
 from coordinator.model.groups import NO_LIMIT
 from coordinator.model.limits import FAR_FUTURE, MOST_AT_ONCE
@@ -130,6 +130,7 @@ def _build(id: str, reply: Sequence[Any]) -> RunView:
         signals=dict(sorted((_escaped(signals[i]), int(signals[i + 1])) for i in range(0, len(signals), 2))),
         effects=_read_effects(effects),
         spent=_read_spent(of.get("spend")),
+        budget=_read_budget(extra.get("budget")),
         group=group,
         held=position.held,
     )
@@ -189,6 +190,14 @@ def _read_children(reply: Sequence[Any]) -> WaitingChildren | None:
 
 def _read_spent(data: bytes | None) -> Spending | None:
     return spending(sum_spend(_escaped(data))) if data else None
+
+
+def _read_budget(stored: Any) -> Budget | None:
+    """Return the budget of a run from its stored form; None if there is none, or if it can't be read."""
+    try:
+        return Budget.load(stored) if stored else None
+    except (BadOption, ValueError, TypeError, ArithmeticError):
+        return None
 
 
 def _read_group(held: Sequence[Any]) -> str | None:

@@ -1,4 +1,4 @@
-"""Who calls, and what the caller may do: roles, and the tokens of the callers in a file."""
+"""Find out who calls and what the caller may do: roles, and the tokens of the callers in a file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DIGEST = "sha256:"
 
 
 class Role(StrEnum):
-    """What a caller may do.
+    """Names what a caller may do.
 
     Attributes:
         ALL: Read and change runs.

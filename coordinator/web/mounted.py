@@ -24,7 +24,7 @@ def app(client: AsyncClient, *, access: Access | None = None) -> Starlette:
 
     def close_streams() -> None:
         rest.state.streams.close()
-        dashboard.state.live.close()
+        dashboard.state.close_streams()
 
     served.state.close_streams = close_streams  # for a server that stops: a stream would keep it from stopping
     return served

@@ -27,7 +27,7 @@ SECONDS_TO_STOP = 5  # for requests that are still open when the process is aske
 
 @dataclass(frozen=True, slots=True)
 class WebSettings:
-    """Where and to whom the application is served.
+    """Says where and to whom the application is served.
 
     Attributes:
         host: The address to listen at.

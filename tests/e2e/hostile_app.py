@@ -9,7 +9,7 @@ from workers import AsyncRun, Registry
 runs: Registry[None] = Registry()
 
 
-@runs.handler(throttle=0)
+@runs.handler(throttle=0, at_once=1)
 async def hostile(run: AsyncRun[None], text: str, more: Any = None) -> None:
     run.messages.append({"role": text, "content": text, text: text})
     run.messages.append({"role": "user", "content": [{"type": text, "x": text}, {"type": "text", "text": text}, text]})
@@ -24,6 +24,10 @@ async def hostile(run: AsyncRun[None], text: str, more: Any = None) -> None:
     run.state[text] = [text]
     run.note(text)
     await run.phase("search", _echo, text)
+    run.emit(text)
+    run.emit({"delta": text})
+    run.emit({text: [text]})
+    await run.once(text, _echo, text)
     raise ValueError(text)
 
 

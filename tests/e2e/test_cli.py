@@ -209,6 +209,24 @@ def test_limits_are_set_listed_and_removed_while_runs_wait_for_them(
     assert "neither a whole number" in shell("limit", "set", "greet", "--at-once", "many").failed_with(2)
 
 
+def test_rates_are_set_listed_and_removed(shell: Shell) -> None:
+    assert shell("rate", "list").out == "no rates\n"
+    assert shell("rate", "set", "api", "--rate", "90000/min", "--burst", "10000").out == (
+        "rate api: 90000/min, burst 10,000\n"
+    )
+    assert shell("rate", "set", "gpu", "--at-once", "4").out == "rate gpu: 4 calls at once\n"
+    assert "was like this before" in shell("rate", "set", "gpu", "--at-once", "4").out
+    assert shell("rate", "list", "--json").json()["rates"] == [
+        {"name": "api", "rate": "90000/min", "burst": 10_000, "at_once": None, "held": 0, "waiting": 0},
+        {"name": "gpu", "rate": None, "burst": None, "at_once": 4, "held": 0, "waiting": 0},
+    ]
+    assert "90000/min" in shell("rate", "list").out
+    assert shell("rate", "remove", "gpu").out == "rate gpu was removed\n"
+    assert shell("rate", "remove", "gpu").out == "there is no rate gpu\n"
+    assert "give a rate, a number of calls at once, or both" in shell("rate", "set", "api").failed_with(2)
+    assert "is not a rate such as" in shell("rate", "set", "api", "--rate", "many").failed_with(2)
+
+
 @pytest.mark.matrix("commands, case by case")
 def test_inputs_come_from_an_option_a_file_or_standard_input(shell: Shell, client: Client) -> None:
     (shell.cwd / "in.json").write_text('{"name": "file", "times": 3}')

@@ -94,6 +94,9 @@ def test_commands_print_the_fields_that_the_page_shows(server: None) -> None:
     same("coordinator", "limit", "set", "research", "--group", "acme", "--at-once", "2")
     same("coordinator", "limit", "list")
     same("coordinator", "limit", "remove", "research", "--group", "acme")
+    same("coordinator", "rate", "set", "openai", "--rate", "90000/min", "--burst", "10000")
+    same("coordinator", "rate", "list")
+    same("coordinator", "rate", "remove", "openai")
     same("coordinator", "doctor")
     worker = printed("workers", "list")["workers"][0]
     same("workers", "drain", worker["id"])

@@ -23,7 +23,7 @@ from coordinator.store.plans import trees as tree_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.plans.clients import NewRun
 from coordinator.store.scripts import SCRIPTS
-from tests.lua import fleet_calls, schedule_calls
+from tests.lua import fleet_calls, rate_calls, schedule_calls
 from tests.lua.store import LEASE, NOW, ROUTES, Store, delta
 
 ONE, TWO = id_from(NOW, 1, 0), id_from(NOW, 2, 0)
@@ -329,10 +329,10 @@ def create_namespace(store: Store) -> Any:
 
 # The functions above that are named like a script.
 PREPARE: dict[str, Prepare] = {script.name: globals()[script.name] for script in SCRIPTS if script.name in globals()}
-PREPARE |= schedule_calls.PREPARE | fleet_calls.PREPARE
+PREPARE |= schedule_calls.PREPARE | fleet_calls.PREPARE | rate_calls.PREPARE
 
 # A repeated call of these scripts answers differently, because it reports what is left to do.
 ANSWERS_DIFFER_WHEN_REPEATED = {
     "recover", "abandon", "due", "sweep", "trim", "trim_children", "cap", "repair_run", "repair_entry", "repair_key",
-    "repair_type",
+    "repair_type", "finish",
 }  # fmt: skip

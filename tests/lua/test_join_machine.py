@@ -13,7 +13,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from coordinator.model.run_id import child_id
 from coordinator.store.plans import clients as client_plans
@@ -31,6 +31,7 @@ MANY = 60  # rounds in which everything must come to its end
 
 bases = st.sampled_from(sorted(SIZES))
 places = st.integers(0, 30)
+seldom = st.integers(0, 9).map(lambda number: number == 9)  # A parent that ends early lets all its children go.
 
 
 class Joins(RuleBasedStateMachine):
@@ -44,7 +45,9 @@ class Joins(RuleBasedStateMachine):
         self.parent = self.store.enqueue()
         self.owners: list[tuple[Claimed, int]] = []  # each claim, with the life of the run at that time
         self.sent: list[Callable[[], Any]] = []
+        self.revived: set[str] = set()
         self.workers = 0
+        self.last = "nothing"
 
     def teardown(self) -> None:
         try:
@@ -66,6 +69,26 @@ class Joins(RuleBasedStateMachine):
         found = [one for one in self.owners if (one[0].id == self.parent) == of_parent]
         return found[-1 - place % len(found)] if found else None
 
+    # -- how a history begins
+
+    @initialize(
+        steps=st.lists(bases, max_size=2, unique=True),
+        spawned=st.sampled_from([3, 2, 0]),
+        ended=st.integers(0, 3),
+        last=st.sampled_from(["complete", "fail", "cancel", "nothing"]),
+    )
+    def begin(self, steps: list[str], spawned: int, ended: int, last: str) -> None:
+        """Claim the parent, and enqueue and end the first children of some steps. The histories are about what comes then."""
+        self.last = last
+        self.claim(alone=False, want=1)
+        owner, life = self.owners[0]
+        for base in steps:
+            self.store.join_children(owner, base, SIZES[base], keep=steps)
+            for index in range(min(spawned, SIZES[base])):
+                self.store.child(owner, base, index, life)
+        for _ in range(ended):
+            self.end_a_child(0, "complete")
+
     # -- calls
 
     @rule(alone=st.booleans(), want=st.integers(1, 4))
@@ -76,7 +99,7 @@ class Joins(RuleBasedStateMachine):
         for run in self.store.claim(worker, want, alone=alone)[1]:
             self.owners.append((run, self.store.counters(run.id).life))
 
-    @rule(place=places, base=bases, keep=st.booleans())
+    @rule(place=places, base=bases, keep=st.sampled_from([True, True, False]))
     def announce(self, place: int, base: str, keep: bool) -> None:
         if found := self.choose(place, of_parent=True):
             others = [other for other in SIZES if other != base] if keep else []
@@ -92,7 +115,7 @@ class Joins(RuleBasedStateMachine):
         if found := self.choose(place, of_parent=True):
             self.send(lambda: self.store.suspend(found[0], children={base: min(need, SIZES[base])}))
 
-    @rule(place=places, of_parent=st.booleans(), how=st.sampled_from(["complete", "fail", "retry", "again", "release"]))
+    @rule(place=places, of_parent=seldom, how=st.sampled_from(["complete", "fail", "retry", "again", "release"]))
     def end(self, place: int, of_parent: bool, how: str) -> None:
         if found := self.choose(place, of_parent):
             run = found[0]
@@ -101,22 +124,45 @@ class Joins(RuleBasedStateMachine):
             else:
                 self.send(lambda: getattr(self.store, how)(run))
 
-    @rule(place=places, of_parent=st.booleans())
+    @rule(place=places, how=st.sampled_from(["complete", "fail", "cancel"]))
+    def end_a_child(self, place: int, how: str) -> None:
+        """End a child that is queued or running, by its present owner."""
+        if ids := [id for id in self.ids() if self.store.status(id) in ("queued", "running")]:
+            self.claim(alone=False, want=10)
+            id = ids[place % len(ids)]
+            found = [run for run, _ in self.owners if run.id == id]
+            if how == "cancel" or not found:
+                operation = uuid.uuid4().hex
+                self.send(lambda: self.store.cancel(id, operation, grace=1))
+            else:
+                self.send(lambda: getattr(self.store, how)(found[-1]))
+
+    @rule(place=places)
+    def revive_a_child(self, place: int) -> None:
+        if ids := [id for id in self.ids() if self.store.status(id) in ("failed", "dead", "cancelled")]:
+            self.revive(ids[place % len(ids)])
+
+    @rule(place=places, of_parent=seldom)
     def crash(self, place: int, of_parent: bool) -> None:
         if found := self.choose(place, of_parent):
             self.send(lambda: self.store.crash(found[0]))
 
-    @rule(place=places, how=st.sampled_from(["cancel", "revive", "discard"]))
-    def change(self, place: int, how: str) -> None:
-        ids = [self.parent, *self.ids()]
+    @rule(place=places, of_parent=seldom, how=st.sampled_from(["cancel", "revive", "discard"]))
+    def change(self, place: int, of_parent: bool, how: str) -> None:
+        ids = [self.parent] if of_parent else self.ids() or [self.parent]
         id, operation = ids[place % len(ids)], uuid.uuid4().hex
         match how:
             case "cancel":
                 self.send(lambda: self.store.cancel(id, operation, grace=1))
             case "revive":
-                self.send(lambda: self.store.revive(id, operation))
+                self.revive(id)
             case _ if id != self.parent:
                 self.send(lambda: self.store.do(client_plans.discard(self.store.keys, id)))
+
+    def revive(self, id: str) -> None:
+        operation = uuid.uuid4().hex
+        self.revived.add(id)
+        self.send(lambda: self.store.revive(id, operation))
 
     @rule(seconds=st.sampled_from([0, 1, 61, -1]))
     def coordinate(self, seconds: int) -> None:
@@ -162,14 +208,13 @@ class Joins(RuleBasedStateMachine):
 
     def finish(self) -> None:
         """Let healthy workers and a coordinator go on. Everything must come to its end, and nothing may be left over."""
+        self.end_the_parent()
+        if self.store.status(self.parent) in ENDED:
+            self.check_that_the_children_end_with_their_parent()
         for number in range(MANY):
             if all(self.store.status(id) in (*ENDED, "missing") for id in (self.parent, *self.ids())) and number > 2:
                 break
-            for owner in {run.token.split("-", 2)[2] for run, _ in self.owners}:
-                self.store.abandon(owner)  # The processes of the history are gone.
-            self.owners.clear()
-            self.store.later(61_000)
-            self.store.due()
+            self.lose_all_workers()
             for alone in (False, True):
                 worker = f"f{number}{alone}"
                 self.store.join(worker)
@@ -193,13 +238,40 @@ class Joins(RuleBasedStateMachine):
         if statuses[self.parent] == "completed":
             assert self.stored_joins() == ({}, {})
 
+    def lose_all_workers(self) -> None:
+        """Abandon every process of the history, and let a coordinator do what is due."""
+        for owner in {run.token.split("-", 2)[2] for run, _ in self.owners}:
+            self.store.abandon(owner)
+        self.owners.clear()
+        self.store.later(61_000)
+        self.store.due()
 
-@pytest.mark.timeout(120 * DEEPER)
+    def end_the_parent(self) -> None:
+        """End the parent in the way that the history has drawn, if it has not ended."""
+        if self.last == "cancel":
+            self.store.cancel(self.parent, "the end")
+        elif self.last != "nothing":
+            self.claim(alone=False, want=10)
+            for run, _ in self.owners:
+                if run.id == self.parent:
+                    getattr(self.store, self.last)(run)
+            if self.store.status(self.parent) not in ENDED:
+                self.store.cancel(self.parent, "the end")
+
+    def check_that_the_children_end_with_their_parent(self) -> None:
+        """Check that a coordinator alone ends all children of an ended parent, but for those that somebody has revived."""
+        for _ in range(4):
+            self.lose_all_workers()
+        left = {id: self.store.status(id) for id in self.ids() if id not in self.revived}
+        assert all(status in ENDED for status in left.values()), left
+
+
+@pytest.mark.timeout(300 * DEEPER)
 def test_every_history_of_a_parent_and_its_children_comes_to_its_end(valkey_server: Server) -> None:
     Joins.url = valkey_server.url
     run_state_machine_as_test(
         Joins,
         settings=settings(
-            max_examples=60 * DEEPER, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=150 * DEEPER, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )

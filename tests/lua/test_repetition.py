@@ -13,7 +13,7 @@ from tests.servers import Server
 
 IDENTIFIED = [
     "enqueue", "claim", "checkpoint", "complete", "fail", "retry", "release", "reject", "cancel", "revive", "schedule", "fire",
-    "extend", "kill", "suspend", "send", "pause",
+    "extend", "kill", "suspend", "send", "pause", "acquire", "back_off", "rate",
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import math
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
 
 from coordinator.errors import Refused, Unconfirmed, Unreachable, Unreadable
@@ -32,6 +32,7 @@ from workers.handlers.context import Facts, Stopped
 from workers.handlers.draft import Cut, Draft
 from workers.handlers.enqueues import Enqueued
 from workers.handlers.handler import Handler
+from workers.handlers.limits import OpenCall
 from workers.handlers.waits import in_awaited_task
 from workers.liveness.lease import Lease
 
@@ -101,6 +102,22 @@ class Waiter(Protocol):
         ...
 
 
+class Limits(Protocol):
+    """The requests to the server that an attempt makes for calls to the outside. See `ServerLimits`."""
+
+    async def acquire(self, attempt: Attempt, call: OpenCall) -> None:
+        """Wait until a call may start."""
+
+    def finish(self, call: OpenCall, cost: int | None) -> None:
+        """End a call, in the background."""
+
+    def give_back(self, call: OpenCall) -> None:
+        """Give back what a call has reserved that did not start."""
+
+    def back_off(self, call: OpenCall, seconds: float) -> None:
+        """Let no call of the name start for some time."""
+
+
 _outboxes = threading.Lock()  # held while an attempt gets its outbox, because several threads of a handler may emit
 
 
@@ -157,6 +174,7 @@ class Attempt(Lifecycle):
         self.note_stored: Note | None = None  # the newest note that the server has confirmed after a heartbeat
         self.condition: Condition | None = None  # the condition that the run waits for, once it is to be suspended
         self.waiter: Waiter | None = None
+        self.limits: Limits | None = None
         # what the attempt has spent, and the part that the server has confirmed
         self.spend = self.spend_stored = NOTHING
         self.has_group = False  # whether other runs may wait for the place of the run in its group
@@ -481,6 +499,38 @@ class Attempt(Lifecycle):
         self.note = note
         if self.saver is not None:
             self.saver.note = note
+
+    # -- calls to the outside
+
+    async def acquire(self, call: OpenCall, may_drain: Callable[[], bool]) -> None:
+        """Wait until a call to the outside may start. See `LimitBacking`."""
+        assert self.limits is not None
+        try:
+            await self._unless_stopped(self.limits.acquire(self, call), may_drain)
+        except (Unconfirmed, Unreachable):
+            self.limits.give_back(call)
+            self._raise_any_stop()
+            raise
+        except BaseException:
+            self.limits.give_back(call)
+            raise
+
+    def finish(self, call: OpenCall, cost: int | None) -> None:
+        """End a call to the outside. See `LimitBacking`."""
+        assert self.limits is not None
+        self._on_loop(partial(self.limits.finish, call, cost))
+
+    def back_off(self, call: OpenCall, seconds: float) -> None:
+        """Let no call of a limit start for some time. See `LimitBacking`."""
+        assert self.limits is not None
+        self._on_loop(partial(self.limits.back_off, call, seconds))
+
+    def _on_loop(self, send: Callable[[], None]) -> None:
+        if threading.get_ident() == self._thread:
+            send()
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+                self.loop.call_soon_threadsafe(send)
 
     # -- the budget
 

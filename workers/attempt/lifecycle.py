@@ -90,12 +90,12 @@ class Lifecycle:
 
     @property
     def performing(self) -> bool:
-        """Whether the handler of the attempt runs."""
+        """Return True if the handler of the attempt runs."""
         return self._stage is Stage.PERFORMING or self._stage is Stage.LEFT_BEHIND
 
     @property
     def decided(self) -> bool:
-        """Whether the outcome is decided. From then on, results and errors of the handler are ignored."""
+        """Return True if the outcome is decided. From then on, results and errors of the handler are ignored."""
         return self._stage is Stage.DECIDED or self._stage is Stage.LEFT_BEHIND
 
     @property
@@ -105,12 +105,12 @@ class Lifecycle:
 
     @property
     def delivered(self) -> bool:
-        """Whether an exception was raised in the handler because of the stop."""
+        """Return True if an exception was raised in the handler because of the stop."""
         return self._stop_stage is StopStage.DELIVERED
 
     @property
     def lost(self) -> bool:
-        """Whether the run belongs to another owner now."""
+        """Return True if the run belongs to another owner now."""
         return self._stopping is not None and self._stopping.why == "lost"
 
     @property
@@ -120,7 +120,7 @@ class Lifecycle:
 
     @property
     def may_be_killed(self) -> bool:
-        """Whether a deadline may still kill the attempt.
+        """Return True if a deadline may still kill the attempt.
 
         The value is False while the attempt is being cancelled or after it was lost, because it ends anyway. It is True while
         the attempt drains: draining may take long, and the run would continue afterwards.

@@ -20,7 +20,7 @@ from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from coordinator.views.ending import read_failure
-from workers.attempt.attempt import Attempt, Waiter
+from workers.attempt.attempt import Attempt, Limits, Waiter
 from workers.attempt.emitter import Emitter
 from workers.attempt.endings import attempt_info
 from workers.attempt.measuring import MeasuredSender, SteppedSender, measure_resumption, read_history
@@ -61,6 +61,7 @@ class Loader:
     emitter: Emitter
     middleware: Mapping[str, MiddlewareChain] = field(default_factory=dict)
     metrics: WorkerMetrics | None = None
+    limits: Limits | None = None
 
     async def load(self, attempt: Attempt) -> tuple[Run[Any] | AsyncRun[Any], dict[str, Any]]:
         """Return the run and the inputs that the handler is called with.
@@ -102,7 +103,7 @@ class Loader:
         spent = sum_spend(claimed.spend) if claimed.spend else NOTHING
         facts = Facts(claimed.id, handler.kind, inputs, meta, attempt.number, claimed.token, resumed, budget, spent)
         attempt.facts = facts
-        attempt.waiter, attempt.emitter = self.waiter, self.emitter
+        attempt.waiter, attempt.emitter, attempt.limits = self.waiter, self.emitter, self.limits
         make = AsyncRun if handler.is_async else Run
         run = make(facts, self.resources.get(handler.kind), draft, attempt, handler.read_signal)
         enter_run(run)

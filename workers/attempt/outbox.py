@@ -38,12 +38,12 @@ class Outbox:
 
     @property
     def has_stream(self) -> bool:
-        """Whether the run has emitted an event, in this attempt or before its checkpoint."""
+        """Return True if the run has emitted an event, in this attempt or before its checkpoint."""
         return self.position > 0
 
     @property
     def waiting(self) -> bool:
-        """Whether there are events that the server may not have stored."""
+        """Return True if there are events that the server may not have stored."""
         return bool(self._events) and not self.closed
 
     def add(self, letter: bytes, data: bytes) -> int:

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import NoReturn
 
-import typer
-from rich.text import Text
-
-from coordinator.cli.context import CommandContext
 from coordinator.cli.exits import run_app
-from coordinator.cli.options import command, new_app, parse_log_level
-from coordinator.views.namespace_display import workers_overview
-from workers.cli import dev as cli_dev
-from workers.cli import fleet as cli_fleet
-from workers.cli import options as cli_options
-from workers.program.name_clash import refuse_name_clash
+from coordinator.cli.groups import LazyCommand
+from coordinator.cli.options import new_app
 
-app = new_app("workers", "Start and manage the worker processes that execute durable runs.")
+app = new_app(
+    "workers",
+    "Start and manage the worker processes that execute durable runs.",
+    (  # in the order in which --help lists them
+        LazyCommand(
+            "start",
+            "workers.cli.start:start",
+            "Start a supervisor and worker processes that execute the handlers of the given registries.",
+        ),
+        LazyCommand(
+            "dev",
+            "workers.cli.dev:dev",
+            "Run a local server in .runs/, a coordinator and workers in one terminal, and reload changed code.",
+        ),
+        LazyCommand(
+            "list",
+            "workers.cli.fleet:list_workers",
+            "List the workers that have a lease, or whose runs were not recovered yet.",
+        ),
+        LazyCommand(
+            "roll",
+            "workers.cli.fleet:roll",
+            "Replace the worker processes of a fleet with new ones that run the code on disk, without losing a run.",
+        ),
+        LazyCommand(
+            "drain",
+            "workers.cli.fleet:drain",
+            "Let one worker process release its runs and end. Its supervisor starts a new process in its place.",
+        ),
+    ),
+)
 
 
 def main() -> NoReturn:
@@ -26,101 +46,5 @@ def main() -> NoReturn:
     run_app(app, "workers")
 
 
-@command(app)
-def start(
-    context: CommandContext,
-    registries: cli_options.Registries,
-    processes: Annotated[
-        int, typer.Option(min=1, max=1000, envvar="RUNS_PROCESSES", help="Number of worker processes.")
-    ] = 1,
-    concurrency: cli_options.Concurrency = 100,
-    queues: cli_options.Queues = "default",
-    grace: cli_options.Grace = 10.0,
-    lease: Annotated[
-        float,
-        typer.Option(
-            envvar="RUNS_LEASE",
-            metavar="SECONDS",
-            help="A worker without a heartbeat for this long counts as lost, and its runs are requeued.",
-        ),
-    ] = 15.0,
-    fleet: Annotated[
-        str,
-        typer.Option(
-            envvar="RUNS_FLEET",
-            metavar="NAME",
-            help="Name of the fleet. 'workers roll' rolls all supervisors of a fleet, on all hosts.",
-        ),
-    ] = "default",
-    code: Annotated[
-        str,
-        typer.Option(
-            envvar="RUNS_CODE",
-            metavar="VERSION",
-            help="Version of the handlers' code, shown by 'workers list'; by default the git commit.",
-        ),
-    ] = "",
-    health: Annotated[
-        str | None,
-        typer.Option(
-            envvar="RUNS_HEALTH",
-            metavar="[HOST:]PORT",
-            help="Serve GET /live and GET /ready. A port alone is open on all interfaces.",
-        ),
-    ] = None,
-    metrics: Annotated[
-        str | None,
-        typer.Option(
-            envvar="RUNS_METRICS",
-            metavar="[HOST:]PORT",
-            help="Serve metrics of all worker processes for Prometheus: GET /metrics. A port alone is open on all interfaces.",
-        ),
-    ] = None,
-    with_coordinator: Annotated[
-        bool,
-        typer.Option("--coordinator", envvar="RUNS_COORDINATOR", help="Run a coordinator in the supervisor's process."),
-    ] = False,
-    log_level: cli_options.LogLevel = "INFO",
-) -> int:
-    """Start a supervisor and worker processes that execute the handlers of the given registries.
-
-    SIGTERM or SIGINT (Ctrl-C) drains the workers: each run stops at its next cut and is released.
-    A second signal skips the grace.
-    SIGHUP replaces the worker processes one by one with new ones that run the code on disk.
-    """
-    from workers.process.options import WorkerOptions
-    from workers.program.registries import exit_process
-    from workers.supervisor.sidecars import SidecarOptions
-    from workers.supervisor.signals import serve
-
-    context.configure_logs(parse_log_level(log_level))
-    refuse_name_clash(Path.cwd())
-    settings = context.settings
-    options = WorkerOptions(
-        settings=settings if context.timeout is not None else replace(settings, timeout=30.0),
-        concurrency=concurrency,
-        queues=cli_options.split_queues(queues),
-        grace=grace,
-        lease=lease,
-        fleet=fleet,
-        code=code,
-        processes=processes,
-    )
-    exit_code = serve(registries, options, SidecarOptions(health, with_coordinator, metrics))
-    exit_process(exit_code)
-    return exit_code
-
-
-command(app)(cli_dev.dev)
-
-
-@command(app, name="list")
-def list_workers(context: CommandContext) -> None:
-    """List the workers that have a lease, or whose runs were not recovered yet."""
-    with context.connect() as client:
-        found = client.workers()
-    context.answer({"workers": found}, workers_overview(found) if found else Text("no workers"))
-
-
-command(app)(cli_fleet.roll)
-command(app)(cli_fleet.drain)
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""The commands that send a request to a running fleet, from any machine: roll and drain.
+"""The commands about running fleets, from any machine: list, roll and drain.
 
 The request is stored on the server. The supervisors and workers carry it out, even if the command is interrupted.
 """
@@ -26,6 +26,7 @@ from coordinator.store.plans import fleets as fleet_plans
 from coordinator.store.plans.fleets import RollPart, RollView
 from coordinator.store.transport.wire import Wire, drive
 from coordinator.views.formatting import format_duration
+from coordinator.views.namespace_display import workers_overview
 from coordinator.views.namespace_view import WorkerView
 
 PROGRESS_POLL_SECONDS = 0.2
@@ -39,6 +40,16 @@ def _connect(context: CommandContext) -> Iterator[tuple[Wire, Namespace]]:
         yield wire, drive(wire, checks.enter(settings))
     finally:
         wire.close()
+
+
+# ---- list ---------------------------------------------------------------------------------------------------------------
+
+
+def list_workers(context: CommandContext) -> None:
+    """List the workers that have a lease, or whose runs were not recovered yet."""
+    with context.connect() as client:
+        found = client.workers()
+    context.answer({"workers": found}, workers_overview(found) if found else Text("no workers"))
 
 
 # ---- roll --------------------------------------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ class OwnedRecords:
 
     @property
     def has_lease(self) -> bool:
-        """Whether this owner has a lease: it has saved or claimed a run."""
+        """Return True if this owner has a lease: it has saved or claimed a run."""
         return self._keeper is not None
 
     def stop(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -21,6 +22,7 @@ from workers.handlers.context import BaseRun, R_co
 from workers.handlers.draft import RESULT_LIMIT, current_phase
 from workers.handlers.effects import NotDone, is_not_done
 from workers.handlers.enqueues import RunOptions
+from workers.handlers.limits import AsyncLimit, Limit
 from workers.handlers.messages import kept
 from workers.handlers.parallel import ParallelPhases
 from workers.handlers.waits import MISSING, Signal
@@ -226,6 +228,33 @@ class AsyncRun(BaseRun[R_co]):
             return await effect.finish(value, self._may_drain)
         finally:
             effect.leave()
+
+    def limit(self, name: str, *, cost: int = 1) -> contextlib.AbstractAsyncContextManager[Limit]:
+        """Wait until a call to the outside may start under the limit of a name, which all processes share.
+
+        `async with run.limit("openai", cost=1200) as limit:` runs the block when 1,200 tokens and a place are free.
+
+        The name needs a rate, which `coordinator rate set` or `client.set_rate` sets. While the call waits, the run keeps its
+        slot. A stop ends the wait at once; a drain that would make the next attempt repeat work of this turn ends it after two
+        seconds. A call that was stopped before it started gives back what it had reserved. A call whose process dies has used
+        its tokens, and its place is free when its worker is recovered. A limit is allowed inside phases, and in all tasks of
+        the handler.
+
+        Args:
+            name: The name of the limit.
+            cost: The tokens to reserve, for example the estimated tokens of a model. Assign the real number to `limit.cost` in the
+                block.
+
+        Returns:
+            An async context manager that gives a `Limit`.
+
+        Raises:
+            NotConfigured: If the name has no rate. The call never starts without a limit.
+            BadOption: If the cost is not valid, or above the burst of the rate.
+            BadName: If the name is not valid.
+            Stopped: If a stop was requested. Let the exception propagate.
+        """
+        return AsyncLimit(self._backing, name, cost, self._draft.resumes_without_repeating)
 
     @overload
     async def receive(self, *topics: str, timeout: float | timedelta | None = None) -> Signal: ...

@@ -1,4 +1,4 @@
-"""What a run spends, and what happens when its budget is spent.
+"""Count what a run spends, and stop it or let it wait when its budget is spent.
 
 `run.spend` only counts. The budget is enforced where new work begins: at the beginning of a turn, of a phase and of an effect, so
 that no work that was paid for is lost. A grant reaches the run as a signal of a reserved topic. So a run that waits for a grant is
@@ -96,12 +96,12 @@ class Budgets:
 
     @property
     def total(self) -> Amount:
-        """What the run has spent in all."""
+        """Return what the run has spent in all."""
         return self._settled.plus(self._current)
 
     @property
     def left(self) -> Spending:
-        """What is left of the budget, without what is reserved."""
+        """Return what is left of the budget, without what is reserved."""
         if self._budget is None:
             return Spending(None, None, None)
         return self._budget.left(self.total.plus(self._reserved), self._draft.more.granted)

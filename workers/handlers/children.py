@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypedDict
 from coordinator.client.parent import Parent
 from coordinator.client.run_builder import RunBuilder, RunRequest, inputs_of_item, without
 from coordinator.encoding.codec import decode, encode
+from coordinator.encoding.netstrings import split_netstrings
 from coordinator.errors import BadOption, CoordinatorError, Refused
 from coordinator.middleware import current_middleware
 from coordinator.model.budget import Budget
@@ -24,7 +25,7 @@ from coordinator.model.run_id import RunIds, child_id, is_run_id
 from coordinator.store.plans.attempts import ChildEnding, Collected, Condition
 from coordinator.store.plans.clients import NewRun
 from workers.handlers.draft import Cut, Draft
-from workers.handlers.more import Base, split_netstrings
+from workers.handlers.more import Base
 
 BATCH_RUNS = 500
 BATCH_BYTES = 1024 * 1024

@@ -28,6 +28,7 @@ from workers.handlers.children import ChildBacking, Children
 from workers.handlers.draft import Cut, Draft
 from workers.handlers.effects import EffectBacking, Effects, check_name, effect_key
 from workers.handlers.enqueues import EnqueueBacking, Enqueues
+from workers.handlers.limits import LimitBacking
 from workers.handlers.messages import Messages, kept
 from workers.handlers.waits import WaitBacking, Waits
 
@@ -99,7 +100,7 @@ class Facts(NamedTuple):
     spent: Amount = Amount()  # in earlier attempts and by children
 
 
-class Backing(WaitBacking, ChildBacking, EnqueueBacking, EffectBacking, BudgetBacking, Protocol):
+class Backing(WaitBacking, ChildBacking, EnqueueBacking, EffectBacking, BudgetBacking, LimitBacking, Protocol):
     """The object behind a run that saves its cuts and requests its stop: the attempt in a worker, or a stand-in in a test."""
 
     @property
@@ -109,7 +110,7 @@ class Backing(WaitBacking, ChildBacking, EnqueueBacking, EffectBacking, BudgetBa
 
     @property
     def delivered(self) -> bool:
-        """Whether the requested stop was raised in the handler."""
+        """Return True if the requested stop was raised in the handler."""
         ...
 
     @property
@@ -221,7 +222,7 @@ class BaseRun(Generic[R_co]):
 
     @property
     def _spends(self) -> bool:
-        """Whether the run has a budget, or has spent something in this attempt."""
+        """Return True if the run has a budget, or has spent something in this attempt."""
         return self._facts.budget is not None or "_budgets" in self.__dict__
 
     def spend(self, *, usd: float | Decimal = 0, tokens: int = 0, requests: int = 0) -> None:
@@ -261,12 +262,12 @@ class BaseRun(Generic[R_co]):
 
     @property
     def spent(self) -> Spending:
-        """What the run has spent in all its attempts, with its children of `gather` and `as_completed` that have ended."""
+        """Return what the run has spent in all its attempts, with its children of `gather` and `as_completed` that have ended."""
         return spending(self._budgets.total)
 
     @property
     def left(self) -> Spending:
-        """What is left of the budget, without what is reserved. None for an amount that the budget does not limit."""
+        """Return what is left of the budget, without what is reserved. None for an amount that the budget does not limit."""
         return self._budgets.left
 
     def effect_key(self, name: str) -> str:

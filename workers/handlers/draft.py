@@ -156,7 +156,7 @@ class Draft:
 
     @property
     def in_phase(self) -> bool:
-        """Whether a phase is running."""
+        """Return True if a phase is running."""
         return bool(self._running)
 
     def begin_phase(self, name: str) -> str:

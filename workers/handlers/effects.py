@@ -128,12 +128,12 @@ class Effect:
 
     @property
     def is_done(self) -> bool:
-        """Whether the effect has taken place, and its output is stored."""
+        """Return True if the effect has taken place, and its output is stored."""
         return self._done in self._draft.phases
 
     @property
     def is_begun(self) -> bool:
-        """Whether an earlier call has begun the effect, and the effect is not known to have taken place."""
+        """Return True if an earlier call has begun the effect, and the effect is not known to have taken place."""
         return self._begun in self._draft.phases
 
     def leave(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from coordinator.errors import Unreadable
+from coordinator.encoding.netstrings import split_netstrings
 from coordinator.model.budget import Amount
 from coordinator.store.plans.attempts import netstrings
 
@@ -101,20 +101,3 @@ class More:
         for by_field in (self.deadlines, self.bases):
             for name in [name for name in by_field if not name.startswith("wait:-:")]:
                 del by_field[name]
-
-
-def split_netstrings(data: bytes) -> list[bytes]:
-    """Return the parts of a row of netstrings.
-
-    Raises:
-        Unreadable: If the bytes are not a row of netstrings.
-    """
-    parts, start = list[bytes](), 0
-    while start < len(data):
-        colon = data.find(b":", start)
-        digits = data[start:colon] if colon > start else b""
-        if not digits.isdigit() or colon + 1 + int(digits) > len(data):
-            raise Unreadable("the part of the checkpoint about waits can't be read")
-        parts.append(data[colon + 1 : colon + 1 + int(digits)])
-        start = colon + 1 + int(digits)
-    return parts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -18,6 +19,7 @@ from workers.handlers.context import BaseRun, R_co
 from workers.handlers.draft import RESULT_LIMIT, current_phase
 from workers.handlers.effects import NotDone, is_not_done
 from workers.handlers.enqueues import RunOptions
+from workers.handlers.limits import Limit, PlainLimit
 from workers.handlers.messages import kept
 from workers.handlers.waits import MISSING, Signal
 
@@ -179,6 +181,32 @@ class Run(BaseRun[R_co]):
             return self._await(effect.finish(fn(*args, **kwargs), self._draft.resumes_without_repeating))  # type: ignore[no-any-return]
         finally:
             effect.leave()
+
+    def limit(self, name: str, *, cost: int = 1) -> contextlib.AbstractContextManager[Limit]:
+        """Wait until a call to the outside may start under the limit of a name, which all processes share.
+
+        `with run.limit("openai", cost=1200) as limit:` runs the block when 1,200 tokens and a place are free.
+
+        The name needs a rate, which `coordinator rate set` or `client.set_rate` sets. While the call waits, the run keeps its
+        slot. A stop ends the wait at once; a drain that would make the next attempt repeat work of this turn ends it after two
+        seconds. A call that was stopped before it started gives back what it had reserved. A call whose process dies has used
+        its tokens, and its place is free when its worker is recovered. A limit is allowed inside phases, too.
+
+        Args:
+            name: The name of the limit.
+            cost: The tokens to reserve, for example the estimated tokens of a model. Assign the real number to `limit.cost` in the
+                block.
+
+        Returns:
+            A context manager that gives a `Limit`.
+
+        Raises:
+            NotConfigured: If the name has no rate. The call never starts without a limit.
+            BadOption: If the cost is not valid, or above the burst of the rate.
+            BadName: If the name is not valid.
+            Stopped: If a stop was requested. Let the exception propagate.
+        """
+        return PlainLimit(self._backing, name, cost, self._draft.resumes_without_repeating, self._await)
 
     @overload
     def receive(self, *topics: str, timeout: float | timedelta | None = None) -> Signal: ...

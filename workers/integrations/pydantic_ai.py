@@ -116,7 +116,7 @@ class RunDurability(BaseDurabilityCapability[AgentDepsT]):
 
     @property
     def in_durable_context(self) -> bool:
-        """Whether a handler is executing."""
+        """Return True if a handler is executing."""
         return async_run(FRAMEWORK) is not None
 
     def get_durable_operation_backend(self) -> DurableOperationBackend[None]:

@@ -39,7 +39,7 @@ class _Numbers:
 
 
 class _Counts:
-    """How many operations and agents the handler of one attempt has started, by name."""
+    """Counts the operations and agents that the handler of one attempt has started, by name."""
 
     def __init__(self) -> None:
         self.numbers: dict[tuple[int | None, str], _Numbers] = {}

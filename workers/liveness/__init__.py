@@ -1,1 +1,1 @@
-"""How a worker process shows that it is alive: its leases, their heartbeats, and a watchdog for its event loop."""
+"""Show that a worker process is alive: its leases, their heartbeats, and a watchdog for its event loop."""

@@ -47,7 +47,7 @@ class BeatResult:
 
 
 class HeldRuns(Protocol):
-    """What a heartbeat reports about the runs of the worker. The methods are called from the heartbeat's thread."""
+    """Provides what a heartbeat reports about the runs of the worker. The methods are called from the heartbeat's thread."""
 
     def held(self, lease: Lease) -> Sequence[tuple[str, str]]:
         """Return the runs (id and token) that the worker holds under a lease."""

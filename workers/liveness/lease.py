@@ -39,7 +39,7 @@ class Lease:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether the lease may have expired on the server.
+        """Return True if the lease may have expired on the server.
 
         A lease is in doubt when no heartbeat has succeeded for the lease's length. It stays in doubt until a heartbeat has
         compared the runs that this process holds with the runs that it owns on the server.

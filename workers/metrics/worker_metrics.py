@@ -45,7 +45,7 @@ class ClaimedRun(Protocol):
 
     @property
     def cause(self) -> str:
-        """Why the run was started again; empty for a new run."""
+        """Return why the run was started again; empty for a new run."""
         ...
 
     @property
@@ -92,7 +92,7 @@ class EndedAttempt(Protocol):
 
     @property
     def began(self) -> float:
-        """When the worker had the answer to its claim, as monotonic time."""
+        """Return when the worker had the answer to its claim, as monotonic time."""
         ...
 
     @property

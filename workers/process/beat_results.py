@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
@@ -31,6 +32,7 @@ class BeatResults:
         membership: The leases.
         shutdown: Is requested when the worker is asked to drain.
         tasks: Holds background tasks.
+        hint_limit: Lets a call that waits for a limit ask at once, by the number of its request.
     """
 
     def __init__(
@@ -41,9 +43,10 @@ class BeatResults:
         membership: Membership,
         shutdown: Shutdown,
         tasks: TaskSet,
+        hint_limit: Callable[[int], None] = lambda number: None,
     ) -> None:
         self._wire, self._table, self._stops = wire, table, stops
-        self._membership, self._shutdown, self._tasks = membership, shutdown, tasks
+        self._membership, self._shutdown, self._tasks, self._hint_limit = membership, shutdown, tasks, hint_limit
 
     def handle(self, result: BeatResult) -> None:
         """Carry out the requests in the server's answer to a heartbeat. If the server no longer knows the worker, join again."""
@@ -76,6 +79,8 @@ class BeatResults:
         elif what == "signal":
             if (attempt := self._table.by_id(id)) is not None:
                 attempt.hint()
+        elif what == "limit" and id.isdecimal():
+            self._hint_limit(int(id))
         elif what == "drain":
             self._drain()
 

@@ -35,7 +35,7 @@ class ClaimerHost(Protocol):
 
     @property
     def outdated(self) -> bool:
-        """Whether the fleet has newer code than this process."""
+        """Return True if the fleet has newer code than this process."""
         ...
 
     def lease(self, partition: int) -> Lease:

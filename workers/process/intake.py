@@ -94,7 +94,7 @@ class Intake:
 
     @property
     def outdated(self) -> bool:
-        """Whether the fleet has newer code than this process."""
+        """Return True if the fleet has newer code than this process."""
         return self._outdated
 
     def lease(self, partition: int) -> Lease:

@@ -1,4 +1,4 @@
-"""Whether a worker has been asked to shut down, how quickly, and why."""
+"""Record that a worker has been asked to shut down, how quickly, and why."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class SlotTable:
 
     @property
     def claiming(self) -> bool:
-        """Whether a claim has reserved slots: then a free slot waits for a run, and no run waits for a slot."""
+        """Return True if a claim has reserved slots: then a free slot waits for a run, and no run waits for a slot."""
         return self._reserved > 0
 
     async def reserve(self, most: int) -> tuple[int, bool]:

@@ -22,6 +22,7 @@ from workers.attempt.critic import Critic
 from workers.attempt.emitter import Emitter
 from workers.attempt.executor import Executor
 from workers.attempt.kind_health import KindHealth
+from workers.attempt.limits import ServerLimits
 from workers.attempt.loader import Loader
 from workers.attempt.recorder import Recorder
 from workers.attempt.waiter import ServerWaiter
@@ -96,7 +97,7 @@ class Worker:
 
     @property
     def outdated(self) -> bool:
-        """Whether the fleet has newer code than this process.
+        """Return True if the fleet has newer code than this process.
 
         For a second after a run was released, an outdated worker does not claim it, so that a newer worker can.
         """
@@ -110,7 +111,7 @@ class Worker:
 
     @property
     def stopping(self) -> bool:
-        """Whether the worker was asked to stop, or has failed."""
+        """Return True if the worker was asked to stop, or has failed."""
         return self._shutdown.is_requested()
 
     def refresh_gauges(self) -> None:
@@ -215,7 +216,8 @@ class Worker:
         recorder = Recorder(wire, clock, health, shutdown.out_of_time, self.on_refused, self.metrics)
         waiter = ServerWaiter(wire, clock, namespace)
         middleware = self.registry.middleware_by_kind()
-        loader = Loader(wire, clock, resources, waiter, Emitter(wire, clock), middleware, self.metrics)
+        limits = ServerLimits(wire, clock, namespace, waiter, lambda: self._membership.leases)
+        loader = Loader(wire, clock, resources, waiter, Emitter(wire, clock), middleware, self.metrics, limits)
         executor = Executor(clock, threads, loader, health, self.metrics)
         watchdog = LoopWatchdog(clock, options.lease, replace)
         self._heartbeat = heartbeat = Heartbeat(options.settings.address, clock, table, watchdog)
@@ -232,7 +234,7 @@ class Worker:
             describe_limits({kind: handler.at_once for kind, handler in self.registry.handlers.items()}),
             clock, heartbeat, stops, shutdown, tasks, self._announce,
         )  # fmt: skip
-        self._results = results = BeatResults(wire, table, stops, membership, shutdown, tasks)
+        self._results = results = BeatResults(wire, table, stops, membership, shutdown, tasks, limits.hint)
         self._drain = Drain(options.grace, clock, table, stops, endings, membership, shutdown, tasks)
         self._intake = Intake(
             wire, options, self.registry, clock, self._slots, health, membership, heartbeat, results, runner, tasks

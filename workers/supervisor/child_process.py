@@ -61,12 +61,12 @@ class ChildProcess:
 
     @property
     def ready(self) -> bool:
-        """Whether the server has answered the first claim of the process."""
+        """Return True if the server has answered the first claim of the process."""
         return self.lifecycle.became_ready.is_set()
 
     @property
     def left(self) -> bool:
-        """Whether the process drained and held no run any more."""
+        """Return True if the process drained and held no run any more."""
         return self.lifecycle.state is ChildState.LEFT
 
     # -- reports of the process
@@ -172,7 +172,7 @@ class ChildProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs, or its runs are not free yet."""
+        """Return True if the process runs, or its runs are not free yet."""
         return self.supervision is None or not self.supervision.done()
 
     @property

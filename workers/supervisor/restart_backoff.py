@@ -1,4 +1,4 @@
-"""How long a child slot waits before it starts its next worker process.
+"""Compute how long a child slot waits before it starts its next worker process.
 
 The first two processes in a row that end as soon as they start are replaced immediately. From the third on, the wait doubles from
 one second up to `LONGEST_WAIT`. A random factor keeps the slots of a fleet from restarting at the same moment.

@@ -65,7 +65,7 @@ class Supervisor:
 
     @property
     def stopping(self) -> bool:
-        """Whether the supervisor was asked to stop."""
+        """Return True if the supervisor was asked to stop."""
         return self.pool.stopping.is_set()
 
     async def run(self) -> int:

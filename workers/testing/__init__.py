@@ -45,7 +45,7 @@ import warnings
 from typing import Any
 
 from workers.testing.in_process import worker
-from workers.testing.mailbox import EnqueuedRun
+from workers.testing.mailbox import EnqueuedRun, LimitedCall
 from workers.testing.matrix import Matrix, crash_matrix, drain_matrix
 from workers.testing.memory_run import AsyncRun, Crash, MemoryBacking, Run, restore_draft
 
@@ -53,6 +53,7 @@ __all__ = [
     "AsyncRun",
     "Crash",
     "EnqueuedRun",
+    "LimitedCall",
     "Matrix",
     "MemoryBacking",
     "Run",

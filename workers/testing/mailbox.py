@@ -39,6 +39,25 @@ class EnqueuedRun:
     options: Mapping[str, Any]
 
 
+@dataclass(slots=True)
+class LimitedCall:
+    """A call to the outside under `run.limit` in memory.
+
+    Attributes:
+        name: The name of the limit.
+        reserved: The tokens that the call reserved.
+        cost: The tokens that the call has cost.
+        back_off: The seconds of `limit.back_off`; None if it was not called.
+        is_open: Whether the block has not ended.
+    """
+
+    name: str
+    reserved: int
+    cost: int
+    back_off: float | None = None
+    is_open: bool = True
+
+
 @dataclass
 class Mailbox:
     """The signals that were sent to a run, and the run's clock. All attempts of a run share one mailbox.
@@ -53,6 +72,7 @@ class Mailbox:
         ids: Makes the ids of children.
         enqueued: The runs that the handler enqueued without waiting for them, by id.
         output: The values that the handler emitted, as a reader has them at the end.
+        limited: The calls to the outside under a limit, oldest first.
     """
 
     now_ms: int = field(default_factory=_start_ms)
@@ -62,6 +82,7 @@ class Mailbox:
     ids: RunIds = field(default_factory=RunIds)
     enqueued: dict[str, EnqueuedRun] = field(default_factory=dict)
     output: list[Any] = field(default_factory=list)
+    limited: list[LimitedCall] = field(default_factory=list)
 
     def make_child_base(self) -> str:
         """Return a new id for the first child of a step."""

@@ -26,9 +26,10 @@ from workers.handlers.conversion import to_plain
 from workers.handlers.draft import Cut, Draft
 from workers.handlers.effects import DONE
 from workers.handlers.enqueues import Enqueued
+from workers.handlers.limits import OpenCall
 from workers.handlers.messages import Messages
 from workers.handlers.more import More
-from workers.testing.mailbox import EnqueuedRun, Mailbox, deadline_of
+from workers.testing.mailbox import EnqueuedRun, LimitedCall, Mailbox, deadline_of
 
 T = TypeVar("T")
 
@@ -245,6 +246,28 @@ class MemoryBacking:
         """The event loop of the test."""
         return asyncio.get_running_loop()
 
+    async def acquire(self, call: OpenCall, may_drain: Callable[[], bool] = lambda: True) -> None:
+        """Let a call to the outside start at once, and append it to the calls of the run.
+
+        Raises:
+            Stopped: If a stop was requested.
+        """
+        if self.dead:
+            raise Crash
+        self.raise_stop(may_drain)
+        self.mailbox.limited.append(LimitedCall(call.name, call.reserved, call.reserved))
+        call.number = len(self.mailbox.limited)
+
+    def finish(self, call: OpenCall, cost: int | None) -> None:
+        """Record what a call to the outside has cost."""
+        self.mailbox.limited[call.number - 1].is_open = False
+        if cost is not None:
+            self.mailbox.limited[call.number - 1].cost = cost
+
+    def back_off(self, call: OpenCall, seconds: float) -> None:
+        """Record that a call to the outside asked all others to wait."""
+        self.mailbox.limited[call.number - 1].back_off = seconds
+
     def set_spend(self, amount: Amount) -> None:
         """Keep what this attempt has spent."""
         self.spent = amount
@@ -325,7 +348,7 @@ class _MemoryRun(BaseRun[Any]):
 
     @property
     def suspended(self) -> bool:
-        """Whether the handler was stopped at a wait."""
+        """Return True if the handler was stopped at a wait."""
         return self._memory.condition is not None
 
     @property
@@ -337,6 +360,11 @@ class _MemoryRun(BaseRun[Any]):
     def enqueued(self) -> list[EnqueuedRun]:
         """The runs that the handler enqueued with `run.enqueue`, in all attempts, oldest first. They are not executed."""
         return [*self._memory.mailbox.enqueued.values()]
+
+    @property
+    def limited(self) -> list[LimitedCall]:
+        """The calls under `run.limit` in all attempts, oldest first. In memory each call starts at once."""
+        return [*self._memory.mailbox.limited]
 
     @property
     def effects(self) -> dict[str, str]:

@@ -78,7 +78,7 @@ class Subscriptions:
         self._readers: dict[str, list[Subscription]] = {}
 
     def __bool__(self) -> bool:
-        """Whether any reader is subscribed."""
+        """Return True if any reader is subscribed."""
         return bool(self._readers)
 
     def add(self, key: str, cursor: str, subscription: Subscription) -> None:

@@ -159,7 +159,7 @@ class RollView:
 
     @property
     def under_way(self) -> bool:
-        """Whether the roll is under way: a supervisor that is alive has not finished its part."""
+        """Return True if the roll is under way: a supervisor that is alive has not finished its part."""
         return any(part.state in UNFINISHED for name, part in self.parts.items() if name not in self.lost)
 
 

@@ -20,6 +20,7 @@ from coordinator.web.auth import Access, Role, find_role
 from coordinator.web.page.changes import ChangeRequest, carry_out
 from coordinator.web.page.fleets import read_fleets
 from coordinator.web.page.live import LiveBoard
+from coordinator.web.page.output import OutputStreams
 from coordinator.web.page.queries import PageQueries
 from coordinator.web.page.security import SecurityHeaders, answer, check_change, new_token, read_body, with_cookie
 from coordinator.web.problems import HANDLERS, Problem
@@ -54,6 +55,7 @@ class PageApp:
         self._client, self._access = client, access
         self._queries = PageQueries(client)
         self.live = LiveBoard(client)
+        self.output = OutputStreams(client)
 
     def starlette(self) -> Starlette:
         """Return the application."""
@@ -63,17 +65,27 @@ class PageApp:
             "/data/runs": self._runs,
             "/data/runs/{id}": self._run,
             "/data/runs/{id}/messages": self._messages,
+            "/data/runs/{id}/output": self._output,
             "/data/schedules": self._schedules,
             "/data/fleets": self._fleets,
             "/data/doctor": self._doctor,
         }
-        changes: Mapping[str, Handler] = {"/data/changes": self._change, "/data/signals": self._signal}
+        changes: Mapping[str, Handler] = {
+            "/data/changes": self._change,
+            "/data/signals": self._signal,
+            "/data/grants": self._grant,
+        }
         routes = [Route("/", self._index), Route("/assets/{name}", self._asset)]
         routes += [Route(path, self._for(Role.READ, handler), methods=["GET"]) for path, handler in reads.items()]
         routes += [Route(path, self._for(Role.ALL, handler), methods=["POST"]) for path, handler in changes.items()]
         app = Starlette(routes=routes, exception_handlers=HANDLERS, middleware=[Middleware(SecurityHeaders)])
-        app.state.live = self.live
+        app.state.close_streams, app.state.output = self.close_streams, self.output
         return app
+
+    def close_streams(self) -> None:
+        """End all streams, for a server that stops. A browser connects again."""
+        self.live.close()
+        self.output.streams.close()
 
     def _for(self, least: Role, handler: Handler) -> Handler:
         async def checked(request: Request) -> Response:
@@ -125,6 +137,9 @@ class PageApp:
             raise BadOption("start must be a number")
         return answer(await self._queries.messages(request.path_params["id"], int(start), full=full))
 
+    async def _output(self, request: Request) -> Response:
+        return await self.output.response(request, request.path_params["id"])
+
     async def _schedules(self, request: Request) -> Response:
         return answer(await self._queries.schedules())
 
@@ -146,6 +161,14 @@ class PageApp:
             raise BadOption("give a run and a topic")
         sent = await self._client.handle(body["run"]).send(body["topic"], body.get("payload"))
         return answer({"sent": sent})
+
+    async def _grant(self, request: Request) -> Response:
+        body = _json(await read_body(request))
+        if not isinstance(body, dict) or not isinstance(body.get("run"), str):
+            raise BadOption("give a run and an amount: usd, tokens or requests")
+        usd, tokens, requests = (body.get(name) or 0 for name in ("usd", "tokens", "requests"))
+        await self._client.handle(body["run"]).grant(usd=usd, tokens=tokens, requests=requests)
+        return answer({"granted": True})
 
 
 def _file(name: str) -> Response:

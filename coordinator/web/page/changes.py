@@ -1,4 +1,4 @@
-"""The changes that the page makes: cancel, revive and discard runs, by id or by a filter, and send a signal."""
+"""The changes that the page makes: cancel, revive and discard runs, by id or by a filter, and cancel a whole tree."""
 
 from __future__ import annotations
 
@@ -37,11 +37,18 @@ def _revive_from_start(namespace: OpenNamespace, id: str) -> Plan[None]:
     return run_operations.revive(namespace, id, True)
 
 
+def _revive_without_effects(namespace: OpenNamespace, id: str) -> Plan[None]:
+    return run_operations.revive(namespace, id, False, forget_effects=True)
+
+
+TREE = "cancel_tree"  # the change of a run and all runs below it
+
 # Each change of runs, with the statuses of the runs that it may change.
 CHANGES: Mapping[str, tuple[Change, frozenset[Status]]] = {
     "cancel": (_cancel, frozenset({Status.QUEUED, Status.DELAYED, Status.WAITING, Status.RUNNING})),
     "revive": (_revive, frozenset({Status.FAILED, Status.DEAD, Status.CANCELLED})),
     "revive_from_start": (_revive_from_start, frozenset({Status.FAILED, Status.DEAD, Status.CANCELLED})),
+    "revive_without_effects": (_revive_without_effects, frozenset({Status.FAILED, Status.DEAD, Status.CANCELLED})),
     "discard": (run_operations.discard, frozenset(ENDED)),
 }
 
@@ -51,7 +58,7 @@ class ChangeRequest:
     """A change that a caller asks for.
 
     Attributes:
-        action: A name of CHANGES.
+        action: A name of CHANGES, or TREE.
         ids: The runs to change; empty for all that match the filter.
         walk: The filter; None if ids are given.
         dry_run: Whether the runs are only counted.
@@ -71,13 +78,15 @@ class ChangeRequest:
         Raises:
             BadOption: A field is missing or not valid, or a filter has neither a dry run nor its count.
         """
-        if not isinstance(body, dict) or body.get("action") not in CHANGES:
-            raise BadOption(f"action must be one of {', '.join(CHANGES)}")
+        if not isinstance(body, dict) or body.get("action") not in (*CHANGES, TREE):
+            raise BadOption(f"action must be one of {', '.join((*CHANGES, TREE))}")
         ids, wanted = body.get("ids", []), body.get("filter")
         if not isinstance(ids, list) or not all(isinstance(id, str) and is_run_id(id) for id in ids):
             raise BadOption("ids must be a list of run ids")
         if bool(ids) == bool(wanted):
             raise BadOption("give ids or a filter, and not both")
+        if body["action"] == TREE and len(ids) != 1:
+            raise BadOption("give the id of one run, whose tree is cancelled")
         expected = body.get("expected")
         dry_run = body.get("dry_run") is True
         if wanted and not dry_run and not isinstance(expected, int):
@@ -115,6 +124,8 @@ async def carry_out(client: AsyncClient, request: ChangeRequest) -> dict[str, An
     Raises:
         BadOption: More runs match than the dry run had counted, or more than one request may change.
     """
+    if request.action == TREE:
+        return await _cancel_tree(client, request.ids[0], dry_run=request.dry_run)
     ids: Sequence[str] = request.ids
     if request.walk is not None:
         ids = await client._do(list_operations.list_ids, request.walk)
@@ -135,3 +146,13 @@ async def carry_out(client: AsyncClient, request: ChangeRequest) -> dict[str, An
             else:
                 changed += 1
     return {"matched": len(ids), "changed": changed, "failed": len(errors), "errors": errors[:MOST_SHOWN]}
+
+
+async def _cancel_tree(client: AsyncClient, id: str, *, dry_run: bool) -> dict[str, Any]:
+    """Cancel a run and all runs below it, or count them. Runs that are enqueued meanwhile below them are cancelled, too."""
+    if dry_run:
+        below = await client._do(run_operations.list_below, [id])
+        return {"matched": 1 + len(below), "sample": [id, *below][:MOST_SHOWN]}
+    statuses = await client._do(run_operations.cancel_tree, id, CANCEL_GRACE)
+    ended = sum(status in ENDED and status is not Status.CANCELLED for status in statuses.values())
+    return {"matched": len(statuses), "changed": len(statuses) - ended, "ended": ended, "failed": 0, "errors": []}

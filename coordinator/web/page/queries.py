@@ -15,16 +15,20 @@ from coordinator.doctor.examiner import examine
 from coordinator.doctor.report import DoctorReport
 from coordinator.errors import BadOption, NotFound
 from coordinator.feed.looks import look_at
+from coordinator.model.groups import check_group
+from coordinator.model.names import name as check_name
 from coordinator.model.run import RunView, Status
 from coordinator.model.story import describe_end, describe_saved, duration, lost_work
 from coordinator.store.plans.together import Plan
 from coordinator.views.formatting import format_value
 from coordinator.views.status_reason import describe_wait
 from coordinator.web.page.run_details import read_checkpoint, read_children, read_messages
-from coordinator.web.page.run_pages import PAGE, RunFilter, list_page
+from coordinator.web.page.run_filter import RunFilter
+from coordinator.web.page.run_pages import list_page
 from coordinator.web.page.shorten import shorten
 
 DOCTOR_SECONDS = 60.0  # for which the doctor's report is kept
+MOST_EFFECTS = 200
 SHORT_TEXT, LONG_TEXT = 2000, 200_000  # characters of a text of a message
 
 _clock = SystemClock()
@@ -49,11 +53,6 @@ class PageQueries:
 
     async def runs(self, query: Mapping[str, str]) -> dict[str, Any]:
         """Return a page of runs. Without a status, the newest runs of all statuses, without further pages."""
-        status = query.get("status", "")
-        if not status:
-            kind, queue = query.get("kind") or None, query.get("queue") or None
-            views = await self._client.list(kind=kind, queue=queue, limit=2 * PAGE)
-            return {"runs": [run_row(view) for view in views], "cursor": "", "scanned": len(views)}
         page = await self._client._do(list_page, read_filter(query), query.get("cursor", ""))
         return {"runs": [run_row(view) for view in page.runs], "cursor": page.cursor, "scanned": page.scanned}
 
@@ -76,6 +75,11 @@ class PageQueries:
             for entry in view.story
         ]
         data["wait_said"] = describe_wait(view.waiting) if view.waiting else ""
+        data["effects"] = [
+            {"name": name[:200], "state": effect_state(state, view.status)}
+            for name, state in [*view.effects.items()][:MOST_EFFECTS]
+        ]
+        data["more_effects"] = max(0, len(view.effects) - MOST_EFFECTS)
         return {"run": data, "checkpoint": checkpoint, **children, "now": _clock.now()}
 
     async def messages(self, id: str, start: int, *, full: bool) -> dict[str, Any]:
@@ -113,6 +117,14 @@ def _examine(namespace: OpenNamespace) -> Plan[DoctorReport]:
     return (yield from reading(examine(space)))
 
 
+def effect_state(state: str, status: Status) -> str:
+    """Return the state of an effect of a run: done, begun, or unknown.
+
+    An effect is unknown if its run is not running: nobody calls its function any more, and nobody has stored that it is done.
+    """
+    return "unknown" if state == "begun" and status is not Status.RUNNING else state
+
+
 def run_row(view: RunView) -> dict[str, Any]:
     """Return the facts of a run that a list shows."""
     names = (
@@ -127,6 +139,7 @@ def run_row(view: RunView) -> dict[str, Any]:
         "ended",
         "due",
         "key",
+        "group",
         "owner",
     )
     row = {name: shorten(getattr(view, name), 200) for name in names}
@@ -142,7 +155,7 @@ def read_filter(query: Mapping[str, str]) -> RunFilter:
         BadOption: A filter is not valid.
     """
     try:
-        status = Status(query.get("status", ""))
+        status = Status(query["status"]) if query.get("status") else None
     except ValueError:
         raise NotFound(f"there is no status {query.get('status')!r}") from None
     meta = {}
@@ -152,9 +165,11 @@ def read_filter(query: Mapping[str, str]) -> RunFilter:
             raise BadOption("write meta as name=value, with commas between several")
         meta[name.strip()] = value.strip()
     since, until = (_moment(query.get(name, "")) for name in ("since", "until"))
-    return RunFilter(
-        status, query.get("kind", ""), query.get("queue", ""), query.get("key", ""), meta, since=since, until=until
-    )
+    kind, queue, group = (query.get(name, "") for name in ("kind", "queue", "group"))
+    for value, what in ((kind, "kind"), (queue, "queue")):
+        if value:
+            check_name(value, what)
+    return RunFilter(status, kind, queue, query.get("key", ""), meta, since, until, group and check_group(group))
 
 
 def _moment(value: str) -> float:

@@ -8,13 +8,16 @@ from typing import Any
 from coordinator.client.operations.open_namespace import OpenNamespace, reading
 from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.encoding.codec import decode
+from coordinator.encoding.netstrings import split_netstrings
 from coordinator.errors import CoordinatorError, Unreadable
 from coordinator.feed.events import LOOK_FIELDS, read_look
+from coordinator.model.budget import Amount, spending
 from coordinator.model.run_id import partition_of
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.plans.together import Plan
 from coordinator.store.replies import pairs, require_all, text
 from coordinator.store.script import Request, read
+from coordinator.views.json_data import to_json_data
 from coordinator.views.run_view import phase_label
 from coordinator.web.page.shorten import shorten
 
@@ -26,19 +29,29 @@ Steps = Generator[list[Request], Any, Any]
 
 
 def read_checkpoint(namespace: OpenNamespace, id: str) -> Plan[dict[str, Any]]:
-    """Return the state, the phases with their outputs, and the result of a run, cut where they are large."""
+    """Return the state, the phases with their outputs, and the result of a run, cut where they are large.
+
+    `granted` is what the run has received in addition to its budget, and `output` is whether it has emitted events.
+    """
     keys = yield from namespace.keys(id)
     found: dict[str, Any] = yield from reading(_checkpoint(keys, id))
     return found
 
 
 def _checkpoint(keys: Keys, id: str) -> Steps:
-    fields, result = require_all(
-        (yield [read(keys.at, "HGETALL", keys.ckpt(id)), read(keys.at, "HGET", keys.run(id), "result")])
+    fields, result, emitted = require_all(
+        (
+            yield [
+                read(keys.at, "HGETALL", keys.ckpt(id)),
+                read(keys.at, "HGET", keys.run(id), "result"),
+                read(keys.at, "XRANGE", keys.output(id), "-", "+", "COUNT", 1),
+            ]
+        )
     )
     stored = pairs(fields)
     size = sum(len(value) for value in stored.values())
     answer: dict[str, Any] = {"size": size, "state": None, "phases": [], "unfinished": []}
+    answer |= {"output": bool(emitted), "granted": _granted(stored.get("more", b""))}
     answer["result"] = _shown(result, "result") if result else None
     if size > LARGEST_CHECKPOINT:
         return answer
@@ -50,6 +63,17 @@ def _checkpoint(keys: Keys, id: str) -> Steps:
         if name.startswith("phase:")
     ]
     return answer
+
+
+def _granted(more: bytes) -> dict[str, Any] | None:
+    """Return what was granted to a run in addition to its budget; None if nothing was."""
+    try:
+        parts = split_netstrings(more)
+        amounts = dict(zip(parts[::2], parts[1::2], strict=False))
+        amount = Amount(*map(int, amounts.get(b"granted", b"").split()))
+    except (Unreadable, ValueError, TypeError):
+        return None
+    return to_json_data(spending(amount)) if any(amount) else None
 
 
 def _shown(data: bytes, place: str) -> Any:

@@ -2,6 +2,8 @@
 
 The indexes of a status are sorted sets, one or more for each partition. A cursor has, for each index, the number of entries that
 were read. Runs that end between two pages move entries, so that a run may be shown twice or, rarely, be missed.
+
+A filter that not every entry matches is applied to a few fields of each run. Only runs that match are read as a whole.
 """
 
 from __future__ import annotations
@@ -9,82 +11,34 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from coordinator.client.listing import routes_of, waiting_routes
+from coordinator.client.listing import waiting_groups, waiting_routes
 from coordinator.client.operations.open_namespace import OpenNamespace, reading
-from coordinator.errors import BadOption, CoordinatorError, NotFound
-from coordinator.model.names import parse_route
+from coordinator.errors import BadCall, BadOption, CoordinatorError, NotFound, Unreadable
 from coordinator.model.run import ENDED, RunView, Status
+from coordinator.model.run_id import partition_for
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans.together import Plan, together
 from coordinator.store.replies import require_all, text
 from coordinator.store.script import Request, read
 from coordinator.views.run_view import run_view, unreadable_view
+from coordinator.web.page.run_filter import RunFilter
 
 PAGE = 50  # runs of a page
 STEP = 200  # entries that are read together, if not every entry matches
-MOST_SCANNED = 2000  # entries that one request examines at most, however few of them match
+MOST_SCANNED = 1000  # entries that one request examines at most, however few of them match
 MOST_OWNED = 1000  # runs of one worker that are listed
+MOST_GROUPS = 1000  # groups of one partition whose lines are listed
+FEW = 4  # indexes of which each is read as far as a page could need
 
 Steps = Generator[list[Request], Any, Any]
 Entry = tuple[float, str, Keys, str]  # sort key, name of the index, keys of the partition, id
-
-
-@dataclass(frozen=True, slots=True)
-class RunFilter:
-    """Which runs are listed. Empty values match every run.
-
-    Attributes:
-        status: The status; pages are in the order of its index.
-        kind: The kind.
-        queue: The queue.
-        key: The idempotency key.
-        meta: Names and texts that the meta of a run must have.
-        since: Unix time; runs created before it are left out.
-        until: Unix time; runs created after it are left out.
-    """
-
-    status: Status
-    kind: str = ""
-    queue: str = ""
-    key: str = ""
-    meta: Mapping[str, str] = field(default_factory=dict)
-    since: float = 0.0
-    until: float = 0.0
-
-    @property
-    def step(self) -> int:
-        """The number of entries to read together: as many as a page has, if every entry of the indexes matches."""
-        by_route = (self.kind or self.queue) and self.status is not Status.QUEUED
-        return STEP if by_route or self.key or self.meta or self.since or self.until else PAGE
-
-    def takes_route(self, route: str) -> bool:
-        """Return True if runs of this route may match."""
-        if not (self.kind or self.queue):
-            return True
-        queue, kind, _ = parse_route(route)
-        return self.kind in ("", kind) and self.queue in ("", queue)
-
-    def takes(self, view: RunView) -> bool:
-        """Return True if the run matches."""
-        created = view.created.timestamp()
-        return (
-            view.status is self.status
-            and self.kind in ("", view.kind)
-            and self.queue in ("", view.queue)
-            and self.key in ("", view.key)
-            and all(name in view.meta and _as_text(view.meta[name]) == value for name, value in self.meta.items())
-            and created >= self.since
-            and (not self.until or created <= self.until)
-        )
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+Index = tuple[Keys, str]
 
 
 @dataclass(slots=True)
@@ -128,38 +82,56 @@ def _write_cursor(offsets: Mapping[str, int]) -> str:
 
 
 def _page(space: Namespace, wanted: RunFilter, offsets: dict[str, int]) -> Steps:
-    indexes: list[tuple[Keys, str]] = yield from _indexes(space, wanted)
+    if wanted.status is None:
+        return (yield from _newest(space, wanted))
+    indexes: list[Index] = yield from _indexes(space, wanted, wanted.status)
     runs: list[RunView] = []
     scanned = 0
     while scanned < MOST_SCANNED:
-        entries: list[Entry] = yield from _next_entries(indexes, wanted, offsets)
+        step = STEP if wanted.narrow else PAGE
+        entries: list[Entry] = yield from _next_entries(indexes, wanted.status, step, offsets)
         if not entries:
             return RunPage(runs, "", scanned)
-        matching: Sequence[Entry] = yield from _with_route(entries, wanted)
-        views: list[tuple[str, RunView | None]] = yield from _views(matching, wanted.status)
-        by_id = dict(views)
+        views: dict[str, RunView] = yield from _matching_views(entries, wanted, PAGE - len(runs))
         for _, name, _, id in entries:
             offsets[name] = offsets.get(name, 0) + 1
             scanned += 1
-            view = by_id.get(id)
-            if view is not None and wanted.takes(view):
-                runs.append(view)
+            if id in views:
+                runs.append(views[id])
             if len(runs) == PAGE:
                 return RunPage(runs, _write_cursor(offsets), scanned)
     return RunPage(runs, _write_cursor(offsets), scanned)
 
 
-def _indexes(space: Namespace, wanted: RunFilter) -> Steps:
-    parts = space.everywhere()
-    match wanted.status:
+def _newest(space: Namespace, wanted: RunFilter) -> Steps:
+    """Return the runs that were created last, among the first entries of each status. There is no further page."""
+    found: dict[str, Entry] = {}
+    statuses: dict[str, Status] = {}
+    for status in Status:
+        indexes: list[Index] = yield from _indexes(space, wanted, status)
+        step = STEP if wanted.narrow else PAGE
+        entries: list[Entry] = yield from _next_entries(indexes, status, step, {}, newest=status is Status.QUEUED)
+        found |= {entry[3]: entry for entry in entries}
+        statuses |= {entry[3]: status for entry in entries}
+    # An id begins with the time at which the run was created, and ends with its partition.
+    order = sorted(found.values(), key=lambda entry: entry[3].partition("-")[0], reverse=True)
+    views: dict[str, RunView] = yield from _matching_views(order, wanted, PAGE, statuses)
+    return RunPage([views[entry[3]] for entry in order if entry[3] in views], "", len(found))
+
+
+def _indexes(space: Namespace, wanted: RunFilter, status: Status) -> Steps:
+    parts = [space.keys(partition_for(wanted.group, space.partitions))] if wanted.group else space.everywhere()
+    match status:
         case Status.QUEUED:
             routes = yield from waiting_routes(parts)
-            return [
+            groups = yield from waiting_groups(parts, MOST_GROUPS)
+            ready = [
                 (keys, index)
                 for keys, route in routes
                 if wanted.takes_route(route)
                 for index in (keys.ready(route), keys.suspect(route))
             ]
+            return ready + [(keys, keys.line(group)) for keys, group in groups if wanted.takes_group(group)]
         case Status.RUNNING:
             workers = yield [read(keys.at, "ZRANGE", keys.workers(), 0, MOST_OWNED - 1) for keys in parts]
             return [
@@ -175,57 +147,85 @@ def _indexes(space: Namespace, wanted: RunFilter) -> Steps:
             return [(keys, keys.ended(ended)) for keys in parts]
 
 
-def _next_entries(indexes: Sequence[tuple[Keys, str]], wanted: RunFilter, offsets: Mapping[str, int]) -> Steps:
+def _next_entries(
+    indexes: Sequence[Index], status: Status, step: int, offsets: Mapping[str, int], *, newest: bool = False
+) -> Steps:
     """Return the next entries over all indexes, in order."""
-    status, step = wanted.status, wanted.step
-    if status is Status.RUNNING:  # sets without an order: they are as small as the number of slots
-        replies = yield [read(keys.at, "SRANDMEMBER", index, MOST_OWNED) for keys, index in indexes]
-        everyone = [
-            (0.0, "running", keys, text(id))
-            for (keys, _), ids in zip(indexes, require_all(replies), strict=True)
-            for id in ids
-        ]
-        start = offsets.get("running", 0)
-        return sorted(everyone, key=lambda entry: entry[3], reverse=True)[start : start + step]
-    newest = status in ENDED
-    order = ("REV",) if newest else ()
+    if status is Status.RUNNING:
+        return (yield from _running_entries(indexes, step, offsets))
+    reverse = newest or status in ENDED
+    order = ("REV",) if reverse else ()
+    # Of many indexes a part of each is enough. Entries behind the last one of an index that has more are left for the next step.
+    size = step if len(indexes) <= FEW else max(5, math.ceil(2 * step / len(indexes)))
     requests: list[Request] = []
     for keys, index in indexes:
         start = offsets.get(index, 0)
-        requests.append(read(keys.at, "ZRANGE", index, start, start + step - 1, *order, "WITHSCORES"))
-    replies = yield requests
+        requests.append(read(keys.at, "ZRANGE", index, start, start + size - 1, *order, "WITHSCORES"))
+    replies = require_all((yield requests)) if requests else []
     entries = [
         (float(flat[i + 1]), index, keys, text(flat[i]))
-        for (keys, index), flat in zip(indexes, require_all(replies), strict=True)
+        for (keys, index), flat in zip(indexes, replies, strict=True)
         for i in range(0, len(flat), 2)
     ]
+    lasts = [float(flat[-1]) for flat in replies if len(flat) == 2 * size]
+    if lasts:
+        horizon = max(lasts) if reverse else min(lasts)
+        entries = [entry for entry in entries if (entry[0] >= horizon if reverse else entry[0] <= horizon)]
     # The sort is stable, so entries of one index with the same score keep their order, on which the offsets rely.
-    return sorted(entries, key=lambda entry: entry[0], reverse=newest)[:step]
+    return sorted(entries, key=lambda entry: entry[0], reverse=reverse)[:step]
 
 
-def _with_route(entries: Sequence[Entry], wanted: RunFilter) -> Steps:
-    if wanted.status is Status.QUEUED or not (wanted.kind or wanted.queue):
-        return entries
-    replies = yield [read(keys.at, "HGET", keys.run(id), "route") for _, _, keys, id in entries]
-    return [
-        entry
-        for entry, route in zip(entries, routes_of(replies), strict=True)
-        if route and wanted.takes_route(route)
-    ]  # fmt: skip
+def _running_entries(indexes: Sequence[Index], step: int, offsets: Mapping[str, int]) -> Steps:
+    """Return the next running runs. The sets of workers have no order, and are as small as the number of slots."""
+    replies = yield [read(keys.at, "SRANDMEMBER", index, MOST_OWNED) for keys, index in indexes]
+    everyone = [
+        (0.0, "running", keys, text(id))
+        for (keys, _), ids in zip(indexes, require_all(replies), strict=True)
+        for id in ids
+    ]
+    start = offsets.get("running", 0)
+    return sorted(everyone, key=lambda entry: entry[3], reverse=True)[start : start + step]
 
 
-def _views(entries: Sequence[Entry], status: Status) -> Steps:
-    """Return the id and the view of each run. A run that is gone has None."""
-    found: list[tuple[str, RunView | None]] = []
+def _matching_views(
+    entries: Sequence[Entry], wanted: RunFilter, most: int, statuses: Mapping[str, Status] | None = None
+) -> Steps:
+    """Return the views of the first runs that match, by id.
+
+    Args:
+        entries: The runs, in order.
+        wanted: The filter.
+        most: The largest number of views.
+        statuses: The status of the index of each run, if the filter has none. It is shown for a damaged run.
+    """
+    if wanted.narrow:
+        replies = yield [read(keys.at, "HMGET", keys.run(id), *wanted.fields) for _, _, keys, id in entries]
+        fields = require_all([None if isinstance(reply, BadCall) else reply for reply in replies])
+        entries = [
+            entry
+            for entry, values in zip(entries, fields, strict=True)
+            if values is not None and wanted.takes_fields(values)
+        ]
+    found: dict[str, RunView] = {}
+    for start in range(0, len(entries), PAGE):
+        if len(found) >= most:
+            break
+        views: list[RunView] = yield from _views(entries[start : start + PAGE], wanted.status, statuses or {})
+        found |= {view.id: view for view in views if wanted.takes(view)}
+    return dict(list(found.items())[:most])
+
+
+def _views(entries: Sequence[Entry], status: Status | None, statuses: Mapping[str, Status]) -> Steps:
+    """Return the views of the runs that are still there."""
+    found: list[RunView] = []
     answers = yield from together([client_plans.view(keys, id) for _, _, keys, id in entries])
     for (_, _, _, id), answer in zip(entries, answers, strict=True):
         if isinstance(answer, NotFound) or answer is None:
-            found.append((id, None))
-        elif isinstance(answer, CoordinatorError):
+            continue
+        if isinstance(answer, CoordinatorError):
             raise answer
-        else:
-            try:
-                found.append((id, run_view(id, answer)))
-            except CoordinatorError as error:
-                found.append((id, unreadable_view(id, status, error)))  # type: ignore[arg-type]  # Unreadable
+        try:
+            found.append(run_view(id, answer))
+        except Unreadable as error:
+            found.append(unreadable_view(id, status or statuses[id], error))
     return found

@@ -24,7 +24,7 @@ from coordinator.web.rest.openapi import document
 from coordinator.web.rest.owners import FindOwner, Kinds, Ownership, check_kinds, find_owner
 from coordinator.web.rest.routes import ID, ROUTES
 from coordinator.web.rest.schemas import check, parse_text
-from coordinator.web.rest.streams import OpenStreams
+from coordinator.web.streams import OpenStreams
 
 
 def api(

@@ -13,7 +13,7 @@ from coordinator.client.handles import AsyncHandle
 from coordinator.model.run import RunView
 from coordinator.web.rest.limits import Limits
 from coordinator.web.rest.owners import Ownership
-from coordinator.web.rest.streams import OpenStreams
+from coordinator.web.streams import OpenStreams
 
 
 @dataclass(frozen=True, slots=True)

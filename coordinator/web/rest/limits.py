@@ -9,7 +9,7 @@ from coordinator.errors import BadOption
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one request, one stream and one caller may use.
+    """Bounds what one request, one stream and one caller may use.
 
     Attributes:
         body: The largest body of a request, in bytes.

@@ -44,7 +44,18 @@ from tests.waiting import wait_until
 
 LOST_SECONDS = 15.0  # seconds after which a stopped host is killed: longer than its leases and a pause of recovery
 PATIENCE = 120.0  # seconds after the last fault within which all runs must end
-_FOR_GOOD = ("namespace", "watch", "coordinators", "limits", "routes", "ended", "paused", "schedules", "parents")
+_FOR_GOOD = (
+    "namespace",
+    "watch",
+    "coordinators",
+    "limits",
+    "rates",
+    "routes",
+    "ended",
+    "paused",
+    "schedules",
+    "parents",
+)
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,10 @@ NOT_HIT: Mapping[Script, str] = {
         (scripts.SESSION_ADD, scripts.SESSION_REMOVE),
         "sent by sessions of agents, which the lab's processes do not use: see tests/integration/openai_agents",
     ),
+    **dict.fromkeys(
+        (scripts.RATE, scripts.ACQUIRE, scripts.FINISH, scripts.BACK_OFF),
+        "sent for run.limit, which the lab's handlers do not use: see tests/integration/worker/test_worker_limits.py",
+    ),
     scripts.CONFIRM: "sent only where replicas confirm, in one trip with the script it confirms: see `scripts/faults failover`",
 }
 

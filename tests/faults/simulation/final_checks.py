@@ -16,7 +16,7 @@ from tests.faults.simulation.watcher import Broken
 
 PATIENCE = 1200.0  # virtual seconds after the faults within which all runs must end
 RETENTION_MS = 16 * 86400 * 1000
-KEPT = ("namespace", "watch", "coordinators", "limits")
+KEPT = ("namespace", "watch", "coordinators", "limits", "rates")
 
 
 class FinalChecks:

@@ -16,6 +16,7 @@ from coordinator import AsyncClient, Status
 from coordinator.web import Role, app
 from coordinator.web.gate import Gate, role_of_caller
 from coordinator.web.page.app import read_assets
+from coordinator.web.page.queries import effect_state
 from coordinator.web.page.run_pages import PAGE
 from coordinator.web.page.security import COOKIE
 from tests.waiting import eventually
@@ -147,6 +148,58 @@ async def test_list_is_filtered_by_kind_queue_key_meta_and_time(client: AsyncCli
                 assert (await web.get("/data/runs", params={"status": status, **query})).json()["runs"] == [], query
         for run in await client.list():
             await client.handle(run.id).cancel()
+
+
+async def test_list_is_filtered_by_group_and_has_the_runs_that_wait_for_a_place(client: AsyncClient) -> None:
+    await client.set_limit("report", at_once=1)
+    acme = [await client.enqueue("report", group="acme") for _ in range(3)]
+    other = [await client.enqueue("report", group="globex") for _ in range(2)]
+    plain = await client.enqueue("greet")
+    async with browser(client) as web:
+
+        async def listed(**query: str) -> set[str]:
+            return {run["id"] for run in (await web.get("/data/runs", params=query)).json()["runs"]}
+
+        assert await listed(status="queued") == {run.id for run in (*acme, *other, plain)}
+        assert await listed(status="queued", kind="report") == {run.id for run in (*acme, *other)}
+        assert await listed(status="queued", kind="report", queue="default") == {run.id for run in (*acme, *other)}
+        assert await listed(status="queued", group="acme") == {run.id for run in acme}
+        assert await listed(group="acme", kind="report") == {run.id for run in acme}
+        assert await listed(group="nobody") == set()
+        await acme[0].cancel()
+        assert await listed(status="cancelled", group="acme") == {acme[0].id}
+        assert await listed(status="cancelled", group="globex") == set()
+
+
+async def test_list_of_all_statuses_has_the_newest_runs_and_is_filtered(client: AsyncClient) -> None:
+    old = await client.enqueue("greet", meta={"tenant": "acme"}, key="first")
+    await old.cancel()
+    later = await client.enqueue("greet", delay=3600)
+    at = (await later.view()).created.timestamp()
+    await eventually(lambda: client._clock.now() > at + 0.002, "the next millisecond")
+    many = await client.enqueue_many([("greet", {})] * (PAGE + 10))
+    async with browser(client) as web:
+        shown = [run["id"] for run in (await web.get("/data/runs")).json()["runs"]]
+        assert len(shown) == PAGE
+        assert set(shown) <= {run.id for run in many}
+        for query, expected in (({"meta": "tenant=acme"}, old), ({"key": "first"}, old)):
+            assert [run["id"] for run in (await web.get("/data/runs", params=query)).json()["runs"]] == [expected.id]
+        found = {run["id"] for run in (await web.get("/data/runs", params={"until": str(at)})).json()["runs"]}
+        assert found == {old.id, later.id}
+
+
+async def test_pages_over_many_groups_have_each_run_once_in_order(client: AsyncClient) -> None:
+    await client.set_limit("report", at_once=0)
+    handles = [await client.enqueue("report", group=f"g{n % 13}") for n in range(130)]
+    found: list[tuple[str, str]] = []
+    cursor = ""
+    async with browser(client) as web:
+        while len(found) < 130:
+            page = (await web.get("/data/runs", params={"status": "queued", "cursor": cursor})).json()
+            found += [(run["created"], run["id"]) for run in page["runs"]]
+            cursor = page["cursor"]
+    assert {id for _, id in found} == {handle.id for handle in handles}
+    assert [created for created, _ in found] == sorted(created for created, _ in found)
 
 
 async def test_wrong_filters_are_refused(client: AsyncClient) -> None:
@@ -357,3 +410,92 @@ async def test_watcher_goes_on_after_the_last_viewer_for_a_while(client: AsyncCl
     assert await anext(again) is board
     await again.aclose()
     await eventually(lambda: watcher._task is None, "the end of the watcher")
+
+
+# ---- a run's output, effects, budget and tree
+
+
+def emitter() -> Registry[None]:
+    runs: Registry[None] = Registry()
+
+    @runs.handler
+    async def tell(run: AsyncRun[None]) -> None:
+        run.emit({"delta": SCRIPT})
+        run.emit("x" * 5000)
+        run.note("half", 1, 2)
+
+    return runs
+
+
+def frames(text: str) -> list[tuple[str, str, Any]]:
+    """Return the name, the id and the data of each event of a stream."""
+    found = re.findall(r"event: (\w+)\nid: (\S*)\ndata: (.*)\n\n", text)
+    return [(name, id, json.loads(data)) for name, id, data in found]
+
+
+def test_output_is_streamed_with_large_values_cut_and_continues_after_an_id(real_url: str) -> None:
+    with worker(emitter(), real_url) as plain:
+        run = plain.enqueue("tell")
+        run.wait(60)
+
+        async def main() -> None:
+            async with AsyncClient(real_url, "testing") as client, browser(client) as web:
+                assert (await web.get(f"/data/runs/{run.id}")).json()["checkpoint"]["output"]
+                path = f"/data/runs/{run.id}/output"
+                first, second, note, end = frames((await web.get(path)).text)
+                assert (first[0], first[2]["value"]) == ("item", {"delta": SCRIPT})
+                assert "(3,000 more characters)" in second[2]["value"]
+                assert (note[2]["note"], note[2]["value"]["done"]) == (True, 1)
+                assert (end[0], end[1]) == ("end", note[1])
+                for where in ({"params": {"after": second[1]}}, {"headers": {"last-event-id": second[1]}}):
+                    rest = frames((await web.get(path, **where)).text)  # type: ignore[arg-type]
+                    assert [one[0] for one in rest] == ["item", "end"]
+                    assert rest[0][2]["number"] == 3
+                assert (await web.get(path, params={"after": "x"})).status_code == 400
+                assert (await web.get("/data/runs/nothing/output")).status_code == 404
+
+        asyncio.run(main())
+
+
+async def test_stopping_server_ends_the_streams_of_outputs(client: AsyncClient) -> None:
+    run = await client.enqueue("greet")
+    served = app(client)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=served), base_url=BASE) as web:
+        reading = asyncio.create_task(web.get(f"/data/runs/{run.id}/output"))
+        streams = served.routes[1].app.state.output.streams  # type: ignore[attr-defined]
+        await eventually(lambda: len(streams) == 1, "the open stream")
+        served.state.close_streams()
+        assert (await asyncio.wait_for(reading, 30)).status_code == 200
+
+
+async def test_tree_is_counted_and_cancelled(client: AsyncClient) -> None:
+    top = await client.enqueue("greet")
+    below = [await client.enqueue("greet", parent=top.id) for _ in range(3)]
+    deep = await client.enqueue("greet", parent=below[0].id)
+    async with browser(client) as web:
+        dry = (await change(web, {"action": "cancel_tree", "ids": [top.id], "dry_run": True})).json()
+        assert (dry["matched"], dry["sample"][0]) == (5, top.id)
+        assert (await deep.view()).status is Status.QUEUED
+        done = (await change(web, {"action": "cancel_tree", "ids": [top.id]})).json()
+        assert (done["changed"], done["ended"]) == (5, 0)
+    assert {(await one.view()).status for one in (top, deep, *below)} == {Status.CANCELLED}
+
+
+async def test_reader_may_not_grant(client: AsyncClient) -> None:
+    run = await client.enqueue("greet")
+    body = {"run": run.id, "usd": 1}
+    async with browser(client, Role.READ) as web:
+        assert (await change(web, body, "/data/grants")).status_code == 403
+    async with browser(client) as web:
+        assert (await change(web, {"run": run.id}, "/data/grants")).status_code == 400
+        assert (await change(web, {"run": run.id, "usd": "x"}, "/data/grants")).status_code == 400
+        assert (await change(web, body, "/data/grants")).status_code == 200
+    assert (await run.view()).signals == {"coordinator.grant": 1}
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "said"),
+    [("done", "failed", "done"), ("begun", "running", "begun"), ("begun", "failed", "unknown"), ("begun", "queued", "unknown")],
+)  # fmt: skip
+def test_effect_that_is_begun_is_unknown_when_its_run_does_not_run(state: str, status: str, said: str) -> None:
+    assert effect_state(state, Status(status)) == said

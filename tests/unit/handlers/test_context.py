@@ -23,6 +23,7 @@ from workers.handlers.children import Child
 from workers.handlers.context import Facts, Stopped
 from workers.handlers.draft import Cut, Draft
 from workers.handlers.enqueues import Enqueued
+from workers.handlers.limits import OpenCall
 from workers.handlers.run import Run
 
 
@@ -88,6 +89,15 @@ class Backing:
         raise NotImplementedError
 
     async def linger(self, condition: Condition, now: int) -> None:
+        raise NotImplementedError
+
+    async def acquire(self, call: OpenCall, may_drain: Callable[[], bool]) -> None:
+        raise NotImplementedError
+
+    def finish(self, call: OpenCall, cost: int | None) -> None:
+        raise NotImplementedError
+
+    def back_off(self, call: OpenCall, seconds: float) -> None:
         raise NotImplementedError
 
     def set_spend(self, amount: Amount) -> None:

@@ -1,4 +1,4 @@
-"""What a process knows about the content that the server has of each thread. It decides what a save must send.
+"""Remember, in a process, which content of each thread the server has. This decides what a save must send.
 
 Knowledge may be wrong: another process may have deleted a thread, or a save may have failed. The server checks everything that a
 save refers to, and answers `gap`; the process then forgets what it knows, and sends more.

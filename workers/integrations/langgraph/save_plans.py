@@ -50,7 +50,7 @@ class TakenOver(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a thread is stored.
+    """Names the place where a thread is stored.
 
     Attributes:
         keys: The keys of the hash slot.

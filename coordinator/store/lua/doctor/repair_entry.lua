@@ -2,12 +2,12 @@
 -- Protects: an entry of aside is removed only if its run has no fault; a worker without an entry of its own is condemned, so that a
 -- coordinator recovers its runs.
 -- Role: coordinator
--- Keys: admitted, aside, ckpt, deadlines, delayed, ended, groups, joins, line, live, namespace, owned, parting, ready, routes
--- Keys: run, schedule, schedules, signals, suspect, waiting, worker, workers
+-- Keys: admitted, aside, ckpt, deadlines, delayed, ended, groups, holders, joins, line, live, namespace, owned, parting
+-- Keys: ready, routes, run, schedule, schedules, signals, suspect, turns, waiting, worker, workers
 -- ARGV: now, place, name, member, fault
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   place: family of the key
---   name: rest of the key's name: a route, a worker or a status; empty: none
+--   name: rest of the key's name: a route, a worker, a status or a rate; empty: none
 --   member: a member of the set
 --   fault: the fault that examine_entries found
 -- Flags: allow-oom
@@ -33,6 +33,10 @@ elseif place == 'admitted' then
   redis.call('SREM', admitted_key(name), member) -- A coordinator gives the place to the next run.
 elseif place == 'line' then
   redis.call('ZREM', line_key(name), member)
+elseif place == 'holders' then
+  redis.call('ZREM', holders_key(name), member)
+elseif place == 'turns' then
+  redis.call('ZREM', turns_key(name), member)
 elseif place == 'ready' then
   redis.call('ZREM', ready_key(name), member)
 elseif place == 'suspect' then

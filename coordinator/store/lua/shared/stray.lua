@@ -29,6 +29,12 @@ local function find_stray(place, name, member, clock)
     if redis.call('EXISTS', worker_key(member)) == 0 then return 'stranger', '' end
     return nil
   end
+  if place == 'holders' or place == 'turns' then
+    local worker = string.match(member, '^(.+)%-%d+$')
+    if not worker then return 'garbled', '' end
+    if (tonumber(try('ZSCORE', workers_key(), worker)) or 0) == 0 then return 'abandoned', worker end
+    return nil
+  end
   local id = run_named(place, member)
   if not id or not exists(id) then
     -- The list of ended runs is trimmed some time after their keys have expired.
@@ -51,7 +57,7 @@ local function is_still_in(place, name, member)
   if place == 'admitted' then return is_member(admitted_key(name), member) end
   local zsets = {
     workers = workers_key(), ready = ready_key(name), suspect = suspect_key(name), delayed = delayed_key(),
-    line = line_key(name), waiting = waiting_key(), deadlines = deadlines_key(), aside = aside_key(), parting = parting_key(), ended = ended_key(name), schedules = schedules_key(),
+    line = line_key(name), holders = holders_key(name), turns = turns_key(name), waiting = waiting_key(), deadlines = deadlines_key(), aside = aside_key(), parting = parting_key(), ended = ended_key(name), schedules = schedules_key(),
   }
   return is_scored(zsets[place], member)
 end

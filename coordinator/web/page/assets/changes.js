@@ -1,12 +1,13 @@
 // Changes of runs, each behind a dialog that says what will happen. A change of many runs is tried without effect first.
 import { post } from "./api.js";
 import { h, toast } from "./dom.js";
-import { plural } from "./format.js";
+import { count, plural } from "./format.js";
 
 const WORDS = {
   cancel: { verb: "Cancel", done: "cancelled or asked to stop", says: "Runs that wait are cancelled at once. The workers of running runs are asked to stop them." },
   revive: { verb: "Revive", done: "requeued", says: "They continue from their last checkpoint." },
   revive_from_start: { verb: "Revive from the start", done: "requeued", says: "Their checkpoints are dropped." },
+  revive_without_effects: { verb: "Revive and forget effects", done: "requeued", says: "They continue from their last checkpoint. Their effects are forgotten, so they may be repeated." },
   discard: { verb: "Discard", done: "discarded", says: "They are removed with their results and checkpoints. This can't be undone." },
 };
 
@@ -44,6 +45,27 @@ export async function changeMatching(action, filter) {
     report(action, await post("changes", { action, filter, expected: dry.matched }));
     return true;
   } catch (error) { toast(error.message, true); return false; }
+}
+
+// Cancel a run and all runs below it, after they were counted.
+export async function cancelTree(id) {
+  try {
+    const dry = await post("changes", { action: "cancel_tree", ids: [id], dry_run: true });
+    const list = h("ul", null, dry.sample.map((one) => h("li", { class: "mono" }, one)), dry.matched > dry.sample.length && h("li", null, `and ${plural(dry.matched - dry.sample.length, "more run")}`));
+    const sure = await ask(`Cancel a tree of ${plural(dry.matched, "run")}?`, [h("p", null, "The run and all runs below it that have not ended are cancelled, as well as runs that they enqueue meanwhile."), list], "Cancel the tree", true);
+    if (!sure) return false;
+    const answer = await post("changes", { action: "cancel_tree", ids: [id] });
+    toast(`${plural(answer.changed, "run")} cancelled or asked to stop${answer.ended ? `, ${count(answer.ended)} had ended before` : ""}.`);
+    return true;
+  } catch (error) { toast(error.message, true); return false; }
+}
+
+export async function grant(run) {
+  const fields = [["usd", "Dollars", "0.01"], ["tokens", "Tokens", "1"], ["requests", "Requests", "1"]].map(([name, label, step]) => [name, label, h("input", { name, type: "number", min: "0", step })]);
+  const sure = await ask("Grant more than the budget", fields.map(([, label, input]) => h("label", null, label, input)), "Grant");
+  if (!sure) return false;
+  const body = Object.fromEntries(fields.map(([name, , input]) => [name, Number(input.value) || 0]));
+  try { await post("grants", { run, ...body }); toast("Granted."); return true; } catch (error) { toast(error.message, true); return false; }
 }
 
 export async function sendSignal(run, topics) {

@@ -1,11 +1,13 @@
-// One run: its story, its checkpoint, its children and its transcript.
+// One run: its story, its output, its effects, its checkpoint, its children and its transcript.
 import { get, mayChange } from "./api.js";
-import { changeRuns, sendSignal } from "./changes.js";
+import { cancelTree, changeRuns, grant, sendSignal } from "./changes.js";
 import { h, panel, pill, toast } from "./dom.js";
 import { ago, bytes, cause, count, duration, json, moment, plural, unix } from "./format.js";
 import { now } from "./live.js";
+import { output } from "./output.js";
 import { conversation } from "./transcript.js";
 
+const GRANT = "coordinator.grant"; // the topic of the signals by which grants reach a run
 const ENDED = ["completed", "failed", "cancelled", "dead"];
 const COLOURS = { released: "cancelled", stopped: "cancelled", retried: "failed", rejected: "failed", failed: "failed", recovered: "dead", forced: "dead", revived: "queued" };
 
@@ -13,7 +15,7 @@ export function run(root, params, id) {
   const content = h("div", { class: "page" });
   content.style.display = "contents";
   root.append(content);
-  let data = null, asking = null, again = 0, stopped = false, talk = null, shown = "";
+  let data = null, asking = null, again = 0, stopped = false, talk = null, said = null, shown = "";
 
   async function load() {
     if (asking) return;
@@ -31,7 +33,13 @@ export function run(root, params, id) {
 
   function render() {
     const view = data.run, open = new Set([...content.querySelectorAll("details[open][data-name]")].map((one) => one.dataset.name));
-    const parts = [header(view, load), facts(view), timeline(view), error(view), waits(view), ...values(view, data.checkpoint), children(data, id)];
+    const parts = [header(data, load), facts(view, data.checkpoint), timeline(view), error(view), waits(view), effects(view)];
+    if (data.checkpoint.output) {
+      said = said || output(id);
+      said.update(view.status, ENDED.includes(view.status));
+      parts.push(said.element);
+    }
+    parts.push(...values(view, data.checkpoint), children(data));
     if (view.messages || data.checkpoint.unfinished?.length) {
       talk = talk || conversation(id);
       talk.update(view.messages);
@@ -43,24 +51,27 @@ export function run(root, params, id) {
 
   function update(board) { if (board.events?.some((event) => event.run === id)) load(); }
   load();
-  return { update, destroy: () => { stopped = true; clearTimeout(again); asking?.abort(); } };
+  return { update, destroy: () => { stopped = true; clearTimeout(again); asking?.abort(); said?.destroy(); } };
 }
 
-function header(view, load) {
+function header(data, load) {
+  const view = data.run;
   const actions = h("div", { class: "bar" });
   const add = (text, action, danger) => actions.append(h("button", { type: "button", class: danger ? "danger" : null, onclick: async () => { if (await action()) load(); } }, text));
   if (mayChange()) {
     const ended = ENDED.includes(view.status);
     if (!ended) add("Send a signal…", () => sendSignal(view.id, view.waiting?.topics || []));
+    if (!ended && (view.spent || view.budget || view.waiting?.topics?.includes(GRANT))) add("Grant…", () => grant(view.id));
     if (!ended) add("Cancel…", () => changeRuns("cancel", [view.id]), true);
-    if (["failed", "dead", "cancelled"].includes(view.status)) { add("Revive…", () => changeRuns("revive", [view.id])); add("Revive from the start…", () => changeRuns("revive_from_start", [view.id])); }
+    if (data.children.length) add("Cancel the tree…", () => cancelTree(view.id), true);
+    if (["failed", "dead", "cancelled"].includes(view.status)) { add("Revive…", () => changeRuns("revive", [view.id])); add("Revive from the start…", () => changeRuns("revive_from_start", [view.id])); if (view.effects.length) add("Revive and forget effects…", () => changeRuns("revive_without_effects", [view.id]), true); }
     if (ended) add("Discard…", async () => { const done = await changeRuns("discard", [view.id]); if (done) location.hash = "#/runs"; return false; }, true);
   }
   const copy = h("button", { type: "button", class: "quiet", "aria-label": "Copy the run id", onclick: () => navigator.clipboard?.writeText(view.id).then(() => toast("Run id copied.")) }, "Copy");
   return h("div", null, h("div", { class: "title" }, h("h1", null, view.kind), pill(view.status, view.cancelling ? "cancelling" : view.status), h("span", { class: "mono soft" }, view.id), copy, actions), view.why && h("p", { class: "whybox" }, view.why));
 }
 
-function facts(view) {
+function facts(view, checkpoint) {
   const at = now(), list = h("dl", { class: "facts" });
   const add = (name, value) => { if (value) list.append(h("div", null, h("dt", null, name), h("dd", null, value))); };
   const time = (iso) => iso && h("span", { title: ago(unix(iso), at) }, moment(unix(iso)));
@@ -74,10 +85,44 @@ function facts(view) {
   add("Worker", view.owner || view.ended_by); add("Code", view.code);
   add("Checkpoint", view.checkpointed && `${[view.iteration && `turn ${view.iteration}`, view.messages && plural(view.messages, "message")].filter(Boolean).join(", ") || "state"}, ${ago(unix(view.checkpointed), at)}`);
   add("Note", view.note?.text); add("Key", view.key);
+  add("Group", view.group && h("a", { href: `#/runs?${new URLSearchParams({ status: view.status, kind: view.kind, group: view.group })}` }, view.group));
+  add("Waits for a place", view.held && `${count(view.held.taken)} of ${view.held.at_once === null ? "an unknown number of" : count(view.held.at_once)} places taken, ${plural(view.held.before, "run")} before it`);
+  add("Spent", view.spent && amounts(view.spent, view.budget, checkpoint.granted));
+  add("Budget", view.budget && `${limits(view.budget)}, then ${view.budget.then === "wait" ? "it waits for a grant" : "it fails"}`);
+  add("Granted", checkpoint.granted && limits(checkpoint.granted));
   add("Parent", view.parent && h("a", { class: "mono", href: `#/runs/${encodeURIComponent(view.parent)}` }, view.parent));
   add("Signals not received", Object.entries(view.signals || {}).map(([topic, number]) => `${count(number)} ${topic}`).join(", "));
   for (const [name, value] of Object.entries(view.meta || {})) add(`meta ${name}`, json(value));
   return panel("Facts", null, list);
+}
+
+const UNITS = { usd: (n) => `${Number(n.toFixed(6))} USD`, tokens: (n) => plural(n, "token"), requests: (n) => plural(n, "request") };
+
+function limits(amount) { return Object.entries(UNITS).filter(([name]) => amount[name]).map(([name, say]) => say(amount[name])).join(", "); }
+
+function amounts(spent, budget, granted) {
+  const lines = [];
+  for (const [name, say] of Object.entries(UNITS)) {
+    const most = budget?.[name] === null || budget?.[name] === undefined ? null : budget[name] + (granted?.[name] || 0), used = spent[name] || 0;
+    if (!used && most === null) continue;
+    const text = h("div", null, most === null ? say(used) : `${say(used)} of ${say(most)}`);
+    if (most !== null) {
+      const fill = h("i", { class: used >= most ? "over" : null });
+      fill.style.width = `${most ? Math.min(100, (100 * used) / most) : 100}%`;
+      text.append(h("div", { class: "meter", role: "img", "aria-label": `${Math.round(most ? (100 * used) / most : 100)} % of the budget` }, fill));
+    }
+    lines.push(text);
+  }
+  return lines.length ? lines : "nothing";
+}
+
+const EFFECTS = { done: ["completed", "done"], begun: ["running", "begun"], unknown: ["failed", "outcome unknown"] };
+
+function effects(view) {
+  if (!view.effects.length) return null;
+  const unknown = view.effects.filter((one) => one.state === "unknown").length;
+  const rows = view.effects.map((one) => h("li", null, h("div", null, pill(...EFFECTS[one.state]), h("span", { class: "mono" }, one.name))));
+  return panel("Effects", view.more_effects ? `${count(view.more_effects)} more` : plural(view.effects.length, "effect"), unknown > 0 && h("p", { class: "hint" }, "An effect with an unknown outcome was begun, and its attempt ended before it was done. It is not repeated on its own: look at the other system first."), h("ul", { class: "tree", id: "effects" }, rows));
 }
 
 function timeline(view) {
@@ -126,7 +171,7 @@ function error(view) {
 function waits(view) {
   const children = view.waiting?.children;
   if (!children) return null;
-  return panel("Waits for children", `${count(children.ended)} of ${count(children.count)} ended`, h("ul", { class: "tree" }, children.open.map((one) => h("li", null, h("div", null, pill(one.status), h("a", { class: "mono", href: `#/runs/${encodeURIComponent(one.id)}` }, one.id), h("span", { class: "soft" }, one.why))))));
+  return panel("Waits for children", `${count(children.ended)} of ${count(children.count)} ended`, h("ul", { class: "tree" }, children.open.map((one) => h("li", null, h("div", null, pill(one.status), h("span", { class: "kind" }, one.kind), h("a", { class: "mono", href: `#/runs/${encodeURIComponent(one.run)}` }, one.run), h("span", { class: "soft" }, one.why))))));
 }
 
 function values(view, checkpoint) {
@@ -140,9 +185,9 @@ function values(view, checkpoint) {
   return parts;
 }
 
-function children(data, id) {
+function children(data) {
   if (!data.children.length) return null;
-  return panel("Children", plural(data.children.length, "child").replace("childs", "children") + (data.more ? " of more" : ""), h("ul", { class: "tree" }, data.children.map((child) => branch(child, id))));
+  return panel("Children", plural(data.children.length, "child").replace("childs", "children") + (data.more ? " of more" : ""), h("ul", { class: "tree" }, data.children.map(branch)));
 }
 
 function branch(child) {
@@ -151,8 +196,8 @@ function branch(child) {
     below.hidden = !below.hidden;
     fold.setAttribute("aria-expanded", String(!below.hidden));
     fold.textContent = below.hidden ? "▸" : "▾";
-    if (!below.childElementCount) try { below.append(...(await get(`runs/${encodeURIComponent(child.id)}`)).children.map((one) => branch(one))); } catch (error) { toast(error.message, true); }
+    if (!below.childElementCount) try { below.append(...(await get(`runs/${encodeURIComponent(child.id)}`)).children.map(branch)); } catch (error) { toast(error.message, true); }
   } }, child.children ? "▸" : "·");
   const took = child.ended && child.started ? duration(child.ended - child.started) : "";
-  return h("li", null, h("div", null, fold, pill(child.status), h("a", { class: "mono", href: `#/runs/${encodeURIComponent(child.id)}` }, child.id), h("span", { class: "kind" }, child.kind), child.attempt > 1 && h("span", { class: "tag" }, `attempt ${child.attempt}`), h("span", { class: "faint" }, took)), below);
+  return h("li", null, h("div", null, fold, pill(child.status), h("span", { class: "kind" }, child.kind), h("a", { class: "mono", href: `#/runs/${encodeURIComponent(child.id)}` }, child.id), child.attempt > 1 && h("span", { class: "tag" }, `attempt ${child.attempt}`), h("span", { class: "faint" }, took)), below);
 }

@@ -9,7 +9,7 @@ const AGES = { "": "Any time", 3600: "Last hour", 86400: "Last day", 604800: "La
 export const ACTIONS = { cancel: ["queued", "delayed", "waiting", "running"], revive: ["failed", "dead", "cancelled"], discard: ["completed", "failed", "cancelled", "dead"] };
 
 export function runs(root, params) {
-  const state = { status: params.get("status") || "", kind: params.get("kind") || "", queue: params.get("queue") || "", key: params.get("key") || "", meta: params.get("meta") || "", age: params.get("age") || "" };
+  const state = { status: params.get("status") || "", kind: params.get("kind") || "", queue: params.get("queue") || "", group: params.get("group") || "", key: params.get("key") || "", meta: params.get("meta") || "", age: params.get("age") || "" };
   let cursor = "", loading = null, seen = new Set();
   const chosen = new Set();
 
@@ -23,7 +23,7 @@ export function runs(root, params) {
   const names = h("datalist", { id: "kinds" }), queues = h("datalist", { id: "queues" });
   const field = (name, label, more) => h("input", { name, placeholder: label, "aria-label": label, value: state[name], onchange: (event) => choose(name, event.target.value.trim()), spellcheck: "false", autocomplete: "off", ...more });
   const ages = h("select", { "aria-label": "Created", onchange: (event) => choose("age", event.target.value) }, Object.entries(AGES).map(([value, text]) => h("option", { value, selected: value === state.age }, text)));
-  const filters = h("div", { class: "bar filters" }, field("kind", "Kind", { list: "kinds" }), field("queue", "Queue", { list: "queues" }), field("key", "Key"), field("meta", "Meta: name=value"), ages, names, queues);
+  const filters = h("div", { class: "bar filters" }, field("kind", "Kind", { list: "kinds" }), field("queue", "Queue", { list: "queues" }), field("group", "Group"), field("key", "Key"), field("meta", "Meta: name=value"), ages, names, queues);
   const bulk = h("div", { class: "bar" });
   const selection = h("div", { class: "selection", hidden: true });
   const body = h("tbody"), more = h("div", { class: "more-row" });
@@ -47,7 +47,7 @@ export function runs(root, params) {
     if (!mayChange() || !state.status) return;
     for (const [action, statuses] of Object.entries(ACTIONS)) {
       if (!statuses.includes(state.status)) continue;
-      const narrow = state.key || state.meta;
+      const narrow = state.key || state.meta || state.group;
       bulk.append(h("button", { type: "button", disabled: Boolean(narrow), title: narrow ? "A change of all matching runs can be filtered by kind, queue and time" : null, onclick: async () => {
         const filter = { status: state.status, kind: state.kind, queue: state.queue };
         if (state.age) filter.since = now() - Number(state.age);
@@ -67,7 +67,7 @@ export function runs(root, params) {
   }
   function row(run) {
     const box = mayChange() && h("td", null, h("input", { type: "checkbox", value: run.id, "aria-label": `Select run ${run.id}`, onchange: (event) => { if (event.target.checked) chosen.add(run.id); else chosen.delete(run.id); showSelection(); } }));
-    return h("tr", { class: "row" }, box, h("td", null, h("a", { class: "mono", href: `#/runs/${encodeURIComponent(run.id)}` }, run.id)), h("td", null, h("span", { class: "kind" }, run.kind), run.queue !== "default" && h("span", { class: "faint" }, ` ${run.queue}`)), h("td", null, pill(run.status, run.cancelling ? "cancelling" : run.status)), h("td", { class: "num wide" }, run.attempt > 1 ? h("b", null, String(run.attempt)) : String(run.attempt)), h("td", { class: "num soft" }, ago(unix(run.created), now())), h("td", { class: "why", title: run.why }, run.why));
+    return h("tr", { class: "row" }, box, h("td", null, h("a", { class: "mono", href: `#/runs/${encodeURIComponent(run.id)}` }, run.id)), h("td", null, h("span", { class: "kind" }, run.kind), run.queue !== "default" && h("span", { class: "faint" }, ` ${run.queue}`), run.group && h("span", { class: "tag" }, run.group)), h("td", null, pill(run.status, run.cancelling ? "cancelling" : run.status)), h("td", { class: "num wide" }, run.attempt > 1 ? h("b", null, String(run.attempt)) : String(run.attempt)), h("td", { class: "num soft" }, ago(unix(run.created), now())), h("td", { class: "why", title: run.why }, run.why));
   }
   async function load(again) {
     loading?.abort();
@@ -89,7 +89,7 @@ export function runs(root, params) {
   function showMore(page) {
     const text = seen.size ? `${plural(seen.size, "run")} shown` : "No runs match.";
     const next = cursor && h("button", { type: "button", id: "more", onclick: () => load(false) }, page.runs.length ? "Show more" : "Search further");
-    const hint = !state.status && seen.size >= 100 ? "The newest runs of all statuses: choose a status to page through all of them." : cursor && page.scanned > page.runs.length ? `${count(page.scanned)} runs examined.` : "";
+    const hint = !state.status && page.scanned > seen.size ? "The newest runs of all statuses: choose a status to page through all of them." : cursor && page.scanned > page.runs.length ? `${count(page.scanned)} runs examined.` : "";
     more.replaceChildren(...[next, h("span", null, text), hint && h("span", null, hint)].filter(Boolean));
   }
   function update(board) {

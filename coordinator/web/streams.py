@@ -86,5 +86,5 @@ class OpenStreams:
 
     @property
     def closed(self) -> bool:
-        """Whether the server stops."""
+        """Return True if the server stops."""
         return self._closed

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,93 +20,12 @@ from coordinator.store.plans import clients as client_plans
 from coordinator.store.transport.wire import Wire, drive
 from tests.conftest import StartServer
 from tests.e2e.conftest import MakeStage
+from tests.e2e.page.support import SCRIPT, OpenPage, board, go, show, start_web, wait_for_chips
 from tests.e2e.processes import Stage
 from tests.servers import Server
 from tests.waiting import wait_until
 
-playwright_api = pytest.importorskip("playwright.sync_api")
-CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian: apt-get install chromium)"),
-    pytest.mark.matrix("starts a browser"),
-]
-SCRIPT = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>\'"`'
-Page = Any
-OpenPage = Callable[..., Page]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def stage(start_server: StartServer, make_stage: MakeStage) -> Stage:
-    return make_stage(start_server().url)
-
-
-@pytest.fixture
-def client(stage: Stage) -> Iterator[Client]:
-    with Client(stage.url, stage.namespace) as made:
-        yield made
-
-
-def start_web(stage: Stage, *options: str, port: int = 0) -> tuple[subprocess.Popen[bytes], str]:
-    """Start the web server, and return its process and the address of the page."""
-    process = stage._start("coordinator", "web", "--port", str(port), *options)
-    log = stage.directory / f"log-{len(stage.started) - 1}"
-    found = wait_until(lambda: re.findall(r"http://\S+/", log.read_text()), "the start of the web server", 60)
-    return process, found[0]
-
-
-@pytest.fixture
-def open_page(browser: Any, stage: Stage) -> Iterator[OpenPage]:
-    """Return `open_page(*options)`, which starts a web server and opens the page. At the end no script must have failed."""
-    contexts: list[Any] = []
-    errors: list[str] = []
-
-    def open_(*options: str, url: str | None = None) -> Page:
-        address = url or start_web(stage, *options)[1]
-        context = browser.new_context(viewport={"width": 1280, "height": 900})
-        contexts.append(context)
-        page = context.new_page()
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("dialog", lambda dialog: errors.append(f"dialog: {dialog.message}"))
-        page.goto(address)
-        page.address = address
-        return page
-
-    yield open_
-    for context in contexts:
-        context.close()
-    assert errors == []
-
-
-def board(page: Page) -> dict[int, list[str]]:
-    """Return the runs on each card of the board, by process id. A card of a process that is gone has the key -pid."""
-    cards = page.eval_on_selector_all(
-        ".card",
-        "cards => cards.map(c => [c.dataset.pid, c.classList.contains('gone'), "
-        "[...c.querySelectorAll('.chip')].map(chip => chip.dataset.run)])",
-    )
-    return {(-int(pid) if gone else int(pid)): runs for pid, gone, runs in cards}
-
-
-def wait_for_chips(page: Page, processes: int, runs: int) -> dict[int, list[str]]:
-    """Return the board when it shows this number of processes and runs."""
-
-    def found() -> dict[int, list[str]]:
-        shown = board(page)
-        return shown if len(shown) == processes and sum(map(len, shown.values())) == runs else {}
-
-    return wait_until(found, f"{runs} chips", 60)
-
-
-def go(page: Page, path: str) -> None:
-    page.goto(page.address + path)
+pytestmark = pytest.mark.matrix("starts a browser")
 
 
 def test_killed_process_is_seen_and_its_runs_move_to_other_cards(
@@ -245,6 +162,7 @@ def plant_scripts(stage: Stage, client: Client) -> list[str]:
         {"text": SCRIPT, "more": {SCRIPT: {"deep": [SCRIPT]}}},
         key=SCRIPT,
         meta={SCRIPT: SCRIPT, "tenant": SCRIPT},
+        group=SCRIPT,
     )
     assert hostile.wait(60) is Status.FAILED
     returned = client.enqueue("returns", {"text": SCRIPT})
@@ -277,9 +195,7 @@ def test_stored_scripts_are_shown_as_text_on_every_page(stage: Stage, client: Cl
     pages = ["#/", "#/runs", "#/runs?status=failed", "#/runs?status=queued", f"#/runs/{hostile}", f"#/runs/{returned}",
              f"#/runs/{raw}", "#/schedules", "#/fleets", f"#/runs?status=failed&key={SCRIPT}", f"#/runs/{SCRIPT}"]  # fmt: skip
     for path in pages:
-        go(page, path)
-        page.reload()
-        wait_until(lambda: page.locator("#connection").inner_text() == "live", f"the page {path}", 60)
+        show(page, path)
         page.locator("main > *").first.wait_for()
         page.wait_for_load_state("networkidle") if path.startswith("#/runs?") else page.locator(
             "h1, .stats"
@@ -289,8 +205,12 @@ def test_stored_scripts_are_shown_as_text_on_every_page(stage: Stage, client: Cl
         assert page.locator("main img, main script, main iframe").count() == 0, path
     go(page, f"#/runs/{hostile}")
     page.get_by_text("Traceback").wait_for()
+    wait_until(lambda: page.locator("#output > *").count() == 3, "the output")
     shown = page.locator("main").inner_text()
-    assert shown.count("onerror=") >= 8  # inputs, key, meta, note, error, state, phase, transcript
+    # Inputs, key, group, meta, note, error, state, phase, effect, output, and the transcript.
+    for label in ("Inputs", "Facts", "Error", "State", "Phases", "Effects", "Output of the run", "Transcript", "Story"):
+        assert "onerror=" in page.get_by_label(label, exact=True).first.text_content(), label
+    assert shown.count("onerror=") >= 12
     assert blocked == []
 
 
@@ -321,9 +241,7 @@ def test_axe_finds_nothing_serious(stage: Stage, client: Client, open_page: Open
     page = open_page("--allow-changes")
     page.emulate_media(color_scheme=theme, reduced_motion="reduce")
     for path in ("#/", "#/runs?status=failed", f"#/runs/{run.id}", "#/schedules", "#/fleets"):
-        go(page, path)
-        page.reload()
-        wait_until(lambda: page.locator("#connection").inner_text() == "live", f"the page {path}", 60)
+        show(page, path)
         page.wait_for_load_state("load")
         page.evaluate(axe)
         found = page.evaluate("async () => JSON.stringify((await axe.run()).violations)")

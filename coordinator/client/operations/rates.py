@@ -1,0 +1,38 @@
+"""Set and list the rates of calls to the outside."""
+
+from __future__ import annotations
+
+from coordinator.client.operations.open_namespace import OpenNamespace, new_mark, reading
+from coordinator.model.names import name as check_name
+from coordinator.model.rates import RateLimit, encode_rate
+from coordinator.model.run_id import partition_for
+from coordinator.store.plans import rates as rate_plans
+from coordinator.store.plans.together import Plan
+
+
+def set_rate(
+    namespace: OpenNamespace, name: str, rate: str | None, burst: int | None, at_once: int | None
+) -> Plan[bool]:
+    """Set a rate. Return False if it was like this before."""
+    return (yield from _change(namespace, name, encode_rate(rate, burst, at_once)))
+
+
+def remove_rate(namespace: OpenNamespace, name: str) -> Plan[bool]:
+    """Remove a rate. Return False if there was none."""
+    return (yield from _change(namespace, name, ""))
+
+
+def _change(namespace: OpenNamespace, name: str, stored: str) -> Plan[bool]:
+    check_name(name, "rate")
+    space = yield from namespace.space()
+    keys = space.keys(partition_for(name, space.partitions))
+    return (yield from rate_plans.set_rate(keys, name, stored, new_mark()))
+
+
+def list_rates(namespace: OpenNamespace) -> Plan[tuple[RateLimit, ...]]:
+    """Return all rates, sorted by name."""
+    space = yield from namespace.space()
+    found: list[RateLimit] = []
+    for keys in space.everywhere():
+        found += yield from reading(rate_plans.read_rates(keys))
+    return tuple(sorted(found, key=lambda rate: rate.name))

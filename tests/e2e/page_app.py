@@ -1,0 +1,52 @@
+"""Handlers for the tests of the page: one that emits and is lost, one with effects and a budget, and a tree of runs."""
+
+from __future__ import annotations
+
+from tests.e2e.app import journal, opened
+from workers import AsyncRun, Registry
+
+runs: Registry[None] = Registry()
+
+
+@runs.handler(throttle=0)
+async def teller(run: AsyncRun[None]) -> str:
+    """Emit a word and save it, emit a word that no checkpoint covers, and wait for the test."""
+    if not run.state.get("saved"):
+        run.emit({"delta": "kept "})
+        run.state["saved"] = True
+        await run.flush()
+    attempt = run.token.split("-")[0]
+    run.emit({"delta": f"attempt-{attempt} "})
+    run.note("waits for the test", 1, 2)
+    journal(run, "said")
+    await opened(run, "all")
+    run.emit({"step": 3, "of": 3})
+    return "told"
+
+
+async def _charge() -> str:
+    return "paid"
+
+
+async def _break() -> str:
+    raise ValueError("the other system did not answer")
+
+
+@runs.handler(throttle=0)
+async def buyer(run: AsyncRun[None]) -> None:
+    """Spend a part of the budget, finish one effect, and leave another one with an unknown outcome."""
+    run.spend(usd=1.25, tokens=4000)
+    await run.once("charge", _charge)
+    await run.once("refund", _break)
+
+
+@runs.handler
+async def leaf(run: AsyncRun[None]) -> None:
+    """Wait for the test."""
+    await opened(run, "all")
+
+
+@runs.handler
+async def root(run: AsyncRun[None]) -> None:
+    """Wait for three children."""
+    await run.gather("leaves", [leaf.inputs() for _ in range(3)])
