@@ -2684,6 +2684,13 @@ MUTANTS = [
         "tests/unit/handlers/test_budgets.py::test_turn_that_would_be_repeated_is_not_interrupted",
     ),
     Mutant(
+        "a cloned agent has plain tools",
+        "workers/integrations/openai_agents/copies.py",
+        "        made.__class__ = _durable_class(type(agent), self._call)\n",
+        "        made.get_all_tools = _durable_class(type(agent), self._call).get_all_tools.__get__(made)\n",
+        "tests/unit/integrations/test_with_sentry.py",
+    ),
+    Mutant(
         "new work over the budget does not wait for work that is running",
         "workers/handlers/budgets.py",
         """                await others.wait_until_ended()
