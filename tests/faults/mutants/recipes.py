@@ -130,6 +130,20 @@ MUTANTS = [
         "read_response(push_request=True)",
         "tests/integration/feed/test_feed.py",
     ),
+    Mutant(
+        "a page of runs jumps over the unread part of a long index",
+        "coordinator/client/pages.py",
+        "        if unread:\n",
+        "        if False:\n",
+        "tests/contract/test_pages.py::test_queued_runs_of_many_kinds_are_found_once",
+    ),
+    Mutant(
+        "pages of runs leave out runs that wait for a place in their group",
+        "coordinator/client/pages.py",
+        "                return ready + lines\n",
+        "                return ready or lines\n",
+        "tests/contract/test_pages.py::test_runs_that_wait_for_a_place_in_their_group_are_found",
+    ),
     # -- steps with children that come back with other inputs
     Mutant(
         "a step with fewer inputs than before takes the endings of children that it has no inputs for",
