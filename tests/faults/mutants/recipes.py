@@ -144,6 +144,14 @@ MUTANTS = [
         "                return ready or lines\n",
         "tests/contract/test_pages.py::test_runs_that_wait_for_a_place_in_their_group_are_found",
     ),
+    # -- readers of outputs, and requests over HTTP
+    Mutant(
+        "a reader with an id of the future hides the output from the other readers",
+        "coordinator/client/output/subscriptions.py",
+        "                self._cursors[key] = min(self._cursors[key], cursor, key=_order)\n",
+        "                pass\n",
+        "tests/unit/client/test_subscriptions.py::test_stream_is_read_from_the_lowest_cursor_of_its_readers",
+    ),
     # -- steps with children that come back with other inputs
     Mutant(
         "a step with fewer inputs than before takes the endings of children that it has no inputs for",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -62,6 +63,16 @@ async def test_reader_continues_after_the_last_event_it_has_got(site: Site) -> N
         assert values(await read(site, id, {"Last-Event-ID": last})) == list(range(place + 1, 10))
         assert values(await read(site, id, after=last)) == list(range(place + 1, 10))
     assert values(await read(site, id, {"Last-Event-ID": first[3].id}, after=first[0].id)) == list(range(4, 10))
+
+
+async def test_reader_with_an_id_of_the_future_does_not_hide_events_from_others(site: Site) -> None:
+    id = await site.enqueue("chat")
+    async with opened(site, id, {"Last-Event-ID": "9999999999999999999-0"}), asyncio.timeout(20):
+        await eventually(lambda: bool(site.client._open().feed._parts), "the reader to subscribe")
+        async with opened(site, id) as stream:
+            assert json.loads((await anext(stream)).data)["value"] == "What is your name?"
+            await site.http.post(f"/runs/{id}/signals/answer", json="Ada")
+            assert json.loads((await anext(stream)).data)["value"] == "Hello Ada"
 
 
 async def test_reader_that_has_got_the_end_is_told_to_stop(site: Site) -> None:
