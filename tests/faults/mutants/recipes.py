@@ -152,6 +152,13 @@ MUTANTS = [
         "                pass\n",
         "tests/unit/client/test_subscriptions.py::test_stream_is_read_from_the_lowest_cursor_of_its_readers",
     ),
+    Mutant(
+        "a reader that subscribes while the connection of an output is closed waits for ever",
+        "coordinator/client/output/async_feed.py",
+        "                await bell.close()\n\n    async def _read_with",
+        "                await bell.close()\n            return\n\n    async def _read_with",
+        "tests/integration/web/test_feed.py::test_reader_that_subscribes_while_the_connection_is_closed_gets_the_output",
+    ),
     # -- steps with children that come back with other inputs
     Mutant(
         "a step with fewer inputs than before takes the endings of children that it has no inputs for",
