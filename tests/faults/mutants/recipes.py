@@ -159,6 +159,13 @@ MUTANTS = [
         "                await bell.close()\n            return\n\n    async def _read_with",
         "tests/integration/web/test_feed.py::test_reader_that_subscribes_while_the_connection_is_closed_gets_the_output",
     ),
+    Mutant(
+        "deeply nested inputs break the lists of runs",
+        "coordinator/views/json_data.py",
+        "    if depth >= MOST_DEPTH:\n",
+        "    if False:\n",
+        "tests/integration/web/test_runs.py::test_deeply_nested_values_are_cut_and_do_not_break_lists",
+    ),
     # -- steps with children that come back with other inputs
     Mutant(
         "a step with fewer inputs than before takes the endings of children that it has no inputs for",

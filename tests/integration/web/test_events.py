@@ -46,6 +46,14 @@ async def test_stream_has_the_events_in_order_and_the_end(site: Site) -> None:
     assert (events[-1].event, json.loads(events[-1].data)) == ("end", {"status": "completed"})
 
 
+async def test_deeply_nested_event_is_cut_and_does_not_end_the_stream(site: Site) -> None:
+    id = await site.enqueue("nest", {"depth": 700})
+    events = await read(site, id)
+    assert [values(events)[place] for place in (0, 2)] == ["before", "after"]
+    assert "entries)" in events[1].data
+    assert events[-1].event == "end"
+
+
 async def test_event_reaches_the_reader_while_the_run_continues(site: Site) -> None:
     id = await site.enqueue("chat")
     async with opened(site, id) as stream:
