@@ -166,6 +166,20 @@ MUTANTS = [
         "    if False:\n",
         "tests/integration/web/test_runs.py::test_deeply_nested_values_are_cut_and_do_not_break_lists",
     ),
+    Mutant(
+        "the page's data has numbers that a browser can't parse",
+        "coordinator/web/page/shorten.py",
+        "    if isinstance(value, float) and not math.isfinite(value):\n",
+        "    if False:\n",
+        "tests/integration/web/test_page.py::test_numbers_that_json_does_not_have_are_null",
+    ),
+    Mutant(
+        "a request may contain a number that becomes infinite",
+        "coordinator/web/rest/json_bodies.py",
+        "    if math.isinf(number):\n",
+        "    if False:\n",
+        "tests/integration/web/test_runs.py::test_number_that_is_too_large_is_refused",
+    ),
     # -- steps with children that come back with other inputs
     Mutant(
         "a step with fewer inputs than before takes the endings of children that it has no inputs for",

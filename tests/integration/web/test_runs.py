@@ -305,3 +305,10 @@ async def test_deeply_nested_values_are_cut_and_do_not_break_lists(site: Site) -
     ) as page:
         assert (await page.get("/data/runs")).status_code == 200
         assert (await page.get(f"/data/runs/{answer.json()['id']}")).status_code == 200
+
+
+async def test_number_that_is_too_large_is_refused(site: Site) -> None:
+    body = '{"kind": "nobody", "options": {"meta": {"limit": 1e400}}}'
+    answer = await site.http.post("/runs", content=body, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["error"]) == (400, "BadBody")
+    assert "1e400 is too large" in answer.json()["detail"]
