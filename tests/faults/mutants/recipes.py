@@ -180,6 +180,13 @@ MUTANTS = [
         "    if False:\n",
         "tests/integration/web/test_runs.py::test_number_that_is_too_large_is_refused",
     ),
+    Mutant(
+        "a stream that is closed while idle says that its run has ended",
+        "coordinator/web/event_stream.py",
+        "        raise StreamClosed\n",
+        "        return\n",
+        "tests/integration/web/test_events.py::test_stream_that_is_closed_while_idle_does_not_hide_the_last_events",
+    ),
     # -- steps with children that come back with other inputs
     Mutant(
         "a step with fewer inputs than before takes the endings of children that it has no inputs for",

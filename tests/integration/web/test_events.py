@@ -12,8 +12,9 @@ import httpx
 import pytest
 from httpx_sse import ServerSentEvent, aconnect_sse
 
-from coordinator import AsyncClient
+from coordinator import AsyncClient, RunView
 from coordinator.web import Limits, api
+from coordinator.web.rest.call import Call
 from tests.conftest import StartServer
 from tests.integration.web.conftest import Site, serving
 from tests.waiting import eventually
@@ -161,3 +162,31 @@ async def test_stream_is_closed_and_not_refused_while_redis_is_away(start_server
             answer = await http.get(f"/runs/{run.id}/events")
             assert (answer.status_code, answer.text[:1]) == (200, ":")
             assert (await http.get(f"/runs/{run.id}")).status_code == 503
+
+
+async def test_stream_that_is_closed_while_idle_does_not_hide_the_last_events(
+    make_site: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site: Site = await make_site(limits=Limits(idle=1.0, keep_alive=1.0))
+    id = await site.enqueue("chat")
+
+    async def waits() -> bool:
+        return (await site.client.handle(id).view()).waiting is not None
+
+    await eventually(waits, "the run to wait")
+    view, views = Call.view, []
+
+    async def end_before_the_second_view(call: Call) -> RunView:
+        views.append(call)
+        if len(views) == 2:
+            await call.handle.send("answer", "Ada")
+            await call.handle.wait(timeout=30)
+        return await view(call)
+
+    monkeypatch.setattr(Call, "view", end_before_the_second_view)
+    events = await read(site, id)
+    assert [event.event for event in events] == ["message"]
+    if len(views) < 2:
+        await site.client.handle(id).send("answer", "Ada")
+    monkeypatch.undo()
+    assert values(await read(site, id, {"Last-Event-ID": events[-1].id})) == ["Hello Ada"]
