@@ -20,6 +20,10 @@ RETRY_MS = 1000  # how long a browser waits before it opens a stream again
 ITEMS_AHEAD = 64  # items that are read before a slow client has taken them
 
 
+class StreamClosed(Exception):
+    """The server closes a stream before its run has ended. The client opens it again."""
+
+
 class EventStream(StreamingResponse):
     """A stream of events. Its place and its reader are freed when it ends, also after an error or a lost connection."""
 
@@ -53,15 +57,16 @@ async def items_of(
 ) -> AsyncGenerator[Item | None, None]:
     """Yield the items of a run's output. Yield None when no item came for `keep_alive` seconds, so that a comment is due.
 
-    The generator ends with the run, after too much idle time, or when the server stops.
+    The generator ends with the run, after all items.
 
     Args:
         source: The output of the run.
         streams: The open streams, which end when the server stops.
-        idle: Seconds without an item after which the generator ends.
+        idle: Seconds without an item after which the stream is closed.
         keep_alive: Seconds without an item after which a comment is due.
 
     Raises:
+        StreamClosed: There was no item for too long, or the server stops.
         CoordinatorError: The output can't be read.
     """
     waited = 0.0
@@ -81,6 +86,7 @@ async def items_of(
             if isinstance(item, CoordinatorError):
                 raise item
             yield item
+        raise StreamClosed
     finally:
         reader.cancel()
 

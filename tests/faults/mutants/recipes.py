@@ -151,6 +151,63 @@ MUTANTS = [
         "read_response(push_request=True)",
         "tests/integration/feed/test_feed.py",
     ),
+    Mutant(
+        "a page of runs jumps over the unread part of a long index",
+        "coordinator/client/pages.py",
+        "        if unread:\n",
+        "        if False:\n",
+        "tests/contract/test_pages.py::test_queued_runs_of_many_kinds_are_found_once",
+    ),
+    Mutant(
+        "pages of runs leave out runs that wait for a place in their group",
+        "coordinator/client/pages.py",
+        "                return ready + lines\n",
+        "                return ready or lines\n",
+        "tests/contract/test_pages.py::test_runs_that_wait_for_a_place_in_their_group_are_found",
+    ),
+    # -- readers of outputs, and requests over HTTP
+    Mutant(
+        "a reader with an id of the future hides the output from the other readers",
+        "coordinator/client/output/subscriptions.py",
+        "                self._cursors[key] = min(self._cursors[key], cursor, key=_order)\n",
+        "                pass\n",
+        "tests/unit/client/test_subscriptions.py::test_stream_is_read_from_the_lowest_cursor_of_its_readers",
+    ),
+    Mutant(
+        "a reader that subscribes while the connection of an output is closed waits for ever",
+        "coordinator/client/output/async_feed.py",
+        "                await bell.close()\n\n    async def _read_with",
+        "                await bell.close()\n            return\n\n    async def _read_with",
+        "tests/integration/web/test_feed.py::test_reader_that_subscribes_while_the_connection_is_closed_gets_the_output",
+    ),
+    Mutant(
+        "deeply nested inputs break the lists of runs",
+        "coordinator/views/json_data.py",
+        "    if depth >= MOST_DEPTH:\n",
+        "    if False:\n",
+        "tests/integration/web/test_runs.py::test_deeply_nested_values_are_cut_and_do_not_break_lists",
+    ),
+    Mutant(
+        "the page's data has numbers that a browser can't parse",
+        "coordinator/web/page/shorten.py",
+        "    if isinstance(value, float) and not math.isfinite(value):\n",
+        "    if False:\n",
+        "tests/integration/web/test_page.py::test_numbers_that_json_does_not_have_are_null",
+    ),
+    Mutant(
+        "a request may contain a number that becomes infinite",
+        "coordinator/web/rest/json_bodies.py",
+        "    if math.isinf(number):\n",
+        "    if False:\n",
+        "tests/integration/web/test_runs.py::test_number_that_is_too_large_is_refused",
+    ),
+    Mutant(
+        "a stream that is closed while idle says that its run has ended",
+        "coordinator/web/event_stream.py",
+        "        raise StreamClosed\n",
+        "        return\n",
+        "tests/integration/web/test_events.py::test_stream_that_is_closed_while_idle_does_not_hide_the_last_events",
+    ),
     # -- steps with children that come back with other inputs
     Mutant(
         "a step with fewer inputs than before takes the endings of children that it has no inputs for",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -208,6 +209,17 @@ async def test_pages_over_many_groups_have_each_run_once_in_order(client: AsyncC
             cursor = page["cursor"]
     assert {id for _, id in found} == {handle.id for handle in handles}
     assert [created for created, _ in found] == sorted(created for created, _ in found)
+
+
+async def test_numbers_that_json_does_not_have_are_null(client: AsyncClient) -> None:
+    numbers = [math.inf, -math.inf, math.nan, 1.5]
+    handle = await client.enqueue("nobody", {"numbers": numbers}, meta={"limit": math.inf})
+    async with browser(client) as web:
+        for path in ("/data/runs", "/data/runs?status=queued"):
+            listed = json.loads((await web.get(path)).content, parse_constant=pytest.fail)
+            assert [run["meta"] for run in listed["runs"]] == [{"limit": None}]
+        run = json.loads((await web.get(f"/data/runs/{handle.id}")).content, parse_constant=pytest.fail)["run"]
+        assert (run["meta"], run["inputs"]) == ({"limit": None}, {"numbers": [None, None, None, 1.5]})
 
 
 async def test_wrong_filters_are_refused(client: AsyncClient) -> None:
