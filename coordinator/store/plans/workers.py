@@ -223,7 +223,7 @@ def load(keys: Keys, id: str, token: str, page_bytes: int = 1024 * 1024) -> Gene
 
     Returns:
         The parts of the checkpoint, `[ckpt fields, message chunks, effects]`, each a flat list as HGETALL returns it; or the answer
-        word `fenced` or `unreadable`.
+        word `fenced`, `unreadable` or `lost` (the run has effects, and they can't be read).
     """
     reply = yield LOAD.call(keys.at, id=id, token=token, page="head", room=page_bytes)
     if word(reply) != "ok":

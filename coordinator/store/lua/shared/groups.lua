@@ -11,6 +11,12 @@ local function limit_of(group)
   return tonumber(limit)
 end
 
+-- Return true if no key that a run of a group needs to be queued has a wrong type.
+local function are_groups_readable(group)
+  return type(redis.pcall('SCARD', admitted_key(group))) == 'number' and type(redis.pcall('ZCARD', line_key(group))) == 'number'
+    and type(redis.pcall('SCARD', groups_key())) == 'number'
+end
+
 -- Add a run to the queue from which workers claim it. Return false if the queue has a wrong type.
 local function make_ready(id, route, counters, score)
   if counters.strikes < SUSPECT_STRIKES then return add_to_ready(id, route, int(score)) end
