@@ -115,6 +115,10 @@ class Listing:
         queue, kind, _ = parse_route(route)
         return self.kind in (None, kind) and self.queue in (None, queue)
 
+    def matches_group(self, group: str) -> bool:
+        """Return True if runs of the kind of this group, "<kind>:<name>", are listed."""
+        return self.kind in (None, group.partition(":")[0])
+
     def _queued(self, parts: Sequence[Keys]) -> Steps:
         routes = yield from waiting_routes(parts)
         wanted = [
@@ -124,7 +128,7 @@ class Listing:
             for index in (keys.ready(route), keys.suspect(route))
         ]
         groups = yield from waiting_groups(parts, GROUPS)
-        lines = [(keys, keys.line(group)) for keys, group in groups if self.kind in (None, group.partition(":")[0])]
+        lines = [(keys, keys.line(group)) for keys, group in groups if self.matches_group(group)]
         wanted += lines
         rev = () if self.status else ("REV",)
         replies = yield [

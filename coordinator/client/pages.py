@@ -16,7 +16,17 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from coordinator.client.listing import PAGE, Entry, Listing, Steps, scored, views_of, waiting_routes
+from coordinator.client.listing import (
+    GROUPS,
+    PAGE,
+    Entry,
+    Listing,
+    Steps,
+    scored,
+    views_of,
+    waiting_groups,
+    waiting_routes,
+)
 from coordinator.errors import BadOption
 from coordinator.model.run import ENDED, RunView, Status
 from coordinator.store.keys import Keys, Namespace
@@ -24,6 +34,7 @@ from coordinator.store.replies import require_all, text
 from coordinator.store.script import Request, read
 
 STEP = 100  # entries that are examined together
+FEW = 4  # indexes of which each is read as far as a step could need
 MOST_EXAMINED = 1_000  # entries that one page examines, however few of them match
 
 _ORDER = tuple(Status)  # the order of statuses, if a page has runs of all
@@ -123,26 +134,42 @@ class Pager:
             return (yield from self._running(parts, at))
         indexes: list[tuple[Keys, str]] = yield from self._indexes(parts, at.status)
         entries: list[Entry] = []
+        unread: list[Entry] = []  # the last entry that was read of each index that may have more
         newest = at.status in ENDED
+        # Of many indexes a part of each is enough.
+        size = STEP if len(indexes) <= FEW else max(5, math.ceil(2 * STEP / len(indexes)))
         open_indexes, offset = indexes, 0
         while open_indexes:
-            replies = yield [_read_from(keys, index, at, offset, newest=newest) for keys, index in open_indexes]
+            replies = yield [_read_from(keys, index, at, offset, size, newest=newest) for keys, index in open_indexes]
             rest = []
             for (keys, index), flat in zip(open_indexes, require_all(replies), strict=True):
                 after = [entry for entry in scored(keys, flat) if _is_after(entry, at, newest=newest)]
                 entries += after
-                # If all of them were examined before, they have the score of the cursor, and more may follow.
-                if not after and len(flat) == 2 * STEP:
-                    rest.append((keys, index))
-            open_indexes, offset = rest, offset + STEP
-        return sorted(entries, key=_place, reverse=newest)[:STEP]
+                if len(flat) == 2 * size:
+                    # If all of them were examined before, they have the score of the cursor, and more may follow.
+                    if after:
+                        unread.append(after[-1])
+                    else:
+                        rest.append((keys, index))
+            open_indexes, offset = rest, offset + size
+        found = sorted(entries, key=_place, reverse=newest)
+        if unread:
+            # Entries behind the last one of an index that has more are left for the next step.
+            last = sorted(unread, key=_place, reverse=newest)[0]
+            found = found[: found.index(last) + 1]
+        return found[:STEP]
 
     def _indexes(self, parts: Sequence[Keys], status: Status) -> Steps:
         match status:
             case Status.QUEUED:
                 routes = yield from waiting_routes(parts)
                 matching = [(keys, route) for keys, route in routes if self.filters.matches(route)]
-                return [(keys, index) for keys, route in matching for index in (keys.ready(route), keys.suspect(route))]
+                groups = yield from waiting_groups(parts, GROUPS)
+                lines = [(keys, keys.line(group)) for keys, group in groups if self.filters.matches_group(group)]
+                ready = [
+                    (keys, index) for keys, route in matching for index in (keys.ready(route), keys.suspect(route))
+                ]
+                return ready + lines
             case Status.DELAYED:
                 return [(keys, keys.delayed()) for keys in parts]
             case Status.WAITING:
@@ -161,11 +188,11 @@ class Pager:
         return sorted((entry for entry in entries if entry[2] > at.id), key=_place)[:STEP]
 
 
-def _read_from(keys: Keys, index: str, at: Cursor, offset: int, *, newest: bool) -> Request:
+def _read_from(keys: Keys, index: str, at: Cursor, offset: int, size: int, *, newest: bool) -> Request:
     """Return the request for entries from the cursor's score on."""
     start = f"{at.score:.17g}" if at.id else "+inf" if newest else "-inf"
     bounds = (start, "-inf", "BYSCORE", "REV") if newest else (start, "+inf", "BYSCORE")
-    return read(keys.at, "ZRANGE", index, *bounds, "LIMIT", offset, STEP, "WITHSCORES")
+    return read(keys.at, "ZRANGE", index, *bounds, "LIMIT", offset, size, "WITHSCORES")
 
 
 def _place(entry: Entry) -> tuple[float, str]:

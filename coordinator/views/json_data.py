@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -15,18 +15,28 @@ from coordinator.model.run import Counters, RunView
 SHOWN_COUNTERS = ("life", "attempt", "epoch", "releases", "recoveries", "strikes", "failures")
 
 
+MOST_DEPTH = (
+    200  # levels of lists and objects; more could not be converted and encoded within Python's limit of recursion
+)
+
+
 def to_json_data(value: Any) -> Any:
-    """Return a value as data for JSON: times become ISO 8601, bytes become base64, views become objects, None becomes null."""
+    """Return a value as data for JSON: times become ISO 8601, bytes become base64, views become objects, None becomes null.
+
+    A list or an object below 200 others becomes a text that says how many entries it has.
+    """
+    return _convert(value, 0)
+
+
+def _convert(value: Any, depth: int) -> Any:
     if isinstance(value, RunView):
-        return {**_fields(value), "attempt": value.attempt}
+        return {**_fields(value, depth), "attempt": value.attempt}
     if isinstance(value, Counters):
         return {name: getattr(value, name) for name in SHOWN_COUNTERS}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _fields(value)
-    if isinstance(value, Mapping):
-        return {str(key): to_json_data(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [to_json_data(item) for item in value]
+        return _fields(value, depth)
+    if isinstance(value, (Mapping, list, tuple, set, frozenset)):
+        return _convert_entries(value, depth)
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Decimal):
@@ -36,5 +46,13 @@ def to_json_data(value: Any) -> Any:
     return value
 
 
-def _fields(value: Any) -> dict[str, Any]:
-    return {field.name: to_json_data(getattr(value, field.name)) for field in dataclasses.fields(value)}
+def _convert_entries(value: Mapping[Any, Any] | Collection[Any], depth: int) -> Any:
+    if depth >= MOST_DEPTH:
+        return f"… ({len(value):,} entries)"
+    if isinstance(value, Mapping):
+        return {str(key): _convert(item, depth + 1) for key, item in value.items()}
+    return [_convert(item, depth + 1) for item in value]
+
+
+def _fields(value: Any, depth: int) -> dict[str, Any]:
+    return {field.name: _convert(getattr(value, field.name), depth + 1) for field in dataclasses.fields(value)}

@@ -20,11 +20,18 @@ RETRY_MS = 1000  # how long a browser waits before it opens a stream again
 ITEMS_AHEAD = 64  # items that are read before a slow client has taken them
 
 
+class StreamClosed(Exception):
+    """The server closes a stream before its run has ended. The client opens it again."""
+
+
 class EventStream(StreamingResponse):
-    """A stream of events, which frees its place and its reader when it ends, however it ends."""
+    """A stream of events. Its place and its reader are freed when it ends, also after an error or a lost connection."""
 
     def __init__(self, frames: AsyncGenerator[str, None], release: Callable[[], None]) -> None:
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # the second: nginx passes events on at once
+        headers = {
+            "Cache-Control": "no-store",
+            "X-Accel-Buffering": "no",
+        }  # the second makes nginx send each event immediately
         super().__init__(frames, headers=headers, media_type="text/event-stream")
         self._frames, self._release = frames, release
 
@@ -48,17 +55,18 @@ async def closed_stream() -> AsyncGenerator[str, None]:
 async def items_of(
     source: AsyncIterator[Item], streams: OpenStreams, *, idle: float, keep_alive: float
 ) -> AsyncGenerator[Item | None, None]:
-    """Yield the items of a run's output, and None for each time without an item after which a comment is due.
+    """Yield the items of a run's output. Yield None when no item came for `keep_alive` seconds, so that a comment is due.
 
-    The generator ends with the run, after too much idle time, or when the server stops.
+    The generator ends with the run, after all items.
 
     Args:
         source: The output of the run.
         streams: The open streams, which end when the server stops.
-        idle: Seconds without an item after which the generator ends.
+        idle: Seconds without an item after which the stream is closed.
         keep_alive: Seconds without an item after which a comment is due.
 
     Raises:
+        StreamClosed: There was no item for too long, or the server stops.
         CoordinatorError: The output can't be read.
     """
     waited = 0.0
@@ -78,6 +86,7 @@ async def items_of(
             if isinstance(item, CoordinatorError):
                 raise item
             yield item
+        raise StreamClosed
     finally:
         reader.cancel()
 

@@ -71,6 +71,29 @@ def test_runs_with_the_same_score_are_found_once(shop: Shop) -> None:
     assert found == sorted(run.id for run in runs)
 
 
+@pytest.mark.parametrize("limit", [40, 500])
+def test_long_index_beside_a_short_one_is_listed_to_its_end(shop: Shop, limit: int) -> None:
+    runs = shop.client.enqueue_many([("early", {})] * (3 * STEP))
+    runs += shop.client.enqueue_many([("later", {})] * 20)
+    found = [view.id for view in read_all(shop, listing(Status.QUEUED, limit=limit))]
+    assert sorted(found) == sorted(run.id for run in runs)
+
+
+def test_queued_runs_of_many_kinds_are_found_once(shop: Shop) -> None:
+    runs = shop.client.enqueue_many([(f"k{number % 60}", {}) for number in range(6 * STEP)])
+    found = [view.id for view in read_all(shop, listing(Status.QUEUED, limit=500))]
+    assert sorted(found) == sorted(run.id for run in runs)
+
+
+def test_runs_that_wait_for_a_place_in_their_group_are_found(shop: Shop) -> None:
+    shop.client.set_limit("k", at_once=1)
+    runs = shop.client.enqueue_many([("k", {})] * 5, group="acme")
+    found = [view.id for view in read_all(shop, listing(Status.QUEUED))]
+    assert sorted(found) == sorted(run.id for run in runs)
+    assert len(read_all(shop, listing(Status.QUEUED, "k", "default"))) == 5
+    assert read_all(shop, listing(Status.QUEUED, "other")) == []
+
+
 def test_runs_that_leave_the_index_do_not_move_the_next_page(shop: Shop) -> None:
     runs = shop.client.enqueue_many([("k", {})] * 30)
     first = read_page(shop, listing(Status.QUEUED, limit=10))

@@ -69,22 +69,27 @@ class AsyncFeed:
             await drive_async(self._wire, output_plans.interrupt(part.streams.keys, self.client))
 
     async def _read(self, part: _AsyncPart) -> None:
-        bell = AsyncBell(self._address)
-        try:
-            while part.streams:
-                part.blocking = True
-                try:
-                    entries = await bell.read(*part.streams.wanted(), BLOCK)
-                except CoordinatorError:
-                    part.blocking = part.interrupted = False
-                    await self._clock.asleep(AFTER_TROUBLE)
-                    part.streams.deliver({})
-                    continue
+        while part.streams and not self._closed:  # again, because a reader may subscribe while the connection is closed
+            bell = AsyncBell(self._address)
+            try:
+                await self._read_with(bell, part)
+            finally:
                 part.blocking = part.interrupted = False
-                part.streams.deliver(entries)
-        finally:
+                await bell.close()
+
+    async def _read_with(self, bell: AsyncBell, part: _AsyncPart) -> None:
+        """Deliver entries until no reader is subscribed."""
+        while part.streams:
+            part.blocking = True
+            try:
+                entries = await bell.read(*part.streams.wanted(), BLOCK)
+            except CoordinatorError:
+                part.blocking = part.interrupted = False
+                await self._clock.asleep(AFTER_TROUBLE)
+                part.streams.deliver({})
+                continue
             part.blocking = part.interrupted = False
-            await bell.close()
+            part.streams.deliver(entries)
 
     async def close(self) -> None:
         """End the tasks of the feed, and close their connections. Readers end with an error."""

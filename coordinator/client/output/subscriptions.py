@@ -13,8 +13,8 @@ from coordinator.store.keys import Keys
 from coordinator.store.plans.output import Entry
 from coordinator.store.transport.wire import Entries
 
-MOST_ENTRIES = 2_000  # of one reader
-MOST_BYTES = 1024 * 1024  # of one reader
+MOST_ENTRIES = 2_000  # the largest number of entries in the inbox of one reader
+MOST_BYTES = 1024 * 1024  # the largest number of bytes in the inbox of one reader
 
 
 class Subscription:
@@ -75,6 +75,9 @@ class Subscriptions:
         self.lock = threading.Lock()
         self._bell, self._bell_cursor = keys.reader(client), "0-0"
         self._cursors: dict[str, str] = {}
+        self._unproved: set[str] = (
+            set()
+        )  # streams whose cursor was given by a reader, so that there may be no such entry
         self._readers: dict[str, list[Subscription]] = {}
 
     def __bool__(self) -> bool:
@@ -84,7 +87,11 @@ class Subscriptions:
     def add(self, key: str, cursor: str, subscription: Subscription) -> None:
         """Subscribe a reader to a stream. It gets the entries after the cursor, and perhaps some before it."""
         with self.lock:
-            self._cursors.setdefault(key, cursor)
+            if key not in self._cursors:
+                self._cursors[key] = cursor
+                self._unproved.add(key)
+            elif key in self._unproved:  # a cursor that lies in the future must not hide entries from the other readers
+                self._cursors[key] = min(self._cursors[key], cursor, key=_order)
             self._readers.setdefault(key, []).append(subscription)
 
     def remove(self, key: str, subscription: Subscription) -> None:
@@ -99,6 +106,7 @@ class Subscriptions:
         if not self._readers.get(key):
             self._readers.pop(key, None)
             self._cursors.pop(key, None)
+            self._unproved.discard(key)
 
     def wanted(self) -> tuple[list[str], list[str]]:
         """Return the keys of the streams to read, and the ids after which to read them."""
@@ -106,7 +114,7 @@ class Subscriptions:
             return [self._bell, *self._cursors], [self._bell_cursor, *self._cursors.values()]
 
     def deliver(self, entries: Entries) -> None:
-        """Give entries to the readers of their streams. If there are none at all, make all readers doubt."""
+        """Give entries to the readers of their streams. If there are no entries at all, call `doubt` of every reader."""
         with self.lock:
             if not entries:
                 for reader in (one for readers in self._readers.values() for one in readers):
@@ -117,5 +125,12 @@ class Subscriptions:
                     self._bell_cursor = last
                 elif key in self._cursors:
                     self._cursors[key] = last
+                    self._unproved.discard(key)
                     self._readers[key] = [one for one in self._readers[key] if one.put(found)]
                     self._drop_unread(key)
+
+
+def _order(id: str) -> tuple[int, int]:
+    """Return the id of an entry as numbers, by which ids are compared."""
+    first, _, second = id.partition("-")
+    return int(first), int(second)

@@ -16,7 +16,7 @@ from coordinator.errors import CoordinatorError, NotFound, Unreachable
 from coordinator.model.output import Event, Gap, Item, Place, Rewind
 from coordinator.model.run import ENDED, Note
 from coordinator.printable import json_text
-from coordinator.web.event_stream import RETRY_MS, EventStream, closed_stream, frame, items_of
+from coordinator.web.event_stream import RETRY_MS, EventStream, StreamClosed, closed_stream, frame, items_of
 from coordinator.web.gate import caller_of
 from coordinator.web.page.shorten import shorten
 from coordinator.web.streams import OpenStreams
@@ -65,8 +65,10 @@ class OutputStreams:
                 async for item in items:
                     last = item.id if item else last
                     yield _frame_of(item) if item else ": still here\n\n"
-            if not self.streams.closed and (await handle.view()).status in ENDED:
+            if (await handle.view()).status in ENDED:
                 yield frame("end", last, "{}")
+        except StreamClosed:
+            return  # without `end`: the run may have emitted more since then
         except NotFound:
             yield frame("end", last, "{}")  # its retention is over
         except CoordinatorError as error:

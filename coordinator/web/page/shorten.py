@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ CUT = "…cut"  # the name under which a cut object says how many entries are le
 
 
 def shorten(value: Any, most_text: int = MOST_TEXT) -> Any:
-    """Return a value as data for JSON, with long texts, lists and objects cut.
+    """Return a value as data for JSON, with long texts, lists and objects cut. NaN and infinite numbers become null.
 
     Args:
         value: Plain data or a view.
@@ -26,6 +27,8 @@ def shorten(value: Any, most_text: int = MOST_TEXT) -> Any:
 def _shorten(value: Any, most: int, depth: int) -> Any:
     if isinstance(value, str):
         return value if len(value) <= most else f"{value[:most]}… ({len(value) - most:,} more characters)"
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     if depth >= MOST_DEPTH and isinstance(value, (Mapping, list)):
         return f"… ({len(value):,} entries)"
     if isinstance(value, Mapping):

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from coordinator.errors import CoordinatorError, NotFound, Unreachable
 from coordinator.model.output import Event, Gap, Item, Rewind
 from coordinator.model.run import ENDED, Note
-from coordinator.web.event_stream import RETRY_MS, EventStream, closed_stream, frame, items_of
+from coordinator.web.event_stream import RETRY_MS, EventStream, StreamClosed, closed_stream, frame, items_of
 from coordinator.web.rest.call import Call
 from coordinator.web.rest.json_bodies import to_json
 
@@ -49,11 +49,11 @@ async def _frames(call: Call, after: str | None) -> AsyncGenerator[str, None]:
                 else:
                     yield head + _frame_of(item)
                     last, head = item.id, ""
-        if call.streams.closed:
-            return
         view = await call.view()
-        if view.status in ENDED:  # otherwise the stream was idle, or the run was revived
+        if view.status in ENDED:  # otherwise the run was revived
             yield head + _frame("end", f"{last}{END}{view.counters.life}", {"status": view.status})
+    except StreamClosed:
+        return  # without `end`: the run may have emitted more since then
     except NotFound:
         yield _frame("end", f"{last}{END}0", {"status": None})  # its retention is over
     except CoordinatorError as error:

@@ -30,7 +30,7 @@ async def read_json(request: Request, limit: int) -> Any:
     if media != "application/json":
         raise Problem(415, "UnsupportedMediaType", "Send the body as application/json.")
     try:
-        return json.loads(data, parse_constant=_refuse_constant)
+        return json.loads(data, parse_constant=_refuse_constant, parse_float=_finite_number)
     except RecursionError:
         raise Problem(400, "BadBody", "The body is nested too deeply.") from None
     except ValueError as error:
@@ -69,3 +69,10 @@ async def _read_body(request: Request, limit: int) -> bytes:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite_number(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text:.40} is too large for a number")
+    return number

@@ -82,6 +82,27 @@ MUTANTS = [
         "tests/integration/web/test_page.py",
     ),
     Mutant(
+        "metrics of groups have a value for each kind, however many there are",
+        "coordinator/metrics/namespace_gauges.py",
+        "        kind = group.kind if group.kind in shown else OTHER\n",
+        "        kind = group.kind\n",
+        "tests/integration/metrics/test_metrics.py::test_kinds_with_waiting_groups_beyond_the_limit_are_counted_together",
+    ),
+    Mutant(
+        "each viewer of the overview lets the doctor examine the namespace",
+        "coordinator/web/page/queries.py",
+        "        old = known is None or _clock.monotonic() - known[0] > CHEAP_SECONDS\n",
+        "        old, self._report, self._examining = True, None, asyncio.Lock()\n",
+        "tests/integration/web/test_page.py::test_doctor_is_asked_cheaply_by_the_overview",
+    ),
+    Mutant(
+        "the overview lets the doctor examine a large namespace",
+        "coordinator/web/page/queries.py",
+        "            if sum(overview.counts.values()) <= SMALL_NAMESPACE:\n",
+        "            if overview:\n",
+        "tests/integration/web/test_page.py::test_doctor_is_asked_cheaply_by_the_overview",
+    ),
+    Mutant(
         "the page does not list runs that wait for a place in their group",
         "coordinator/web/page/run_pages.py",
         "            return ready + [",
@@ -129,6 +150,63 @@ MUTANTS = [
         "read_response(push_request=True, disconnect_on_error=False)",
         "read_response(push_request=True)",
         "tests/integration/feed/test_feed.py",
+    ),
+    Mutant(
+        "a page of runs jumps over the unread part of a long index",
+        "coordinator/client/pages.py",
+        "        if unread:\n",
+        "        if False:\n",
+        "tests/contract/test_pages.py::test_queued_runs_of_many_kinds_are_found_once",
+    ),
+    Mutant(
+        "pages of runs leave out runs that wait for a place in their group",
+        "coordinator/client/pages.py",
+        "                return ready + lines\n",
+        "                return ready or lines\n",
+        "tests/contract/test_pages.py::test_runs_that_wait_for_a_place_in_their_group_are_found",
+    ),
+    # -- readers of outputs, and requests over HTTP
+    Mutant(
+        "a reader with an id of the future hides the output from the other readers",
+        "coordinator/client/output/subscriptions.py",
+        "                self._cursors[key] = min(self._cursors[key], cursor, key=_order)\n",
+        "                pass\n",
+        "tests/unit/client/test_subscriptions.py::test_stream_is_read_from_the_lowest_cursor_of_its_readers",
+    ),
+    Mutant(
+        "a reader that subscribes while the connection of an output is closed waits for ever",
+        "coordinator/client/output/async_feed.py",
+        "                await bell.close()\n\n    async def _read_with",
+        "                await bell.close()\n            return\n\n    async def _read_with",
+        "tests/integration/web/test_feed.py::test_reader_that_subscribes_while_the_connection_is_closed_gets_the_output",
+    ),
+    Mutant(
+        "deeply nested inputs break the lists of runs",
+        "coordinator/views/json_data.py",
+        "    if depth >= MOST_DEPTH:\n",
+        "    if False:\n",
+        "tests/integration/web/test_runs.py::test_deeply_nested_values_are_cut_and_do_not_break_lists",
+    ),
+    Mutant(
+        "the page's data has numbers that a browser can't parse",
+        "coordinator/web/page/shorten.py",
+        "    if isinstance(value, float) and not math.isfinite(value):\n",
+        "    if False:\n",
+        "tests/integration/web/test_page.py::test_numbers_that_json_does_not_have_are_null",
+    ),
+    Mutant(
+        "a request may contain a number that becomes infinite",
+        "coordinator/web/rest/json_bodies.py",
+        "    if math.isinf(number):\n",
+        "    if False:\n",
+        "tests/integration/web/test_runs.py::test_number_that_is_too_large_is_refused",
+    ),
+    Mutant(
+        "a stream that is closed while idle says that its run has ended",
+        "coordinator/web/event_stream.py",
+        "        raise StreamClosed\n",
+        "        return\n",
+        "tests/integration/web/test_events.py::test_stream_that_is_closed_while_idle_does_not_hide_the_last_events",
     ),
     # -- steps with children that come back with other inputs
     Mutant(
@@ -332,7 +410,7 @@ MUTANTS = [
     Mutant(
         "a handler that has stopped is still named as hung",
         LUA + "workers/heartbeat.lua",
-        " else redis.call('HDEL', worker_key(worker), field) end",
+        " elseif known[field] then removed[#removed + 1] = field end",
         " end",
         "tests/lua/workers/test_heartbeat.py::"
         "test_runs_whose_handlers_do_not_stop_are_kept_until_a_heartbeat_leaves_them_out",
@@ -663,8 +741,8 @@ MUTANTS = [
     Mutant(
         "a recovered worker's lease is renewed",
         LUA + "workers/heartbeat.lua",
-        "if condemned or not redis.call",
-        "if not redis.call",
+        "if known.condemned then return { 'gone' } end\n",
+        "",
         "tests/lua/workers/test_heartbeat.py::test_removed_worker_is_not_renewed",
     ),
     Mutant(
@@ -820,6 +898,36 @@ MUTANTS = [
         "if tonumber(deadline) > furthest then",
         "if false then",
         "tests/lua/coordinators/test_judge.py::test_deadline_that_is_too_far_away_is_limited_to_the_workers_own_lease",
+    ),
+    Mutant(
+        "an idle service is not woken when it has work again",
+        "coordinator/services/service_loop.py",
+        "        elif self._idle:\n            self._wake.set()\n",
+        "",
+        "tests/integration/services/test_work_check.py::test_delayed_run_is_queued_although_the_bell_was_lost",
+    ),
+    Mutant(
+        "an idle service waits although it knows of work that is due",
+        "coordinator/services/service_loop.py",
+        "if self._idle and rest >= LONGEST_REST:",
+        "if self._idle:",
+        "tests/integration/services/test_daemon.py::test_earlier_delayed_run_wakes_the_coordinator",
+    ),
+    Mutant(
+        "an outage counts as the death of a worker that joined while leases were judged rarely",
+        LUA + "workers/join.lua",
+        "redis.pcall('HDEL', watch_key(), 'rest')\n",
+        "",
+        "tests/lua/coordinators/test_judge.py::"
+        "test_join_ends_the_longer_gap_because_the_lease_of_the_worker_may_be_short",
+    ),
+    Mutant(
+        "leases are judged rarely although one expires soon",
+        LUA + "shared/judge.lua",
+        "rest = quiet and 2 * tick or tick",
+        "rest = 2 * tick",
+        "tests/lua/coordinators/test_judge.py::"
+        "test_coordinator_judges_every_second_tick_while_no_lease_can_expire_soon",
     ),
     Mutant(
         "a leaving worker does not release its runs",
@@ -2337,6 +2445,13 @@ MUTANTS = [
         "tests/lua/graphs/test_graph.py",
     ),
     Mutant(
+        "a packed id of a checkpoint is stored as it was sent",
+        LUA + "graphs/graph_save.lua",
+        "id, parent, by = unpack_id(id), unpack_id(parent), unpack_id(by)\n",
+        "",
+        "tests/lua/graphs/test_graph.py::test_uuid_in_sixteen_bytes_is_stored_as_text",
+    ),
+    Mutant(
         "a repeated change of a session adds its items again",
         LUA + "sessions/session_add.lua",
         "if answer_again(session, operation) then return { 'ok' } end\n",
@@ -2391,13 +2506,6 @@ MUTANTS = [
         "        if tool._is_agent_tool and nested_runs_are_durable():\n",
         "        if False:\n",
         "tests/unit/integrations/test_openai_agents.py::test_an_agent_as_a_tool_waits_for_an_approval_over_every_crash",
-    ),
-    Mutant(
-        "two calls of one agent as a tool get the same answers",
-        "workers/integrations/openai_agents/copies.py",
-        '{tool.name} {context.tool_call_id}"\n        if',
-        '{tool.name}"\n        if',
-        "tests/unit/integrations/test_openai_agents.py::test_two_calls_of_one_agent_as_a_tool_do_not_mix",
     ),
     Mutant(
         "the counts of a worker process that ended are forgotten",
@@ -2595,7 +2703,8 @@ MUTANTS = [
         "workers/integrations/langgraph/run_graph.py",
         "        await self._receive_again()\n",
         "",
-        "tests/integration/langgraph/test_run_graph.py",
+        "tests/integration/langgraph/test_run_graph.py::"
+        "test_resumed_graph_takes_the_answer_to_its_open_question_and_not_an_earlier_one",
     ),
     Mutant(
         "the graph of an ended run stays behind",
@@ -2670,9 +2779,49 @@ MUTANTS = [
     Mutant(
         "a spent budget interrupts a turn that is then repeated",
         "workers/handlers/budgets.py",
-        " or not self._draft.resumes_without_repeating()",
+        " and self._draft.resumes_without_repeating()",
         "",
         "tests/unit/handlers/test_budgets.py::test_turn_that_would_be_repeated_is_not_interrupted",
+    ),
+    Mutant(
+        "a cloned agent has plain tools",
+        "workers/integrations/openai_agents/copies.py",
+        "        made.__class__ = _durable_class(type(agent), self._call)\n",
+        "        made.get_all_tools = _durable_class(type(agent), self._call).get_all_tools.__get__(made)\n",
+        "tests/unit/integrations/test_with_sentry.py",
+    ),
+    Mutant(
+        "new work over the budget does not wait for work that is running",
+        "workers/handlers/budgets.py",
+        """                await others.wait_until_ended()
+                continue
+""",
+        "                return\n",
+        "tests/integration/worker/test_worker_budgets.py::test_new_work_over_the_budget_waits_for_work_that_is_running",
+    ),
+    Mutant(
+        "only the first of several tasks waits for a grant",
+        "workers/handlers/budgets.py",
+        "            async with self._waiting:\n",
+        "            if self._waiting.locked():\n                return\n            async with self._waiting:\n",
+        "tests/integration/worker/test_worker_budgets.py::test_budget_stops_work_that_other_tasks_begin",
+    ),
+    Mutant(
+        "a lingering parent does not count its children",
+        "workers/handlers/context.py",
+        "            self._budgets.expect_children()\n",
+        "            pass\n",
+        "tests/integration/worker/test_worker_budgets.py::test_children_of_a_lingering_parent_count_in_the_next_turn",
+    ),
+    Mutant(
+        "a gather does not refresh what is left of the budget",
+        "workers/handlers/async_run.py",
+        """            results = await step.gather(return_failures)
+        if self._spends:
+            await self._budgets.count_children()
+""",
+        "            results = await step.gather(return_failures)\n",
+        "tests/integration/worker/test_worker_budgets.py::test_spending_of_children_leaves_less_to_reserve",
     ),
     Mutant(
         "a run forgets what was granted to it",
@@ -3028,9 +3177,16 @@ MUTANTS = [
     Mutant(
         "a small call overtakes a large one that waits",
         LUA + "rates/acquire.lua",
-        "    ahead = first and (tonumber(turn) or bucket.ticket) - first or 0\n",
+        "    ahead = first and math.max(0, (tonumber(turn) or bucket.ticket) - first) or 0\n",
         "    ahead = 0 * (first or 0)\n",
         "tests/lua/rates/test_rates.py::test_new_call_does_not_overtake_a_large_one_that_waits",
+    ),
+    Mutant(
+        "a lost bucket lets new calls overtake",
+        LUA + "shared/rates.lua",
+        "tonumber(ticket) or next_ticket(name),",
+        "tonumber(ticket) or 0,",
+        "tests/lua/rates/test_rates.py::test_lost_bucket_lets_no_new_call_overtake_those_that_wait",
     ),
     Mutant(
         "the places of a lost worker are never free",

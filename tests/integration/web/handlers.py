@@ -45,6 +45,15 @@ async def talk(run: AsyncRun, values: list[Any]) -> int:
     return len(values)
 
 
+@runs.handler
+async def nest(run: AsyncRun, depth: int) -> None:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    for one in ("before", value, "after"):
+        run.emit(one)
+
+
 @runs.handler(linger=0)
 async def chat(run: AsyncRun) -> None:
     await run.phase("ask", say, run, "What is your name?")  # a phase, so that the resumed handler does not say it again

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,8 +12,9 @@ import httpx
 import pytest
 from httpx_sse import ServerSentEvent, aconnect_sse
 
-from coordinator import AsyncClient
+from coordinator import AsyncClient, RunView
 from coordinator.web import Limits, api
+from coordinator.web.rest.call import Call
 from tests.conftest import StartServer
 from tests.integration.web.conftest import Site, serving
 from tests.waiting import eventually
@@ -45,6 +47,14 @@ async def test_stream_has_the_events_in_order_and_the_end(site: Site) -> None:
     assert (events[-1].event, json.loads(events[-1].data)) == ("end", {"status": "completed"})
 
 
+async def test_deeply_nested_event_is_cut_and_does_not_end_the_stream(site: Site) -> None:
+    id = await site.enqueue("nest", {"depth": 700})
+    events = await read(site, id)
+    assert [values(events)[place] for place in (0, 2)] == ["before", "after"]
+    assert "entries)" in events[1].data
+    assert events[-1].event == "end"
+
+
 async def test_event_reaches_the_reader_while_the_run_continues(site: Site) -> None:
     id = await site.enqueue("chat")
     async with opened(site, id) as stream:
@@ -62,6 +72,16 @@ async def test_reader_continues_after_the_last_event_it_has_got(site: Site) -> N
         assert values(await read(site, id, {"Last-Event-ID": last})) == list(range(place + 1, 10))
         assert values(await read(site, id, after=last)) == list(range(place + 1, 10))
     assert values(await read(site, id, {"Last-Event-ID": first[3].id}, after=first[0].id)) == list(range(4, 10))
+
+
+async def test_reader_with_an_id_of_the_future_does_not_hide_events_from_others(site: Site) -> None:
+    id = await site.enqueue("chat")
+    async with opened(site, id, {"Last-Event-ID": "9999999999999999999-0"}), asyncio.timeout(20):
+        await eventually(lambda: bool(site.client._open().feed._parts), "the reader to subscribe")
+        async with opened(site, id) as stream:
+            assert json.loads((await anext(stream)).data)["value"] == "What is your name?"
+            await site.http.post(f"/runs/{id}/signals/answer", json="Ada")
+            assert json.loads((await anext(stream)).data)["value"] == "Hello Ada"
 
 
 async def test_reader_that_has_got_the_end_is_told_to_stop(site: Site) -> None:
@@ -142,3 +162,31 @@ async def test_stream_is_closed_and_not_refused_while_redis_is_away(start_server
             answer = await http.get(f"/runs/{run.id}/events")
             assert (answer.status_code, answer.text[:1]) == (200, ":")
             assert (await http.get(f"/runs/{run.id}")).status_code == 503
+
+
+async def test_stream_that_is_closed_while_idle_does_not_hide_the_last_events(
+    make_site: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site: Site = await make_site(limits=Limits(idle=1.0, keep_alive=1.0))
+    id = await site.enqueue("chat")
+
+    async def waits() -> bool:
+        return (await site.client.handle(id).view()).waiting is not None
+
+    await eventually(waits, "the run to wait")
+    view, views = Call.view, []
+
+    async def end_before_the_second_view(call: Call) -> RunView:
+        views.append(call)
+        if len(views) == 2:
+            await call.handle.send("answer", "Ada")
+            await call.handle.wait(timeout=30)
+        return await view(call)
+
+    monkeypatch.setattr(Call, "view", end_before_the_second_view)
+    events = await read(site, id)
+    assert [event.event for event in events] == ["message"]
+    if len(views) < 2:
+        await site.client.handle(id).send("answer", "Ada")
+    monkeypatch.undo()
+    assert values(await read(site, id, {"Last-Event-ID": events[-1].id})) == ["Hello Ada"]

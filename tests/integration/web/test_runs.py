@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from coordinator import AsyncClient
-from coordinator.web import Limits, Role, api
+from coordinator.web import Limits, Role, api, app
 from tests.integration.web.conftest import Site, serving
 from tests.waiting import eventually
 
@@ -288,3 +288,27 @@ async def test_completed_run_has_no_messages(site: Site) -> None:
     id = await site.enqueue("double", {"number": 1})
     await ends(site, id)
     assert (await site.http.get(f"/runs/{id}/messages")).json() == {"messages": [], "next": 0, "more": False}
+
+
+async def test_deeply_nested_values_are_cut_and_do_not_break_lists(site: Site) -> None:
+    body = '{"kind": "nobody", "inputs": {"value": ' + "[" * 800 + "]" * 800 + "}}"
+    answer = await site.http.post("/runs", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 201, answer.text
+    listed = await site.http.get("/runs")
+    assert [run["id"] for run in listed.json()["runs"]] == [answer.json()["id"]]
+    shown = (await site.http.get(f"/runs/{answer.json()['id']}")).json()["inputs"]["value"]
+    while isinstance(shown, list):
+        (shown,) = shown
+    assert shown == "… (1 entries)"
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=app(site.client)), base_url="http://localhost"
+    ) as page:
+        assert (await page.get("/data/runs")).status_code == 200
+        assert (await page.get(f"/data/runs/{answer.json()['id']}")).status_code == 200
+
+
+async def test_number_that_is_too_large_is_refused(site: Site) -> None:
+    body = '{"kind": "nobody", "options": {"meta": {"limit": 1e400}}}'
+    answer = await site.http.post("/runs", content=body, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["error"]) == (400, "BadBody")
+    assert "1e400 is too large" in answer.json()["detail"]

@@ -1,5 +1,5 @@
--- What runs spend. The field `spend` of a run has the settled total (of earlier attempts and of joined children), the total of the
--- last attempt that spent something, and the part of the sum that was added to the run's parent: see SPEND in store/formats.py.
+-- The spending of runs. The field `spend` of a run has the settled total (of earlier attempts and of joined children), the total of
+-- the last attempt that spent something, and the part of the sum that was added to the run's parent: see SPEND in store/formats.py.
 
 -- Return the sum of what a run has spent.
 local function sum_spend(spend)
