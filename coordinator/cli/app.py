@@ -47,7 +47,7 @@ app = new_app(
         LazyCommand(
             "grant",
             "coordinator.cli.grant:grant",
-            "Let a run that has not ended spend more than its budget. A run that waits for a grant is woken.",
+            "Let a run spend more than its budget. A run that waits for a grant is woken.",
         ),
         LazyCommand(
             "cancel",

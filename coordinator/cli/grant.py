@@ -20,7 +20,7 @@ def grant(
     tokens: Annotated[int, typer.Option(help="Tokens.", show_default=False)] = 0,
     requests: Annotated[int, typer.Option(help="Requests.", show_default=False)] = 0,
 ) -> None:
-    """Let a run that has not ended spend more than its budget. A run that waits for a grant is woken."""
+    """Let a run spend more than its budget. A run that waits for a grant is woken."""
     id, amount = parse_run_id(run), Amount.of(usd, tokens, requests)
     if not any(amount):
         raise BadOption("a grant needs an amount: --usd, --tokens or --requests")

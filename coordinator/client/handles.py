@@ -92,13 +92,16 @@ class Handle(Generic[T_co]):
     def grant(self, *, usd: float | Decimal = 0, tokens: int = 0, requests: int = 0) -> None:
         """Let the run spend more than its budget. A run that waits for a grant is woken.
 
+        A run that has failed, is dead or was cancelled finds the grant when it is revived.
+
         Args:
             usd: Dollars.
             tokens: Tokens.
             requests: Requests.
 
         Raises:
-            Ended: The run has ended.
+            Ended: The run has completed, or its inputs were not kept.
+            Full: The run has 1,000 grants already.
             NotFound: The run does not exist, or its retention is over.
             BadOption: A number is not valid, or all are 0.
             Unconfirmed: The server did not answer. The amount may have been granted: look at the run before you repeat the call.
@@ -311,13 +314,16 @@ class AsyncHandle(Generic[T_co]):
     async def grant(self, *, usd: float | Decimal = 0, tokens: int = 0, requests: int = 0) -> None:
         """Let the run spend more than its budget. A run that waits for a grant is woken.
 
+        A run that has failed, is dead or was cancelled finds the grant when it is revived.
+
         Args:
             usd: Dollars.
             tokens: Tokens.
             requests: Requests.
 
         Raises:
-            Ended: The run has ended.
+            Ended: The run has completed, or its inputs were not kept.
+            Full: The run has 1,000 grants already.
             NotFound: The run does not exist, or its retention is over.
             BadOption: A number is not valid, or all are 0.
             Unconfirmed: The server did not answer. The amount may have been granted: look at the run before you repeat the call.

@@ -383,13 +383,16 @@ def test_user_text_is_printed_without_markup_or_escape_sequences(shell: Shell) -
     assert "\x1b" not in shown
 
 
-def test_grant_names_the_amount_and_refuses_ended_runs(shell: Shell, client: Client) -> None:
+def test_grant_names_the_amount_and_is_kept_for_a_run_that_can_be_revived(shell: Shell, client: Client) -> None:
     id = shell("enqueue", "greet").out.strip()
     assert f"granted to run {id}: 5 USD" in shell("grant", id, "--usd", "5").out
     assert shell("grant", id, "--requests", "3", "--json").json() == {"run": id, "usd": 0.0, "tokens": 0, "requests": 3}
     assert "needs an amount" in shell("grant", id).failed_with(2)
     client.handle(id).cancel()
-    assert "nothing can be granted to it; revive it first" in shell("grant", id, "--usd", "5").failed_with(3)
+    assert f"granted to run {id}: 5 USD" in shell("grant", id, "--usd", "5").out
+    bare = client.enqueue("greet", retention=0)
+    bare.cancel()
+    assert "can't be revived, so nothing can be granted to it" in shell("grant", bare.id, "--usd", "5").failed_with(3)
 
 
 # ---- commands that change runs ---------------------------------------------------------------------------------------

@@ -74,9 +74,11 @@ def send(
 def grant(namespace: OpenNamespace, id: str, amount: Amount) -> Plan[None]:
     """Let a run spend more than its budget. The grant is a signal of a reserved topic.
 
+    A run that has failed, is dead or was cancelled finds the grant when it is revived.
+
     Raises:
         BadOption: The amount is 0.
-        Ended: The run has ended.
+        Ended: The run has completed, or its inputs were not kept.
         Full: The run has 1,000 grants already.
         NotFound: The run does not exist.
     """
@@ -89,7 +91,7 @@ def grant(namespace: OpenNamespace, id: str, amount: Amount) -> Plan[None]:
             f"run {id} did not get the grant: it has {limits.GRANT_COUNT:,} grants already, which is the limit"
         ) from None
     except Ended as error:
-        advice = "" if error.status == "completed" else "; revive it first"
         raise Ended(
-            f"run {id} has ended as {error.status}, so nothing can be granted to it{advice}", status=error.status
+            f"run {id} has ended as {error.status} and can't be revived, so nothing can be granted to it",
+            status=error.status,
         ) from None

@@ -3372,6 +3372,27 @@ MUTANTS = [
         "tests/lua/runs/test_send.py::test_run_with_a_full_box_gets_a_grant",
     ),
     Mutant(
+        "a failed run can't get a grant",
+        LUA + "runs/send.lua",
+        "if is_ended(run.status) and not is_kept then",
+        "if is_ended(run.status) then",
+        "tests/integration/worker/test_worker_budgets.py::test_failed_run_continues_after_a_grant_and_a_revive",
+    ),
+    Mutant(
+        "a completed run gets a grant",
+        LUA + "runs/send.lua",
+        "is_grant and run.status ~= COMPLETED and redis.call('HEXISTS', run_key(id), 'spec') == 1\n",
+        "is_grant\n",
+        "tests/lua/runs/test_send.py::test_run_that_cannot_be_revived_gets_no_grant",
+    ),
+    Mutant(
+        "a grant to a failed run never expires",
+        LUA + "runs/send.lua",
+        "    if kept >= 0 then redis.call('PEXPIRE', name, kept) end\n",
+        "",
+        "tests/lua/runs/test_send.py::test_grant_to_a_failed_run_is_kept_for_its_revive",
+    ),
+    Mutant(
         "the number of grants has no limit",
         LUA + "runs/send.lua",
         " or (first and last and tonumber(last) - tonumber(first) + 1 >= GRANT_COUNT)",

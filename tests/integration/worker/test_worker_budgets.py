@@ -94,6 +94,23 @@ async def test_run_over_its_budget_waits_and_a_grant_continues_it_over_a_roll(
         await handle.grant(usd=1)
 
 
+async def test_failed_run_continues_after_a_grant_and_a_revive(bench: Bench, client: AsyncClient) -> None:
+    runs = Registry[Any]()
+
+    @runs.handler(budget=Budget(usd=1))
+    async def agent(run: AsyncRun) -> str:
+        await run.phase("paid", lambda: run.spend(usd=1))
+        await run.phase("next", lambda: None)
+        return "ok"
+
+    bench.worker(runs)
+    handle = await client.enqueue("agent")
+    await bench.until(handle.id, "failed")
+    await handle.grant(usd=10)
+    await handle.revive()
+    assert await bench.until(handle.id, "completed", "failed") == "completed"
+
+
 @KINDS
 async def test_run_over_its_budget_fails_and_is_not_retried(bench: Bench, client: AsyncClient, kind: str) -> None:
     calls: list[int] = []

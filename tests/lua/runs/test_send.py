@@ -93,6 +93,30 @@ def test_run_with_a_full_box_gets_a_grant(store: Store) -> None:
     assert store.receive(run, **{TOPIC: 0}).topic == TOPIC
 
 
+@pytest.mark.parametrize("from_start", [False, True])
+def test_grant_to_a_failed_run_is_kept_for_its_revive(store: Store, from_start: bool) -> None:
+    run = store.running()
+    store.fail(run)
+    kept = store.client.pttl(store.keys.run(run.id))
+    assert grant(store, run.id, "g1") == grant(store, run.id, "g1") == ["sent"]
+    assert store.send(run.id, operation="n1") == ["ended", "failed"]
+    for key in (store.keys.signals(run.id), store.keys.signal_operations(run.id)):
+        assert 0 < store.client.pttl(key) <= kept
+    store.revive(run.id, from_start=from_start)
+    assert store.client.pttl(store.keys.signals(run.id)) == -1
+    assert store.receive(store.take("w2"), **{TOPIC: 0}).number == 1
+
+
+def test_run_that_cannot_be_revived_gets_no_grant(store: Store) -> None:
+    completed = store.running()
+    store.complete(completed)
+    bare = store.running("w2", retention="0")
+    store.fail(bare)
+    with store.unchanged():
+        assert grant(store, completed.id, "g1") == ["ended", "completed"]
+        assert grant(store, bare.id, "g2") == ["ended", "failed"]
+
+
 def test_number_and_size_of_grants_are_limited(store: Store) -> None:
     run = store.running()
     assert grant(store, run.id, "large", b"x" * (limits.GRANT_BYTES + 1)) == ["full"]

@@ -18,7 +18,7 @@
 -- Answers: sent, found, ended, full, missing, bad, unreadable
 --   sent: the signal is stored; this call or an earlier one stored it
 --   found: a signal with this key was sent before
---   ended: with the status of the run
+--   ended: with the status of the run; a grant is kept for a run that can be revived
 --   full: too many signals of the run were not received, or they are too large together; or the run has too many grants
 --   bad: the topic is not a valid name
 --   unreadable: a key has another type
@@ -39,7 +39,10 @@ local function repeat_send(answer)
 end
 if redis.call('ZSCORE', signal_operations_key(id), operation) then return repeat_send('sent') end
 if key ~= '' and redis.call('ZSCORE', signal_keys_key(id), key) then return repeat_send('found') end
-if is_ended(run.status) then return { 'ended', run.status } end
+-- A run that was granted something after its end finds the grant when it is revived. A grant after the revive could be too late.
+local is_grant = topic == GRANT_TOPIC
+local is_kept = is_grant and run.status ~= COMPLETED and redis.call('HEXISTS', run_key(id), 'spec') == 1
+if is_ended(run.status) and not is_kept then return { 'ended', run.status } end
 
 -- Remove the signals that the run has received. Return the number and the bytes of those that are left.
 local function remove_received(count, bytes)
@@ -60,7 +63,6 @@ end
 
 local order, count, bytes = read_fields(signals_key(id), 'order', 'count', 'bytes')
 order, count, bytes = tonumber(order or 0) or 0, tonumber(count or 0) or 0, tonumber(bytes or 0) or 0
-local is_grant = topic == GRANT_TOPIC
 local function is_full()
   if not is_grant then return count + 1 > SIGNAL_COUNT or bytes + #payload > SIGNAL_BYTES end
   local first, last = read_fields(signals_key(id), 'first:' .. topic, 'last:' .. topic)
@@ -95,5 +97,10 @@ elseif run.status == WAITING then
   local condition = read_wait(run)
   local reason = not condition and 'unknown' or find_reason(id, condition, clock)
   if reason then wake_run(id, counters, reason) end
+elseif is_ended(run.status) then
+  local kept = redis.call('PTTL', run_key(id))
+  for _, name in ipairs({ signals, signal_operations_key(id), signal_keys_key(id) }) do
+    if kept >= 0 then redis.call('PEXPIRE', name, kept) end
+  end
 end
 return { 'sent' }
