@@ -90,6 +90,7 @@ class AsyncFeed:
                 continue
             part.blocking = part.interrupted = False
             part.streams.deliver(entries)
+            part.streams.doubt_silent(self._clock.monotonic(), BLOCK)
 
     async def close(self) -> None:
         """End the tasks of the feed, and close their connections. Readers end with an error."""

@@ -187,6 +187,20 @@ MUTANTS = [
         "        return\n",
         "tests/integration/web/test_events.py::test_stream_that_is_closed_while_idle_does_not_hide_the_last_events",
     ),
+    Mutant(
+        "a reader beside a busy one never asks whether its run has ended",
+        "coordinator/client/output/async_feed.py",
+        "            part.streams.doubt_silent(self._clock.monotonic(), BLOCK)\n",
+        "",
+        "tests/integration/web/test_feed.py::test_reader_beside_a_busy_one_learns_that_its_run_has_ended",
+    ),
+    Mutant(
+        "a reader that gets nothing does not doubt while another one gets entries",
+        "coordinator/client/output/subscriptions.py",
+        "                elif now - reader.silent_since >= seconds:\n",
+        "                elif False:\n",
+        "tests/unit/client/test_subscriptions.py::test_reader_that_gets_nothing_doubts_while_another_one_gets_entries",
+    ),
     # -- steps with children that come back with other inputs
     Mutant(
         "a step with fewer inputs than before takes the endings of children that it has no inputs for",

@@ -41,3 +41,22 @@ async def test_reader_that_subscribes_while_the_connection_is_closed_gets_the_ou
     await site.client.handle(id).send("answer", "Ada")
     async with asyncio.timeout(20):
         assert await readers[0] == ["What is your name?", "Hello Ada"]
+
+
+async def test_reader_beside_a_busy_one_learns_that_its_run_has_ended(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(async_feed, "BLOCK", 1.0)
+    busy, ended = await site.enqueue("tick"), await site.enqueue("chat")
+    neighbour = asyncio.create_task(read_values(site, busy))
+    # The end of this output lies before the cursor of the reader, so that it never comes.
+    stream = site.client.handle(ended).stream(after="9999999999999999999-0")
+    reader = asyncio.ensure_future(anext(stream, None))
+    parts = site.client._open().feed._parts
+    await eventually(lambda: [len(part.streams.wanted()[0]) for part in parts.values()] == [3], "both to subscribe")
+    await site.client.handle(ended).send("answer", "Ada")
+    async with asyncio.timeout(20):
+        assert await reader is None
+    assert not neighbour.done()
+    await site.client.handle(busy).cancel()
+    await neighbour
