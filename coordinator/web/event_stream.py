@@ -27,7 +27,9 @@ class StreamClosed(Exception):
 class EventStream(StreamingResponse):
     """A stream of events, which frees its place and its reader when it ends, however it ends."""
 
-    def __init__(self, frames: AsyncGenerator[str, None], release: Callable[[], None]) -> None:
+    def __init__(
+        self, frames: AsyncGenerator[str, None] | AsyncGenerator[bytes, None], release: Callable[[], None]
+    ) -> None:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # the second: nginx passes events on at once
         super().__init__(frames, headers=headers, media_type="text/event-stream")
         self._frames, self._release = frames, release

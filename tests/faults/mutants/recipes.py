@@ -201,6 +201,13 @@ MUTANTS = [
         "                elif False:\n",
         "tests/unit/client/test_subscriptions.py::test_reader_that_gets_nothing_doubts_while_another_one_gets_entries",
     ),
+    Mutant(
+        "a viewer of the board who has left is still counted",
+        "coordinator/web/page/live.py",
+        "            follower.cancel()\n",
+        "            pass\n",
+        "tests/integration/web/test_page.py::test_viewers_that_leave_are_forgotten_without_an_error",
+    ),
     # -- steps with children that come back with other inputs
     Mutant(
         "a step with fewer inputs than before takes the endings of children that it has no inputs for",

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from starlette.requests import Request
+from starlette.routing import Mount
 
 from coordinator import AsyncClient, Status
 from coordinator.web import Role, app
@@ -20,6 +21,7 @@ from coordinator.web.page.app import read_assets
 from coordinator.web.page.queries import effect_state
 from coordinator.web.page.run_pages import PAGE
 from coordinator.web.page.security import COOKIE
+from tests.integration.web.conftest import serving
 from tests.waiting import eventually
 from workers import AsyncRun, Registry
 from workers.testing import worker
@@ -293,6 +295,24 @@ async def test_fifty_viewers_cost_what_one_costs(client: AsyncClient) -> None:
         await asyncio.gather(*(_drain(stream) for stream in streams))
     finally:
         await live.watcher.close()
+
+
+async def test_viewers_that_leave_are_forgotten_without_an_error(
+    client: AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = app(client)
+    page = next(route.app for route in served.routes if isinstance(route, Mount) and route.path == "")
+    watcher = page.state.close_streams.__self__.live.watcher  # type: ignore[attr-defined]
+    async with serving(served, served.state.close_streams) as url:
+        for _ in range(5):
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+            writer.write(b"GET /data/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await reader.readuntil(b"event: board")
+            assert watcher.viewers == 1
+            writer.close()
+            await eventually(lambda: watcher.viewers == 0, "the viewer to leave")
+    assert [record.message for record in caplog.records if record.exc_info] == []
+    await watcher.close()
 
 
 async def _drain(stream: Any) -> None:
