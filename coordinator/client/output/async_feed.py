@@ -66,7 +66,11 @@ class AsyncFeed:
                 part.task = asyncio.get_running_loop().create_task(self._read(part), name="coordinator-output")
         elif part.blocking and not part.interrupted:
             part.interrupted = True
-            await drive_async(self._wire, output_plans.interrupt(part.streams.keys, self.client))
+            try:
+                await drive_async(self._wire, output_plans.interrupt(part.streams.keys, self.client))
+            except BaseException:
+                part.interrupted = False  # the next reader interrupts the read
+                raise
 
     async def _read(self, part: _AsyncPart) -> None:
         while part.streams and not self._closed:  # again, because a reader may subscribe while the connection is closed

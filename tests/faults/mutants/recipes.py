@@ -208,6 +208,13 @@ MUTANTS = [
         "            pass\n",
         "tests/integration/web/test_page.py::test_viewers_that_leave_are_forgotten_without_an_error",
     ),
+    Mutant(
+        "a failed interrupt hides new readers until the read of the others ends",
+        "coordinator/client/output/async_feed.py",
+        "                part.interrupted = False  # the next reader interrupts the read\n",
+        "",
+        "tests/integration/web/test_feed.py::test_reader_after_a_failed_interrupt_gets_the_output",
+    ),
     # -- steps with children that come back with other inputs
     Mutant(
         "a step with fewer inputs than before takes the endings of children that it has no inputs for",
