@@ -215,6 +215,41 @@ MUTANTS = [
         "",
         "tests/integration/web/test_feed.py::test_reader_after_a_failed_interrupt_gets_the_output",
     ),
+    Mutant(
+        "the time of a change's filter has no bounds",
+        "coordinator/web/page/changes.py",
+        "    if not _is_number(since) or not 0 <= since <= LATEST:\n",
+        "    if not _is_number(since):\n",
+        "tests/integration/web/test_page.py::test_extreme_change_is_refused",
+    ),
+    Mutant(
+        "true is taken as the count of a dry run",
+        "coordinator/web/page/changes.py",
+        "    return isinstance(value, int) and not isinstance(value, bool)\n",
+        "    return isinstance(value, int)\n",
+        "tests/integration/web/test_page.py::test_extreme_change_is_refused",
+    ),
+    Mutant(
+        "a body of the page that is nested too deeply is a bug of the server",
+        "coordinator/web/page/app.py",
+        "    except RecursionError:\n",
+        "    except ZeroDivisionError:\n",
+        "tests/integration/web/test_page.py::test_extreme_change_is_refused",
+    ),
+    Mutant(
+        "the page takes any digits as the start of messages",
+        "coordinator/web/page/app.py",
+        '        if not re.fullmatch("[0-9]{1,12}", start):\n',
+        "        if not start.isdigit():\n",
+        "tests/integration/web/test_page.py::test_start_of_messages_that_is_not_a_number_is_refused",
+    ),
+    Mutant(
+        "a cursor of the page with an infinite number is a bug of the server",
+        "coordinator/web/page/run_pages.py",
+        "AttributeError, OverflowError, RecursionError, binascii.Error",
+        "AttributeError, binascii.Error",
+        "tests/integration/web/test_page.py::test_cursor_that_is_not_valid_is_refused",
+    ),
     # -- steps with children that come back with other inputs
     Mutant(
         "a step with fewer inputs than before takes the endings of children that it has no inputs for",

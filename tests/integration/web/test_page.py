@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import math
 import re
@@ -420,6 +421,34 @@ async def test_many_runs_are_counted_before_they_are_changed(client: AsyncClient
 async def test_change_that_is_not_valid_is_refused(client: AsyncClient, body: Any) -> None:
     async with browser(client) as web:
         assert (await change(web, body)).status_code == 400
+
+
+@pytest.mark.parametrize("body", [
+    "[" * 100_000,
+    '{"action": "cancel", "filter": {"status": "queued"}, "expected": true}',
+    *('{"action": "cancel", "filter": {"status": "queued", "since": ' + since + '}, "dry_run": true}'
+      for since in ("1e400", "NaN", "1e15", "9" * 400, "-5", "true")),
+])  # fmt: skip
+async def test_extreme_change_is_refused(client: AsyncClient, body: str) -> None:
+    run = await client.enqueue("greet")
+    async with browser(client) as web:
+        headers = {**(await log_in(web)), "content-type": "application/json"}
+        assert (await web.post("/data/changes", content=body, headers=headers)).status_code == 400
+    assert (await run.view()).status is Status.QUEUED
+
+
+@pytest.mark.parametrize("start", ["²", "9" * 5000, "-1", "1.0", ""])
+async def test_start_of_messages_that_is_not_a_number_is_refused(client: AsyncClient, start: str) -> None:
+    run = await client.enqueue("greet")
+    async with browser(client) as web:
+        assert (await web.get(f"/data/runs/{run.id}/messages", params={"start": start})).status_code == 400
+
+
+@pytest.mark.parametrize("text", ['{"a": 1e400}', '{"a": ' + "[" * 5000, "[" * 5000, "[]", '{"a": "x"}'])
+async def test_cursor_that_is_not_valid_is_refused(client: AsyncClient, text: str) -> None:
+    cursor = base64.urlsafe_b64encode(text.encode()).decode()
+    async with browser(client) as web:
+        assert (await web.get("/data/runs", params={"status": "queued", "cursor": cursor})).status_code == 400
 
 
 async def test_signal_reaches_the_run(client: AsyncClient) -> None:
