@@ -110,12 +110,11 @@ class Feed:
         self._closed.set()
         for part in list(self._parts.values()):
             thread, bell = part.thread, part.bell
-            if thread is None or thread is threading.current_thread():
-                continue
-            if bell is not None and self._address.scheme != "memory":
-                bell.close()  # ends the blocking read
-            thread.join(1.0)
-            part.streams.deliver({})
+            if thread is not None and thread is not threading.current_thread():
+                if bell is not None and self._address.scheme != "memory":
+                    bell.close()  # ends the blocking read
+                thread.join(1.0)
+            part.streams.deliver({})  # also if the thread has just ended on its own
 
 
 class _Part:

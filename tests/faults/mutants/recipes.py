@@ -250,6 +250,13 @@ MUTANTS = [
         "AttributeError, binascii.Error",
         "tests/integration/web/test_page.py::test_cursor_that_is_not_valid_is_refused",
     ),
+    Mutant(
+        "a reader waits for ever if its thread saw first that the client closes",
+        "coordinator/client/output/feed.py",
+        "            part.streams.deliver({})  # also if the thread has just ended on its own\n",
+        "",
+        "tests/integration/client/test_closing.py::test_reader_ends_if_its_thread_saw_first_that_the_client_closes",
+    ),
     # -- steps with children that come back with other inputs
     Mutant(
         "a step with fewer inputs than before takes the endings of children that it has no inputs for",
