@@ -91,8 +91,8 @@ class StepInfo:
 
     Attributes:
         attempt: The attempt.
-        what: "phase" (its function is called), "receive", "sleep" or "gather" (the run waits in the process), or "save" (a
-            checkpoint is sent to the server).
+        what: "phase" (its function is called), "receive", "sleep", "gather" or "as_completed" (the run waits in the process), or
+            "save" (a checkpoint is sent to the server).
         name: The name of the phase or the step, or the topics; empty for a sleep and a save.
     """
 
@@ -103,7 +103,7 @@ class StepInfo:
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnding:
-    """Describes how an attempt ended. The server has confirmed the ending.
+    """The end of an attempt and its outcome, which the server has confirmed.
 
     Attributes:
         attempt: The attempt.
@@ -140,7 +140,7 @@ class Middleware:
     reads_history = False
 
     def selects(self, run: str) -> bool:
-        """Return False to leave out a run: no other method is called for its attempts. A cheap way to sample.
+        """Return False to leave out a run: no other method is called for its attempts. Use it to sample runs cheaply.
 
         Args:
             run: The id of the run.
@@ -151,7 +151,7 @@ class Middleware:
         """Handle a run that is about to be enqueued. Called in the thread or task that enqueues, before the run is sent.
 
         Args:
-            run: The run. What this method adds to `run.headers` is stored with the run.
+            run: The run. Headers that this method adds to `run.headers` are stored with the run.
         """
 
     def around_attempt(self, attempt: AttemptInfo) -> AbstractContextManager[object] | None:
@@ -168,7 +168,7 @@ class Middleware:
     def around_step(self, step: StepInfo) -> AbstractContextManager[object] | None:
         """Return a context manager that is open during a step of an attempt, or None.
 
-        It is entered and left like that of `around_attempt`. A save runs beside the handler, in a task of its own.
+        It is entered and left like the context manager of `around_attempt`. A save runs beside the handler, in a task of its own.
 
         Args:
             step: The step.

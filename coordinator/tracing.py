@@ -32,7 +32,7 @@ __all__ = ["Tracing"]
 SYSTEM = "run-coordinator"
 LONG_SAVE = 0.010  # seconds; shorter saves have no span
 MOST_OPEN = 20_000  # spans of attempts whose outcome is not known yet; the oldest are dropped beyond that
-LOST = ("recovered", "forced")  # how an attempt ended that could not report itself
+LOST = ("recovered", "forced")  # endings of attempts whose worker was lost, so that it could not report them
 FAILED = ("failed", "retried", "rejected", "dead")
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _LOW = (1 << 64) - 1
@@ -90,11 +90,11 @@ class Tracing(Middleware):
         return self._slow_save() if step.what == "save" else self._step(step)
 
     def on_ending(self, ending: AttemptEnding) -> None:
-        """Report the attempt, the lost attempts before it, and the root if the run has ended."""
+        """Report the span of the attempt, the spans of lost attempts before it, and the root span if the run has ended."""
         attempt = ending.attempt
         span, known = self._open.pop((attempt.run, attempt.attempt), (None, None))
         if ending.outcome == "lost":
-            return  # the next attempt reports it, because this worker does not know what became of the run
+            return  # the next attempt reports it: this worker does not know how the server recorded its end
         if span is None or known is None:  # the handler was not started
             known = _Trace.of(attempt)
             span = self._start(known, attempt.attempt, _ns(self._clock.now() - ending.seconds))
@@ -225,7 +225,7 @@ def _span_id(run: str, life: int, attempt: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Trace:
-    """Hold what the spans of a run have in common.
+    """The data that all spans of a run share.
 
     Attributes:
         newest: The newest attempt.

@@ -150,7 +150,7 @@ def _as_command(make_change: Callable[..., Change], statuses: Sequence[Status]) 
 cancel_runs, revive_runs, discard_runs = (_as_command(make, statuses) for make, statuses in _DEFAULT_STATUSES.items())
 
 
-# ---- what the three commands share ---------------------------------------------------------------------------------------
+# ---- shared by the three commands ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from coordinator.views.formatting import clean, format_count
 
 def doctor(
     context: CommandContext,
-    repair: Annotated[bool, typer.Option("--repair", help="Repair what is wrong.")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Repair the faults that are found.")] = False,
 ) -> int:
     """Verify that each run is stored in exactly one place, and that no data is left over.
 

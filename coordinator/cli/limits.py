@@ -77,12 +77,12 @@ def remove_limit(context: CommandContext, kind: Kind, group: Group = None) -> No
 
 
 def describe_subject(kind: str, group: str | None) -> str:
-    """Return the words for what a limit is about."""
+    """Return a phrase that names the groups to which a limit applies."""
     return f"each group of kind {kind}" if group is None else f"group {group!r} of kind {kind}"
 
 
 def describe_limit(at_once: int | None) -> str:
-    """Return the words for a limit."""
+    """Return a limit as a phrase: `2 runs at once`, or `no limit`."""
     if at_once is None:
         return "no limit"
     return "1 run at once" if at_once == 1 else f"{at_once:,} runs at once"

@@ -120,7 +120,7 @@ async def _top(context: CommandContext) -> None:
         if not console.is_terminal or context.as_json:
             board = await anext(boards)
             if board.overview is None:
-                await client.status()  # raises the error that the board tells
+                await client.status()  # raises the error that kept the board from reading the overview
             facts = {"overview": board.overview, "queues": board.queues(), "processes": board.processes()}
             context.answer(facts, board_frame(board, address, 100, 60))
             return

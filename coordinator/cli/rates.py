@@ -94,7 +94,7 @@ def remove_rate(context: CommandContext, name: Name) -> None:
 
 
 def describe_rate(rate: str | None, burst: int | None, at_once: int | None) -> str:
-    """Return the words for a rate."""
+    """Return a rate as a phrase for people."""
     words = [] if rate is None else [rate, f"burst {burst:,}"]
     if at_once is not None:
         words.append("1 call at once" if at_once == 1 else f"{at_once:,} calls at once")

@@ -64,7 +64,7 @@ class _AsyncSession:
             self._until_end.__anext__().send(None)
 
     async def close(self) -> None:
-        """Close the connections. The session's own loop calls this."""
+        """Close the connections. Call this only on the event loop that opened them."""
         await self._until_end.aclose()
 
     def close_soon(self) -> None:
@@ -242,7 +242,7 @@ class AsyncClient:
     async def list(
         self, status: Status | str | None = None, kind: str | None = None, queue: str | None = None, limit: int = 100
     ) -> Views:
-        """Return runs, newest first. Runs of a status that waits have the order in which workers will claim them.
+        """Return runs, newest first. With the status queued, delayed or waiting they come in the order in which they will continue.
 
         Args:
             status: Only runs with this status.

@@ -212,7 +212,7 @@ class Client:
     def list(
         self, status: Status | str | None = None, kind: str | None = None, queue: str | None = None, limit: int = 100
     ) -> Views:
-        """Return runs, newest first. Runs of a status that waits have the order in which workers will claim them.
+        """Return runs, newest first. With the status queued, delayed or waiting they come in the order in which they will continue.
 
         Args:
             status: Only runs with this status.

@@ -28,7 +28,7 @@ class EndingTracker:
         self._hinted: dict[str, None] = {}
 
     def to_ask(self, now: float) -> list[str]:
-        """Return the runs about which the client asks now: the runs with a hint, or every 5 seconds all open runs."""
+        """Return the runs whose status the client reads now: the runs with a hint, or every 5 seconds all open runs."""
         hinted, self._hinted = self._hinted, {}
         if now < self._all_at:
             return [id for id in hinted if id in self.open]

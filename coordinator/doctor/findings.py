@@ -53,6 +53,7 @@ class Finding:
             case "type":
                 return (
                     f"key {self._key!r} is a {self.detail} and should be a {self.fault}: every call that needs it fails"
+                    + (_LOST_EFFECTS if self._key.startswith("effects:") else "")
                 )
 
     @property
@@ -81,6 +82,9 @@ class Finding:
                 return self.what
 
 
+_LOST_EFFECTS = (
+    ". A repair does not restore the effects: find out which took place, then revive the run with --forget-effects"
+)
 _COLLECTION_NAMES = {
     "line": "the line of its group",
     "ready": "its ready queue",

@@ -1,4 +1,4 @@
-"""The board: what a whole namespace does now, for `coordinator top` and the page. This module does no I/O."""
+"""The board: the present state of a whole namespace, for `coordinator top` and the page. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from coordinator.feed.events import RunEvent, RunLook
+from coordinator.feed.lateness import Lateness, describe_lateness
 from coordinator.model.names import parse_route
 from coordinator.model.run import ENDED, Status
 from coordinator.views.namespace_display import describe_attention, group_by_process
@@ -58,7 +59,7 @@ class QueueRow:
         queued: The number of queued runs.
         running: The number of runs that workers execute.
         age: Seconds since the oldest queued run was queued; None if none is queued.
-        rate: Runs that ended, for each second.
+        rate: The number of runs that ended per second.
         workers: The number of live processes that take these runs.
         paused: Whether the queue or the kind is paused.
         history: The number of runs that ended in each of the last seconds, oldest first.
@@ -111,7 +112,7 @@ class Rates:
         return row[min(seconds, max(0, self.first - (last - seconds))) :]
 
     def rate(self, now: float, queue: str | None = None, kind: str | None = None) -> float:
-        """Return the number of runs that ended for each of the last ten seconds."""
+        """Return the number of runs that ended per second, averaged over the last ten seconds."""
         row = self.history(now, queue, kind, RATE_WINDOW)
         return sum(row) / len(row) if row else 0.0
 
@@ -128,6 +129,7 @@ class Board:
         looks: The last look at each run that the feed knows.
         events: The last events, newest first.
         rates: The endings of the last minutes.
+        late: What is late: schedules, delayed and waiting runs, and the lines of groups.
         error: Why the server can't be reached; empty if it can.
     """
 
@@ -138,6 +140,7 @@ class Board:
     looks: Mapping[str, RunLook] = field(default_factory=dict)
     events: deque[RunEvent] = field(default_factory=lambda: deque(maxlen=RECENT))
     rates: Rates = field(default_factory=Rates)
+    late: Lateness = field(default_factory=Lateness)
     error: str = ""
 
     def add(self, events: Iterable[RunEvent], now: float) -> None:
@@ -149,7 +152,7 @@ class Board:
         self._move(known)
 
     def _move(self, events: Iterable[RunEvent]) -> None:
-        """Give the runs of the events to their workers at once. The next reading of all workers' runs confirms it."""
+        """Assign the runs of the events to their workers immediately. The next reading of all workers' runs confirms it."""
         for run in {event.run for event in events}:
             look = self.looks.get(run)
             for worker, ids in self.owned.items():
@@ -216,7 +219,7 @@ class Board:
         """Return a sentence for each problem that needs attention."""
         if self.overview is None:
             return [self.error] if self.error else []
-        found = list(describe_attention(self.overview))
+        found = [*describe_attention(self.overview), *describe_lateness(self.late)]
         for row in self.queues():
             if row.queued and not row.workers and not row.paused:
                 runs = "1 queued run" if row.queued == 1 else f"{row.queued:,} queued runs"

@@ -24,7 +24,7 @@ _LEAST_EVENTS = 3
 
 
 def event_line(event: RunEvent) -> Text:
-    """Return one line for an event: when, which run, and what happened."""
+    """Return one line for an event: its time, its run, and the change."""
     moment = datetime.fromtimestamp(event.at, UTC).astimezone()
     line = Text(moment.strftime("%H:%M:%S.") + f"{moment.microsecond // 1000:03}  ", "dim", no_wrap=True)
     line.append(f"{event.status!s:<9}  ", STATUS_STYLES[event.status])
@@ -43,7 +43,7 @@ def event_line(event: RunEvent) -> Text:
 
 
 def sparkline(numbers: Sequence[int], width: int) -> str:
-    """Return a row of bars for the numbers, each bar for an equal part of them. The highest bar is the largest number."""
+    """Return a row of bars. Each bar is the sum of an equal part of the numbers, and the largest sum has the highest bar."""
     if not numbers:
         return ""
     step = max(1, -(-len(numbers) // width))
@@ -54,7 +54,7 @@ def sparkline(numbers: Sequence[int], width: int) -> str:
 
 
 def board_frame(board: Board, address: str, width: int, height: int) -> RenderableType:
-    """Return the board for a terminal of this size. What does not fit is left out, and its number is told."""
+    """Return the board for a terminal of this size. Rows that do not fit are left out, and a line says how many there are."""
     if board.overview is None:
         return Text(board.error or f"connecting to {address} …", "yellow" if board.error else "dim")
     queues, processes, attention = board.queues(), board.processes(), board.attention()

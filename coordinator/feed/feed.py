@@ -80,7 +80,7 @@ class Feed:
         self.looks: OrderedDict[str, RunLook] = OrderedDict()
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
-        """Yield changes as they happen. The first batch has no events: from then on, no change is missed.
+        """Yield changes as they happen. The first batch has no events. It means that no later change is missed.
 
         Raises:
             CoordinatorError: The server refuses to answer this client.

@@ -1,4 +1,4 @@
-"""Events of the past, from what the server stores of runs. This module does no I/O."""
+"""Derive past events from the fields that the server stores for each run. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CAUSES = {"released": "release", "recovered": "recover", "retried": "retry", "r
 
 
 def past_events(views: Iterable[RunView]) -> list[RunEvent]:
-    """Return what is known of the past of these runs, oldest first.
+    """Return the past events of these runs that their stored fields show, oldest first.
 
     A run stores when it was created, when its last attempt started and when it ended; and its story has the attempts that did not
     complete. Other changes, such as waits, leave no trace once they are over.

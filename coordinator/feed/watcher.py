@@ -1,4 +1,4 @@
-"""Keep a board up to date: one watcher for each process, however many people look at the board."""
+"""Keep a board up to date: one watcher for each process, for any number of viewers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from coordinator.errors import CoordinatorError
 from coordinator.feed.board import Board
 from coordinator.feed.events import RunLook
 from coordinator.feed.feed import Feed
+from coordinator.feed.lateness import read_lateness
 from coordinator.feed.looks import look_at, oldest_queued, owned_runs
 
 log = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ RETRY_SECONDS = 1.0
 
 
 class Watcher:
-    """Read the feed and the overview of a namespace while somebody looks at the board.
+    """Read the feed and the overview of a namespace while the board has viewers.
 
     The first viewer starts the watcher, and the last one ends it. Every viewer gets the same board.
 
@@ -40,7 +41,7 @@ class Watcher:
         Args:
             client: The client that reads the namespace.
             clock: The clock.
-            linger: Seconds for which the watcher goes on after its last viewer has left, so that a reloaded page has its history.
+            linger: Seconds for which the watcher continues after its last viewer has left, so that a reloaded page has its history.
         """
         self._linger = linger
         self._leaving: asyncio.Task[None] | None = None
@@ -149,6 +150,7 @@ class Watcher:
         overview, owned, oldest = await asyncio.gather(
             self._client._do(list_operations.count), self._client._do(owned_runs), self._client._do(oldest_queued)
         )
+        board.late = await self._client._do(read_lateness, overview.groups)
         unknown = [id for ids in owned.values() for id in ids if id not in board.looks]
         found, now = await self._client._do(look_at, unknown)
         for id in self._other_looks.keys() - {id for ids in owned.values() for id in ids}:

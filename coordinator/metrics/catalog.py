@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 MOST_KINDS: Final = 100  # kinds of one process that have values of their own
+MOST_LIMITED: Final = 100  # kinds with waiting groups that have values of their own; those with the most waiting runs
 MOST_QUEUES: Final = 200  # pairs of queue and kind that have values of their own; the deepest ones
 OTHER: Final = "other"  # the label value of all kinds and queues beyond these limits
 
@@ -135,6 +136,17 @@ OLDEST: Final = Metric(
     ("queue", "kind"),
     source="coordinator",
 )
+GROUP_WAITING: Final = Metric(
+    "runs_group_waiting", "gauge", "Queued runs that wait for a place in their group.", ("kind",), source="coordinator"
+)
+GROUP_ADMITTED: Final = Metric(
+    "runs_group_admitted", "gauge",
+    "Runs that are ready or running in groups in which other runs wait for a place: the places that are taken.", ("kind",),
+    source="coordinator",
+)  # fmt: skip
+GROUPS_FULL: Final = Metric(
+    "runs_groups_full", "gauge", "Groups in which runs wait for a place.", ("kind",), source="coordinator"
+)
 OVERDUE: Final = Metric(
     "runs_delayed_overdue_seconds", "gauge", "Time since the first delayed run should have been queued; 0 if none is late.",
     source="coordinator",
@@ -169,6 +181,6 @@ CATALOG: Final = {
     for one in (
         ATTEMPTS, QUEUED, PICKUP, ATTEMPT_SECONDS, RESUME, REDONE, STRIKES, FENCED, SAVE_SECONDS, SAVED_BYTES, THROTTLED, CLAIMS,
         ROUND_TRIP, AT_RISK, HEARTBEAT_AGE, SLOTS, SLOTS_BUSY, MEMORY, PROCESSES, PROCESS_ENDS, RECOVERED, IN_STATUS, DEPTH, OLDEST,
-        OVERDUE, SCHEDULES, SCHEDULES_LATE, WORKERS, COORDINATORS, ASIDE, UP, SCRAPE,
+        GROUP_WAITING, GROUP_ADMITTED, GROUPS_FULL, OVERDUE, SCHEDULES, SCHEDULES_LATE, WORKERS, COORDINATORS, ASIDE, UP, SCRAPE,
     )
 }  # fmt: skip

@@ -11,14 +11,14 @@ from typing import Any
 from coordinator.client.listing import waiting_routes
 from coordinator.client.overview import read_overview
 from coordinator.metrics import catalog
-from coordinator.metrics.catalog import MOST_QUEUES, OTHER
+from coordinator.metrics.catalog import MOST_LIMITED, MOST_QUEUES, OTHER
 from coordinator.metrics.samples import Samples
 from coordinator.model.limits import FAR_FUTURE
 from coordinator.model.names import parse_route
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.replies import require_all
 from coordinator.store.script import Request, read
-from coordinator.views.namespace_view import Overview, WorkerView
+from coordinator.views.namespace_view import GroupView, Overview, WorkerView
 
 PRIORITY_STEP = 1 << 43  # see Counters.score
 LATE_MS = 5000  # a schedule whose fire time passed this long ago is late
@@ -30,6 +30,7 @@ def read_gauges(space: Namespace) -> Generator[list[Request], Any, Samples]:
     samples = Samples()
     overview: Overview = yield from read_overview(space)
     _add_overview(samples, overview)
+    _add_groups(samples, overview.groups)
     now = require_all((yield [read(space.keys(0).at, "TIME")]))[0]
     clock = int(now[0]) * 1000 + int(now[1]) // 1000
     yield from _add_queues(samples, space, clock)
@@ -45,6 +46,19 @@ def _add_overview(samples: Samples, overview: Overview) -> None:
     samples.add(catalog.COORDINATORS, sum(one.age < ACTIVE_SECONDS for one in overview.coordinators))
     for state in ("live", "draining", "expired", "condemned"):
         samples.add(catalog.WORKERS, sum(_state(one) == state for one in overview.workers), state)
+
+
+def _add_groups(samples: Samples, groups: Sequence[GroupView]) -> None:
+    """Add the waiting and the admitted runs of limited groups by kind. A group is never a label: there may be very many."""
+    waiting: dict[str, int] = {}
+    for group in groups:
+        waiting[group.kind] = waiting.get(group.kind, 0) + group.held
+    shown = set(sorted(waiting, key=lambda kind: (-waiting[kind], kind))[:MOST_LIMITED])
+    for group in groups:
+        kind = group.kind if group.kind in shown else OTHER
+        samples.add(catalog.GROUP_WAITING, group.held, kind)
+        samples.add(catalog.GROUP_ADMITTED, group.taken, kind)
+        samples.add(catalog.GROUPS_FULL, 1, kind)
 
 
 def _state(worker: WorkerView) -> str:
@@ -101,7 +115,7 @@ def _add_queues(samples: Samples, space: Namespace, clock: int) -> Generator[lis
 
 
 def _priority_start(last: Sequence[Any]) -> int:
-    """Return the lowest score of the priority that the last entry of a queue has."""
+    """Return the lowest score that a run with the priority of the queue's last entry can have; 0 for an empty queue."""
     return int(float(last[1])) // PRIORITY_STEP * PRIORITY_STEP if last else 0
 
 

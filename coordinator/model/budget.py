@@ -52,7 +52,7 @@ NOTHING = Amount()
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """Holds amounts: those that a run has spent, or those that are left of its budget.
+    """The amounts that a run has spent, or that are left of its budget.
 
     Attributes:
         usd: Dollars; None if the budget does not limit them.
@@ -124,7 +124,7 @@ class Budget:
         )
 
     def left(self, spent: Amount, granted: Amount) -> Spending:
-        """Return what is left, with the amount that was granted in addition. It is never negative."""
+        """Return the rest of the budget, including the amount that was granted in addition. It is never negative."""
         usd, tokens, requests = (
             None if limit is None else max(0, limit + more - used)
             for limit, used, more in zip(self.limits, spent, granted, strict=True)

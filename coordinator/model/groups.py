@@ -31,7 +31,7 @@ class GroupLimit:
 
 
 def check_group(group: object) -> str:
-    """Return the name of a group.
+    """Return the name of a group if it is valid.
 
     Raises:
         BadOption: It is not text of 1 to 200 printable characters.
@@ -42,7 +42,7 @@ def check_group(group: object) -> str:
 
 
 def check_at_once(at_once: object) -> int:
-    """Return a limit.
+    """Return a limit if it is valid.
 
     Raises:
         BadOption: It is not a whole number from 0 to 999,999,999.

@@ -47,6 +47,10 @@ MOST_WAITERS: Final = 1_000  # clients registered on one run; further clients po
 SIGNAL_PAYLOAD: Final = 1024 * 1024  # bytes of one payload, after encoding
 SIGNAL_COUNT: Final = 1_000  # signals of one run that the run has not received
 SIGNAL_BYTES: Final = 16 * 1024 * 1024  # bytes of the payloads of these signals
+GRANT_COUNT: Final = (
+    1_000  # grants of one run, received or not: they are kept as long as the run, and are no signals of these limits
+)
+GRANT_BYTES: Final = 256  # bytes of the payload of a grant
 SIGNAL_KEYS: Final = 10_000  # idempotency keys of signals that the server keeps for one run
 OPERATIONS_MS: Final = 600_000  # a repeated send is recognised for at least this time
 OPERATIONS_KEPT: Final = 1_000  # a repeated send is recognised for longer if fewer sends than this followed it

@@ -44,7 +44,7 @@ class NotStarted:
 
 Ending = Returned | Raised | NotStarted
 
-# ---- what becomes of the run
+# ---- the outcome for the run
 
 
 @dataclass(frozen=True, slots=True)

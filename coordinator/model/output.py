@@ -1,4 +1,4 @@
-"""The output of a run, as its readers see it: events, and what they must drop or have missed.
+"""The output of a run, as its readers see it: events, events to drop, and gaps.
 
 Events are numbered from 1 over the life of a run. Each attempt begins after the last event that its checkpoint covers, its base. If
 an earlier attempt has emitted more, its further events are void, and the new attempt emits events with the same numbers. A reader
@@ -116,8 +116,8 @@ class Folder:
         self._cursor = start
         self.ended: str | None = None
         self._settled = settled
-        self._epoch, self._position = start.epoch, start.position  # of what was delivered, or is about to be
-        self._held: list[Event | Gap] = []  # not settled yet
+        self._epoch, self._position = start.epoch, start.position  # of the last item that was delivered or is in `_out`
+        self._held: list[Event | Gap] = []  # items that no checkpoint covers yet
         self._out: list[Item] = []
         self._before = start.position  # the number of the last event that the reader has
         self._reached = start.position  # the number of the last event that was read, held ones included

@@ -62,7 +62,7 @@ def parse_rate(rate: str) -> tuple[int, int]:
 
 
 def check_cost(cost: object, what: str = "cost") -> int:
-    """Return a cost.
+    """Return a cost if it is valid.
 
     Raises:
         BadOption: If it is not a whole number from 0 to 999,999,999.

@@ -32,7 +32,7 @@ _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
 
 class Overlap(StrEnum):
-    """Names what happens at a fire time if the run of the previous fire time has not ended.
+    """The action at a fire time if the run of the previous fire time has not ended.
 
     SKIP creates no run, ALLOW creates a second run, and CANCEL cancels the earlier run and creates a new one.
     """
@@ -246,7 +246,7 @@ def _cron(expression: str, start: datetime) -> Iterator[datetime]:
         return
 
 
-# ---- what to fire ----------------------------------------------------------------------------------------------------
+# ---- fire times that are due -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +328,7 @@ def _hash(text: str, size: int) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=size).digest()
 
 
-# ---- what is shown of it ---------------------------------------------------------------------------------------------
+# ---- the view of a schedule ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

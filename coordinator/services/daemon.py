@@ -30,6 +30,7 @@ from coordinator.services.recovery import Recovery
 from coordinator.services.retention import KEEP, Retention
 from coordinator.services.scheduler import Scheduler
 from coordinator.services.service_loop import Outage, Partition, ServiceLoop, listen_to_bell
+from coordinator.services.work_check import WorkCheck, due_keys, group_keys, route_keys, schedule_keys
 from coordinator.store import server_checks as checks
 from coordinator.store.keys import Namespace
 from coordinator.store.plans.coordinators import Recovered
@@ -160,10 +161,18 @@ class Coordinator:
             partition = Partition(wire, keys)
             due = ServiceLoop(DueRuns(partition), self._clock, outage)
             others = (
-                Recovery(partition, self.id, self._clock, on_recovered=self._count_recovered), Scheduler(partition),
-                BellRinger(partition), Admission(partition), Retention(partition, namespace, self._keep),
-            )  # fmt: skip
-            loops += [due, *(ServiceLoop(service, self._clock, outage) for service in others)]
+                Recovery(partition, self.id, self._clock, on_recovered=self._count_recovered),
+                Retention(partition, namespace, self._keep),
+            )
+            checked = [
+                (due, due_keys),
+                (ServiceLoop(Scheduler(partition), self._clock, outage), schedule_keys),
+                (ServiceLoop(BellRinger(partition), self._clock, outage), route_keys),
+                (ServiceLoop(Admission(partition), self._clock, outage), group_keys),
+            ]
+            loops += [loop for loop, _ in checked]
+            services = (*others, WorkCheck(partition, checked))
+            loops += [ServiceLoop(service, self._clock, outage) for service in services]
             listeners.append(asyncio.create_task(listen_to_bell(bell, keys.coordinator_bell(), due.ring, self._clock)))
         ticks = [asyncio.create_task(one.run()) for one in loops]
         self._open = wire, namespace

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from coordinator.services.service_loop import Partition
 from coordinator.store.plans import namespace as namespace_plans
 
-TICK = 5.0
+TICK = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceReport:
-    """Says whether the namespace was created again since the coordinator started."""
+    """The result of a check for a namespace that was created again since the coordinator started."""
 
     recreated: bool = False
     rest: float = TICK

@@ -21,7 +21,7 @@ from coordinator.store.plans.coordinators import Recovered
 
 log = logging.getLogger(__name__)
 
-TICK = 1.0  # seconds; if no coordinator judges the leases for three ticks, recovery is paused
+TICK = 1.0  # seconds; the script asks for two ticks while no lease can expire soon. After three times that, recovery is paused
 LOCK = "recovery"
 LOCK_SECONDS = 10.0
 BATCH = 100
@@ -74,12 +74,12 @@ class Recovery:
     async def tick(self) -> RecoveryReport:
         """Judge the leases, recover the runs of lost workers, and return the report."""
         keys, now = self._partition.keys, self._partition.now()
-        lost, held_ms = await self._partition.ask(
+        lost, held_ms, rest_ms = await self._partition.ask(
             coordinator_plans.judge(keys, announce(self._coordinator), tick=TICK, most=MAX_WORKERS, now=now)
         )
         self._log_pause(held_ms / 1000)
         if not lost or not await self._lock(LOCK_SECONDS):
-            return RecoveryReport(hold=held_ms / 1000)
+            return RecoveryReport(hold=held_ms / 1000, rest=TICK if lost else rest_ms / 1000)
         done, total, problem = list[str](), NOTHING, None
         for worker in lost:
             try:

@@ -17,6 +17,7 @@ from coordinator.store.plans import coordinators as coordinator_plans
 log = logging.getLogger(__name__)
 
 TICK = 5.0
+QUIET_TICK = 15.0  # after a tick that has removed nothing
 FULL = 1000  # entries that one call removes from each list at most
 KEEP = 1_000_000  # ended runs that are kept, for each status and partition
 BATCH = 50  # runs that one call deletes: about a millisecond
@@ -38,10 +39,14 @@ class Retention:
 
     def __init__(self, partition: Partition, namespace: Namespace, keep: int = KEEP) -> None:
         self._partition, self._namespace, self._keep = partition, namespace, keep
+        keys = partition.keys
+        self._listed = [*(keys.ended(status) for status in sorted(ENDED)), keys.aside(), keys.parents()]
         self.name = f"retention of partition {partition.keys.partition}"
 
     async def tick(self) -> RetentionReport:
         """Delete ended runs whose retention is over, and ended runs beyond the number to keep. Return the report."""
+        if not any(await self._partition.ask(coordinator_plans.find_existing(self._partition.keys, [self._listed]))):
+            return RetentionReport(rest=QUIET_TICK)
         forgotten = 0
         while True:
             part = await self._partition.ask(coordinator_plans.trim(self._partition.keys, now=self._partition.now()))
@@ -51,7 +56,9 @@ class Retention:
         keys, now = self._partition.keys, self._partition.now()
         await self._partition.ask(coordinator_plans.trim_children(self._namespace, keys, most=CHILDREN, now=now))
         capped = [await self._cap(status) for status in sorted(ENDED)]
-        return RetentionReport(forgotten, sum(capped), 0.0 if max(capped) == BATCH * BATCHES else TICK)
+        if max(capped) == BATCH * BATCHES:
+            return RetentionReport(forgotten, sum(capped), 0.0)
+        return RetentionReport(forgotten, sum(capped), TICK if forgotten or any(capped) else QUIET_TICK)
 
     async def _cap(self, status: str) -> int:
         total = 0

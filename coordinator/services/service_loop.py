@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 LONGEST_REST = 1.0  # seconds; if the push of a bell is lost, the service notices the work at most this much later
 TICK_TIMEOUT = 2.0  # seconds; a tick without an answer is abandoned, so that the next one sees the present state
-BELL_SECONDS = 5.0
+BELL_SECONDS = 30.0  # the longest wait for a bell; the work check finds the same work within a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,7 @@ class ServiceLoop:
         self._failures = 0
         self.last_tick_at = clock.monotonic()  # when the last tick began
         self.answered = False  # whether a tick has ever been answered
+        self._idle = False
 
     def ring(self) -> None:
         """Tick now, or again after the current tick."""
@@ -105,11 +106,23 @@ class ServiceLoop:
         self._stopping = True
         self._wake.set()
 
+    def set_idle(self, idle: bool) -> None:
+        """Let the loop rest after a full rest too, until the service can have work again. See work_check.py."""
+        if idle:
+            self.last_tick_at = self._clock.monotonic()  # the work check has looked instead
+        elif self._idle:
+            self._wake.set()
+        self._idle = idle
+
     async def run(self) -> None:
         """Call the service's `tick` repeatedly, until `stop` is called."""
         while not self._stopping:
             self._wake.clear()
-            await self._rest(await self._tick())
+            rest = await self._tick()
+            await self._rest(rest)
+            # A shorter rest means that the service knows of work that is due before the next work check.
+            if self._idle and rest >= LONGEST_REST:
+                await self._wake.wait()
 
     async def _tick(self) -> float:
         self.last_tick_at = self._clock.monotonic()

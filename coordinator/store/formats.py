@@ -103,6 +103,7 @@ WORKER: Final = (
     "knows",  # names of features that its version knows, separated by spaces
     "stuck",  # ids of runs that are over for it but whose handlers do not stop
     "loading",  # runs whose checkpoints it is loading, each as <id>:<failed loads>
+    "limited",  # runs whose calls wait for a rate, each as <id>:<name>:<since in ms>
     "claim",  # number of its last claim
     "floor",  # claims up to this number take nothing: the worker does not wait for them any more
     "suspect",  # number of the claim that took a suspect
@@ -156,5 +157,5 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "record": (*CHECKPOINT, "note", "route", "owner", "past", "claim", "meta", "gone"),
     "bucket": BUCKET,
     "roll": ("roll", "by", "asked", "at_once"),
-    "watch": ("at", "hold_until", "clamped"),
+    "watch": ("at", "hold_until", "clamped", "rest"),
 }

@@ -24,6 +24,7 @@ from itertools import zip_longest
 from coordinator.encoding.spec import SPEC_FIELDS
 from coordinator.errors import BadCall
 from coordinator.model import limits
+from coordinator.model.budget import TOPIC as GRANT_TOPIC
 from coordinator.model.run import ENDED, Status
 from coordinator.model.run_id import ID_DIGITS
 from coordinator.store import formats
@@ -67,6 +68,7 @@ CONSTANTS: Mapping[str, str] = {
     "DELTA_PARTS": str(len(formats.DELTA)),
     "EMPTY_HEAD": _literal(dict.fromkeys(formats.HEAD, 0)),
     "JOINED_PATTERN": "'^(%S+) (%d+) (%S+) (%d+)$'",  # parent, life, base, index
+    "GRANT_TOPIC": _literal(GRANT_TOPIC),
     "ID_DIGITS": _literal(ID_DIGITS),
     "ID_PAIRS": _literal("".join(a + b for a in ID_DIGITS for b in ID_DIGITS)),
     "ROUTE_PATTERN": "'^[^:]+:.+@%d+$'",

@@ -381,9 +381,10 @@ class Keys:
         return f"{self.at}:lock:{lock}"
 
     def watch(self) -> str:
-        """Return the key of a hash with the last judgement of leases: at, hold_until and clamped.
+        """Return the key of a hash with the last judgement of leases: at, hold_until, clamped and rest.
 
-        The three values are the times of the judgement, of the end of a pause of recovery, and of the last clamping of deadlines.
+        The first three values are the times of the judgement, of the end of a pause of recovery, and of the last clamping of
+        deadlines. The last one is the time in ms from this judgement to the next.
         Script judge creates the key, and it is never deleted.
         """
         return f"{self.at}:watch"

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def text(value: Any) -> str:
-    """Return a word or a name of a reply as text."""
+    """Return a word or a name in a reply of the server as text."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 

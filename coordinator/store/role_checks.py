@@ -31,7 +31,7 @@ def examine_roles(namespace: str) -> Generator[list[Request], Any, tuple[list[st
     probes: dict[str, Request] = {
         "producer": WAIT.call(at, id=NOBODY, client=NOBODY, ttl=1),
         "worker": HEARTBEAT.call(
-            at, now="", worker=NOBODY, lease=1, floor=0, memory=0, stuck="", loading="", compare=0
+            at, now="", worker=NOBODY, lease=1, floor=0, memory=0, stuck="", loading="", limited="", compare=0
         ),
         "coordinator": UPCOMING.call(at, now="", batch=0),
         "read-only": VIEW.call(at, id=NOBODY),

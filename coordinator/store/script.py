@@ -237,7 +237,7 @@ class Script:
 
     @cached_property
     def sha_without_shebang(self) -> str:
-        """The SHA-1 digest of the script for fakeredis."""
+        """The SHA-1 digest of the script without its shebang line, for fakeredis."""
         return hashlib.sha1(self.text_without_shebang.encode(), usedforsecurity=False).hexdigest()
 
     def call(self, at: str, items: Sequence[tuple[Argument, ...]] = (), **given: Argument) -> Call:

@@ -28,7 +28,7 @@ from coordinator.views.namespace_view import WorkerView
 from coordinator.views.status_reason import describe_child, describe_wait, describe_wake
 from coordinator.views.table import new_table
 
-MAX_EFFECTS = 50  # that the details of a run list
+MAX_EFFECTS = 50  # the largest number of effects in the details of a run
 
 STATUS_STYLES = {
     Status.QUEUED: "cyan",

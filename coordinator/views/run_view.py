@@ -136,7 +136,8 @@ def _build(id: str, reply: Sequence[Any]) -> RunView:
     )
     failed_loads = int(text(of["loading"])) if "loading" in of else None
     why = explain_status(
-        view, position, _escaped(of.get("reason")), killing="kill" in of, failed_loads=failed_loads
+        view, position, _escaped(of.get("reason")), killing="kill" in of, failed_loads=failed_loads,
+        limited=_escaped(of.get("limited")),
     )  # fmt: skip
     return replace(view, why=why)
 

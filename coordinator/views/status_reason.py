@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from coordinator.model.budget import TOPIC
 from coordinator.model.deadline import DeadlineExceeded
@@ -38,7 +38,13 @@ class QueuePosition:
 
 
 def explain_status(
-    view: RunView, position: QueuePosition, reason: str, *, killing: bool = False, failed_loads: int | None = None
+    view: RunView,
+    position: QueuePosition,
+    reason: str,
+    *,
+    killing: bool = False,
+    failed_loads: int | None = None,
+    limited: str = "",
 ) -> str:
     """Return why the run has its status.
 
@@ -48,6 +54,7 @@ def explain_status(
         reason: The reason that a script stored with the run's ending.
         killing: True if the critic has killed the run, but its handler has not ended yet.
         failed_loads: How many loads of the checkpoint have failed, while the worker is loading it; None otherwise.
+        limited: The limit for which a call of the handler waits, and the time in ms since when, as `name:since`; empty for none.
     """
     match view.status:
         case Status.QUEUED:
@@ -55,7 +62,7 @@ def explain_status(
         case Status.DELAYED:
             return _explain_delayed(view)
         case Status.RUNNING:
-            return _explain_running(view, killing=killing, failed_loads=failed_loads)
+            return _explain_running(view, killing=killing, failed_loads=failed_loads, limited=limited)
         case Status.WAITING:
             return _explain_waiting(view)
         case Status.COMPLETED:
@@ -104,7 +111,7 @@ def _explain_held(position: QueuePosition, held: HeldRun) -> str:
     return f"waits for a place in {group}: {places}" + (f", and {ahead} ahead of it" if held.before else "")
 
 
-def _explain_running(view: RunView, *, killing: bool, failed_loads: int | None) -> str:
+def _explain_running(view: RunView, *, killing: bool, failed_loads: int | None, limited: str) -> str:
     at = f"attempt {view.attempt} on worker {view.owner}"
     if view.cancelling:
         return f"cancel requested; its handler has not ended yet ({at})"
@@ -115,6 +122,9 @@ def _explain_running(view: RunView, *, killing: bool, failed_loads: int | None) 
         return f"{at}; loading its checkpoint failed {times}, and the worker tries again"
     if failed_loads is not None:
         return f"{at}; the worker is loading its checkpoint"
+    name, _, since = limited.partition(":")
+    if since.isdigit():
+        return f"{at}; a call waits for limit {name!r} since {_iso(datetime.fromtimestamp(int(since) / 1000, UTC))}"
     return at
 
 

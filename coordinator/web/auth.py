@@ -1,4 +1,4 @@
-"""Find out who calls and what the caller may do: roles, and the tokens of the callers in a file."""
+"""Identify the caller of a request by its token, and find the role that says what the caller may do."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DIGEST = "sha256:"
 
 
 class Role(StrEnum):
-    """Names what a caller may do.
+    """The role of a caller: the operations that it may call.
 
     Attributes:
         ALL: Read and change runs.

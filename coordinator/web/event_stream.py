@@ -25,12 +25,15 @@ class StreamClosed(Exception):
 
 
 class EventStream(StreamingResponse):
-    """A stream of events, which frees its place and its reader when it ends, however it ends."""
+    """A stream of events. Its place and its reader are freed when it ends, also after an error or a lost connection."""
 
     def __init__(
         self, frames: AsyncGenerator[str, None] | AsyncGenerator[bytes, None], release: Callable[[], None]
     ) -> None:
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # the second: nginx passes events on at once
+        headers = {
+            "Cache-Control": "no-store",
+            "X-Accel-Buffering": "no",
+        }  # the second makes nginx send each event immediately
         super().__init__(frames, headers=headers, media_type="text/event-stream")
         self._frames, self._release = frames, release
 
@@ -54,7 +57,7 @@ async def closed_stream() -> AsyncGenerator[str, None]:
 async def items_of(
     source: AsyncIterator[Item], streams: OpenStreams, *, idle: float, keep_alive: float
 ) -> AsyncGenerator[Item | None, None]:
-    """Yield the items of a run's output, and None for each time without an item after which a comment is due.
+    """Yield the items of a run's output. Yield None when no item came for `keep_alive` seconds, so that a comment is due.
 
     The generator ends with the run, after all items.
 

@@ -26,5 +26,5 @@ def app(client: AsyncClient, *, access: Access | None = None) -> Starlette:
         rest.state.streams.close()
         dashboard.state.close_streams()
 
-    served.state.close_streams = close_streams  # for a server that stops: a stream would keep it from stopping
+    served.state.close_streams = close_streams  # a server calls it when it stops: it would wait for open streams
     return served

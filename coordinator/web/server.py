@@ -27,7 +27,7 @@ SECONDS_TO_STOP = 5  # for requests that are still open when the process is aske
 
 @dataclass(frozen=True, slots=True)
 class WebSettings:
-    """Says where and to whom the application is served.
+    """The address at which the application is served, and the callers that may use it.
 
     Attributes:
         host: The address to listen at.
@@ -92,7 +92,7 @@ async def serve(settings: Settings, web: WebSettings) -> None:
 
 
 class WebServer(uvicorn.Server):
-    """A server of one application. It leaves signals to the code around it: uvicorn would raise them again after it has stopped."""
+    """A server of one application. It installs no signal handlers: those of uvicorn would raise the signal again after the end."""
 
     def __init__(self, app: ASGIApp, close_streams: Callable[[], None]) -> None:
         """Make a server.

@@ -52,7 +52,7 @@ class OpenStreams:
         return self._open.total()
 
     def close(self) -> None:
-        """End all streams and waiting requests, now and from now on."""
+        """End all streams and waiting requests. Streams and requests that come later end immediately too."""
         self._closed = True
         for closing in self._closing:
             if not closing.done():
@@ -78,7 +78,7 @@ class OpenStreams:
         return task
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start the reader of a stream. The reference to it is kept until it has ended."""
+        """Start the reader of a stream as a task. A reference to the task is kept until it has ended."""
         task = asyncio.get_running_loop().create_task(work)
         self._readers.add(task)
         task.add_done_callback(self._readers.discard)

@@ -11,7 +11,7 @@ from coordinator.config import Settings
 from workers import AsyncRun, Registry
 from workers.process.options import WorkerOptions
 from workers.process.worker import Worker
-from workers.program.registries import freeze_garbage_collector
+from workers.program.registries import tune_garbage_collector
 
 runs = Registry()
 
@@ -34,7 +34,7 @@ async def main(url: str, namespace: str) -> int:
 
 
 if __name__ == "__main__":
-    freeze_garbage_collector()  # Every worker process does this.
+    tune_garbage_collector()  # Every worker process does this.
     if sys.argv[3] == "uvloop":
         import uvloop
 

@@ -17,7 +17,7 @@ from workers.metrics.cells import open_shared_file
 from workers.metrics.worker_metrics import WorkerMetrics
 from workers.process.options import WorkerOptions
 from workers.process.worker import Worker
-from workers.program.registries import fast_runner, freeze_garbage_collector
+from workers.program.registries import fast_runner, tune_garbage_collector
 
 
 def middleware(mode: str) -> list[Middleware]:
@@ -59,5 +59,5 @@ async def main(url: str, mode: str) -> int:
 
 
 if __name__ == "__main__":
-    freeze_garbage_collector()  # Every worker process does this.
+    tune_garbage_collector()  # Every worker process does this.
     sys.exit(fast_runner()(main(*sys.argv[1:3])))

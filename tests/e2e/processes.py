@@ -162,3 +162,23 @@ def kept_open(stage: Stage) -> Iterator[Stage]:
 
 def wait_for_start(stage: Stage, count: int = 1) -> None:
     wait_until(lambda: len(stage.events("start")) >= count, f"{count} handlers have started", timeout=60)
+
+
+def find_most_at_once(events: list[Event], killed: dict[int, float]) -> int:
+    """Return the largest number of attempts between their events `enter` and `leave` at the same time.
+
+    Args:
+        events: The events of the journal.
+        killed: When each killed process was killed. Its attempts end with it.
+    """
+    left = {(event.run, event.token): event.at for event in events if event.what == "leave"}
+    changes = []
+    for event in events:
+        if event.what == "enter":
+            changes.append((event.at, 1))
+            changes.append((left.get((event.run, event.token), killed.get(event.pid, float("inf"))), -1))
+    most = now = 0
+    for _, change in sorted(changes):
+        now += change
+        most = max(most, now)
+    return most

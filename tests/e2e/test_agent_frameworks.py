@@ -42,21 +42,23 @@ def repeated_after_save(lines: list[Line]) -> list[Line]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["pydantic_research", "sdk_research"])
-def test_a_killed_fleet_repeats_no_call_that_was_saved(kind: str, stage: Stage, client: Client) -> None:
+def test_a_killed_and_rolled_fleet_repeats_no_call_that_was_saved(kind: str, stage: Stage, client: Client) -> None:
     fleet = start(stage)
     handles = [client.enqueue(kind) for _ in range(RUNS)]
     calls = RUNS * (TURNS + 1 + TURNS * TOOLS)
     for kill in range(1, KILLS + 1):
-        enough = calls * kill // (KILLS + 1)
+        enough = calls * kill // (KILLS + 2)
         wait_until(lambda: len(stage.events()) >= enough, "some calls to be made", timeout=180)  # noqa: B023
         os.kill(
             random.choice(wait_until(lambda: children(fleet), "the fleet has a process", timeout=120)), signal.SIGKILL
         )
+    os.kill(fleet, signal.SIGHUP)  # a roll
     assert [handle.wait(120) for handle in handles] == [Status.COMPLETED] * RUNS
     by_run = defaultdict(list)
     for line in stage.events():
         by_run[line.run].append(line)
     assert len(by_run) == RUNS
+    assert "roll started" in stage.logs()
     for lines in by_run.values():
         assert repeated_after_save(lines) == []
         assert len({(line.what, line.number) for line in lines}) == TURNS + 1 + TURNS * TOOLS

@@ -580,9 +580,10 @@ class History:
         assert self.store.lock("recovery", "t1", ttl=3600)
 
     def judge(self, choose: Choose) -> None:
-        def really() -> tuple[list[str], int]:
-            workers, held = self.store.judge(TICK / 1000)
-            return sorted(workers), held
+        def really() -> tuple[list[str], int, int]:
+            plan = coordinator_plans.judge(self.store.keys, "c1", tick=TICK / 1000, now=self.store.at)
+            workers, held, rest = self.store.do(plan)
+            return sorted(workers), held, rest
 
         self.make("judge", really, lambda: self.model.judge(self.now, TICK))
 

@@ -228,6 +228,7 @@ class Model:
         self.once: dict[str, tuple[str, str]] = {}
         self.judged_at = 0
         self.clamped_at = 0
+        self.rest = 0
         self.hold_until = 0
         self.paused: set[str] = set()
         self.pauses: dict[str, dict[str, bool]] = {}  # the last changes of each name and their answers, oldest first
@@ -409,6 +410,7 @@ class Model:
         if not worker:
             worker = self.workers[name] = ModelWorker(name, lease, 0)
         worker.deadline = now + lease
+        self.rest = 0
         return "ok"
 
     def _live_worker(self, name: str) -> ModelWorker | None:
@@ -686,9 +688,10 @@ class Model:
 
     # -- coordinators
 
-    def _judge(self, now: int, tick: int) -> None:
+    def _judge(self, now: int, tick: int, *, plans: bool = False) -> None:
         there = [worker for worker in self.workers.values() if not worker.gone]
-        clamps = now < self.clamped_at or now - self.clamped_at >= tick / 2
+        pause = now < self.hold_until
+        clamps = now < self.judged_at or now - self.clamped_at >= (tick / 2 if pause else 10 * tick)
         self.clamped_at = now if clamps else self.clamped_at
         for worker in there:
             if clamps and not worker.condemned:
@@ -696,24 +699,30 @@ class Model:
         alive = [worker for worker in there if not worker.condemned]
         passed = sum(max(self.judged_at, 1) < worker.deadline <= now for worker in alive)
         gap = now - self.judged_at
-        unwatched, most = gap < 0 or gap > 3 * tick, passed >= 3 and passed * 2 > len(alive)
+        unwatched, most = gap < 0 or gap > 3 * max(tick, self.rest), passed >= 3 and passed * 2 > len(alive)
         if unwatched or most:
             self.hold_until = now + max((worker.lease for worker in there), default=0)
         if now < self.hold_until and (unwatched or most or clamps):
             for worker in alive:
                 if worker.deadline <= now:
                     worker.spare(now, self.hold_until, unwatched)
+        first = min((0 if worker.condemned else worker.deadline for worker in there), default=None)
+        quiet = now >= self.hold_until and (first is None or first - now > 8 * tick)
+        if plans:
+            self.rest = 2 * tick if quiet else tick
+        else:
+            self.rest = self.rest or tick
         self.judged_at = now
 
-    def judge(self, now: int, tick: int) -> tuple[list[str], int]:
-        self._judge(now, tick)
+    def judge(self, now: int, tick: int) -> tuple[list[str], int, int]:
+        self._judge(now, tick, plans=True)
         taken = [
             worker.name
             for worker in self.workers.values()
             if not worker.gone
             and (worker.condemned or (worker.deadline <= now and not worker.protected(now, self.hold_until)))
         ]
-        return sorted(taken), max(0, self.hold_until - now)
+        return sorted(taken), max(0, self.hold_until - now), self.rest
 
     def recover(self, now: int, tick: int, name: str, taken: list[str]) -> str:
         """Recover a worker. `taken` lists its runs that were in the batch."""

@@ -129,11 +129,19 @@ class Store:
 
     def beat(
         self, worker: str = "w1", lease: int = LEASE, floor: int = 0, held: Iterable[Claimed] | None = None,
-        stuck: Sequence[str] = (), loading: Mapping[str, int] | None = None,
+        stuck: Sequence[str] = (), loading: Mapping[str, int] | None = None, limited: Mapping[str, str] | None = None,
     ) -> HeartbeatReply | None:  # fmt: skip
         pairs = None if held is None else [(run.id, run.token) for run in held]
         plan = worker_plans.heartbeat(
-            self.keys, worker, lease_ms=lease, floor=floor, held=pairs, stuck=stuck, loading=loading, now=self.at
+            self.keys,
+            worker,
+            lease_ms=lease,
+            floor=floor,
+            held=pairs,
+            stuck=stuck,
+            loading=loading,
+            limited=limited,
+            now=self.at,
         )
         return self.do(plan)
 
@@ -248,7 +256,8 @@ class Store:
     # -- coordinators
 
     def judge(self, tick: float = 1) -> tuple[list[str], int]:
-        return self.do(coordinator_plans.judge(self.keys, "c1", tick=tick, now=self.at))
+        workers, held, _ = self.do(coordinator_plans.judge(self.keys, "c1", tick=tick, now=self.at))
+        return workers, held
 
     def tick_for(self, ms: int) -> None:
         """Let a coordinator judge every second for a while."""

@@ -145,6 +145,9 @@ class Attempt(Lifecycle):
     began = 0.0  # the monotonic time at which the worker had the answer to its claim
     middleware: MiddlewareChain = NO_MIDDLEWARE
     around_step: Callable[[str, str], contextlib.AbstractContextManager[None]] | None = None  # for middleware
+    limited: dict[OpenCall, str] | None = (
+        None  # calls that wait for a rate, each with its name and the time in ms since when
+    )
     info: AttemptInfo | None = None  # is set if the attempt has middleware, when its spec was read
 
     def __init__(
@@ -535,7 +538,7 @@ class Attempt(Lifecycle):
     # -- the budget
 
     def set_spend(self, amount: Amount) -> None:
-        """Keep what the attempt has spent in all for the next report, heartbeat or ending."""
+        """Store in memory what the attempt has spent in all. The next report, heartbeat or ending sends it."""
         self.spend = amount
 
     async def report_spend(self, amount: Amount) -> Amount:

@@ -76,6 +76,7 @@ class ServerLimits:
                     case "ok":
                         return
                     case "wait":
+                        self._show_wait(attempt, call)
                         await self._pause(attempt, call, found.wait_ms / 1000)
                     case "old":
                         self._number_again(call)
@@ -86,6 +87,14 @@ class ServerLimits:
                         raise _refusal(call, found)
         finally:
             self._waiting.pop(call.number, None)
+            if attempt.limited is not None:
+                attempt.limited.pop(call, None)
+
+    def _show_wait(self, attempt: Attempt, call: OpenCall) -> None:
+        """Let the next heartbeat tell the server that the run waits, for status displays."""
+        if attempt.limited is None:
+            attempt.limited = {}
+        attempt.limited.setdefault(call, f"{call.name}:{round(self.clock.now() * 1000)}")
 
     async def _ask(self, attempt: Attempt, call: OpenCall, keys: Keys) -> rate_plans.Acquired:
         lease = self.leases().get(keys.partition)
@@ -135,7 +144,7 @@ class ServerLimits:
         )
 
     def give_back(self, call: OpenCall) -> None:
-        """Give back what a call has reserved that did not start."""
+        """Give back the turn or the tokens of a call that did not start."""
         self.finish(call, 0)
 
     def back_off(self, call: OpenCall, seconds: float) -> None:

@@ -35,6 +35,11 @@ from workers.throttle import Throttle
 
 logger = logging.getLogger(__name__)
 
+LOST_EFFECTS = (
+    "the effects of the run are lost or damaged, so nobody knows which of them took place: find out, then revive the run with "
+    "forget_effects=True (coordinator revive RUN --forget-effects), which calls all of them again"
+)
+
 
 class BadInputs(CoordinatorError):
     """The error of a run whose inputs do not fit the signature of its handler."""
@@ -142,6 +147,8 @@ class Loader:
                 raise Stopped("lost")
             if parts == "unreadable":
                 raise Unreadable("the head of the checkpoint can't be read")
+            if parts == "lost":
+                raise Unreadable(LOST_EFFECTS)
         draft, head, unfinished = loaded(parts)
         if head.schema > attempt.handler.schema:
             raise Unreadable(f"the checkpoint has schema {head.schema}, and the handler reads {attempt.handler.schema}")

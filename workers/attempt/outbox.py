@@ -69,7 +69,7 @@ class Outbox:
         """Return the events that the server may not have stored, without removing them; None if there is nothing to send.
 
         Args:
-            settled: The number of the last event that the save covers with which the events are sent.
+            settled: The events are sent with a save. This is the number of the last event that the save covers.
             most: The largest number of events; None for all.
         """
         with self._lock:

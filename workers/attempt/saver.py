@@ -91,7 +91,11 @@ class Deltas:
 
     def _changes(self, cut: Cut) -> dict[str, bytes | None] | None:
         """Return the phases that have changed since the last acknowledged save. Return None if only a comparison can tell."""
-        return cut.phases.changes_since(self._saved_phases) if isinstance(cut.phases, PhaseSnapshot) else None
+        phases = cut.phases
+        # `isinstance` with an abstract base class is slow, and this is called three times for each saved turn.
+        if type(phases) is PhaseSnapshot:
+            return phases.changes_since(self._saved_phases)
+        return None
 
     def _new_phases(self, cut: Cut) -> tuple[tuple[str, bytes], ...]:
         changes = self._changes(cut)

@@ -75,7 +75,7 @@ class AsyncRun(BaseRun[R_co]):
             await self._backing.wait_until_confirmed(self._draft.resumes_without_repeating)
             self._raise_stop()
             if self._spends:
-                await self._budgets.enforce()
+                await self._budgets.enforce(others=self._parallel)
             self._draft.begin_turn(turn)
             yield turn
             self._end_turn(turn)
@@ -119,7 +119,7 @@ class AsyncRun(BaseRun[R_co]):
         try:
             await self._enter_phase(inner)
             if self._spends:
-                await self._budgets.enforce(field.rpartition("#")[0])
+                await self._budgets.enforce(field.rpartition("#")[0], inner=inner, others=self._parallel)
             with self._parallel.running(field, inner):
                 inside = current_phase.set(field)
                 try:
@@ -212,7 +212,7 @@ class AsyncRun(BaseRun[R_co]):
                 return effect.output()
             await self._enter_phase(inner)
             if self._spends:
-                await self._budgets.enforce(f"effect:{name}")
+                await self._budgets.enforce(f"effect:{name}", inner=inner, others=self._parallel)
             if effect.is_begun:
                 if check is None:
                     raise effect.unknown()
@@ -341,9 +341,12 @@ class AsyncRun(BaseRun[R_co]):
             Refused: If `gather` is called inside a phase, outside of the handler's own task, or while another wait is under way.
             BadOption: If an option is not valid, or an idempotency key is given: children have no such key.
         """
-        step = self._children.begin(name, children, options, at_once)
+        step = self._begin_children(name, children, options, at_once)
         with self._step("gather", name):
-            return await step.gather(return_failures)
+            results = await step.gather(return_failures)
+        if self._spends:
+            await self._budgets.count_children()
+        return results
 
     async def as_completed(
         self,
@@ -374,8 +377,10 @@ class AsyncRun(BaseRun[R_co]):
             Refused: As for `gather`.
             BadOption: As for `gather`.
         """
-        async for done in self._children.begin(name, children, options, at_once).as_completed():
+        async for done in self._begin_children(name, children, options, at_once).as_completed():
             yield done
+        if self._spends:
+            await self._budgets.count_children()
 
     @overload
     async def enqueue(self, inputs: Inputs[T], /, **options: Unpack[RunOptions]) -> AsyncHandle[T]: ...

@@ -7,6 +7,7 @@ suspended and woken like any other waiting run.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from coordinator.errors import Refused
 from coordinator.model.budget import TOPIC, Amount, Budget, BudgetExceeded, Spending, spending
 from coordinator.store.plans.attempts import Condition, Received
 from workers.handlers.draft import Cut, Draft
+from workers.handlers.parallel import ParallelPhases
 
 
 class BudgetBacking(Protocol):
@@ -32,7 +34,7 @@ class BudgetBacking(Protocol):
         ...
 
     def set_spend(self, amount: Amount) -> None:
-        """Keep what the attempt has spent in all for the next report or the ending."""
+        """Store in memory what the attempt has spent in all. The next report or the ending sends it."""
         ...
 
     async def report_spend(self, amount: Amount) -> Amount:
@@ -44,7 +46,7 @@ class BudgetBacking(Protocol):
         ...
 
     def start_lingering(self, cut: Callable[[], Cut]) -> None:
-        """Begin to count the time for which a wait lingers. See `WaitBacking`."""
+        """Begin to count the time for which a waiting handler stays in its process. See `WaitBacking`."""
         ...
 
     def offer(self, cut: Cut) -> None:
@@ -80,7 +82,7 @@ class Reservation:
 
 
 class Budgets:
-    """The spending and the budget of one attempt. Any thread may count; the handler's own task or thread enforces.
+    """The spending and the budget of one attempt. Any thread may count.
 
     Args:
         draft: The draft of the run's next checkpoint.
@@ -93,6 +95,8 @@ class Budgets:
         self._draft, self._backing, self._budget, self._settled = draft, backing, budget, settled
         self._current = self._reported = self._reserved = Amount()
         self._lock = threading.Lock()
+        self._stale = False
+        self._waiting, self._receiving = asyncio.Lock(), asyncio.Lock()
 
     @property
     def total(self) -> Amount:
@@ -101,7 +105,7 @@ class Budgets:
 
     @property
     def left(self) -> Spending:
-        """Return what is left of the budget, without what is reserved."""
+        """Return the rest of the budget, without reserved amounts."""
         if self._budget is None:
             return Spending(None, None, None)
         return self._budget.left(self.total.plus(self._reserved), self._draft.more.granted)
@@ -130,62 +134,99 @@ class Budgets:
             with self._lock:
                 self._reserved = Amount(*(mine - its for mine, its in zip(self._reserved, amount, strict=True)))
 
-    def enforce(self, own: str = "") -> Coroutine[Any, Any, None]:
+    async def count_children(self) -> None:
+        """Ask the server what the run has spent in all, because children of a step have ended."""
+        current = self._current
+        self._settled = await self._backing.report_spend(current)
+        self._reported, self._stale = current, False
+
+    def expect_children(self) -> None:
+        """Remember that children may spend from now on."""
+        self._stale = True
+
+    def enforce(
+        self, own: str = "", *, inner: bool = False, others: ParallelPhases | None = None
+    ) -> Coroutine[Any, Any, None]:
         """Report what was spent, and stop the handler if the budget is spent. Called in the task or thread that begins new work.
+
+        New work does not begin beside work that is running: it waits until that has ended, so that its output is saved.
 
         Args:
             own: The phase or effect that is about to begin.
+            inner: True if it is inside another phase. Such work does not wait, because the other phase waits for it.
+            others: The phases and effects of an async handler that are running. None for a plain handler.
 
         Returns:
-            The coroutine that does it. A run waits only in its handler's own task or thread.
+            The coroutine that reports and enforces.
 
         Raises:
-            BudgetExceeded: If the budget is spent, and the run shall fail then.
-            Stopped: If the budget is spent, and the run waits for a grant.
+            BudgetExceeded: If the budget is spent, and its `then` is "fail".
+            Stopped: If the budget is spent, and the run is suspended until a grant.
         """
         try:
             self._backing.check_task()
         except Refused:
-            return self._enforce(own, may_wait=False)
-        return self._enforce(own, may_wait=True)
+            if others is None:  # another thread of a plain handler
+                inner = True
+        if others is None and self._draft.runs_beside(own):
+            inner = True
+        return self._enforce(inner, others)
 
-    async def _enforce(self, own: str, may_wait: bool) -> None:
-        if self._current != self._reported or (self._budget is not None and self._draft.more.bases):
-            current = self._current
-            self._settled = await self._backing.report_spend(current)
-            self._reported = current
-        if self._budget is None or not self._is_spent() or not self._draft.resumes_without_repeating() or not may_wait:
-            return
-        try:
-            self._draft.begin_grant(own)
-        except Refused:  # other tasks of the handler are at work: the budget is enforced when they have ended
-            return
-        try:
-            await self._wait_for_grant(self._budget)
-        finally:
-            self._draft.end_wait()
+    async def _enforce(self, inner: bool, others: ParallelPhases | None) -> None:
+        if self._current != self._reported or (self._budget is not None and (self._stale or self._draft.more.bases)):
+            await self.count_children()
+        while (budget := self._budget) is not None and self._is_spent() and self._draft.resumes_without_repeating():
+            if inner:
+                if budget.then == "fail":
+                    await self._receive_grants()
+                    self._fail_if_spent()
+                return
+            if others:
+                await others.wait_until_ended()
+                continue
+            async with self._waiting:
+                if others or not self._is_spent():
+                    continue  # meanwhile another task has begun its work, or has received a grant
+                await self._wait_for_grant(budget)
 
     def _is_spent(self) -> bool:
         return self._budget is not None and self._budget.is_spent(self.total, self._draft.more.granted)
+
+    def _fail_if_spent(self) -> None:
+        if self._is_spent():
+            raise BudgetExceeded(f"the budget of the run is spent: {spending(self.total)}")
+
+    async def _receive_grants(self) -> Received:
+        """Receive grants until something is left of the budget or there is none. Return the server's last answer."""
+        draft = self._draft
+        async with self._receiving:
+            while True:
+                found = await self._backing.look(self._grants(), None)
+                if found.word != "signal":
+                    return found
+                draft.more.received[TOPIC] = found.number
+                draft.more.granted = draft.more.granted.plus(read_grant(found.payload))
+                self._backing.offer(draft.cut())
+                if not self._is_spent():
+                    return found
+
+    def _grants(self) -> Condition:
+        return Condition(None, {TOPIC: self._draft.more.received.get(TOPIC, 0)})
 
     async def _wait_for_grant(self, budget: Budget) -> None:
         """Look for grants until something is left of the budget."""
         draft, backing, saved = self._draft, self._backing, False
         while self._is_spent():
-            condition = Condition(None, {TOPIC: draft.more.received.get(TOPIC, 0)})
-            found = await backing.look(condition, None)
-            if found.word == "signal":
-                draft.more.received[TOPIC] = found.number
-                draft.more.granted = draft.more.granted.plus(read_grant(found.payload))
-                backing.offer(draft.cut())
-            elif budget.then == "fail":
-                raise BudgetExceeded(f"the budget of the run is spent: {spending(self.total)}")
-            else:
-                if not saved:
-                    backing.start_lingering(draft.cut)
-                    await backing.flush(draft.cut(), _always)
-                    saved = True
-                await backing.linger(condition, found.now)
+            found = await self._receive_grants()
+            if not self._is_spent():
+                return
+            if budget.then == "fail":
+                self._fail_if_spent()
+            if not saved:
+                backing.start_lingering(draft.cut)
+                await backing.flush(draft.cut(), _always)
+                saved = True
+            await backing.linger(self._grants(), found.now)
 
 
 def read_grant(payload: bytes) -> Amount:

@@ -7,6 +7,7 @@ that ends a child also stores its ending for the parent. The endings stay there.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -121,7 +122,7 @@ class ChildBacking(Protocol):
         ...
 
     def start_lingering(self, cut: Callable[[], Cut]) -> None:
-        """Begin to count the time for which a wait lingers. See `WaitBacking`."""
+        """Begin to count the time for which a waiting handler stays in its process. See `WaitBacking`."""
         ...
 
     def make_child_base(self) -> str:
@@ -264,7 +265,10 @@ class Step:
                 order += 1
                 yield self._done(one)
             if not page.endings:
-                await self._wait(order + 1)
+                # The context manager of middleware is around the wait alone: the handler works between two waits.
+                make = getattr(self._backing, "around_step", None)
+                with contextlib.nullcontext() if make is None else make("as_completed", self._name):
+                    await self._wait(order + 1)
 
     @property
     def _name(self) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from coordinator.model.budget import Amount, Budget, Spending, spending
 from coordinator.model.outcome import Why
 from coordinator.model.run import Failure, Note
 from workers.handlers.budgets import BudgetBacking, Budgets, Reservation
-from workers.handlers.children import ChildBacking, Children
+from workers.handlers.children import ChildBacking, Children, Step
 from workers.handlers.draft import Cut, Draft
 from workers.handlers.effects import EffectBacking, Effects, check_name, effect_key
 from workers.handlers.enqueues import EnqueueBacking, Enqueues
@@ -42,6 +43,7 @@ else:
     R_co = TypeVar("R_co", covariant=True)
 
 NOTE_CHARACTERS = 1000
+_MAKING = threading.Lock()
 _NO_STEP: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 
 
@@ -97,7 +99,7 @@ class Facts(NamedTuple):
     token: str
     resumed: Resumed | None
     budget: Budget | None = None
-    spent: Amount = Amount()  # in earlier attempts and by children
+    spent: Amount = Amount()  # the amount that earlier attempts and children have spent
 
 
 class Backing(WaitBacking, ChildBacking, EnqueueBacking, EffectBacking, BudgetBacking, LimitBacking, Protocol):
@@ -185,6 +187,7 @@ class BaseRun(Generic[R_co]):
     ) -> None:
         self._facts, self._resources, self._draft, self._backing = facts, resources, draft, backing
         self._read_signal, self._looping = read_signal, False
+        self._made_budgets: Budgets | None = None
 
     def _step(self, what: str, name: str = "") -> contextlib.AbstractContextManager[object]:
         """Return the context manager of middleware around a step. A backing of a test has none."""
@@ -196,7 +199,7 @@ class BaseRun(Generic[R_co]):
         return Waits(self._draft, self._backing, self._read_signal or (lambda topic, payload: payload))
 
     def _declare_topics(self, read_signal: Callable[[str, Any], Any]) -> None:
-        """Set how payloads are converted, for a handler that a test calls directly. A run from a worker has one already."""
+        """Set the conversion of payloads, for a handler that a test calls directly. A run from a worker has it already."""
         self._read_signal = self._read_signal or read_signal
 
     def _declare_budget(self, budget: Budget | None) -> None:
@@ -216,14 +219,27 @@ class BaseRun(Generic[R_co]):
     def _effects(self) -> Effects:
         return Effects(self._draft, self._backing, self._facts.attempt, self._facts.token)
 
-    @cached_property
+    @property
     def _budgets(self) -> Budgets:
-        return Budgets(self._draft, self._backing, self._facts.budget, self._facts.spent)
+        if self._made_budgets is None:
+            with _MAKING:  # two threads may spend at the same time
+                if self._made_budgets is None:
+                    self._made_budgets = Budgets(self._draft, self._backing, self._facts.budget, self._facts.spent)
+        return self._made_budgets
 
     @property
     def _spends(self) -> bool:
         """Return True if the run has a budget, or has spent something in this attempt."""
-        return self._facts.budget is not None or "_budgets" in self.__dict__
+        return self._facts.budget is not None or self._made_budgets is not None
+
+    def _begin_children(
+        self, name: str, children: Sequence[Any], options: Mapping[str, Any], at_once: int | None
+    ) -> Step:
+        """Begin a step with children. What they spend counts for this run."""
+        step = self._children.begin(name, children, options, at_once)
+        if self._spends:
+            self._budgets.expect_children()
+        return step
 
     def spend(self, *, usd: float | Decimal = 0, tokens: int = 0, requests: int = 0) -> None:
         """Count what the run has spent. Call it where the money is spent, for example in the function of a phase.
@@ -267,7 +283,7 @@ class BaseRun(Generic[R_co]):
 
     @property
     def left(self) -> Spending:
-        """Return what is left of the budget, without what is reserved. None for an amount that the budget does not limit."""
+        """Return the rest of the budget, without reserved amounts. An amount that the budget does not limit is None."""
         return self._budgets.left
 
     def effect_key(self, name: str) -> str:

@@ -96,7 +96,7 @@ class Conversion:
 
 
 def to_plain(value: Any, place: str) -> Any:
-    """Convert a value to plain data according to its type, and return it. Return other values unchanged: plain data, for example.
+    """Convert a value to plain data according to its type, and return it. Return a value that needs no conversion unchanged.
 
     Args:
         value: The value.

@@ -126,7 +126,7 @@ class Draft:
             self._cut_state = None
 
     def begin_turn(self, turn: int) -> None:
-        """Begin a turn. The state before the turn was encoded by the cut after the previous turn, or by `begin_loop`."""
+        """Begin a turn. The encoded state before the turn is known already, from the previous cut or from `begin_loop`."""
         self.turn = turn
         self._turn_start = self.messages.generation, len(self.messages.packed), self._cut_state
 
@@ -263,18 +263,9 @@ class Draft:
             raise Refused("a run can't wait for its children while a phase or another wait is under way")
         self._waiting, self.last_wait = True, field
 
-    def begin_grant(self, own: str) -> None:
-        """Begin to wait for a grant.
-
-        Args:
-            own: The scope of the phase or effect that is about to begin, and that waits.
-
-        Raises:
-            Refused: If another phase, effect or wait is under way.
-        """
-        if self._waiting or self._running - {own}:
-            raise Refused("a run can't wait for a grant while its other tasks are at work")
-        self._waiting = True
+    def runs_beside(self, own: str) -> bool:
+        """Return True if a phase or effect other than this one is running."""
+        return bool(self._running - {own})
 
     def end_wait(self, given_up: str = "") -> None:
         """End the wait that is under way.

@@ -2,7 +2,7 @@
 
 Before the function of an effect is called, the effect is saved as begun. After the call, the effect is saved as done, together
 with its output. A later attempt that finds a done effect gets its output. If a later attempt finds an effect that is begun and not
-done, nobody knows whether the function took effect: `check` finds out, and without `check` the handler gets OutcomeUnknown.
+done, it is unknown whether the effect took place: `check` finds out, and without `check` the handler gets OutcomeUnknown.
 
 Effects belong to the run. They are not part of the checkpoint, so they outlive turns, retries from the start and revives. A save
 carries only effects that are new or have changed. The server stores them in a hash of its own (see `Keys.effects`), because a part
@@ -103,7 +103,7 @@ class Effects:
         return Effect(draft, self._backing, name, self._owner)
 
     def _check_arguments(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Refuse a second call with other arguments: it would get the output of the first call, and do nothing.
+        """Refuse a second call with other arguments: it would return the output of the first call without calling the function.
 
         Only calls of the same attempt are compared. A later attempt may compute other arguments, for example with a model, and must
         still get the output of the effect that has taken place.
@@ -145,12 +145,13 @@ class Effect:
         return decode(self._draft.phases[self._done], f"the output of effect {self._name!r}")
 
     def unknown(self) -> OutcomeUnknown:
-        """Return the error for an effect that was begun, whose function gives no way to find out whether it took effect."""
+        """Return the error for an effect that was begun and has no `check`, so that its outcome is unknown."""
         attempt, token = decode(self._draft.phases[self._begun], f"effect {self._name!r}")[:2]
         worker = str(token).split("-", 2)[-1]
         return OutcomeUnknown(
-            f"nobody knows whether effect {self._name!r} took place: attempt {attempt} (worker {worker}) began it, and its end was "
-            "not saved. Find out. Then revive the run with --forget-effect to call the function again, or pass check= to run.once",
+            f"it is unknown whether effect {self._name!r} took place: attempt {attempt} (worker {worker}) began it, and its end "
+            "was not saved. Find out whether it did. Then revive the run with --forget-effect to call the function again, or pass "
+            "check= to run.once",
             effect=self._name,
         )
 

@@ -60,7 +60,7 @@ class Policy:
 
     Attributes:
         retry: When and how often a failed run is retried. By default it is not retried.
-        deadline: How long a run may take. By default as long as it wants.
+        deadline: How long a run may take. By default there is no limit.
         schema: The version of the checkpoint, 1 to 99. Increase it when the code cannot continue old checkpoints, and add a
             migration.
         grace: How long the handler has for reaching a cut when the worker drains. None for the worker's own grace time.
@@ -335,7 +335,7 @@ def make_handler(function: Callable[..., Any], kind: str | None, policy: Policy)
     Args:
         function: A function or a coroutine function.
         kind: The kind, or None for the name of the function.
-        policy: How its runs are treated.
+        policy: The policy for its runs.
 
     Raises:
         Refused: If the function cannot be a handler.

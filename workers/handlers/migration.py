@@ -73,7 +73,7 @@ def migrated(draft: Draft, head: CheckpointHead, inputs: dict[str, Any], handler
 
 
 def _check(left: Left, handler: Handler[..., Any]) -> None:
-    """Check the types of a migrated checkpoint. Checked here, because the cause can only be a migration.
+    """Check the types of a migrated checkpoint, so that the error can name the migration as the cause.
 
     Raises:
         Refused: If a part has the wrong type. The message names the part.

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class ParallelPhases:
-    """The phases whose functions are running. It is true while there is one. Phases inside other phases are not counted."""
+    """The phases whose functions are running. The object is true while a phase is running. Phases inside phases are not counted."""
 
     def __init__(self) -> None:
         self._running: set[str] = set()

@@ -98,7 +98,7 @@ class Registry(Generic[R]):
         Args:
             function: The function.
             kind: The kind. By default it is the name of the function.
-            **options: How the runs of the kind are treated: retry, deadline, schema, grace, throttle, on_lost_lease,
+            **options: The policy for the runs of the kind: retry, deadline, schema, grace, throttle, on_lost_lease,
                 linger, topics, keep_messages, budget, at_once, group_by. See Policy.
 
         Returns:

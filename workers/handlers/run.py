@@ -109,7 +109,7 @@ class Run(BaseRun[R_co]):
             self._await(self._backing.wait_until_confirmed(self._draft.resumes_without_repeating))
             self._raise_stop()
             if self._spends:
-                self._await(self._budgets.enforce(field.rpartition("#")[0]))
+                self._await(self._budgets.enforce(field.rpartition("#")[0], inner=bool(current_phase.get())))
             inside = current_phase.set(field)
             try:
                 with self._step("phase", name):
@@ -167,7 +167,7 @@ class Run(BaseRun[R_co]):
                 return effect.output()  # type: ignore[no-any-return]
             self._await(effect.stop_point())
             if self._spends:
-                self._await(self._budgets.enforce(f"effect:{name}"))
+                self._await(self._budgets.enforce(f"effect:{name}", inner=bool(current_phase.get())))
             if effect.is_begun:
                 if check is None:
                     raise effect.unknown()
@@ -293,9 +293,12 @@ class Run(BaseRun[R_co]):
             Refused: If `gather` is called inside a phase, outside of the handler's own thread, or while another wait is under way.
             BadOption: If an option is not valid, or an idempotency key is given: children have no such key.
         """
-        step = self._children.begin(name, children, options, at_once)
+        step = self._begin_children(name, children, options, at_once)
         with self._step("gather", name):
-            return self._await(step.gather(return_failures))
+            results = self._await(step.gather(return_failures))
+        if self._spends:
+            self._await(self._budgets.count_children())
+        return results
 
     def as_completed(
         self,
@@ -326,12 +329,14 @@ class Run(BaseRun[R_co]):
             Refused: As for `gather`.
             BadOption: As for `gather`.
         """
-        done = self._children.begin(name, children, options, at_once).as_completed()
+        done = self._begin_children(name, children, options, at_once).as_completed()
         while True:
             try:
                 yield self._await(_next(done))
             except StopAsyncIteration:
-                return
+                break
+        if self._spends:
+            self._await(self._budgets.count_children())
 
     @overload
     def enqueue(self, inputs: Inputs[T], /, **options: Unpack[RunOptions]) -> Handle[T]: ...

@@ -72,7 +72,7 @@ class WaitBacking(Protocol):
         ...
 
     def start_lingering(self, cut: Callable[[], Cut]) -> None:
-        """Begin to count the time for which a wait lingers.
+        """Begin to count the time for which a waiting handler stays in its process (`linger`).
 
         Args:
             cut: As for `check_wait`.

@@ -201,7 +201,7 @@ class RunDurability(BaseDurabilityCapability[AgentDepsT]):
 
 
 class _ToolConfig(RoleBasedOperationConfig[None]):
-    """Reads the metadata of a tool, which may exclude the tool from phases."""
+    """The settings of a tool, from its metadata, which may exclude the tool from phases."""
 
     def __init__(self) -> None:
         super().__init__(model=None, event=None, capability=None, tool=None, resolve_tool=_tool_config)
@@ -218,7 +218,7 @@ def _tool_config(operation: DurableOperationId, tool: object | None, tool_name: 
 
 
 class _PhaseBackend(JournalCallableOperationBackend[None]):
-    """Makes a phase of the current run of each operation of an agent.
+    """Execute each operation of an agent as a phase of the current run.
 
     Args:
         agent: The name of the agent.

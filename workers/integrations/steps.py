@@ -23,7 +23,7 @@ LONGEST_NAME = 200
 
 
 class _Numbers:
-    """The numbers of operations of one name. A number that is returned is given again, the smallest first."""
+    """The numbers of operations of one name. A number that a failed operation gives back is used again, the smallest first."""
 
     def __init__(self) -> None:
         self._next, self._returned = 0, list[int]()
@@ -39,7 +39,7 @@ class _Numbers:
 
 
 class _Counts:
-    """Counts the operations and agents that the handler of one attempt has started, by name."""
+    """The counts of operations and agents that the handler of one attempt has started, by name."""
 
     def __init__(self) -> None:
         self.numbers: dict[tuple[int | None, str], _Numbers] = {}
@@ -68,8 +68,8 @@ def async_run(framework: str) -> AsyncRun[Any] | None:
 async def call_step(run: AsyncRun[Any], name: str, body: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Call a coroutine function as a phase, and return its output as it is read back from the store.
 
-    Operations of the same name are numbered in the order in which they start. A failed operation returns its number, so that its
-    repetition gets the same number, as in a later attempt.
+    Operations of the same name are numbered in the order in which they start. If an operation fails, its number becomes free, so
+    that a repetition gets the same number as in a later attempt.
 
     Args:
         run: The run.

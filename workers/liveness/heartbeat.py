@@ -23,6 +23,7 @@ from workers.liveness.loop_watchdog import LoopWatchdog
 
 logger = logging.getLogger(__name__)
 BEATS_PER_LEASE = 5
+MEBIBYTE = 1 << 20
 COMPARE_EVERY = 3  # every third heartbeat compares the held runs with the owned runs
 
 
@@ -47,13 +48,17 @@ class BeatResult:
 
 
 class HeldRuns(Protocol):
-    """Provides what a heartbeat reports about the runs of the worker. The methods are called from the heartbeat's thread."""
+    """The runs of a worker, as its heartbeat reports them to the server. The heartbeat's thread calls the methods."""
 
     def held(self, lease: Lease) -> Sequence[tuple[str, str]]:
         """Return the runs (id and token) that the worker holds under a lease."""
 
     def stuck(self, lease: Lease) -> Sequence[str]:
         """Return the runs of the lease's partition that are over for the worker but whose handlers do not stop."""
+
+    def limited(self, lease: Lease) -> Mapping[str, str]:
+        """Return the runs whose calls wait for a rate, with its name and the time since when, as `name:since`."""
+        ...
 
     def loading(self, lease: Lease) -> Mapping[str, int]:
         """Return the runs whose checkpoints the worker is loading, with the number of failed loads."""
@@ -177,7 +182,8 @@ class Heartbeat:
             wire.recheck_topology()
         plan = worker_plans.heartbeat(
             lease.keys, lease.worker, lease_ms=round(lease.length * 1000), floor=floor, held=held,
-            memory=resident_bytes(), stuck=self._runs.stuck(lease), loading=self._runs.loading(lease),
+            memory=_rounded(resident_bytes()), stuck=self._runs.stuck(lease), loading=self._runs.loading(lease),
+            limited=self._runs.limited(lease),
         )  # fmt: skip
         async with asyncio.timeout(lease.length / BEATS_PER_LEASE):
             beat = await drive_async(wire, plan, give_up=lambda: True)
@@ -194,3 +200,8 @@ class Heartbeat:
                 await self._pokes[lease].wait()
         except TimeoutError:
             return
+
+
+def _rounded(memory: int) -> int:
+    """Return the memory in whole MiB, so that most heartbeats of an idle process do not have to write a new number."""
+    return (memory + MEBIBYTE // 2) // MEBIBYTE * MEBIBYTE

@@ -16,7 +16,9 @@ from coordinator.metrics.catalog import LONG, OUTCOMES, SHORT
 from workers.metrics.cells import Cells
 
 PRIORITY_STEP = 1 << 43  # see Counters.score
-LARGE_CLAIM = 8  # of a claim with at least this number of runs, some runs are measured and stand for the others
+LARGE_CLAIM = (
+    8  # of a claim with at least this number of runs, only some runs are measured, and count for the others too
+)
 MEASURED = 4  # the number of runs of such a claim whose time in the queue is measured
 ONE_IN = 8  # of the attempts of such claims that are shorter than SHORT_ATTEMPT, one in this number is measured
 SHORT_ATTEMPT = 0.1  # seconds
@@ -97,7 +99,7 @@ class EndedAttempt(Protocol):
 
     @property
     def gate(self) -> object:
-        """Is not None if the run came with a large claim."""
+        """The gate at which the runs of a large claim wait for their start; None for other runs."""
         ...
 
     @property
@@ -170,7 +172,7 @@ class WorkerMetrics:
             self._count(kind, catalog.THROTTLED, saver.skipped)
 
     def claimed(self, runs: Sequence[tuple[ClaimedRun, KindOfRun]], now: float) -> None:
-        """Count a claim, and measure how long its new runs were queued. Of a large claim, four runs stand for all.
+        """Count a claim, and measure how long its new runs were queued. Of a large claim, about four runs are measured for all.
 
         Args:
             runs: The runs that the claim brought, with their handlers. The server orders them by the time that they waited.
@@ -204,7 +206,7 @@ class WorkerMetrics:
         Args:
             kind: The kind of the run.
             seconds: Time from the loss to the claim.
-            redone: Seconds of work that are repeated at most.
+            redone: The largest number of seconds of work that may be repeated.
             struck: Whether the run has strikes.
         """
         self._observe(kind, catalog.RESUME, LONG, seconds)

@@ -70,6 +70,14 @@ class AttemptTable:
         found = ((one.id, one.loading) for one in self.of(lease))
         return dict(islice(((id, failures) for id, failures in found if failures is not None), MOST_LOADING))
 
+    def limited(self, lease: Lease) -> dict[str, str]:
+        """Return the runs under a lease whose calls wait for a rate, with the wait that began first, as `name:since`.
+
+        The heartbeat calls this from its own thread, so it works on a copy.
+        """
+        found = ((one.id, list(one.limited.values())) for one in self.of(lease) if one.limited)
+        return dict(islice(((id, waits[0]) for id, waits in found if waits), MOST_LOADING))
+
     def mark_stuck(self, attempt: Attempt) -> None:
         """Keep an attempt for status displays until its handler stops."""
         if attempt.task is not None and not attempt.task.done():

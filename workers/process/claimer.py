@@ -5,7 +5,7 @@ While the process has free slots, a claimer asks the server for runs. If no run 
 An idle process saves a trip: its next claim waits at the server, behind the bell, and takes the first run as soon as the bell
 rings. Such a claim asks for one run only. If the machine is lost and the server does not notice, the waiting claim still takes a
 run, which then has to wait for the end of the lease and gets a strike. Suspects are therefore never taken in this way: after
-each waiting claim, another claim that does not wait looks for them.
+a waiting claim for which a bell rang, another claim that does not wait looks for them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from workers.liveness.lease import Lease
 from workers.process.slots import SlotTable
 
 logger = logging.getLogger(__name__)
-ROUND = 5.0  # the longest wait for a bell
+ROUND = 12.0  # the longest wait for a bell; a wait on a master that was cut off and replaced ends after this time
+INBOX_ROUND = 30.0  # the longest wait for a message; heartbeats bring the same requests
+SILENT_ROUNDS = 5  # rounds without a bell after which a claim does not wait, in case a bell was lost
 CLAIM_SECONDS = 5.0
 MOST = 200  # runs of one claim
 LEFT_SECONDS = 0.1  # an outdated worker that left runs to newer workers asks again after this time
@@ -90,6 +92,7 @@ class Claimer:
         self.asking: asyncio.Task[tuple[str, list[worker_plans.Claimed]]] | None = None
         self.draining = False
         self._waits = False  # the claim that is under way waits at the server
+        self._silent_rounds = 0  # waiting claims in a row for which no bell rang
         self._ringing: asyncio.Task[Any] | None = None
 
     def _lease(self) -> Lease:
@@ -106,7 +109,8 @@ class Claimer:
                     # claims more: a suspect among them must not share a crash with other runs.
                     self._host.compare(self._lease())
                 failing = False
-                waited, waiting = waiting, not waiting and taken == 0 and self._can_wait_there()
+                again = not waiting or 0 < self._silent_rounds < SILENT_ROUNDS
+                waited, waiting = waiting, again and taken == 0 and self._can_wait_there()
                 if taken == 0 and not waited and not waiting:
                     await self._listen()
             except _Recalled:
@@ -189,8 +193,10 @@ class Claimer:
         try:
             if waiting:
                 self._waits = True
-                answer, runs = await self._bell.ask(self._bells(lease, routes), ROUND, plan)
+                rung, (answer, runs) = await self._bell.ask(self._bells(lease, routes), ROUND, plan)
+                self._silent_rounds = 0 if rung else self._silent_rounds + 1
             else:
+                self._silent_rounds = 0
                 answer, runs = await drive_async(self._wire, plan, timeout=CLAIM_SECONDS)
             self._host.take(lease, runs)
             return answer, runs
@@ -269,7 +275,7 @@ class Inbox:
         while True:
             try:
                 lease = self._lease()
-                found = await self._bell.wait([lease.keys.inbox(lease.worker)], ROUND)
+                found = await self._bell.wait([lease.keys.inbox(lease.worker)], INBOX_ROUND)
                 if found is not None:
                     self._receive(found[1].decode(errors="replace"))
             except CoordinatorError:

@@ -30,7 +30,7 @@ class DrainResult:
 
     Attributes:
         left_to_recovery: The ids of runs that the worker could not release. The coordinator recovers them.
-        has_left: Whether nothing of the worker is left on the server.
+        has_left: Whether the server has removed the worker, so that it owns no run.
     """
 
     left_to_recovery: list[str]

@@ -61,7 +61,7 @@ class Worker:
     Attributes:
         ready: Is set when the first claim in each reachable partition was answered.
         drained: Whether the worker has drained, or was stopped before it served.
-        has_left: Whether nothing of the worker is left on the server.
+        has_left: Whether the server has removed the worker, so that it owns no run.
         left_to_recovery: The ids of runs that the worker could not release while it drained.
         moved_at: Returns when the last heartbeat was sent. The supervisor uses this time to notice a stuck worker.
         on_refused: Is called with a kind of which this process could start no run, if its code is probably to blame.

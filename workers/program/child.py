@@ -24,7 +24,7 @@ from workers.metrics.worker_metrics import WorkerMetrics
 from workers.process.options import WorkerOptions
 from workers.process.worker import Worker
 from workers.program.code_version import code_version
-from workers.program.registries import exit_process, fast_runner, freeze_garbage_collector, load_all
+from workers.program.registries import exit_process, fast_runner, load_all, tune_garbage_collector
 from workers.program.safe_stdout import install_safe_output
 from workers.program.stray_signals import StraySignals, restore_signals_in_forked_processes
 
@@ -52,7 +52,7 @@ def main() -> None:
         supervisor.report(f"grace {grace}")
         if not worker_options.code:
             worker_options = replace(worker_options, code=code_version(order["registries"], registry))
-        freeze_garbage_collector()
+        tune_garbage_collector()
         restore_signals_in_forked_processes()
         metrics = make_metrics(registry, order.get("metrics"))
         work = _work(registry, worker_options, supervisor, metrics, takes_orders=order.get("sends_drain", False))

@@ -271,7 +271,7 @@ class ChildPool:
             child.lifecycle.record_empty()  # the process had released its runs, but had not received the server's answer
 
     async def abandon(self, partition: int, worker: str, blame: str = "", deadline: str = "") -> Recovered | None:
-        """Free the runs of a worker whose process has ended. Return what became of them; None if the server did not answer.
+        """Free the runs of a worker whose process has ended. Return their number by new status; None if the server did not answer.
 
         Args:
             partition: the partition of the worker.

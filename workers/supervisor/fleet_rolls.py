@@ -22,7 +22,9 @@ from workers.supervisor.pool_roll import START_TIMEOUT, RollResult, roll_pool
 from workers.supervisor.roll_lock import RollLock
 
 logger = logging.getLogger(__name__)
-ROLL_POLL_SECONDS = 2.0
+PRESENCE_SECONDS = 6.0  # between two calls that say that the supervisor lives; it counts as lost after 15 s without one
+CALL_SECONDS = 2.0
+RENEWAL_SECONDS = 24.0  # between two renewals of the list of supervisors, which expires after one minute
 
 
 class RollParticipant:
@@ -34,6 +36,7 @@ class RollParticipant:
         self._fleet = pool.options.fleet
         self._one_at_a_time = asyncio.Lock()
         self._rolls: set[asyncio.Task[None]] = set()
+        self._renewed_at: float | None = None  # when the list of supervisors was renewed
         self._latest_order = ""  # the id of the last requested roll that was begun
 
     async def follow_requests(self) -> None:
@@ -68,8 +71,12 @@ class RollParticipant:
     # -- rolls that were requested on the server
 
     async def _check_for_request(self) -> None:
-        plan = fleet_plans.supervise(self._keys, self._fleet, self.supervisor)
-        order = await drive_async(self._wire, plan, ROLL_POLL_SECONDS)
+        now = self._pool.clock.monotonic()
+        renews = self._renewed_at is None or now - self._renewed_at >= RENEWAL_SECONDS
+        plan = fleet_plans.supervise(self._keys, self._fleet, self.supervisor, renews=renews)
+        order = await drive_async(self._wire, plan, CALL_SECONDS)
+        if renews:
+            self._renewed_at = now
         if order is not None and order.part.state == "waiting" and order.roll != self._latest_order:
             self._latest_order = order.roll
             # The processes count as outdated from now on, even while this supervisor waits for its turn.
@@ -80,7 +87,7 @@ class RollParticipant:
 
     async def _wait_for_inbox(self, bell: AsyncBell) -> None:
         """Wait until a message arrives, until it is time to check again, or until the pool is stopped."""
-        waiting = asyncio.create_task(bell.wait([self._keys.inbox(self.supervisor)], ROLL_POLL_SECONDS))
+        waiting = asyncio.create_task(bell.wait([self._keys.inbox(self.supervisor)], PRESENCE_SECONDS))
         stopping = asyncio.create_task(self._pool.stopping.wait())
         try:
             await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -53,8 +53,9 @@ def crash_matrix(
     The matrix kills the handler right after a cut was saved. Work between two cuts is repeated after a crash in the middle, so
     put each effect that must not be repeated into `run.once`, or make it safe to repeat.
 
-    An effect of `run.once` is killed at three places: after it was saved as begun, between its call and the save of its output, and
-    after this save. A round in which the handler raises OutcomeUnknown passes, and is counted in `Matrix.unknown`.
+    The handler is killed at three points of each effect of `run.once`: after the effect was saved as begun, between its call and
+    the save of its output, and after this save. A round in which the handler raises OutcomeUnknown passes, and is counted in
+    `Matrix.unknown`.
 
     A handler that waits is tested in two ways. In the first rounds all signals are sent before the run starts, and the time jumps
     to the end of a sleep. In the rounds after them the run is suspended at each wait: then the matrix sends the next signal that

@@ -179,7 +179,7 @@ class MemoryBacking:
             raise self.stopping
 
     def start_lingering(self, cut: Callable[[], Cut]) -> None:
-        """Do the same as `check_wait`: in memory a wait does not linger."""
+        """Do the same as `check_wait`: in memory a waiting handler does not stay in its process."""
         self.check_wait(cut)
 
     def check_task(self) -> None:
@@ -269,11 +269,11 @@ class MemoryBacking:
         self.mailbox.limited[call.number - 1].back_off = seconds
 
     def set_spend(self, amount: Amount) -> None:
-        """Keep what this attempt has spent."""
+        """Store what this attempt has spent."""
         self.spent = amount
 
     async def report_spend(self, amount: Amount) -> Amount:
-        """Return what the run has spent in earlier attempts: in memory, children spend on accounts of their own."""
+        """Return what the run has spent in earlier attempts. In memory, the spending of children is not added."""
         if self.dead:
             raise Crash
         return self.spent_before

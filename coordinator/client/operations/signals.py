@@ -77,12 +77,17 @@ def grant(namespace: OpenNamespace, id: str, amount: Amount) -> Plan[None]:
     Raises:
         BadOption: The amount is 0.
         Ended: The run has ended.
+        Full: The run has 1,000 grants already.
         NotFound: The run does not exist.
     """
     if not any(amount):
         raise BadOption("a grant needs an amount: usd, tokens or requests")
     try:
         yield from send(namespace, id, TOPIC, [*amount], None)
+    except Full:
+        raise Full(
+            f"run {id} did not get the grant: it has {limits.GRANT_COUNT:,} grants already, which is the limit"
+        ) from None
     except Ended as error:
         advice = "" if error.status == "completed" else "; revive it first"
         raise Ended(

@@ -36,7 +36,7 @@ def begin(namespace: OpenNamespace, id: str) -> Plan[tuple[Keys, bool]]:
 
 
 def has_ended(namespace: OpenNamespace, keys: Keys, id: str) -> Plan[bool]:
-    """Return whether a run has ended.
+    """Return True if a run has ended.
 
     Raises:
         NotFound: The run does not exist, or its retention is over.

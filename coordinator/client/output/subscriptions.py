@@ -13,8 +13,8 @@ from coordinator.store.keys import Keys
 from coordinator.store.plans.output import Entry
 from coordinator.store.transport.wire import Entries
 
-MOST_ENTRIES = 2_000  # of one reader
-MOST_BYTES = 1024 * 1024  # of one reader
+MOST_ENTRIES = 2_000  # the largest number of entries in the inbox of one reader
+MOST_BYTES = 1024 * 1024  # the largest number of bytes in the inbox of one reader
 
 
 class Subscription:
@@ -135,7 +135,7 @@ class Subscriptions:
                     reader.doubt()
 
     def deliver(self, entries: Entries) -> None:
-        """Give entries to the readers of their streams. If there are none at all, make all readers doubt."""
+        """Give entries to the readers of their streams. If there are no entries at all, call `doubt` of every reader."""
         with self.lock:
             if not entries:
                 for reader in (one for readers in self._readers.values() for one in readers):

@@ -20,7 +20,7 @@ PAGE_BYTES = 1024 * 1024
 
 
 class Pages:
-    """The next message to read, and the transcript to which it belongs.
+    """The position of a reader in the transcript of a run.
 
     Args:
         id: The run.

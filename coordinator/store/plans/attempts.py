@@ -53,13 +53,13 @@ class Delta:
 
     def wire(self) -> bytes:
         """Return the delta as netstrings, the form in which the scripts read it."""
-        phases = netstrings(part for name, output in self.phases for part in (name.encode(), sealed(output)))
+        phases = netstrings([part for name, output in self.phases for part in (name.encode(), sealed(output))])
         numbers = (self.seq, self.acked, self.generation, self.base, self.count)
         return netstrings(
             [
-                *(b"%d" % number for number in numbers), sealed(self.chunk), b"%d" % self.iteration, b"%d" % self.schema,
+                *[b"%d" % number for number in numbers], sealed(self.chunk), b"%d" % self.iteration, b"%d" % self.schema,
                 b"same" if self.state is None else b"set", sealed(self.state or b""), phases,
-                netstrings(name.encode() for name in self.drop), sealed(self.note), sealed(self.unfinished),
+                netstrings([name.encode() for name in self.drop]), sealed(self.note), sealed(self.unfinished),
                 *(() if self.more is None else (self.more,)), *(() if self.output is None else (self.output,)),
             ]
         )  # fmt: skip
@@ -67,7 +67,7 @@ class Delta:
 
 def netstrings(parts: Iterable[bytes]) -> bytes:
     """Return the parts one after the other, each as `<length>:<bytes>`."""
-    return b"".join(b"%d:%b" % (len(part), part) for part in parts)
+    return b"".join([b"%d:%b" % (len(part), part) for part in parts])  # a list: this is called for each saved turn
 
 
 def checkpoint(

@@ -54,14 +54,14 @@ class Recovered:
 
 def judge(
     keys: Keys, coordinator: str, *, tick: float, most: int = 100, now: str = ""
-) -> Generator[Request, Any, tuple[list[str], int]]:
+) -> Generator[Request, Any, tuple[list[str], int, int]]:
     """Check the leases of a partition.
 
     Returns:
-        The workers to recover now, and for how many ms the recovery of all others is paused.
+        The workers to recover now, for how many ms the recovery of all others is paused, and the ms until the next check.
     """
     reply = yield JUDGE.call(keys.at, now=now, coordinator=coordinator, tick=round(tick * 1000), most=most)
-    return [text(worker) for worker in reply[1]], max(0, int(reply[2]) - int(reply[3]))
+    return [text(worker) for worker in reply[1]], max(0, int(reply[2]) - int(reply[3])), int(reply[4])
 
 
 def read_host_and_pid(keys: Keys, worker: str) -> Generator[Request, Any, tuple[str, str]]:
@@ -122,8 +122,8 @@ class DueResult:
     """The result of a call of `due`.
 
     Attributes:
-        moved: Delayed runs that were queued.
-        passed: Deadlines that passed: of runs that expired before a claim, and of cancels that a handler did not obey in time.
+        moved: The number of delayed and waiting runs that were due.
+        passed: The number of deadlines that passed (of claims and of cancels), and of examined children that a parent has let go.
         next_ms: Milliseconds until the next run is due; None if no run waits for its time.
     """
 
@@ -196,6 +196,16 @@ def _without_children(
     counts = require_all((yield [read(other.at, "EXISTS", other.children(id)) for _, id in pairs for other in others]))
     width = len(others)
     return [pair for i, pair in enumerate(pairs) if not any(counts[i * width : (i + 1) * width])]
+
+
+def find_existing(keys: Keys, sets: Sequence[Sequence[str]]) -> Generator[Request | list[Request], Any, list[bool]]:
+    """Return for each set of keys whether one of them exists. If none of all keys exists, one command finds that out."""
+    if not (yield read(keys.at, "EXISTS", *(key for one in sets for key in one))):
+        return [False] * len(sets)
+    if len(sets) == 1:
+        return [True]
+    counts = require_all((yield [read(keys.at, "EXISTS", *one) for one in sets]))
+    return [count > 0 for count in counts]
 
 
 def count_coordinators(keys: Keys) -> Generator[Request, Any, int]:

@@ -60,10 +60,21 @@ class RollOrder:
 
 
 def supervise(
-    keys: Keys, fleet: str, supervisor: str, *, leaves: bool = False, now: str = ""
+    keys: Keys, fleet: str, supervisor: str, *, leaves: bool = False, renews: bool = True, now: str = ""
 ) -> Generator[Request, Any, RollOrder | None]:
-    """Record that a supervisor is alive, or that it leaves. Return the roll that it takes part in, or None."""
-    reply = yield SUPERVISE.call(keys.at, now=now, fleet=fleet, supervisor=supervisor, leaves=int(leaves))
+    """Record that a supervisor is alive, or that it leaves. Return the roll that it takes part in, or None.
+
+    Args:
+        keys: The keys of partition 0.
+        fleet: The fleet.
+        supervisor: The id of the supervisor.
+        leaves: Whether the supervisor shuts down.
+        renews: Whether the list of supervisors, which expires after one minute, is renewed.
+        now: The time in ms, for namespaces with the test clock.
+    """
+    reply = yield SUPERVISE.call(
+        keys.at, now=now, fleet=fleet, supervisor=supervisor, leaves=int(leaves), renews=int(renews)
+    )
     if len(reply) == 1:
         return None
     return RollOrder(text(reply[1]), int(reply[2]), RollPart.read(text(reply[3])))

@@ -82,7 +82,8 @@ class HeartbeatReply:
 
 def heartbeat(
     keys: Keys, worker: str, *, lease_ms: int, floor: int, held: Sequence[tuple[str, str]] | None = None,
-    memory: int = 0, stuck: Sequence[str] = (), loading: Mapping[str, int] | None = None, now: str = "",
+    memory: int = 0, stuck: Sequence[str] = (), loading: Mapping[str, int] | None = None,
+    limited: Mapping[str, str] | None = None, now: str = "",
 ) -> Generator[Request, Any, HeartbeatReply | None]:  # fmt: skip
     """Renew the lease of a worker.
 
@@ -96,6 +97,7 @@ def heartbeat(
         memory: The memory of the worker's process, in bytes.
         stuck: Runs that are over for the worker but whose handlers do not stop, for status displays.
         loading: Runs whose checkpoints the worker is loading, with the number of failed loads, for status displays.
+        limited: Runs whose calls wait for a rate, with its name and the time in ms as `name:since`, for status displays.
         now: The time in ms, for namespaces with the test clock.
 
     Returns:
@@ -103,7 +105,8 @@ def heartbeat(
     """
     reply = yield HEARTBEAT.call(
         keys.at, held or (), now=now, worker=worker, lease=lease_ms, floor=floor, memory=memory, stuck=" ".join(stuck),
-        loading=" ".join(f"{id}:{failures}" for id, failures in (loading or {}).items()), compare=int(held is not None),
+        loading=" ".join(f"{id}:{failures}" for id, failures in (loading or {}).items()),
+        limited=" ".join(f"{id}:{wait}" for id, wait in (limited or {}).items()), compare=int(held is not None),
     )  # fmt: skip
     if word(reply) == "gone":
         return None
@@ -220,7 +223,7 @@ def load(keys: Keys, id: str, token: str, page_bytes: int = 1024 * 1024) -> Gene
 
     Returns:
         The parts of the checkpoint, `[ckpt fields, message chunks, effects]`, each a flat list as HGETALL returns it; or the answer
-        word `fenced` or `unreadable`.
+        word `fenced`, `unreadable` or `lost` (the run has effects, and they can't be read).
     """
     reply = yield LOAD.call(keys.at, id=id, token=token, page="head", room=page_bytes)
     if word(reply) != "ok":

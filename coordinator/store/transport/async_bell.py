@@ -70,7 +70,7 @@ class AsyncBell:
             return token
         return await self._wait_on_many_nodes(by_tag, seconds)
 
-    async def ask(self, keys: Sequence[str], seconds: float, plan: Plan[T]) -> T:
+    async def ask(self, keys: Sequence[str], seconds: float, plan: Plan[T]) -> tuple[bool, T]:
         """Run a plan of one call that waits at the server, behind a bell.
 
         The server waits until one of the lists has a token or the time is over, and then carries out the call. If this method ends
@@ -82,7 +82,7 @@ class AsyncBell:
             plan: The plan. It must make exactly one call.
 
         Returns:
-            The result of the plan.
+            Whether a list had a token, and the result of the plan.
 
         Raises:
             Unreachable: The node can't be reached, or this client has closed the bell.
@@ -90,11 +90,11 @@ class AsyncBell:
         """
         call = next(plan)
         assert isinstance(call, Call)
-        reply = await self._wait_on_one_node(keys, seconds, call)
+        rung, reply = await self._wait_on_one_node(keys, seconds, call)
         try:
             plan.send(reply)
         except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]  # a generator's return value
+            return rung, done.value
         raise BadCall("a plan that waits behind a bell must make exactly one call")
 
     async def read(self, keys: Sequence[str], after: Sequence[str], seconds: float) -> Entries:
@@ -172,8 +172,8 @@ class AsyncBell:
             command: The blocking command; by default BLPOP.
 
         Returns:
-            The list's key and the token, or None when the time is over. With a call, the server's answer to the call. With a
-            command, the server's answer to the command.
+            The list's key and the token, or None when the time is over. With a call, whether a list had a token, and the server's
+            answer to the call. With a command, the server's answer to the command.
 
         Raises:
             Unreachable: The node can't be reached, or this client has closed the bell.
@@ -255,7 +255,7 @@ class AsyncBell:
         for reply in (token, *answers):
             if isinstance(reply, Exception):
                 raise reply
-        return answers[0]
+        return token is not None, answers[0]
 
 
 def check_open(closed: bool) -> None:

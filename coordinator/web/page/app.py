@@ -23,6 +23,7 @@ from coordinator.web.page.fleets import read_fleets
 from coordinator.web.page.live import LiveBoard
 from coordinator.web.page.output import OutputStreams
 from coordinator.web.page.queries import PageQueries
+from coordinator.web.page.schedule_fires import read_fires
 from coordinator.web.page.security import SecurityHeaders, answer, check_change, new_token, read_body, with_cookie
 from coordinator.web.problems import HANDLERS, Problem
 
@@ -68,6 +69,7 @@ class PageApp:
             "/data/runs/{id}/messages": self._messages,
             "/data/runs/{id}/output": self._output,
             "/data/schedules": self._schedules,
+            "/data/schedules/{name}": self._fires,
             "/data/fleets": self._fleets,
             "/data/doctor": self._doctor,
         }
@@ -144,11 +146,15 @@ class PageApp:
     async def _schedules(self, request: Request) -> Response:
         return answer(await self._queries.schedules())
 
+    async def _fires(self, request: Request) -> Response:
+        return answer(await read_fires(self._client, request.path_params["name"]))
+
     async def _fleets(self, request: Request) -> Response:
         return answer(await self._client._do(read_fleets))
 
     async def _doctor(self, request: Request) -> Response:
-        return answer(await self._queries.doctor())
+        cheap = request.query_params.get("cheap") == "1"
+        return answer(await (self._queries.cheap_doctor() if cheap else self._queries.doctor()))
 
     # ---- changes
 

@@ -7,11 +7,13 @@ from typing import Any
 
 from coordinator.feed.board import Board, ProcessRow, QueueRow
 from coordinator.feed.events import RunEvent, RunLook
+from coordinator.feed.lateness import FullGroup
 from coordinator.printable import json_text
 
 MOST_PROCESSES = 200
 MOST_RUNS = 60  # runs of one process that are shown; the others are counted
 MOST_QUEUES = 200
+MOST_GROUPS = 10
 MOST_EVENTS = 40
 SECONDS = 120  # of history in the plots
 
@@ -37,6 +39,8 @@ def board_data(board: Board) -> dict[str, Any]:
         "coordinators": [{"id": one.id, "age": round(one.age, 1)} for one in overview.coordinators],
         "rate": round(board.rates.rate(board.now), 2),
         "history": board.rates.history(board.now, seconds=SECONDS),
+        "groups": [_group(one) for one in board.late.groups[:MOST_GROUPS]],
+        "more_groups": max(0, len(overview.groups) - MOST_GROUPS),
         "queues": [_queue(row) for row in queues[:MOST_QUEUES]],
         "processes": [_process(row) for row in processes[:MOST_PROCESSES]],
         "more_processes": max(0, len(processes) - MOST_PROCESSES),
@@ -49,6 +53,14 @@ def _queue(row: QueueRow) -> dict[str, Any]:
         "queue": row.queue, "kind": row.kind, "queued": row.queued, "running": row.running,
         "age": None if row.age is None else round(row.age, 1), "rate": round(row.rate, 2), "workers": row.workers,
         "paused": row.paused, "history": list(row.history),
+    }  # fmt: skip
+
+
+def _group(one: FullGroup) -> dict[str, Any]:
+    view = one.view
+    return {
+        "kind": view.kind, "group": view.group, "held": view.held, "taken": view.taken, "at_once": view.at_once,
+        "waited": round(one.waited, 1),
     }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -13,7 +14,7 @@ from coordinator.client.operations.open_namespace import OpenNamespace, reading
 from coordinator.clock import SystemClock
 from coordinator.doctor.examiner import examine
 from coordinator.doctor.report import DoctorReport
-from coordinator.errors import BadOption, NotFound
+from coordinator.errors import BadOption, CoordinatorError, NotFound, Unconfirmed, Unreachable
 from coordinator.feed.looks import look_at
 from coordinator.model.groups import check_group
 from coordinator.model.names import name as check_name
@@ -28,10 +29,13 @@ from coordinator.web.page.run_pages import list_page
 from coordinator.web.page.shorten import shorten
 
 DOCTOR_SECONDS = 60.0  # for which the doctor's report is kept
+CHEAP_SECONDS = 600.0  # for which the report of an examination that nobody has asked for is kept
+SMALL_NAMESPACE = 20_000  # runs up to which the doctor examines a namespace that nobody has asked it to examine
 MOST_EFFECTS = 200
 SHORT_TEXT, LONG_TEXT = 2000, 200_000  # characters of a text of a message
 
 _clock = SystemClock()
+log = logging.getLogger(__name__)
 
 
 class PageQueries:
@@ -41,6 +45,7 @@ class PageQueries:
         self._client = client
         self._examining = asyncio.Lock()
         self._report: tuple[float, DoctorReport] | None = None
+        self._refused = False  # whether the server's user may not examine keys
 
     def facts(self) -> dict[str, str]:
         """Return the names of the namespace and of the server, without a password, and the version of this package."""
@@ -106,6 +111,29 @@ class PageQueries:
                 report = await self._client._do(_examine)
                 self._report = (_clock.monotonic(), report)
             at, report = self._report
+        return self._report_data(at, report)
+
+    async def cheap_doctor(self) -> dict[str, Any]:
+        """Return the last report of the doctor, and make a new one only for a small namespace and every ten minutes.
+
+        `examined` is False if there is no report: the namespace is large and nobody has asked for one, or the server's user may
+        not examine its keys.
+        """
+        known = self._report
+        old = known is None or _clock.monotonic() - known[0] > CHEAP_SECONDS
+        if old and not self._examining.locked() and not self._refused:
+            overview = await self._client.status()
+            if sum(overview.counts.values()) <= SMALL_NAMESPACE:
+                try:
+                    return {"examined": True, **await self.doctor()}
+                except (Unreachable, Unconfirmed):
+                    raise
+                except CoordinatorError as error:
+                    log.info("the page shows no findings of the doctor: %s", error)
+                    self._refused = True
+        return {"examined": True, **self._report_data(*known)} if known else {"examined": False}
+
+    def _report_data(self, at: float, report: DoctorReport) -> dict[str, Any]:
         data: dict[str, Any] = {"age": _clock.monotonic() - at, "healthy": report.healthy, "runs": report.runs}
         data |= {"keys": report.keys, "found": report.found}
         data["findings"] = [{"sentence": one.sentence, "remedy": one.remedy} for one in report.findings[:100]]

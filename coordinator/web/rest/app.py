@@ -38,7 +38,7 @@ def api(
 ) -> Starlette:
     """Return the HTTP API as an ASGI application, to mount in a host application.
 
-    The API does not log callers in: the host application does, and tells with `owner` and `access` what a caller may do.
+    The API has no login. The host application logs callers in, and its functions `owner` and `access` say what a caller may do.
 
     Args:
         client: The client that carries out the requests. The code that made it closes it.

@@ -1,4 +1,4 @@
-"""An entry of the table of routes: what a request may contain, what is answered, and the function that answers it.
+"""An entry of the table of routes: the parameters and the body of a request, its answers, and the function that handles it.
 
 The application checks requests against the entry, and the OpenAPI document is written from it. So both always agree.
 """
@@ -23,9 +23,9 @@ class Parameter:
 
     Attributes:
         name: Its name.
-        place: Where it is: `path`, `query` or `header`.
+        place: The part of the request that has it: `path`, `query` or `header`.
         schema: Its JSON schema. A default is used if the parameter is missing.
-        text: What it means.
+        text: Its description.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Body:
 
     Attributes:
         schema: Its JSON schema.
-        text: What it is.
+        text: Its description.
         required: Whether the body must be there.
     """
 
@@ -54,7 +54,7 @@ class Answer:
     """A successful answer.
 
     Attributes:
-        text: When this answer is given.
+        text: The case in which this answer is given.
         schema: The JSON schema of its body; None if it has no body.
         media: The media type of its body.
     """

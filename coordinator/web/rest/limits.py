@@ -9,11 +9,11 @@ from coordinator.errors import BadOption
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds what one request, one stream and one caller may use.
+    """The limits of one request, one stream and one caller.
 
     Attributes:
         body: The largest body of a request, in bytes.
-        streams: Streams of events that one caller may have open at the same time.
+        streams: The largest number of streams of events that one caller may have open.
         idle: Seconds without an event after which a stream is closed. A browser opens it again, and continues where it was.
         keep_alive: Seconds without an event after which a comment is sent, so that proxies do not close the stream.
         wait: The longest time in seconds for which a request may wait for a result.

@@ -73,7 +73,7 @@ class Ownership:
         return self.owner is None or view.meta.get(self.field) == self.owner
 
     def show(self, view: RunView) -> dict[str, Any]:
-        """Return the fields of a run for the caller: all of them, or with an owner only those without internals.
+        """Return the fields of a run that the caller may see. A caller with an owner does not see internals.
 
         Internals are the workers, the version of their code, tracebacks and the story of the run.
         """

@@ -38,7 +38,7 @@ async def enqueue(call: Call) -> Response:
 
 
 async def _check_existing(call: Call, id: str) -> None:
-    """Check that the run to which an idempotency key belongs exists for the caller.
+    """Check that the caller may see the run to which an idempotency key belongs.
 
     Raises:
         KeyConflict: Another program enqueued the run with the same key.

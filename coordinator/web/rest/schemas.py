@@ -95,7 +95,7 @@ _PUBLIC_RUN = {
 PUBLIC_FIELDS = tuple(_PUBLIC_RUN)
 RUN = {"type": "object", "properties": _PUBLIC_RUN, "required": list(_PUBLIC_RUN), "additionalProperties": True}
 
-# One event of a stream. OpenAPI 3.1 has no word for a sequence of events.
+# One event of a stream. OpenAPI 3.1 has no keyword for a sequence of events.
 STREAMED_EVENT = record(
     {"id": STRING, "data": {"type": "string", "contentMediaType": "application/json"}},
     {"event": {"type": "string", "enum": ["rewind", "gap", "end"]}, "retry": {"type": "integer"}},
@@ -115,7 +115,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 def check(value: Any, schema: Mapping[str, Any], place: str) -> Any:
-    """Return a value if it fits a schema. The check knows the words of JSON schema that the schemas of requests use.
+    """Return a value if it fits a schema. The check knows the keywords of JSON schema that the schemas of requests use.
 
     Raises:
         BadOption: The value does not fit. The message names the place.

@@ -82,6 +82,27 @@ MUTANTS = [
         "tests/integration/web/test_page.py",
     ),
     Mutant(
+        "metrics of groups have a value for each kind, however many there are",
+        "coordinator/metrics/namespace_gauges.py",
+        "        kind = group.kind if group.kind in shown else OTHER\n",
+        "        kind = group.kind\n",
+        "tests/integration/metrics/test_metrics.py::test_kinds_with_waiting_groups_beyond_the_limit_are_counted_together",
+    ),
+    Mutant(
+        "each viewer of the overview lets the doctor examine the namespace",
+        "coordinator/web/page/queries.py",
+        "        old = known is None or _clock.monotonic() - known[0] > CHEAP_SECONDS\n",
+        "        old, self._report, self._examining = True, None, asyncio.Lock()\n",
+        "tests/integration/web/test_page.py::test_doctor_is_asked_cheaply_by_the_overview",
+    ),
+    Mutant(
+        "the overview lets the doctor examine a large namespace",
+        "coordinator/web/page/queries.py",
+        "            if sum(overview.counts.values()) <= SMALL_NAMESPACE:\n",
+        "            if overview:\n",
+        "tests/integration/web/test_page.py::test_doctor_is_asked_cheaply_by_the_overview",
+    ),
+    Mutant(
         "the page does not list runs that wait for a place in their group",
         "coordinator/web/page/run_pages.py",
         "            return ready + [",
@@ -459,7 +480,7 @@ MUTANTS = [
     Mutant(
         "a handler that has stopped is still named as hung",
         LUA + "workers/heartbeat.lua",
-        " else redis.call('HDEL', worker_key(worker), field) end",
+        " elseif known[field] then removed[#removed + 1] = field end",
         " end",
         "tests/lua/workers/test_heartbeat.py::"
         "test_runs_whose_handlers_do_not_stop_are_kept_until_a_heartbeat_leaves_them_out",
@@ -790,8 +811,8 @@ MUTANTS = [
     Mutant(
         "a recovered worker's lease is renewed",
         LUA + "workers/heartbeat.lua",
-        "if condemned or not redis.call",
-        "if not redis.call",
+        "if known.condemned then return { 'gone' } end\n",
+        "",
         "tests/lua/workers/test_heartbeat.py::test_removed_worker_is_not_renewed",
     ),
     Mutant(
@@ -947,6 +968,36 @@ MUTANTS = [
         "if tonumber(deadline) > furthest then",
         "if false then",
         "tests/lua/coordinators/test_judge.py::test_deadline_that_is_too_far_away_is_limited_to_the_workers_own_lease",
+    ),
+    Mutant(
+        "an idle service is not woken when it has work again",
+        "coordinator/services/service_loop.py",
+        "        elif self._idle:\n            self._wake.set()\n",
+        "",
+        "tests/integration/services/test_work_check.py::test_delayed_run_is_queued_although_the_bell_was_lost",
+    ),
+    Mutant(
+        "an idle service waits although it knows of work that is due",
+        "coordinator/services/service_loop.py",
+        "if self._idle and rest >= LONGEST_REST:",
+        "if self._idle:",
+        "tests/integration/services/test_daemon.py::test_earlier_delayed_run_wakes_the_coordinator",
+    ),
+    Mutant(
+        "an outage counts as the death of a worker that joined while leases were judged rarely",
+        LUA + "workers/join.lua",
+        "redis.pcall('HDEL', watch_key(), 'rest')\n",
+        "",
+        "tests/lua/coordinators/test_judge.py::"
+        "test_join_ends_the_longer_gap_because_the_lease_of_the_worker_may_be_short",
+    ),
+    Mutant(
+        "leases are judged rarely although one expires soon",
+        LUA + "shared/judge.lua",
+        "rest = quiet and 2 * tick or tick",
+        "rest = 2 * tick",
+        "tests/lua/coordinators/test_judge.py::"
+        "test_coordinator_judges_every_second_tick_while_no_lease_can_expire_soon",
     ),
     Mutant(
         "a leaving worker does not release its runs",
@@ -2464,6 +2515,13 @@ MUTANTS = [
         "tests/lua/graphs/test_graph.py",
     ),
     Mutant(
+        "a packed id of a checkpoint is stored as it was sent",
+        LUA + "graphs/graph_save.lua",
+        "id, parent, by = unpack_id(id), unpack_id(parent), unpack_id(by)\n",
+        "",
+        "tests/lua/graphs/test_graph.py::test_uuid_in_sixteen_bytes_is_stored_as_text",
+    ),
+    Mutant(
         "a repeated change of a session adds its items again",
         LUA + "sessions/session_add.lua",
         "if answer_again(session, operation) then return { 'ok' } end\n",
@@ -2518,13 +2576,6 @@ MUTANTS = [
         "        if tool._is_agent_tool and nested_runs_are_durable():\n",
         "        if False:\n",
         "tests/unit/integrations/test_openai_agents.py::test_an_agent_as_a_tool_waits_for_an_approval_over_every_crash",
-    ),
-    Mutant(
-        "two calls of one agent as a tool get the same answers",
-        "workers/integrations/openai_agents/copies.py",
-        '{tool.name} {context.tool_call_id}"\n        if',
-        '{tool.name}"\n        if',
-        "tests/unit/integrations/test_openai_agents.py::test_two_calls_of_one_agent_as_a_tool_do_not_mix",
     ),
     Mutant(
         "the counts of a worker process that ended are forgotten",
@@ -2618,6 +2669,49 @@ MUTANTS = [
         "tests/lua/attempts/test_effects.py::test_retry_from_the_start_keeps_the_effects",
     ),
     Mutant(
+        "a claim takes lost effects for no effects",
+        LUA + "attempts/claim.lua",
+        "  if has_effects and redis.call('EXISTS', effects_key(id)) == 0 then return 'paged' end",
+        "  has_effects = has_effects and redis.call('EXISTS', effects_key(id)) == 1",
+        "tests/lua/attempts/test_effects.py::test_run_whose_effects_are_lost_does_not_continue",
+    ),
+    Mutant(
+        "a load takes lost effects for no effects",
+        LUA + "attempts/load.lua",
+        " or (effects == 0 and knows_effects(beside))",
+        "",
+        "tests/integration/worker/test_worker_effects.py"
+        "::test_effect_is_not_repeated_after_the_doctor_has_moved_damaged_effects_aside",
+    ),
+    Mutant(
+        "a save creates lost effects again",
+        LUA + "shared/checkpoint.lua",
+        "  if count == 0 then return knows_effects(redis.call('HGET', run_key(id), 'beside')) end\n",
+        "",
+        "tests/lua/attempts/test_effects.py::test_save_does_not_create_lost_effects_again",
+    ),
+    Mutant(
+        "the withdrawal of an effect is not checked",
+        LUA + "shared/checkpoint.lua",
+        "  if not has_effect(phases, 2) and not has_effect(drop, 1) then return false end\n",
+        "  if not has_effect(phases, 2) then return false end\n",
+        "tests/lua/attempts/test_effects.py::test_damaged_effects_refuse_the_withdrawal_of_an_effect",
+    ),
+    Mutant(
+        "a run whose effects were withdrawn has lost its effects",
+        LUA + "shared/checkpoint.lua",
+        "  elseif withdrawn > 0 and redis.call('EXISTS', effects_key(plan.id)) == 0 then\n    note_no_effects(plan.id)\n",
+        "",
+        "tests/lua/attempts/test_effects.py::test_run_whose_only_effect_is_withdrawn_continues_without_effects",
+    ),
+    Mutant(
+        "a revive that forgets one lost effect forgets all",
+        LUA + "runs/revive.lua",
+        "(forgotten > 0 and redis.call",
+        "(items > 0 and redis.call",
+        "tests/lua/attempts/test_effects.py::test_run_whose_effects_are_lost_does_not_continue",
+    ),
+    Mutant(
         "effects that come with the ending never expire",
         LUA + "shared/endings.lua",
         "    run.route, run.beside = read_fields(run_key(id), 'route', 'beside') "
@@ -2679,7 +2773,8 @@ MUTANTS = [
         "workers/integrations/langgraph/run_graph.py",
         "        await self._receive_again()\n",
         "",
-        "tests/integration/langgraph/test_run_graph.py",
+        "tests/integration/langgraph/test_run_graph.py::"
+        "test_resumed_graph_takes_the_answer_to_its_open_question_and_not_an_earlier_one",
     ),
     Mutant(
         "the graph of an ended run stays behind",
@@ -2754,9 +2849,49 @@ MUTANTS = [
     Mutant(
         "a spent budget interrupts a turn that is then repeated",
         "workers/handlers/budgets.py",
-        " or not self._draft.resumes_without_repeating()",
+        " and self._draft.resumes_without_repeating()",
         "",
         "tests/unit/handlers/test_budgets.py::test_turn_that_would_be_repeated_is_not_interrupted",
+    ),
+    Mutant(
+        "a cloned agent has plain tools",
+        "workers/integrations/openai_agents/copies.py",
+        "        made.__class__ = _durable_class(type(agent), self._call)\n",
+        "        made.get_all_tools = _durable_class(type(agent), self._call).get_all_tools.__get__(made)\n",
+        "tests/unit/integrations/test_with_sentry.py",
+    ),
+    Mutant(
+        "new work over the budget does not wait for work that is running",
+        "workers/handlers/budgets.py",
+        """                await others.wait_until_ended()
+                continue
+""",
+        "                return\n",
+        "tests/integration/worker/test_worker_budgets.py::test_new_work_over_the_budget_waits_for_work_that_is_running",
+    ),
+    Mutant(
+        "only the first of several tasks waits for a grant",
+        "workers/handlers/budgets.py",
+        "            async with self._waiting:\n",
+        "            if self._waiting.locked():\n                return\n            async with self._waiting:\n",
+        "tests/integration/worker/test_worker_budgets.py::test_budget_stops_work_that_other_tasks_begin",
+    ),
+    Mutant(
+        "a lingering parent does not count its children",
+        "workers/handlers/context.py",
+        "            self._budgets.expect_children()\n",
+        "            pass\n",
+        "tests/integration/worker/test_worker_budgets.py::test_children_of_a_lingering_parent_count_in_the_next_turn",
+    ),
+    Mutant(
+        "a gather does not refresh what is left of the budget",
+        "workers/handlers/async_run.py",
+        """            results = await step.gather(return_failures)
+        if self._spends:
+            await self._budgets.count_children()
+""",
+        "            results = await step.gather(return_failures)\n",
+        "tests/integration/worker/test_worker_budgets.py::test_spending_of_children_leaves_less_to_reserve",
     ),
     Mutant(
         "a run forgets what was granted to it",
@@ -3112,9 +3247,16 @@ MUTANTS = [
     Mutant(
         "a small call overtakes a large one that waits",
         LUA + "rates/acquire.lua",
-        "    ahead = first and (tonumber(turn) or bucket.ticket) - first or 0\n",
+        "    ahead = first and math.max(0, (tonumber(turn) or bucket.ticket) - first) or 0\n",
         "    ahead = 0 * (first or 0)\n",
         "tests/lua/rates/test_rates.py::test_new_call_does_not_overtake_a_large_one_that_waits",
+    ),
+    Mutant(
+        "a lost bucket lets new calls overtake",
+        LUA + "shared/rates.lua",
+        "tonumber(ticket) or next_ticket(name),",
+        "tonumber(ticket) or 0,",
+        "tests/lua/rates/test_rates.py::test_lost_bucket_lets_no_new_call_overtake_those_that_wait",
     ),
     Mutant(
         "the places of a lost worker are never free",
@@ -3283,6 +3425,63 @@ MUTANTS = [
         "local answer, changes = check_change(name, seen, operation)\nif answer then return answer end\n",
         "local _, changes = check_change(name, seen, operation)\nchanges = changes or ''\n",
         "tests/lua/runs/test_limit.py::test_late_repetition_of_a_change_does_not_undo_a_later_one",
+    ),
+    Mutant(
+        "a limit that is removed before the first worker joins admits every run",
+        LUA + "runs/limit.lua",
+        "  redis.call('HDEL', limits_key(), field) -- If no worker",
+        "  redis.call('HDEL', limits_key(), field)\n"
+        "  if group == '' then redis.call('HSETNX', limits_key(), 'handler:' .. kind, '-') end -- If no worker",
+        "tests/lua/coordinators/test_sweep.py::test_limit_that_is_removed_before_the_first_worker_joins_holds_the_runs",
+    ),
+    Mutant(
+        "a run with a full box can't get a grant",
+        LUA + "runs/send.lua",
+        "local is_grant = topic == GRANT_TOPIC\n",
+        "local is_grant = false\n",
+        "tests/lua/runs/test_send.py::test_run_with_a_full_box_gets_a_grant",
+    ),
+    Mutant(
+        "the number of grants has no limit",
+        LUA + "runs/send.lua",
+        " or (first and last and tonumber(last) - tonumber(first) + 1 >= GRANT_COUNT)",
+        "",
+        "tests/lua/runs/test_send.py::test_number_and_size_of_grants_are_limited",
+    ),
+    Mutant(
+        "received grants are removed",
+        LUA + "runs/send.lua",
+        "  all[GRANT_TOPIC] = nil\n",
+        "",
+        "tests/lua/runs/test_send.py::test_received_grants_are_kept_when_received_signals_are_removed",
+    ),
+    Mutant(
+        "a parent that has ended does not count what its children spend",
+        LUA + "shared/spend.lua",
+        "    if not is_open(status) and not is_ended(status) then return end\n",
+        "    if not is_open(status) then return end\n",
+        "tests/lua/attempts/test_spend.py::test_parent_that_has_ended_gets_what_its_child_spent_once",
+    ),
+    Mutant(
+        "spending does not pass a parent that has ended",
+        LUA + "shared/spend.lua",
+        "    if is_open(status) or not parent then return end\n",
+        "    if true then return end\n",
+        "tests/lua/attempts/test_spend.py::test_root_gets_what_a_grandchild_spent_after_its_parent_had_ended",
+    ),
+    Mutant(
+        "spending is added above a parent that has not ended",
+        LUA + "shared/spend.lua",
+        "    if is_open(status) or not parent then return end\n",
+        "    if not parent then return end\n",
+        "tests/lua/attempts/test_spend.py::test_spending_stops_at_a_parent_that_has_not_ended",
+    ),
+    Mutant(
+        "a delayed run of a damaged group is lost",
+        LUA + "coordinators/due.lua",
+        " or (group and not are_groups_readable(group)) then",
+        " then",
+        "tests/lua/coordinators/test_sweep.py::test_delayed_run_of_a_damaged_group_is_due_again_after_the_repair",
     ),
     Mutant(
         "the doctor does not see a running run without a place",

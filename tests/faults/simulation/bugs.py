@@ -71,8 +71,8 @@ BUGS = (
     Bug(
         "a recovered worker's lease is renewed",
         LUA + "workers/heartbeat.lua",
-        "if condemned or not redis",
-        "if not redis",
+        "if known.condemned then return { 'gone' } end\n",
+        "",
         seed=6,
     ),
     Bug(

@@ -252,11 +252,15 @@ class Bell:
             [encode_commands([packet.command(bare=False, whole=False) for packet in pack([next(plan)])])]
         )
 
-        def carry_out(*_: Any) -> None:
+        rung = False
+
+        def carry_out(*token: Any) -> None:
+            nonlocal rung
             if listener.heard.done() or (
                 sender is not None and not sender.alive and server_side.network_faults.dice.random() < 0.5
             ):
                 return
+            rung = bool(token)
             listener.heard.cancel()
             server_side.unblock(listener)
             connection.carry_out(sender, commands)
@@ -276,7 +280,7 @@ class Bell:
         try:
             plan.send(reply)
         except StopIteration as done:
-            return done.value
+            return rung, done.value
         raise AssertionError("a plan of more than one call")
 
     async def close(self) -> None:

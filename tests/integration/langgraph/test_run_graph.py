@@ -87,6 +87,34 @@ def test_node_that_asks_twice_gets_both_answers_in_order(real_url: str) -> None:
         assert handle.result(30) == ["answer 0", "answer 1", "answer 2"]
 
 
+def test_resumed_graph_takes_the_answer_to_its_open_question_and_not_an_earlier_one(real_url: str) -> None:
+    runs, calls = Registry[Any](), Counter[str]()
+
+    def first(state: State) -> dict[str, Any]:
+        return {"said": [interrupt("first question")]}
+
+    def second(state: State) -> dict[str, Any]:
+        return {"said": [interrupt("second question")]}
+
+    graph = build(first, second)
+
+    @runs.handler(linger=0)
+    async def agent(run: AsyncRun) -> list[str]:
+        calls["handler"] += 1
+        return list((await run_graph(run, graph, {"said": []}))["said"])
+
+    with testing.worker(runs, real_url) as client:
+        handle = client.enqueue(agent.inputs())
+        for number, answer in enumerate(("one", "two"), start=1):
+            wait_until(
+                lambda: calls["handler"] == number and str(handle.view().status) == "waiting",  # noqa: B023
+                "the run to wait for the next answer",
+            )
+            handle.send("resume", answer)
+        assert handle.result(30) == ["one", "two"]
+    assert calls["handler"] == 3
+
+
 def test_calls_in_a_loop_use_one_thread_and_are_not_repeated(real_url: str) -> None:
     runs, calls = Registry[Any](), Counter[str]()
 

@@ -188,7 +188,7 @@ def received(server: Server) -> int:
     return int(server.admin.info("stats")["total_net_input_bytes"])
 
 
-@pytest.mark.parametrize(("durability", "most"), [("async", 1.5), ("exit", 0.9)])
+@pytest.mark.parametrize(("durability", "most"), [("async", 1.35), ("exit", 0.9)])
 def test_bytes_sent_for_a_hundred_turns_stay_near_the_size_of_the_transcript(
     real_server: Server, namespace: str, durability: Any, most: float
 ) -> None:

@@ -13,13 +13,15 @@ from coordinator import AsyncClient
 from coordinator.clock import SystemClock
 from coordinator.config import Settings
 from coordinator.errors import BadOption
-from coordinator.metrics.catalog import CATALOG, MOST_QUEUES, OTHER
+from coordinator.metrics import namespace_gauges
+from coordinator.metrics.catalog import CATALOG, MOST_LIMITED, MOST_QUEUES, OTHER
 from coordinator.metrics.namespace_gauges import read_gauges
 from coordinator.metrics.samples import Samples
 from coordinator.services.daemon import Coordinator
 from coordinator.services.metrics_endpoint import serve_metrics
 from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.plans import workers as worker_plans
+from coordinator.views.namespace_view import GroupView
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.servers import Server, free_port
 from tests.waiting import eventually
@@ -250,6 +252,30 @@ async def test_gauges_of_a_namespace(valkey_server, namespace):
     assert found["runs_delayed_overdue_seconds"] == {(): 0}
 
 
+async def test_groups_are_counted_by_kind_and_are_never_a_label(here):
+    async with AsyncClient(here.url, here.namespace.name) as client:
+        await client.set_limit("report", at_once=2)
+        await client.set_limit("crawl", at_once=0)
+        for n in range(9):
+            await client.enqueue("report", group=f"g{n % 2}")
+        await client.enqueue("crawl", group="secret")
+        await client.enqueue("report", group="alone")
+    found = (await here.do(read_gauges(here.namespace))).values
+    assert found["runs_group_waiting"] == {("report",): 5, ("crawl",): 1}
+    assert found["runs_group_admitted"] == {("report",): 4, ("crawl",): 0}
+    assert found["runs_groups_full"] == {("report",): 2, ("crawl",): 1}
+    assert not any(metric.name.startswith("runs_group") and metric.labels != ("kind",) for metric in CATALOG.values())
+
+
+def test_kinds_with_waiting_groups_beyond_the_limit_are_counted_together() -> None:
+    samples = Samples()
+    groups = [GroupView(f"kind{n}", "g", 2 if n < MOST_LIMITED else 1, 1, 1) for n in range(MOST_LIMITED + 30)]
+    namespace_gauges._add_groups(samples, groups)
+    waiting = samples.values["runs_group_waiting"]
+    assert len(waiting) == MOST_LIMITED + 1
+    assert waiting[OTHER,] == 30
+
+
 async def test_oldest_run_of_a_low_priority_is_found(here):
     keys, now = here.namespace.keys(0), here.admin.time()[0] * 1000
     here.admin.sadd(keys.routes(), "default:work@0")
@@ -311,6 +337,9 @@ async def test_coordinator_serves_what_prometheus_can_parse(here):
     coordinator = Coordinator(settings)
     running = asyncio.create_task(coordinator.run())
     await here.enqueue("work")
+    async with AsyncClient(here.url, here.namespace.name) as client:
+        await client.set_limit("limited", at_once=0)
+        await client.enqueue("limited", group="acme")
     async with serve_metrics(f"127.0.0.1:{port}", coordinator.metrics, SystemClock()):
         await eventually(lambda: coordinator._open is not None, "the coordinator runs")
         status, body = await _get(port, "/metrics")

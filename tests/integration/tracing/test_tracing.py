@@ -23,6 +23,7 @@ from tests.integration.worker_harness import Bench, bench, performing
 from tests.servers import Server
 from tests.waiting import eventually
 from workers import AsyncRun, Registry, Retry, Run
+from workers.handlers.children import Step
 
 
 class Traced:
@@ -273,6 +274,45 @@ async def test_phases_waits_and_slow_saves_are_spans_below_the_attempt(here, mon
     saves = traced.named("save")
     assert saves
     assert {context_of(span).trace_id for span in saves} == {context_of(attempt).trace_id}
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_waits_between_children_are_spans_below_the_attempt(here, monkeypatch, plain):
+    traced = Traced()
+    runs = traced.registry()
+    waited, wait = asyncio.Event(), Step._wait
+
+    async def tell(step: Step, need: int) -> None:
+        waited.set()
+        await wait(step, need)
+
+    monkeypatch.setattr(Step, "_wait", tell)
+
+    @runs.handler
+    async def leaf(run: AsyncRun) -> int:
+        await waited.wait()
+        return 1
+
+    if plain:
+
+        @runs.handler
+        def root(run: Run) -> int:
+            return sum(done.result for done in run.as_completed("leaves", [leaf.inputs(), leaf.inputs()]))
+    else:
+
+        @runs.handler
+        async def root(run: AsyncRun) -> int:
+            return sum([done.result async for done in run.as_completed("leaves", [leaf.inputs(), leaf.inputs()])])
+
+    worker, task = here.worker(runs)
+    await here.until(await here.enqueue("root"), "completed")
+    await here.end(worker, task)
+    waits = traced.named("as_completed leaves")
+    assert waits
+    attempts = {context_of(span).span_id for span in traced.named("process default:root")}
+    for span in waits:
+        assert span.parent is not None
+        assert span.parent.span_id in attempts
 
 
 async def test_suspended_run_continues_in_the_same_trace(here):

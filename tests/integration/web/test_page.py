@@ -12,14 +12,20 @@ from typing import Any
 
 import httpx
 import pytest
+import redis.asyncio
 from starlette.requests import Request
 from starlette.routing import Mount
 
 from coordinator import AsyncClient, Status
+from coordinator.config import Settings
+from coordinator.feed.watcher import Watcher
+from coordinator.services.daemon import Coordinator
 from coordinator.web import Role, app
 from coordinator.web.gate import Gate, role_of_caller
+from coordinator.web.page import queries
 from coordinator.web.page.app import read_assets
-from coordinator.web.page.queries import effect_state
+from coordinator.web.page.board_json import board_data
+from coordinator.web.page.queries import PageQueries, effect_state
 from coordinator.web.page.run_pages import PAGE
 from coordinator.web.page.security import COOKIE
 from tests.integration.web.conftest import serving
@@ -194,7 +200,9 @@ async def test_list_of_all_statuses_has_the_newest_runs_and_is_filtered(client: 
 
 async def test_pages_over_many_groups_have_each_run_once_in_order(client: AsyncClient) -> None:
     await client.set_limit("report", at_once=0)
-    handles = [await client.enqueue("report", group=f"g{n % 13}") for n in range(130)]
+    # The oldest runs are all in one line, of which a page reads only a part at a time.
+    groups = ["g0"] * 94 + [f"g{n % 12 + 1}" for n in range(36)]
+    handles = [await client.enqueue("report", group=group) for group in groups]
     found: list[tuple[str, str]] = []
     cursor = ""
     async with browser(client) as web:
@@ -560,3 +568,79 @@ async def test_reader_may_not_grant(client: AsyncClient) -> None:
 )  # fmt: skip
 def test_effect_that_is_begun_is_unknown_when_its_run_does_not_run(state: str, status: str, said: str) -> None:
     assert effect_state(state, Status(status)) == said
+
+
+# ---- what needs attention, and the fire times of schedules
+
+
+async def test_late_schedules_late_runs_and_lines_of_groups_are_read(client: AsyncClient, real_url: str) -> None:
+    await client.schedule("nightly", "0 3 * * *", "greet")
+    delayed = await client.enqueue("greet", delay=3600)
+    await client.set_limit("report", at_once=1)
+    first, *_ = [await client.enqueue("report", group=SCRIPT) for _ in range(4)]
+    space: Any = await client._do(lambda namespace: namespace.space())
+    (keys,) = space.everywhere()
+    now = client._clock.now()
+    admin: Any = redis.asyncio.from_url(real_url)
+    async with admin:
+        await admin.zadd(keys.schedules(), {"nightly": 1000})
+        await admin.zadd(keys.delayed(), {delayed.id: round((now - 60) * 1000)})
+        (held, score), *_ = await admin.zrange(keys.line(f"report:{SCRIPT}"), 0, 0, withscores=True)
+        await admin.zadd(keys.line(f"report:{SCRIPT}"), {held: score - 90_000})
+    watcher = Watcher(client)
+    await watcher._refresh()
+    late = watcher.board.late
+    assert held.decode() != first.id
+    assert (late.schedules, 60 <= late.delayed < 120, late.waiting) == (1, True, 0.0)
+    (group,) = board_data(watcher.board)["groups"]
+    assert (group["group"], group["held"], group["taken"], group["at_once"]) == (SCRIPT, 3, 1, 1)
+    assert 90 <= group["waited"] < 150
+    told = " ".join(watcher.board.attention())
+    for words in ("1 schedule is late", "delayed run was due", f"group {SCRIPT} of report is full (1 of 1): 3 runs"):
+        assert words in told
+
+
+async def test_doctor_is_asked_cheaply_by_the_overview(client: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    await client.enqueue("greet")
+    page_queries = PageQueries(client)
+    with monkeypatch.context() as patch:
+        patch.setattr(queries, "SMALL_NAMESPACE", 0)
+        assert await page_queries.cheap_doctor() == {"examined": False}
+    examinations = 0
+    examine = queries._examine
+
+    def counted(namespace: Any) -> Any:
+        nonlocal examinations
+        examinations += 1
+        return (yield from examine(namespace))
+
+    monkeypatch.setattr(queries, "_examine", counted)
+    reports = await asyncio.gather(*(page_queries.cheap_doctor() for _ in range(20)))
+    assert any(report["examined"] for report in reports)
+    assert (await page_queries.cheap_doctor())["healthy"]
+    assert examinations == 1
+
+
+async def test_fire_times_of_a_schedule_have_their_runs(client: AsyncClient, real_url: str, namespace: str) -> None:
+    await client.schedule("often", 1, "greet", overlap="allow")
+    settings = Settings(real_url, namespace)
+    serving = asyncio.create_task(Coordinator(settings).run())
+    try:
+        await eventually(lambda: _fired(client, 2), "two fires", 60)
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+    (view,) = await client.schedules()
+    async with browser(client) as web:
+        found = (await web.get("/data/schedules/often")).json()
+        assert len(found["next"]) == 5
+        assert found["next"] == sorted(found["next"])
+        assert len(found["last"]) == 12
+        ran = {one["run"]["id"]: one["run"]["status"] for one in found["last"] if one["run"]}
+        assert ran[view.last] == "queued"
+        assert len(ran) >= 2
+        assert (await web.get("/data/schedules/nothing")).status_code == 404
+
+
+async def _fired(client: AsyncClient, least: int) -> bool:
+    return (await client.schedules())[0].fired >= least

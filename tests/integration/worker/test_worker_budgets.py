@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from coordinator import AsyncClient, Ended
+from coordinator import AsyncClient, AsyncHandle, Ended
 from coordinator.model.budget import Spending
 from coordinator.store.plans import coordinators as coordinator_plans
 from tests.integration import worker_harness
 from tests.integration.worker_harness import Bench
 from tests.servers import Server
-from tests.waiting import eventually
-from workers import AsyncRun, Budget, Registry, Retry, Run
+from tests.waiting import eventually, next_turn, work_for
+from workers import AsyncRun, Budget, BudgetExceeded, ChildFailed, Registry, Retry, Run
 
 
 @pytest.fixture
@@ -177,3 +178,113 @@ async def test_run_that_spends_nothing_has_no_spending(bench: Bench, client: Asy
     await bench.until(handle.id, "completed")
     assert (bench.result(handle.id), (await handle.view()).spent) == (1.0, None)
     assert not {"spend", "beside"} & set(bench.run(handle.id))
+
+
+# ---- work in several tasks
+
+
+@pytest.mark.parametrize("step", ["phase", "once"])
+@pytest.mark.parametrize("then", ["fail", "wait"])
+async def test_budget_stops_work_that_other_tasks_begin(
+    bench: Bench, client: AsyncClient, then: Literal["fail", "wait"], step: str
+) -> None:
+    runs: Registry[Any] = Registry()
+
+    @runs.handler(budget=Budget(usd=2, then=then), linger=0.0)
+    async def agent(run: AsyncRun) -> str:
+        for batch in range(3):
+            calls = (getattr(run, step)(f"call {batch} {i}", lambda: run.spend(usd=1)) for i in range(2))
+            await asyncio.gather(*calls)
+        return "done"
+
+    bench.worker(runs)
+    handle = await client.enqueue("agent")
+    await bench.until(handle.id, "failed" if then == "fail" else "waiting")
+    assert (await handle.view()).spent == Spending(2.0, 0, 0)
+    if then == "wait":
+        await handle.grant(usd=2)
+        await eventually_spent(handle, 4.0)
+        await bench.until(handle.id, "waiting")
+        await handle.grant(usd=10)
+        assert await handle.result(timeout=30) == "done"
+        assert (await handle.view()).spent == Spending(6.0, 0, 0), "no call is repeated"
+
+
+async def test_new_work_over_the_budget_waits_for_work_that_is_running(bench: Bench, client: AsyncClient) -> None:
+    runs: Registry[Any] = Registry()
+    spent, ended = asyncio.Event(), []
+
+    @runs.handler(budget=Budget(usd=2))
+    async def agent(run: AsyncRun) -> None:
+        async def work() -> None:
+            await spent.wait()
+            await work_for(0.5)
+            ended.append("slow")
+
+        slow = asyncio.create_task(run.phase("slow", work))
+        await next_turn()
+        for number in range(10):
+            await run.phase(f"call {number}", lambda: run.spend(usd=1))
+            if number == 1:
+                spent.set()
+        await slow
+
+    bench.worker(runs)
+    handle = await client.enqueue("agent")
+    await bench.until(handle.id, "failed")
+    view = await handle.view()
+    assert (view.spent, ended) == (Spending(2.0, 0, 0), ["slow"])
+
+
+@KINDS
+async def test_children_of_a_lingering_parent_count_in_the_next_turn(
+    bench: Bench, client: AsyncClient, kind: str
+) -> None:
+    runs: Registry[Any] = Registry()
+
+    @runs.handler
+    async def child(run: AsyncRun) -> None:
+        run.spend(usd=1)
+        raise ValueError("no result")
+
+    @runs.handler(kind="async", linger=30.0, budget=Budget(usd=2))
+    async def asynchronous(run: AsyncRun) -> None:
+        async for _ in run.loop(8):
+            with contextlib.suppress(ChildFailed):
+                await run.gather("work", [child.inputs()])
+
+    @runs.handler(kind="plain", linger=30.0, budget=Budget(usd=2))
+    def plain(run: Run) -> None:
+        for _ in run.loop(8):
+            list(run.as_completed("work", [child.inputs()]))
+
+    bench.worker(runs)
+    handle = await client.enqueue(kind)
+    await bench.until(handle.id, "failed")
+    assert (await handle.view()).spent == Spending(2.0, 0, 0)
+
+
+async def test_spending_of_children_leaves_less_to_reserve(bench: Bench, client: AsyncClient) -> None:
+    runs: Registry[Any] = Registry()
+
+    @runs.handler
+    async def child(run: AsyncRun) -> None:
+        run.spend(usd=5)
+
+    @runs.handler(linger=30.0, budget=Budget(usd=6))
+    async def parent(run: AsyncRun) -> float:
+        await run.gather("work", [child.inputs()])
+        with pytest.raises(BudgetExceeded), run.reserve(usd=2):
+            pass
+        return run.spent.usd or 0.0
+
+    bench.worker(runs)
+    handle = await client.enqueue("parent")
+    assert await handle.result(timeout=30) == 5.0
+
+
+async def eventually_spent(handle: AsyncHandle[Any], usd: float) -> None:
+    """Wait until the run has spent so much."""
+    async with asyncio.timeout(30):
+        while (view := await handle.view()).spent is None or view.spent.usd != usd:
+            await next_turn()

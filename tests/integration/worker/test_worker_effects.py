@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.doctor.examiner import examine
 from coordinator.store.plans import clients as client_plans
 from tests.integration import worker_harness
 from tests.integration.worker_harness import Bench
@@ -31,8 +32,8 @@ def saves(bench: Bench, id: str) -> int:
     return int(head.split()[0]) if head else 0
 
 
-async def revive(bench: Bench, id: str, **options: Any) -> None:
-    plan = client_plans.revive(bench.namespace.keys_of(id), id, operation="r1", **options)
+async def revive(bench: Bench, id: str, operation: str = "r1", **options: Any) -> None:
+    plan = client_plans.revive(bench.namespace.keys_of(id), id, operation=operation, **options)
     assert await bench.do(plan) == "queued"
 
 
@@ -170,6 +171,34 @@ async def test_revived_run_repeats_only_forgotten_effects(bench: Bench, from_sta
     await bench.until(id, "completed")
     again = ["charge", "mail"] if forget is True else forget or []
     assert calls == ["charge", "mail", *again]
+
+
+async def test_effect_is_not_repeated_after_the_doctor_has_moved_damaged_effects_aside(bench: Bench) -> None:
+    runs, calls = Registry[Any](), list[int]()
+
+    @runs.handler
+    async def pay(run: AsyncRun) -> None:
+        await run.once("charge", lambda: calls.append(run.attempt))
+        if run.attempt == 1:
+            raise ValueError
+
+    bench.worker(runs)
+    id = await bench.enqueue("pay")
+    await bench.until(id, "failed")
+    key = bench.namespace.keys_of(id).effects(id)
+    bench.admin.delete(key)
+    bench.admin.set(key, "damaged")
+    report = await bench.do(examine(bench.namespace, repair=True))
+    assert [finding.outcome for finding in report.findings] == ["kept"]
+    assert "--forget-effects" in report.findings[0].sentence
+    await revive(bench, id)
+    await bench.until(id, "delayed")
+    assert calls == [1]
+    await bench.cancel(id)
+    await bench.until(id, "cancelled")
+    await revive(bench, id, "r2", forget_effects=True)
+    await bench.until(id, "completed")
+    assert calls == [1, 3]
 
 
 async def test_drain_waits_for_the_effect_and_saves_it(bench: Bench) -> None:

@@ -183,6 +183,20 @@ async def test_drain_ends_a_wait_and_gives_the_turn_back(bench: Bench, client: A
     assert counts(bench) == (0, 0)
 
 
+async def test_view_says_for_which_limit_a_run_waits_and_since_when(bench: Bench, client: AsyncClient) -> None:
+    await client.set_rate("api", at_once=0)
+    id = await bench.enqueue("async")
+    bench.worker(callers(Outside()), lease=1.0)
+    keys = bench.namespace.keys_of(id)
+    (worker,) = await eventually(lambda: bench.admin.zrange(keys.workers(), 0, -1), "the worker has joined")
+    await eventually(lambda: bench.admin.hget(keys.worker(worker.decode()), "limited"), "a heartbeat tells it")
+    assert "; a call waits for limit 'api' since 20" in (await bench.view(id)).why
+    await client.set_rate("api", at_once=1)
+    await until(bench, 1, 0)
+    await eventually(lambda: not bench.admin.hget(keys.worker(worker.decode()), "limited"), "the wait is over")
+    assert "limit" not in (await bench.view(id)).why
+
+
 @KINDS
 async def test_cancel_ends_a_wait_and_gives_the_turn_back(bench: Bench, client: AsyncClient, kind: str) -> None:
     await client.set_rate("api", at_once=0)

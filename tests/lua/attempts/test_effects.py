@@ -161,7 +161,58 @@ def test_damaged_effects_refuse_the_save_and_the_load(store: Store) -> None:
     assert store.save(run, delta(2, count=1)) == "ok", "a save without effects does not need them"
     store.crash(run)
     again = store.take("w2")
-    assert (again.checkpoint, store.load(again)) == ("paged", "unreadable")
+    assert (again.checkpoint, store.load(again)) == ("paged", "lost")
+
+
+def lose(store: Store, id: str) -> None:
+    """Delete the key of the effects, like an operator who repairs a damaged one."""
+    assert store.client.delete(store.keys.effects(id)) == 1
+
+
+@pytest.mark.parametrize("from_start", [False, True])
+def test_run_whose_effects_are_lost_does_not_continue(store: Store, from_start: bool) -> None:
+    run = begin(store)
+    store.fail(run)
+    lose(store, run.id)
+    for life in range(2):
+        assert (
+            store.revive(run.id, f"r{life}", from_start=from_start, forget_effects=["charge"] if life else False)
+            == "queued"
+        )
+        again = store.take(f"w{life + 2}")
+        assert (again.checkpoint, store.load(again)) == ("paged", "lost")
+        store.fail(again)
+    store.revive(run.id, "r3", from_start=from_start, forget_effects=True)
+    last = store.take("w5")
+    assert last.checkpoint is None if from_start else len(last.checkpoint) == 2
+
+
+@pytest.mark.parametrize("drop", [(), (BEGUN[0],)])
+def test_save_does_not_create_lost_effects_again(store: Store, drop: tuple[str, ...]) -> None:
+    run = begin(store)
+    lose(store, run.id)
+    with store.unchanged():
+        assert store.save(run, delta(2, phases=(DONE,), drop=drop)) == "unreadable"
+        assert store.save(run, delta(2, drop=(BEGUN[0],))) == "unreadable"
+    assert store.save(run, delta(2, count=1)) == "ok"
+
+
+def test_damaged_effects_refuse_the_withdrawal_of_an_effect(store: Store) -> None:
+    run = begin(store)
+    store.spoil(store.keys.effects(run.id))
+    with store.unchanged():
+        assert store.save(run, delta(2, drop=(BEGUN[0],))) == "unreadable"
+
+
+def test_run_whose_only_effect_is_withdrawn_continues_without_effects(store: Store) -> None:
+    run = begin(store)
+    assert store.save(run, delta(2, drop=(BEGUN[0],))) == "ok"
+    assert "beside" not in store.run(run.id)
+    store.crash(run)
+    again = store.take("w2")
+    assert len(again.checkpoint) == 2
+    assert store.save(again, delta(3, acked=2, phases=(BEGUN,))) == "ok"
+    assert effects(store, run.id) == {"begun:charge": b"1-1-w1"}
 
 
 def test_view_lists_the_effects(store: Store) -> None:

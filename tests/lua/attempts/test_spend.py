@@ -13,7 +13,7 @@ from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans.workers import Claimed
 from tests.lua.store import Store
 
-BASE = "01hf7wz8001hf7wz8000-00"
+BASE, OTHER_BASE = "01hf7wz8001hf7wz8000-00", "01hf7wz8001hf7wz8100-00"
 
 
 def spend(store: Store, run: Claimed, *numbers: int) -> tuple[str, Amount]:
@@ -120,19 +120,65 @@ def test_revived_child_adds_only_the_difference(store: Store) -> None:
     assert total(store, parent.id) == Amount(8, 10, 3)
 
 
-@pytest.mark.parametrize("damage", ["ended", "missing", "another type"])
+@pytest.mark.parametrize("damage", ["missing", "another type"])
 def test_child_of_a_parent_that_cannot_get_the_sum_still_ends(store: Store, damage: str) -> None:
     parent, child = parent_with_a_child(store)
     spend(store, child, 7, 10, 2)
-    if damage == "ended":
-        store.complete(parent)
-    elif damage == "missing":
+    if damage == "missing":
         store.client.delete(store.keys.run(parent.id))
     else:
         store.spoil(store.keys.run(parent.id))
     assert store.complete(child) == "ok"
-    if damage == "ended":
-        assert "spend" not in store.run(parent.id)
+
+
+@pytest.mark.parametrize("how", ["complete", "fail"])
+def test_parent_that_has_ended_gets_what_its_child_spent_once(store: Store, how: str) -> None:
+    parent, child = parent_with_a_child(store)
+    spend(store, parent, 1, 0, 0)
+    spend(store, child, 7, 10, 2)
+    _ = store.complete(parent) if how == "complete" else store.fail(parent)
+    kept = store.client.pttl(store.keys.run(parent.id))
+    store.due()
+    store.release(child)
+    store.release(child)
+    assert total(store, parent.id) == Amount(8, 10, 2)
+    assert 0 < store.client.pttl(store.keys.run(parent.id)) <= kept
+    if how == "fail":
+        store.revive(parent.id)
+        assert read_spend(store.take("w3").spend) == (Amount(7, 10, 2), Amount(1, 0, 0))
+
+
+def test_root_gets_what_a_grandchild_spent_after_its_parent_had_ended(store: Store) -> None:
+    root, child = parent_with_a_child(store)
+    store.join_children(child, OTHER_BASE, 1)
+    store.child(child, OTHER_BASE, 0)
+    grandchild = store.take("w3")
+    spend(store, child, 1, 0, 0)
+    spend(store, grandchild, 100, 0, 0)
+    store.fail(child)
+    assert total(store, root.id) == Amount(1, 0, 0)
+    store.due()
+    spend(store, grandchild, 120, 0, 0)
+    for _ in range(2):
+        store.release(grandchild)
+        assert total(store, root.id) == total(store, child.id) == Amount(121, 0, 0)
+    store.revive(child.id)
+    again = store.take("w4")
+    spend(store, again, 5, 0, 0)
+    store.complete(again)
+    assert total(store, root.id) == Amount(126, 0, 0), "the difference, once"
+
+
+def test_spending_stops_at_a_parent_that_has_not_ended(store: Store) -> None:
+    root, child = parent_with_a_child(store)
+    store.join_children(child, OTHER_BASE, 1)
+    store.child(child, OTHER_BASE, 0)
+    grandchild = store.take("w3")
+    spend(store, grandchild, 100, 0, 0)
+    store.complete(grandchild)
+    assert (total(store, root.id), total(store, child.id)) == (Amount(), Amount(100, 0, 0))
+    store.complete(child)
+    assert total(store, root.id) == Amount(100, 0, 0)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator.store.plans import coordinators as coordinator_plans
 from tests.lua.store import LEASE, NOW, Store
 
 
@@ -35,7 +36,7 @@ def test_judge_registers_its_coordinator(store: Store) -> None:
     store.judge()
     assert store.score(store.keys.coordinators(), "c1") == NOW
     store.client.zadd(store.keys.coordinators(), {"old": NOW - 60_000})
-    store.judge()
+    store.tick_for(10_000)
     assert store.line(store.keys.coordinators()) == ["c1"]
 
 
@@ -57,6 +58,41 @@ def test_gap_or_backward_clock_step_holds_recovery(store: Store, gap: int, held:
     settled(store, "w1")
     store.later(gap)
     assert hold(store) == (LEASE if held else 0)
+
+
+def rest(store: Store) -> int:
+    _, _, found = store.do(coordinator_plans.judge(store.keys, "c1", tick=1, now=store.at))
+    return found
+
+
+def test_coordinator_judges_every_second_tick_while_no_lease_can_expire_soon(store: Store) -> None:
+    settled(store, "w1", lease=15_000)
+    assert rest(store) == 2000
+    store.later(6999)
+    assert rest(store) == 1000, "a gap, so that recovery is paused"
+    store.tick_for(15_000)
+    store.join("w2", lease=15_000)
+    store.client.zrem(store.keys.workers(), "w1")
+    assert rest(store) == 2000
+    store.later(2000)
+    store.tick_for(5000)
+    assert rest(store) == 1000, "the lease of w2 expires in 8 s"
+
+
+@pytest.mark.parametrize(("gap", "held"), [(6000, False), (6001, True)])
+def test_gap_is_longer_while_no_lease_can_expire_soon(store: Store, gap: int, held: bool) -> None:
+    settled(store, "w1", lease=15_000)
+    store.judge()
+    store.later(gap)
+    assert hold(store) == (15_000 if held else 0)
+
+
+def test_join_ends_the_longer_gap_because_the_lease_of_the_worker_may_be_short(store: Store) -> None:
+    settled(store, "w1", lease=15_000)
+    store.judge()
+    store.join("w2", lease=1000)
+    store.later(3001)
+    assert hold(store) == 15_000
 
 
 def test_hold_set_by_a_clock_that_was_ahead_ends(store: Store) -> None:
@@ -142,7 +178,7 @@ def test_unreadable_entry_does_not_stop_the_judgement(store: Store) -> None:
     settled(store, "w1", "w2")
     store.spoil(store.keys.worker("w1"))
     store.beat("w2")
-    store.later(500)
+    store.tick_for(10_000)
     assert store.judge() == (["w1"], 0), "its lease is as good as over"
 
 
@@ -151,7 +187,7 @@ def test_deadlines_are_limited_even_if_judgements_follow_each_other_closely(stor
     store.later(30_000)
     store.join("w1")
     store.later(-30_000)
-    for _ in range(5):
+    for _ in range(100):
         store.later(100)
         store.judge()
     assert store.score(store.keys.workers(), "w1") == store.now + LEASE
@@ -174,11 +210,9 @@ def test_repeated_judge_answers_the_same(store: Store) -> None:
 
 
 def test_judge_limits_the_number_of_reported_workers(store: Store) -> None:
-    from coordinator.store.plans import coordinators as coordinator_plans
-
     settled(store, "w1", "w2")
     store.tick_for(LEASE)
-    workers, _ = store.do(coordinator_plans.judge(store.keys, "c1", tick=1, most=1, now=store.at))
+    workers, _, _ = store.do(coordinator_plans.judge(store.keys, "c1", tick=1, most=1, now=store.at))
     assert len(workers) == 1
 
 

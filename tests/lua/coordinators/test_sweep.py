@@ -192,6 +192,22 @@ def test_cancelled_ready_run_gives_its_place_to_the_next(store: Store) -> None:
     assert (placed(store), waiting(store)) == ({second}, [])
 
 
+@pytest.mark.parametrize("damaged", ["line", "admitted", "groups"])
+def test_delayed_run_of_a_damaged_group_is_due_again_after_the_repair(store: Store, damaged: str) -> None:
+    store.limit(1)
+    run = store.running(group="acme")
+    store.retry(run, delay=1)
+    store.later(5000)
+    keys = {"line": store.keys.line(GROUP), "admitted": store.keys.admitted(GROUP), "groups": store.keys.groups()}
+    store.spoil(keys[damaged])
+    store.due()
+    assert (store.status(run.id), store.line(store.keys.delayed())) == ("delayed", [run.id])
+    store.client.delete(keys[damaged])
+    store.later(60_000)
+    store.due()
+    assert (store.status(run.id), placed(store)) == ("queued", {run.id})
+
+
 def test_delayed_run_has_no_place_and_enters_when_it_is_due(store: Store) -> None:
     store.limit(1)
     later = store.enqueue(group="acme", due="+1000")
@@ -269,12 +285,24 @@ def test_limit_of_zero_holds_every_run(store: Store) -> None:
     assert (placed(store), store.sweep()) == (set(), 0)
 
 
-def test_removed_limit_admits_every_run(store: Store) -> None:
+def test_removed_limit_admits_every_run_of_a_handler_without_a_limit(store: Store) -> None:
+    store.join(limits="k=-")
     store.limit(1)
     ids = {store.enqueue(group="acme") for _ in range(3)}
     assert store.limit("")
     store.sweep()
     assert placed(store) == ids
+
+
+def test_limit_that_is_removed_before_the_first_worker_joins_holds_the_runs(store: Store) -> None:
+    store.limit(1)
+    ids = [store.enqueue(group="acme") for _ in range(20)]
+    assert store.limit("")
+    assert store.sweep() == 0
+    assert placed(store) == {ids[0]}
+    store.join(limits="k=2")
+    store.sweep()
+    assert [run.id for run in store.claim(want=50)[1]] == ids[:2]
 
 
 def test_sweep_fills_a_group_with_more_places_than_one_script_fills(store: Store) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -51,6 +52,18 @@ def test_saved_checkpoint_is_the_newest_one(store: Store) -> None:
     ]  # fmt: skip
     assert get(store, "3") == [b"missing"]
     assert get(store, ns="other") == [b"missing"]
+
+
+def test_uuid_in_sixteen_bytes_is_stored_as_text(store: Store) -> None:
+    ids = [UUID(int=number << 64 | 0xFF) for number in (1, 2, 3)]
+    packed = [b"\0" + id.bytes for id in ids]
+    assert save(store, id=packed[0], by=packed[2]) == [b"ok"]
+    assert save(store, id=packed[1], parent=packed[0]) == [b"ok"]
+    assert save(store, [(b"w0", b"2:che" + b"s\0\0")], mode="t", id=packed[1], by=packed[2], refs="") == [b"ok"]
+    first, second, third = (str(id).encode() for id in ids)
+    assert get(store)[1:3] == [second, b"36:" + first + b"p0body"]
+    assert b"w\0" + second + b"\0" + third + b"\0" + b"0" in content(store)
+    assert store.client.exists(store.keys.graph_run(str(ids[2]))) == 1
 
 
 def test_patch_changes_the_references_of_the_parent(store: Store) -> None:

@@ -205,6 +205,22 @@ def test_bucket_expires_a_minute_after_it_is_empty(store: Store) -> None:
     assert TOMBSTONE_MS < store.client.pttl(store.keys.bucket(API)) <= TOMBSTONE_MS + 1000
 
 
+def test_bucket_stays_until_the_calls_that_wait_have_asked_again(store: Store) -> None:
+    set_rate(store, "10/min", 10)
+    for number in (1, 2, 3):
+        acquire(store, number, 10)
+    assert store.client.pttl(store.keys.bucket(API)) > 3 * 60_000
+
+
+def test_lost_bucket_lets_no_new_call_overtake_those_that_wait(store: Store) -> None:
+    set_rate(store, "10/s", 10)
+    for number in (1, 2, 3):
+        acquire(store, number, 10)
+    store.client.delete(store.keys.bucket(API))
+    assert acquire(store, 4, 5) == wait(501)
+    assert [acquire(store, 2, 10), acquire(store, 3, 10)] == [OK, wait(1000)]
+
+
 def test_numbers_of_workers_that_are_gone_are_forgotten_when_a_new_worker_comes(store: Store) -> None:
     set_rate(store, "10/s", 10)
     acquire(store, 1, worker="w2")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.model import limits
+from coordinator.model.budget import TOPIC
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans.attempts import netstrings
 from coordinator.store.plans.workers import Claimed
@@ -76,6 +77,43 @@ def test_full_box_is_refused_until_the_run_has_received_signals(store: Store) ->
     assert store.send(run.id, operation="more") == ["sent"]
     assert numbers(store, run.id) == limits.SIGNAL_COUNT - 10 + 1
     assert store.receive(run, t=10).number == 11
+
+
+def grant(store: Store, id: str, operation: str, payload: bytes = b"1 0 0") -> list[str]:
+    return store.send(id, TOPIC, payload, operation)
+
+
+def test_run_with_a_full_box_gets_a_grant(store: Store) -> None:
+    run = store.running()
+    for number in range(limits.SIGNAL_COUNT):
+        store.send(run.id, operation=f"n{number}")
+    assert store.send(run.id, operation="n-full") == ["full"]
+    assert grant(store, run.id, "g1") == ["sent"]
+    assert numbers(store, run.id) == limits.SIGNAL_COUNT
+    assert store.receive(run, **{TOPIC: 0}).topic == TOPIC
+
+
+def test_number_and_size_of_grants_are_limited(store: Store) -> None:
+    run = store.running()
+    assert grant(store, run.id, "large", b"x" * (limits.GRANT_BYTES + 1)) == ["full"]
+    for number in range(limits.GRANT_COUNT):
+        assert grant(store, run.id, f"g{number}") == ["sent"]
+    assert grant(store, run.id, "g-full") == ["full"]
+    assert store.send(run.id, operation="n1") == ["sent"], "grants do not fill the box"
+
+
+def test_received_grants_are_kept_when_received_signals_are_removed(store: Store) -> None:
+    run = store.running()
+    grant(store, run.id, "g1")
+    store.send(run.id, operation="one")
+    save_received(store, run, 1, **{TOPIC: 1, "t": 1})
+    for number in range(limits.SIGNAL_COUNT):
+        assert store.send(run.id, operation=f"n{number}") == ["sent"]
+    assert store.client.hget(store.keys.signals(run.id), "first:t") == b"2", "received signals were removed"
+    store.fail(run)
+    store.revive(run.id, from_start=True)
+    again = store.take("w2")
+    assert store.receive(again, **{TOPIC: 0}).number == 1
 
 
 def test_bytes_of_a_box_are_limited(store: Store) -> None:

@@ -58,6 +58,15 @@ def test_damaged_neighbours_do_not_affect_a_view(store: Store) -> None:
     assert view(store, id)[3] == -1
 
 
+def test_view_shows_that_a_call_of_the_handler_waits_for_a_limit(store: Store) -> None:
+    run, other = store.running(), store.running()
+    store.beat(limited={f"1{run.id}": "x:1", run.id: "openai:1700000000000"})
+    assert pairs(view(store, run.id)[0])["limited"] == b"openai:1700000000000"
+    assert "limited" not in pairs(view(store, other.id)[0])
+    store.beat()
+    assert "limited" not in pairs(view(store, run.id)[0])
+
+
 def test_view_shows_that_the_owner_is_loading_the_checkpoint(store: Store) -> None:
     run, other = store.running(), store.running()
     store.beat(loading={f"1{run.id}": 1, run.id: 12, other.id: 0})

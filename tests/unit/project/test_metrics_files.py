@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from coordinator.metrics.catalog import CATALOG, OUTCOMES
+from tests.unit.project.promql import DURATION, find_fault
 
 DOCS = Path(__file__).parents[3] / "docs"
 DASHBOARD = json.loads((DOCS / "deploy" / "grafana.json").read_text())
@@ -78,12 +79,49 @@ def test_every_alert_says_what_happened_and_what_to_do() -> None:
         assert rule["labels"]["severity"] in ("warning", "critical")
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
-def test_promtool_accepts_the_alerts() -> None:
-    done = subprocess.run(
-        ["promtool", "check", "rules", DOCS / "deploy" / "alerts.yaml"], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_every_expression_is_well_formed() -> None:
+    for expression in EXPRESSIONS:
+        assert find_fault(expression) == "", expression
+
+
+@pytest.mark.parametrize(
+    ("expression", "fault"),
+    [
+        ("sum(rate(runs_attempts_total[5m])", "a bracket is not closed"),
+        ("sum(runs_slots))", "a bracket does not match"),
+        ("sum(runs_slots]", "a bracket does not match"),
+        ("summ(runs_slots)", "summ is not a function"),
+        ("rate(runs_attempts_total[5x])", "5x is not a duration"),
+        ("sum(runs_slots) >", "an operand is missing"),
+        ("sum(runs_slots) / / 2", "an operand is missing"),
+        ("sum(runs_slots) 2", "an operator is missing"),
+        ('runs_attempts_total{kind="a}', "it has an unknown character"),
+        ("runs_slots{kind=a}", "a selector is not valid"),
+        ("runs_slots ; 1", "it has an unknown character"),
+    ],
+)
+def test_check_of_expressions_finds_faults(expression: str, fault: str) -> None:
+    assert find_fault(expression) == fault
+
+
+def test_rules_have_the_fields_of_prometheus() -> None:
+    """Check the rules as promtool does, and with promtool if it is installed."""
+    for rule in RULES:
+        assert set(rule) - {"for"} == {"alert", "expr", "labels", "annotations"}, rule["alert"]
+        assert re.fullmatch(DURATION, rule.get("for", "1m")), rule["alert"]
+        for text in rule["annotations"].values():
+            for template in re.findall(r"\{\{(.*?)\}\}", text):
+                assert re.fullmatch(r" \$(value|labels\.(\w+))( \| humanize(Duration|Percentage)?)? ", template), (
+                    template
+                )
+            named = set(re.findall(r"\$labels\.(\w+)", text))
+            known = {label for name in re.findall(r"\bruns_\w+", rule["expr"]) for label in SAMPLES[name].labels}
+            assert named <= known | AUTOMATIC, rule["alert"]
+    if promtool := shutil.which("promtool"):
+        done = subprocess.run(
+            [promtool, "check", "rules", DOCS / "deploy" / "alerts.yaml"], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_sentry_gets_the_errors_of_runs(guide):
         handle = client.enqueue("fails")
         handle.wait()
     sentry_sdk.get_client().close()
-    sentry_sdk.init()
+    sentry_sdk.init(default_integrations=False, auto_enabling_integrations=False)
     assert [event["level"] for event in events] == ["warning", "error"]
     assert all(event["tags"] == {"run.kind": "fails"} for event in events)
     assert events[-1]["contexts"]["run"]["id"] == handle.id

@@ -1,7 +1,7 @@
 """Remember, in a process, which content of each thread the server has. This decides what a save must send.
 
-Knowledge may be wrong: another process may have deleted a thread, or a save may have failed. The server checks everything that a
-save refers to, and answers `gap`; the process then forgets what it knows, and sends more.
+This knowledge may be wrong: another process may have deleted a thread, or a save may have failed. The server checks everything that
+a save refers to, and answers `gap`; the process then forgets what it knows, and sends more.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class KnownThread:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add_items(self, fields: Sequence[bytes]) -> None:
-        """Remember items. If there are too many, those before are forgotten: a save then sends them again if it refers to them."""
+        """Remember items. If there are too many, older ones are forgotten: a save then sends them again if it refers to them."""
         if len(self.items) + len(fields) > ITEMS:
             self.items = {}
         self.items.update(dict.fromkeys(fields))
@@ -63,7 +63,7 @@ class KnownThread:
 
     @contextmanager
     def while_writing(self) -> Iterator[None]:
-        """Mark the time in which writes are saved."""
+        """Add a save of writes to `writing` while the context is open, so that the next checkpoint waits for it."""
         under_way: Future[None] = Future()
         self.writing.add(under_way)
         try:
@@ -86,7 +86,7 @@ class KnownThreads:
         self._threads: OrderedDict[str, KnownThread] = OrderedDict()
 
     def of(self, thread: str) -> KnownThread:
-        """Return what is known about a thread."""
+        """Return the content of a thread that the server has, as far as this process knows."""
         known = self._threads.setdefault(thread, KnownThread())
         try:
             self._threads.move_to_end(thread)
@@ -97,5 +97,5 @@ class KnownThreads:
         return known
 
     def forget(self, thread: str) -> None:
-        """Forget a thread that was deleted or does not have what was expected."""
+        """Forget a thread that was deleted, or that lacks content which this process expected."""
         self._threads.pop(thread, None)

@@ -31,7 +31,7 @@ ANCESTORS = 200  # checkpoints that one call of graph_history visits
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Selects the checkpoints of a thread that are listed.
+    """A selection of the checkpoints of a thread, for a list.
 
     Attributes:
         ns: The namespace; None for all of them.

@@ -7,6 +7,7 @@ body to an earlier one. The server checks that it has everything else.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -38,6 +39,7 @@ Steps = Generator[Request | list[Request], Any, T]
 Version = str | int | float
 
 _TRIES = 6
+_UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _MOST_CHUNKS = 1000  # a list with more chunks gets one new chunk with all entries, so that reading the list stays fast
 _OUTSIDE_OF_BODY = ("id", "channel_values", "channel_versions")
 
@@ -48,7 +50,7 @@ class TakenOver(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Names the place where a thread is stored.
+    """The place where a thread is stored.
 
     Attributes:
         keys: The keys of the hash slot.
@@ -154,19 +156,19 @@ class _Draft:
 
     def pack_items(self) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
         """Return the fields to send with their values, and those of them that are items. Remember the items as known."""
-        with (
-            self.known.lock
-        ):  # LangGraph saves the writes of a task and the next checkpoint in threads, at the same time.
+        # LangGraph saves the writes of a task and the next checkpoint in threads, at the same time. The second one waits here, so
+        # that it is compressed against the items of the first.
+        with self.known.lock:
             new = [field for field in self.items.contents if field not in self.known.items]
             self.known.add_items(new)
-        items = []
-        for field in new:
-            content = self.items.contents[field]()
-            packed = pack_item(content, self.known.recent)
-            items.append((field, packed))
-            # An item is compressed against the first one, and its second form against it. So a chain has at most three items.
-            if not base_field(packed) or (self.known.recent and base_field(packed) == self.known.recent[0][0]):
-                self.known.add_recent(field, content)
+            items = []
+            for field in new:
+                content = self.items.contents[field]()
+                packed = pack_item(content, self.known.recent)
+                items.append((field, packed))
+                # An item is compressed against the first one, and its second form against it. So a chain has at most three items.
+                if not base_field(packed) or (self.known.recent and base_field(packed) == self.known.recent[0][0]):
+                    self.known.add_recent(field, content)
         return [*items, *self.fields.items()], new
 
 
@@ -251,6 +253,14 @@ def short_id(id: str) -> str:
     return "=" + id[9:18] if len(id) == 36 else id
 
 
+def _packed_id(id: str | bytes) -> bytes:
+    """Return the 16 bytes of a UUID after a NUL character, which no other id contains, and every other id as it is."""
+    text = id if isinstance(id, bytes) else id.encode()
+    if len(text) == 36 and _UUID.fullmatch(text):
+        return b"\0" + bytes.fromhex(text.replace(b"-", b"").decode())
+    return text
+
+
 def _send(
     place: Place, known: KnownThread, items: list[tuple[bytes, bytes]], new: list[bytes], *parts: str | bytes
 ) -> Steps[str]:
@@ -261,7 +271,8 @@ def _send(
     Raises:
         TakenOver: The run of the graph belongs to another worker now.
     """
-    head = [place.claim, place.thread, str(place.ttl_ms), *parts]
+    mode, ns, id, parent, by, *rest = parts
+    head = [place.claim, place.thread, str(place.ttl_ms), mode, ns, *map(_packed_id, (id, parent, by)), *rest]
     fields = [part for pair in items for part in pair]
     call = netstrings([part.encode() if isinstance(part, str) else part for part in (*head, *fields)])
     try:

@@ -287,7 +287,7 @@ class PlainSaver(BaseCheckpointSaver[str]):
 
 
 def list_of(writes: Sequence[tuple[str, Any]]) -> Sequence[tuple[str, Any]]:
-    """Return the writes as a tuple: LangGraph may hand over an iterator of a deque."""
+    """Return the writes as a tuple: LangGraph may pass an iterator of a deque."""
     return tuple(writes)
 
 

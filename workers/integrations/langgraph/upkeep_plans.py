@@ -103,7 +103,7 @@ def delete_run(place: Place, run: str) -> Steps[None]:
 
 
 def copy_thread(source: Place, target: Place) -> Steps[None]:
-    """Copy everything that a thread has to another thread. The checkpoints of the copy are found when all their values are there.
+    """Copy the content of a thread to another thread. Readers find a checkpoint of the copy only when all its values are stored.
 
     Raises:
         TakenOver: The run of the graph belongs to another worker now.

@@ -19,7 +19,7 @@ _OUTPUTS: dict[str, type[Any]] = {"text": ToolOutputText, "image": ToolOutputIma
 
 
 class Copies:
-    """Makes durable copies of agents, each once, so that agents that hand off to each other stay a cycle.
+    """Make durable copies of agents. Each agent is copied once, so that agents can hand off to each other in a cycle.
 
     Args:
         call: The call of the runner.
@@ -33,13 +33,8 @@ class Copies:
         """Return the durable copy of an agent. A copy is returned as it is."""
         if id(agent) in self._made:
             return self._made[id(agent)][1]
-        made, get_all_tools = copy.copy(agent), agent.get_all_tools
-
-        async def get_durable_tools(run_context: RunContextWrapper[Any]) -> list[Tool]:
-            tools = await get_all_tools(run_context)
-            return [_durable_tool(tool, self._call) if isinstance(tool, FunctionTool) else tool for tool in tools]
-
-        made.get_all_tools = get_durable_tools  # type: ignore[method-assign]  # tools of MCP servers are among them
+        made = copy.copy(agent)
+        made.__class__ = _durable_class(type(agent), self._call)
         self._made[id(agent)] = self._made[id(made)] = agent, made
         if isinstance(agent.model, Model):
             made.model = durable_model(agent.model, self._call)
@@ -56,6 +51,16 @@ class Copies:
 
         made.on_invoke_handoff = invoke_durable
         return made
+
+
+def _durable_class(base: type[Agent[Any]], call: AgentCall) -> type[Agent[Any]]:
+    """Return a class of agents with durable tools. Other code may clone an agent (Sentry does), and a clone keeps its class."""
+
+    async def get_all_tools(self: Agent[Any], run_context: RunContextWrapper[Any]) -> list[Tool]:
+        tools = await base.get_all_tools(self, run_context)  # tools of MCP servers are among them
+        return [_durable_tool(tool, call) if isinstance(tool, FunctionTool) else tool for tool in tools]
+
+    return type(base.__name__, (base,), {"get_all_tools": get_all_tools, "__module__": base.__module__})
 
 
 def _durable_tool(tool: FunctionTool, call: AgentCall) -> FunctionTool:

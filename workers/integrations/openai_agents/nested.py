@@ -57,7 +57,7 @@ class NestedRunner(AgentRunner):
 
 
 def install(prepare: Prepare) -> None:
-    """Make the default runner of the SDK know nested calls, unless it does."""
+    """Replace the default runner of the SDK by a NestedRunner, unless it is one already."""
     if not nested_runs_are_durable():
         set_default_agent_runner(NestedRunner(get_default_agent_runner(), prepare))
 

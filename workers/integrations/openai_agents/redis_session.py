@@ -34,7 +34,7 @@ class RedisSession(SessionABC):
 
     All keys of a session are in one hash slot, and every change is one script, so a Cluster works. A change is made once, however
     often the call is sent. `DurableRunner` gives each change of a run an operation id that stays the same in every attempt: a
-    resumed run does not add its items a second time, also if other runs have used the session meanwhile.
+    resumed run does not add its items a second time, even if other runs have used the session meanwhile.
 
     Sessions of one process that have the same server share their connections.
 

@@ -81,7 +81,7 @@ class RunSession:
 
 
 class DurableSession:
-    """A session elsewhere, whose reads and changes are phases.
+    """A session that is stored outside of the run. Its reads and changes are phases.
 
     A change that was made before a crash and was not saved is recognised: a `RedisSession` remembers the operation, and in other
     sessions the last items are compared.

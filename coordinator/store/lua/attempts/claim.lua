@@ -45,8 +45,8 @@ end
 -- Return the checkpoint and the effects of a run if they are small enough, 'paged' if they have to be loaded in pages, and false if
 -- there are none. A run that starts again from the beginning may have effects and no checkpoint.
 local function read_checkpoint(id, route, beside)
-  -- The effects may have been forgotten by a revive.
-  local has_effects = beside and string.find(beside, 'e', 1, true) and redis.call('EXISTS', effects_key(id)) == 1
+  local has_effects = knows_effects(beside)
+  if has_effects and redis.call('EXISTS', effects_key(id)) == 0 then return 'paged' end -- They are lost: load.lua says so.
   if not has_schema(route) and not has_effects then return false end
   local head = read_head(id)
   if not head and redis.call('EXISTS', ckpt_key(id)) == 1 then return 'paged' end

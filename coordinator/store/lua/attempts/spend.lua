@@ -1,5 +1,5 @@
 -- spend: store what an attempt has spent in all, and answer what the run has spent.
--- Protects: only the owner's total counts; a repeated or late call counts nothing twice.
+-- Protects: only the owner's total counts; a repeated or late call does not count an amount twice.
 -- Role: worker
 -- Keys: run
 -- ARGV: id, token, usd, tokens, requests

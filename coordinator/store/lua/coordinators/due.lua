@@ -28,14 +28,15 @@ local function enqueue_delayed(id)
     return
   end
   local queue = counters.strikes >= SUSPECT_STRIKES and suspect_key(run.route) or ready_key(run.route)
-  if type(redis.pcall('ZCARD', queue)) ~= 'number' then
-    redis.call('ZADD', delayed_key(), int(clock + POSTPONED_MS), id) -- Its queue has a wrong type. The run waits for its repair.
+  local group
+  if run.beside then group = read_fields(run_key(id), 'group') end
+  if type(redis.pcall('ZCARD', queue)) ~= 'number' or (group and not are_groups_readable(group)) then
+    -- Its queue, or a key of its group, has a wrong type. The run waits for its repair.
+    redis.call('ZADD', delayed_key(), int(clock + POSTPONED_MS), id)
     return
   end
   redis.call('ZREM', delayed_key(), id)
   redis.call('HSET', run_key(id), 'status', QUEUED)
-  local group
-  if run.beside then group = read_fields(run_key(id), 'group') end
   if group then
     enter(id, run.route, counters, group)
   elseif counters.strikes >= SUSPECT_STRIKES then

@@ -6,20 +6,22 @@
 -- ARGV: now, coordinator, tick, most
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   coordinator: id of the coordinator
---   tick: ms between two judgements
+--   tick: ms between two judgements; twice as long while no lease can expire soon
 --   most: the largest number of workers to answer
 -- Flags: allow-oom
 -- Uses: time, judge
 -- Unconfirmed: leases are judged again at each tick
 -- Answers: ok
---   ok: with the workers, the time until which recovery is paused, and the server's time
+--   ok: with the workers, the time until which recovery is paused, the server's time, and the ms until the next judgement
 local clock = server_ms(now)
-local hold_until = judge_leases(clock, tonumber(tick))
+local hold_until, first, rest, clamped = judge_leases(clock, tonumber(tick), true)
 redis.call('ZADD', coordinators_key(), int(clock), coordinator)
-redis.call('ZREMRANGEBYSCORE', coordinators_key(), '-inf', int(clock - SEEN_MS))
+if clamped then redis.call('ZREMRANGEBYSCORE', coordinators_key(), '-inf', int(clock - SEEN_MS)) end
 
+if not first or first > clock then return { 'ok', {}, int(hold_until), int(clock), int(rest) } end
 if clock >= hold_until then
-  return { 'ok', redis.call('ZRANGEBYSCORE', workers_key(), '-inf', int(clock), 'LIMIT', 0, most), int(hold_until), int(clock) }
+  local over = redis.call('ZRANGEBYSCORE', workers_key(), '-inf', int(clock), 'LIMIT', 0, most)
+  return { 'ok', over, int(hold_until), int(clock), int(rest) }
 end
 -- While recovery is paused, answer only the workers that no pause protects: condemned workers (their deadline is 0), and workers
 -- whose own protection has ended.
@@ -29,4 +31,4 @@ for i = 1, #expired, 2 do
   if #lost >= tonumber(most) then break end
   if not is_spared(expired[i], expired[i + 1], clock, hold_until) then lost[#lost + 1] = expired[i] end
 end
-return { 'ok', lost, int(hold_until), int(clock) }
+return { 'ok', lost, int(hold_until), int(clock), int(rest) }

@@ -5,7 +5,7 @@
 -- Keys: admitted, aside, bell, groups, limits, line, namespace, ready, routes, run, suspect, suspect_bell
 -- ARGV: now, cursor, most
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
---   cursor: where the last call stopped; 0: begin
+--   cursor: the cursor that the last call answered; 0: begin with the first group
 --   most: about how many groups to look at in this call
 -- Flags: allow-oom
 -- Uses: time, queue, groups

@@ -19,6 +19,7 @@
 --     is left out if it is that of the channel before. In mode t, the path of the task.
 --     field: name of a field (see shared/graph.lua); b<channel> for a channel in refs, otherwise b<channel> <version>; w<index> for
 --     a write, whose value starts with the netstring of its channel
+--   id, parent and by may be NUL and the 16 bytes of a UUID, which take fewer bytes than its text.
 --   In mode p the parent, and in mode t the id, may be '=' and 9 characters of the id: the newest checkpoint, if it has them.
 -- Uses: time, run, checkpoint, graph
 -- Answers: ok, gap, fenced
@@ -26,6 +27,7 @@
 --   of the field. The caller then sends more
 local clock, parts = server_ms(''), netstrings(call)
 local claim, thread, ttl, mode, ns, id, parent, by, body, refs = unpack(parts, 1, 10)
+id, parent, by = unpack_id(id), unpack_id(parent), unpack_id(by)
 local owner, token = string.match(claim, '^(%S+) (.*)$')
 owner = owner or ''
 local key, index, letters = graph_key(owner, thread), graph_index_key(owner, thread), nil

@@ -72,7 +72,7 @@ local function acquire(name, number, cost)
     local _, first = find_turn(name, 0)
     turn = redis.call('ZSCORE', turns_key(name), request)
     rank = turn and redis.call('ZRANK', turns_key(name), request) or redis.call('ZCARD', turns_key(name))
-    ahead = first and (tonumber(turn) or bucket.ticket) - first or 0
+    ahead = first and math.max(0, (tonumber(turn) or bucket.ticket) - first) or 0
   end
   if not answer and not turn and number <= before then answer = { 'old' } end
   if not answer then

@@ -80,11 +80,6 @@ local function with_options()
     return kind .. ':' .. group
   end
 
-  local function are_groups_readable(group)
-    return type(redis.pcall('SCARD', admitted_key(group))) == 'number' and type(redis.pcall('ZCARD', line_key(group))) == 'number'
-      and type(redis.pcall('SCARD', groups_key())) == 'number'
-  end
-
   -- Queue a new run of a group.
   local function enter_group(id, route, group, score)
     enter(id, route, { strikes = 0, score = tonumber(score) }, label(route, group))

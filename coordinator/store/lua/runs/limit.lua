@@ -28,9 +28,7 @@ local before = redis.call('HGET', limits_key(), field) or ''
 if at_once ~= '' then
   redis.call('HSET', limits_key(), field, at_once)
 elseif before ~= '' then
-  redis.call('HDEL', limits_key(), field)
-  -- Without this, no limit would be known, and the runs in the lines would wait for one.
-  if group == '' then redis.call('HSETNX', limits_key(), 'handler:' .. kind, '-') end
+  redis.call('HDEL', limits_key(), field) -- If no worker has published a limit of its handler yet, new runs wait for it.
 end
 mark_limited(kind)
 local word = before == at_once and 'again' or 'ok'

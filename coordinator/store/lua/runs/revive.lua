@@ -67,8 +67,14 @@ if run.beside then
   if string.find(run.beside, 'g', 1, true) then keep_graphs(id, (from_start == '1' or not head) and 0 or nil) end
   if from_start == '1' or not head then redis.call('UNLINK', joins_key(id), results_key(id)) end
 end
+local forgotten = 0
+for i = 1, items do
+  local count = redis.pcall('HDEL', effects_key(id), 'begun:' .. item(i), 'done:' .. item(i))
+  if type(count) == 'number' then forgotten = forgotten + count end
+end
 if forget == 'all' then redis.call('UNLINK', effects_key(id)) end
-for i = 1, items do redis.pcall('HDEL', effects_key(id), 'begun:' .. item(i), 'done:' .. item(i)) end
+-- If the key of the effects is lost, naming some of them is not enough: nobody knows the others.
+if forget == 'all' or (forgotten > 0 and redis.call('EXISTS', effects_key(id)) == 0) then note_no_effects(id) end
 advance_epoch(counters, clock)
 counters.life = counters.life + 1
 counters.strikes, counters.failures, counters.recoveries, counters.backoffs = 0, 0, 0, 0

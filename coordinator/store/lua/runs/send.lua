@@ -1,7 +1,8 @@
 -- send: store a signal for a run, and wake the run if it waits for the signal.
 -- Protects: a signal is stored before its run is woken, so that none is lost; a send that is repeated, or has a key that was used
 -- before, stores nothing, even if the signal was received and removed meanwhile; signals that the run has received are removed only
--- here, when a limit is reached.
+-- here, when a limit is reached. Grants are never removed, because what the run has spent outlives a start from the beginning too.
+-- They do not count for the limits of signals: a run that waits for a grant receives nothing else before it.
 -- Role: producer
 -- Keys: admitted, aside, bell, ckpt, coordinator_bell, delayed, groups, inbox, joins, limits, line, namespace, ready, routes
 -- Keys: run, signal_keys, signal_operations, signals, suspect, suspect_bell, waiting
@@ -18,7 +19,7 @@
 --   sent: the signal is stored; this call or an earlier one stored it
 --   found: a signal with this key was sent before
 --   ended: with the status of the run
---   full: too many signals of the run were not received, or they are too large together
+--   full: too many signals of the run were not received, or they are too large together; or the run has too many grants
 --   bad: the topic is not a valid name
 --   unreadable: a key has another type
 local clock = server_ms(now)
@@ -42,7 +43,9 @@ if is_ended(run.status) then return { 'ended', run.status } end
 
 -- Remove the signals that the run has received. Return the number and the bytes of those that are left.
 local function remove_received(count, bytes)
-  for name, received in pairs(read_received(id)) do
+  local all = read_received(id)
+  all[GRANT_TOPIC] = nil
+  for name, received in pairs(all) do
     local first = tonumber(redis.call('HGET', signals, 'first:' .. name) or received + 1)
     for number = first, received do
       local field = int(number) .. ':' .. name
@@ -57,8 +60,13 @@ end
 
 local order, count, bytes = read_fields(signals_key(id), 'order', 'count', 'bytes')
 order, count, bytes = tonumber(order or 0) or 0, tonumber(count or 0) or 0, tonumber(bytes or 0) or 0
-local function is_full() return count + 1 > SIGNAL_COUNT or bytes + #payload > SIGNAL_BYTES end
-if is_full() then
+local is_grant = topic == GRANT_TOPIC
+local function is_full()
+  if not is_grant then return count + 1 > SIGNAL_COUNT or bytes + #payload > SIGNAL_BYTES end
+  local first, last = read_fields(signals_key(id), 'first:' .. topic, 'last:' .. topic)
+  return #payload > GRANT_BYTES or (first and last and tonumber(last) - tonumber(first) + 1 >= GRANT_COUNT)
+end
+if not is_grant and is_full() then
   count, bytes = remove_received(count, bytes)
   redis.call('HSET', signals, 'count', int(count), 'bytes', int(bytes))
 end
@@ -67,7 +75,8 @@ if is_full() then return { 'full' } end
 -- If the key of the signals was lost, continue after the last number that the run has received: the run ignores lower numbers.
 local number = tonumber(redis.call('HGET', signals, 'last:' .. topic) or read_received(id)[topic] or 0) + 1
 redis.call('HSETNX', signals, 'first:' .. topic, int(number))
-redis.call('HSET', signals, 'order', int(order + 1), 'count', int(count + 1), 'bytes', int(bytes + #payload), 'last:' .. topic,
+if not is_grant then count, bytes = count + 1, bytes + #payload end
+redis.call('HSET', signals, 'order', int(order + 1), 'count', int(count), 'bytes', int(bytes), 'last:' .. topic,
   int(number), int(number) .. ':' .. topic, int(clock) .. ' ' .. int(order + 1) .. ' ' .. payload)
 redis.call('ZADD', signal_operations_key(id), int(clock), operation)
 local old = math.min(redis.call('ZCOUNT', signal_operations_key(id), '-inf', int(clock - OPERATIONS_MS)), operations + 1 - OPERATIONS_KEPT)

@@ -23,18 +23,20 @@ for i = 1, #fields, 2 do run[fields[i]] = fields[i + 1] end
 
 -- Add the code version of the run's owner, or of the worker that completed the run.
 local owner = string.match(run.token or run.status == COMPLETED and run.last or '', '^%d+%-%d+%-(%S+)')
-local code, loading = unpack(owner and redis.pcall('HMGET', worker_key(owner), 'code', 'loading') or {})
+local code, loading, limited = unpack(owner and redis.pcall('HMGET', worker_key(owner), 'code', 'loading', 'limited') or {})
 if type(code) == 'string' then
   fields[#fields + 1] = 'code'
   fields[#fields + 1] = code
 end
--- While the owner is loading the checkpoint, add how many loads have failed.
-loading = ' ' .. (type(loading) == 'string' and loading or '')
-local _, colon = string.find(loading, ' ' .. id .. ':', 1, true)
-local failures = colon and string.match(loading, '^%d+', colon + 1)
-if failures and run.token then
-  fields[#fields + 1] = 'loading'
-  fields[#fields + 1] = failures
+-- Add how many loads have failed while the owner is loading the checkpoint, and the limit for which a call of the handler waits.
+for field, entries in pairs({ loading = loading, limited = limited }) do
+  entries = ' ' .. (type(entries) == 'string' and entries or '')
+  local _, colon = string.find(entries, ' ' .. id .. ':', 1, true)
+  local value = colon and string.match(entries, '^%S+', colon + 1)
+  if value and run.token then
+    fields[#fields + 1] = field
+    fields[#fields + 1] = value
+  end
 end
 
 -- Return the place of a run in the line of its group, as the head describes; an empty list if it is in no line.

@@ -1,5 +1,5 @@
 -- session_add: append items to a session of an agent, or replace all its items.
--- Protects: a call that is sent twice or late appends nothing again, even if other programs have changed the session meanwhile.
+-- Protects: a call that is sent twice or late appends its items once, even if other programs have changed the session meanwhile.
 -- Role: producer, worker
 -- Keys: namespace, session, session_operations
 -- ARGV: now, session, mode, ttl, operation

@@ -1,5 +1,5 @@
 -- session_remove: remove the last item of a session of an agent, or all its items.
--- Protects: a call that is sent twice or late removes nothing again, and gets the answer of the first call.
+-- Protects: a call that is sent twice or late removes its items once, and gets the answer of the first call.
 -- Role: producer, worker
 -- Keys: namespace, session, session_operations
 -- ARGV: now, session, mode, ttl, operation

@@ -31,12 +31,23 @@ end
 -- among its phases. They are stored in a key of their own, because they outlive the checkpoint: see workers/handlers/effects.py.
 local function effect_field(field) return string.match(field, '^effect:(.+)$') end
 
--- Return true if the key of the effects has another type, so that the effects of a delta could not be stored.
-local function are_effects_damaged(id, phases)
-  for i = 1, #phases, 2 do
-    if effect_field(phases[i]) then return type(redis.pcall('HLEN', effects_key(id))) ~= 'number' end
+local function has_effect(fields, step)
+  for i = 1, #fields, step do
+    if effect_field(fields[i]) then return true end
   end
   return false
+end
+
+-- Return true if a run has effects according to its field `beside`. A run whose effects were all withdrawn or forgotten has none.
+local function knows_effects(beside) return beside and string.find(beside, 'e', 1, true) ~= nil end
+
+-- Return true if a delta has effects, and the key of the effects is lost or has another type. A save must not create a lost key
+-- again: the effects that are missing in it would be carried out twice.
+local function are_effects_damaged(id, phases, drop)
+  if not has_effect(phases, 2) and not has_effect(drop, 1) then return false end
+  local count = redis.pcall('HLEN', effects_key(id))
+  if count == 0 then return knows_effects(redis.call('HGET', run_key(id), 'beside')) end
+  return type(count) ~= 'number'
 end
 
 -- Check a delta against the stored checkpoint. Return a plan of writes and 'ok', or nil and the answer that refuses the delta. This
@@ -53,7 +64,7 @@ local function plan_delta(id, delta)
   if not (seq and acked and generation and base and count and iteration and schema and phases and drop) then return nil, 'bad' end
   if schema == 0 or #phases % 2 == 1 or (state_mode ~= 'same' and state_mode ~= 'set') then return nil, 'bad' end
   if type(redis.pcall('HLEN', messages_key(id, int(generation)))) ~= 'number' then return nil, 'unreadable' end
-  if are_effects_damaged(id, phases) then return nil, 'unreadable' end
+  if are_effects_damaged(id, phases, drop) then return nil, 'unreadable' end
   local fresh = not head or generation > head.generation
   if head and seq == head.seq and generation == head.generation then return { id = id, again = true, head = head, output = output }, 'ok' end
   if head and seq < head.seq then return nil, 'old' end
@@ -96,19 +107,30 @@ local function add_beside(id, letter)
   if not string.find(beside, letter, 1, true) then redis.call('HSET', run_key(id), 'beside', beside .. letter) end
 end
 
+-- Note in the run's field `beside` that the run has no effects. From then on, a missing key of effects is not a lost one.
+local function note_no_effects(id)
+  local beside = string.gsub(redis.call('HGET', run_key(id), 'beside') or '', 'e', '')
+  if beside ~= '' then redis.call('HSET', run_key(id), 'beside', beside) else redis.call('HDEL', run_key(id), 'beside') end
+end
+
 -- Remove and write the fields of phases, waits and effects that a plan names.
 local function apply_fields(plan, ckpt)
+  local has_effects, withdrawn = false, 0
   for i = 1, #plan.drop do
     local effect = effect_field(plan.drop[i])
-    redis.call('HDEL', effect and effects_key(plan.id) or ckpt, effect or plan.drop[i])
+    local dropped = redis.call('HDEL', effect and effects_key(plan.id) or ckpt, effect or plan.drop[i])
+    if effect then withdrawn = withdrawn + dropped end
   end
-  local has_effects = false
   for i = 1, #plan.phases, 2 do
     local effect = effect_field(plan.phases[i])
     has_effects = has_effects or effect ~= nil
     redis.call('HSET', effect and effects_key(plan.id) or ckpt, effect or plan.phases[i], plan.phases[i + 1])
   end
-  if has_effects then add_beside(plan.id, 'e') end
+  if has_effects then
+    add_beside(plan.id, 'e')
+  elseif withdrawn > 0 and redis.call('EXISTS', effects_key(plan.id)) == 0 then
+    note_no_effects(plan.id)
+  end
 end
 
 -- Carry out a plan and return the progress counter. These writes can't fail, because plan_delta has checked the plan.

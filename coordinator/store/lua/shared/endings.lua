@@ -124,7 +124,7 @@ local function expire_checkpoint(id, run, status, kept)
   redis.call('PEXPIRE', ckpt_key(id), int(kept))
 end
 
--- Let the threads of a run's graphs expire after `kept` ms; 0 deletes them, and nil keeps them without an end.
+-- Let the threads of a run's graphs expire after `kept` ms; 0 deletes them, and nil keeps them without a TTL.
 local function keep_graphs(id, kept)
   local function keep(key)
     if not kept then return redis.call('PERSIST', key) end

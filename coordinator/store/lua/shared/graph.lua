@@ -122,6 +122,13 @@ local function add_items(key, digests, parts, room)
   return parts
 end
 
+-- Return an id as text. NUL and 16 bytes are a UUID. No other id contains NUL.
+local function unpack_id(id)
+  if #id ~= 17 or string.byte(id) ~= 0 then return id end
+  local bytes = { string.byte(id, 2, 17) }
+  return string.format('%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x', unpack(bytes))
+end
+
 -- Return the id of the newest checkpoint of a namespace; nil if there is none.
 local function newest_id(index, ns)
   local start = 'c' .. ns .. '\0'

@@ -11,6 +11,12 @@ local function limit_of(group)
   return tonumber(limit)
 end
 
+-- Return true if no key that a run of a group needs to be queued has a wrong type.
+local function are_groups_readable(group)
+  return type(redis.pcall('SCARD', admitted_key(group))) == 'number' and type(redis.pcall('ZCARD', line_key(group))) == 'number'
+    and type(redis.pcall('SCARD', groups_key())) == 'number'
+end
+
 -- Add a run to the queue from which workers claim it. Return false if the queue has a wrong type.
 local function make_ready(id, route, counters, score)
   if counters.strikes < SUSPECT_STRIKES then return add_to_ready(id, route, int(score)) end
@@ -20,7 +26,8 @@ local function make_ready(id, route, counters, score)
 end
 
 -- Give a place to a run at the head of the line. The run gets the time of its admission as its score, so that the runs of a long
--- line do not stand before the runs of other groups. Return false if its ready queue has a wrong type: then it stays in the line.
+-- line are not claimed before the runs of other groups. Return false, and leave the run in the line, if its ready queue has a wrong
+-- type.
 local function admit(id, group, clock)
   local run = read_named(run_key(id), 'status', 'route', 'counters', 'group')
   local counters = run and run.status == QUEUED and run.group == group and run.route and read_counters(run.counters)

@@ -4,6 +4,8 @@
 -- finds a lease expired protects its worker. A further gap adds a third of the worker's lease, once, because the gap may have been
 -- a second outage of the server, in which the worker could not renew its lease.
 local MOST_JUDGED = 1000 -- workers
+local CLAMP_TICKS = 10
+local QUIET_TICKS = 8 -- more than the 6 ticks that a coordinator that looks every second tick may be late without a pause
 
 local function read_lease(worker)
   local lease = redis.pcall('HGET', worker_key(worker), 'lease')
@@ -61,23 +63,32 @@ local function is_spared(worker, deadline, now, hold_until)
   return not till or now < till
 end
 
--- Return the time until which recovery is paused. Each batch of a recovery calls this function, and clamping
--- looks at every worker, so deadlines are clamped at most twice in a tick.
-local function judge_leases(now, tick)
-  local at, hold_until, clamped = unpack(redis.call('HMGET', watch_key(), 'at', 'hold_until', 'clamped'))
+-- Return the time until which recovery is paused, the earliest deadline (nil if there is no worker), the ms until the next
+-- judgement, and whether the deadlines were clamped. Each batch of a recovery calls this function, and clamping looks at every
+-- worker, so deadlines are clamped at most twice in a tick during a pause, and every few ticks otherwise. `plans`: the caller
+-- judges again after the returned time.
+local function judge_leases(now, tick, plans)
+  local at, hold_until, clamped, rest = unpack(redis.call('HMGET', watch_key(), 'at', 'hold_until', 'clamped', 'rest'))
   at, hold_until, clamped = tonumber(at or 0), tonumber(hold_until or 0), tonumber(clamped or 0)
-  local clamps = now < clamped or now - clamped >= tick / 2
+  -- The clamp reads each worker. It is needed immediately after a step back of the clock, and otherwise now and then.
+  local clamps = now < at or now - clamped >= (now < hold_until and tick / 2 or CLAMP_TICKS * tick)
   if clamps then
     clamp_deadlines(now)
     clamped = now
   end
   local gap = now - at
-  local expired = redis.call('ZCOUNT', workers_key(), '(' .. int(math.max(at, 1)), int(now))
+  local first = tonumber(redis.call('ZRANGE', workers_key(), 0, 0, 'WITHSCORES')[2])
+  local expired = first and first <= now and redis.call('ZCOUNT', workers_key(), '(' .. int(math.max(at, 1)), int(now)) or 0
   -- Condemned workers have the deadline 0 and do not count.
   local most = expired >= 3 and expired * 2 > redis.call('ZCOUNT', workers_key(), '(0', '+inf')
-  local unwatched = gap < 0 or gap > 3 * tick
+  local unwatched = gap < 0 or gap > 3 * math.max(tick, tonumber(rest or 0))
   if unwatched or most then hold_until = now + longest_lease() end
   if now < hold_until and (unwatched or most or clamps) then spare_expired(now, hold_until, unwatched) end
-  redis.call('HSET', watch_key(), 'at', int(now), 'hold_until', int(hold_until), 'clamped', int(clamped))
-  return hold_until
+  rest = tonumber(rest or tick)
+  if plans then
+    local quiet = now >= hold_until and (not first or first - now > QUIET_TICKS * tick)
+    rest = quiet and 2 * tick or tick
+  end
+  redis.call('HSET', watch_key(), 'at', int(now), 'hold_until', int(hold_until), 'clamped', int(clamped), 'rest', int(rest))
+  return hold_until, first, rest, clamps
 end

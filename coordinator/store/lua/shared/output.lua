@@ -12,7 +12,7 @@ local function add_output(id, epoch, position, place, field, value)
 end
 
 -- Remove the oldest entries if there are too many, or if they are too large. Remove an eighth more than necessary, so that few
--- calls have to remove entries. Readers see from the numbers of the events that some are gone.
+-- calls have to remove entries. Readers find from the numbers of the events that some are missing.
 local function trim_output(id, output)
   local key = output_key(id)
   local count = redis.pcall('XLEN', key)

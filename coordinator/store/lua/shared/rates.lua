@@ -14,6 +14,12 @@ local function read_rate(name)
   return { speed = speed, burst = tonumber(burst) or FAR_FUTURE, at_once = tonumber(at_once) or FAR_FUTURE }
 end
 
+-- Return the ticket for the next request that waits, if the bucket was lost: behind the last one in the line.
+local function next_ticket(name)
+  local _, last = unpack(redis.call('ZRANGE', turns_key(name), -1, -1, 'WITHSCORES'))
+  return (tonumber(last) or 0) + 0.001
+end
+
 -- Return the bucket of a name as it is now; nil if a key has a wrong type. A clock that was set back neither raises the level nor
 -- stops it from falling, and does not prolong a back-off. `seen` is the highest number that the worker has sent for the name.
 local function read_bucket(name, speed, clock, worker)
@@ -25,17 +31,18 @@ local function read_bucket(name, speed, clock, worker)
   return {
     level = math.max(0, level - math.max(0, clock - at) * speed),
     resumes = math.min(resumes, clock + pause), pause = pause,
-    ticket = waiting > 0 and tonumber(ticket) or 0, settled = settled or '0', seen = tonumber(seen) or 0,
+    ticket = waiting == 0 and 0 or tonumber(ticket) or next_ticket(name), settled = settled or '0', seen = tonumber(seen) or 0,
     held = held, waiting = waiting, new = not seen,
   }
 end
 
--- Store the bucket. It expires when its level is 0, but not before late calls have arrived.
+-- Store the bucket. It expires when its level is 0 and the requests that wait have asked again, but not before late calls have
+-- arrived.
 local function write_bucket(name, bucket, speed, clock, worker)
   redis.call('HSET', bucket_key(name), 'level', string.format('%.17g', bucket.level), 'at', int(clock), 'resumes', int(bucket.resumes),
     'pause', int(bucket.pause), 'ticket', string.format('%.17g', bucket.ticket), 'settled', bucket.settled)
   if worker ~= '' then redis.call('HSET', bucket_key(name), 'seen:' .. worker, int(bucket.seen)) end
-  local idle = math.max(speed > 0 and math.ceil(bucket.level / speed) or 0, bucket.resumes - clock, 0)
+  local idle = math.max(speed > 0 and math.ceil((bucket.level + bucket.ticket) / speed) or 0, bucket.resumes - clock, 0)
   redis.call('PEXPIRE', bucket_key(name), int(idle + TOMBSTONE_MS))
 end
 

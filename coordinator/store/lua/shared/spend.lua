@@ -1,5 +1,5 @@
--- What runs spend. The field `spend` of a run has the settled total (of earlier attempts and of joined children), the total of the
--- last attempt that spent something, and the part of the sum that was added to the run's parent: see SPEND in store/formats.py.
+-- The spending of runs. The field `spend` of a run has the settled total (of earlier attempts and of joined children), the total of
+-- the last attempt that spent something, and the part of the sum that was added to the run's parent: see SPEND in store/formats.py.
 
 -- Return the sum of what a run has spent.
 local function sum_spend(spend)
@@ -22,16 +22,22 @@ local function fold_spend(spend, epoch, usd, tokens, requests)
   spend.tokens, spend.requests = math.max(spend.tokens, tokens), math.max(spend.requests, requests)
 end
 
--- Add to an open parent what its child has spent since this was last done, so that nothing counts twice.
+-- Add to the parent of a child what the child has spent since this was last done, so that nothing counts twice. A parent that has
+-- ended gets it too, because it may be revived. It has told its own parent its sum before, so the difference is added there as well.
+local MOST_LEVELS = 100
 local function roll_up_spend(id, parent)
-  local status, above_text, beside = read_fields(run_key(parent), 'status', 'spend', 'beside')
-  if not is_open(status) then return end
-  local spend, above = read_spend(read_fields(run_key(id), 'spend')), read_spend(above_text)
-  local usd, tokens, requests = sum_spend(spend)
-  above.settled_usd = above.settled_usd + math.max(0, usd - spend.rolled_usd)
-  above.settled_tokens = above.settled_tokens + math.max(0, tokens - spend.rolled_tokens)
-  above.settled_requests = above.settled_requests + math.max(0, requests - spend.rolled_requests)
-  spend.rolled_usd, spend.rolled_tokens, spend.rolled_requests = usd, tokens, requests
-  redis.call('HSET', run_key(id), 'spend', write_spend(spend))
-  store_spend(parent, above, beside)
+  for _ = 1, MOST_LEVELS do
+    local status, above_text, beside, joined = read_fields(run_key(parent), 'status', 'spend', 'beside', 'joined')
+    if not is_open(status) and not is_ended(status) then return end
+    local spend, above = read_spend(read_fields(run_key(id), 'spend')), read_spend(above_text)
+    local usd, tokens, requests = sum_spend(spend)
+    above.settled_usd = above.settled_usd + math.max(0, usd - spend.rolled_usd)
+    above.settled_tokens = above.settled_tokens + math.max(0, tokens - spend.rolled_tokens)
+    above.settled_requests = above.settled_requests + math.max(0, requests - spend.rolled_requests)
+    spend.rolled_usd, spend.rolled_tokens, spend.rolled_requests = usd, tokens, requests
+    redis.call('HSET', run_key(id), 'spend', write_spend(spend))
+    store_spend(parent, above, beside)
+    id, parent = parent, string.match(joined or '', JOINED_PATTERN)
+    if is_open(status) or not parent then return end
+  end
 end

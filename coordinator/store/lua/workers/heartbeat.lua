@@ -3,7 +3,7 @@
 -- Protects: the lease of a worker that was condemned or removed is never renewed.
 -- Role: worker
 -- Keys: namespace, owned, run, worker, workers
--- ARGV: now, worker, lease, floor, memory, stuck, loading, compare
+-- ARGV: now, worker, lease, floor, memory, stuck, loading, limited, compare
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   worker: id of the worker
 --   lease: ms for which the lease holds
@@ -11,6 +11,7 @@
 --   memory: the memory of the process in bytes; 0: unknown
 --   stuck: ids of runs that are over for the worker but whose handlers do not stop, with spaces between them
 --   loading: runs whose checkpoints it is loading, each as id:failures, with spaces between them
+--   limited: runs that wait for the rate of a call, each as id:name:since, with spaces between them
 --   compare: 1 if the items are all runs that the worker holds
 -- ITEM: id, token
 --   id: id of the run
@@ -22,19 +23,30 @@
 --   ok: with the runs to cancel; ids and tokens of held runs that the worker does not own any more; ids and tokens of owned
 --     runs that it does not hold; and when it was asked to drain
 local clock = server_ms(now)
-local condemned, known_floor, drain = unpack(redis.call('HMGET', worker_key(worker), 'condemned', 'floor', 'drain'))
-if condemned or not redis.call('ZSCORE', workers_key(), worker) then return { 'gone' } end
+local flat, known = redis.call('HGETALL', worker_key(worker)), {}
+for i = 1, #flat, 2 do known[flat[i]] = flat[i + 1] end
+if known.condemned then return { 'gone' } end
+-- ZADD answers 0 for a worker that is not listed, and for a deadline that does not change.
+local renewed = redis.call('ZADD', workers_key(), 'XX', 'CH', int(clock + tonumber(lease)), worker) == 1
+if not renewed and not redis.call('ZSCORE', workers_key(), worker) then return { 'gone' } end
 
-redis.call('ZADD', workers_key(), int(clock + tonumber(lease)), worker)
-if tonumber(floor) > tonumber(known_floor or 0) then redis.call('HSET', worker_key(worker), 'floor', floor) end
-if memory ~= '0' then redis.call('HSET', worker_key(worker), 'memory', memory) end
-for field, value in pairs({ stuck = stuck, loading = loading }) do
-  if value ~= '' then redis.call('HSET', worker_key(worker), field, value) else redis.call('HDEL', worker_key(worker), field) end
+local changed, removed = {}, {}
+local function change(field, value)
+  if known[field] == value then return end
+  changed[#changed + 1] = field
+  changed[#changed + 1] = value
 end
+if tonumber(floor) > tonumber(known.floor or 0) then change('floor', floor) end
+if memory ~= '0' then change('memory', memory) end
+for field, value in pairs({ stuck = stuck, loading = loading, limited = limited }) do
+  if value ~= '' then change(field, value) elseif known[field] then removed[#removed + 1] = field end
+end
+if #changed > 0 then redis.call('HSET', worker_key(worker), unpack(changed)) end
+if #removed > 0 then redis.call('HDEL', worker_key(worker), unpack(removed)) end
 
 local cancels, lost, strays = {}, {}, {}
-for _, field in ipairs(redis.call('HKEYS', worker_key(worker))) do
-  local id = string.match(field, '^cancel:(.+)$')
+for i = 1, #flat, 2 do
+  local id = string.match(flat[i], '^cancel:(.+)$')
   if id then cancels[#cancels + 1] = id end
 end
 if compare == '1' then
@@ -57,4 +69,4 @@ if compare == '1' then
     end
   end
 end
-return { 'ok', cancels, lost, strays, drain or '' }
+return { 'ok', cancels, lost, strays, known.drain or '' }

@@ -1,7 +1,7 @@
 -- join: register a worker in this partition.
 -- Protects: only join creates the entry of a worker, and never that of a worker that has left or was condemned.
 -- Role: worker
--- Keys: limits, namespace, worker, workers
+-- Keys: limits, namespace, watch, worker, workers
 -- ARGV: now, birth, worker, lease, host, pid, started, fleet, code, slots, routes, mark, knows, limits
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   birth: the birth mark of the namespace that the caller knows; empty: it is not checked
@@ -33,6 +33,9 @@ if not known_lease then
     code, 'slots', slots, 'routes', routes, 'joined', int(clock), 'claim', '0', 'floor', '0', 'mark', mark, 'knows', knows)
 end
 redis.call('ZADD', workers_key(), int(clock + tonumber(lease)), worker)
+-- A coordinator judges the leases rarely while none can expire soon. The lease of this worker may be shorter, so a gap counts from now
+-- on as if coordinators judged at each tick.
+redis.pcall('HDEL', watch_key(), 'rest')
 for kind, limit in string.gmatch(limits, '([^%s=]+)=(%S+)') do
   -- A handler without a limit does not remove the limit of a newer version of the handler.
   if limit == '-' then

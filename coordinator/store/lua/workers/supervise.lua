@@ -2,11 +2,12 @@
 -- Protects: a roll does not wait for a supervisor that is gone.
 -- Role: worker
 -- Keys: inbox, namespace, roll, supervisors
--- ARGV: now, fleet, supervisor, leaves
+-- ARGV: now, fleet, supervisor, leaves, renews
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   fleet: name of the fleet
 --   supervisor: id of the supervisor
 --   leaves: 1 if the supervisor shuts down
+--   renews: 1 to renew the expiry of the key, and to remove the supervisors that were not seen for a minute
 -- Flags: allow-oom
 -- Uses: time
 -- Unconfirmed: a supervisor sends this every few seconds
@@ -24,8 +25,10 @@ if leaves == '1' then
   return { 'ok' }
 end
 redis.call('ZADD', supervisors_key(fleet), int(clock), supervisor)
-redis.call('ZREMRANGEBYSCORE', supervisors_key(fleet), '-inf', int(clock - SEEN_MS))
-redis.call('PEXPIRE', supervisors_key(fleet), SEEN_MS)
+if renews == '1' then
+  redis.call('ZREMRANGEBYSCORE', supervisors_key(fleet), '-inf', int(clock - SEEN_MS))
+  redis.call('PEXPIRE', supervisors_key(fleet), SEEN_MS)
+end
 
 if not (roll and part) then return { 'ok' } end
 if unfinished then redis.call('PEXPIRE', roll_key(fleet), ROLL_MS) end

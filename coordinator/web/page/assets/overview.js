@@ -1,4 +1,5 @@
 // The overview: counts, kinds, the board of workers on which runs move, and the latest changes.
+import { get } from "./api.js";
 import { h, hue, keyed, panel, pill, say } from "./dom.js";
 import { STATUSES, bytes, cause, clock, count, duration, plural, rate, seconds } from "./format.js";
 import { live, now } from "./live.js";
@@ -20,17 +21,33 @@ export function overview(root) {
   const attention = h("ul", { class: "attention", "aria-label": "Needs attention", hidden: true });
   const rows = h("tbody");
   const kinds = panel("Kinds", null, h("div", { class: "scroll" }, h("table", null, h("thead", null, h("tr", null, ...["Kind", "Queue"].map((name) => h("th", null, name)), ...["Queued", "Oldest", "Running", "Ended/s"].map((name) => h("th", { class: "num" }, name)), h("th", null, "Last 2 minutes"), h("th", { class: "num" }, "Workers"))), rows)));
+  const lines = h("tbody"), longer = h("span", { class: "aside" });
+  const groups = h("section", { class: "panel", "aria-label": "Groups with waiting runs", hidden: true }, h("header", null, h("h2", null, "Groups with waiting runs"), longer), h("div", { class: "scroll" }, h("table", null, h("thead", null, h("tr", null, ...["Group", "Kind"].map((name) => h("th", null, name)), ...["Places taken", "Waiting", "Longest wait"].map((name) => h("th", { class: "num" }, name)))), lines)));
   const cards = h("div", { class: "board", id: "board" }), fleet = h("span", { class: "aside" });
   const workers = h("section", { class: "panel", "aria-label": "Workers" }, h("header", null, h("h2", null, "Workers"), fleet), cards);
   const list = h("ol", { class: "events", id: "events" });
   const side = panel("Changes", null, list);
-  root.append(h("h1", { class: "unseen" }, "Overview"), stats, attention, h("div", { class: "columns" }, h("div", null, workers, kinds), side));
+  root.append(h("h1", { class: "unseen" }, "Overview"), stats, attention, h("div", { class: "columns" }, h("div", null, workers, kinds, groups), side));
   const board = new WorkerBoard(cards);
 
+  let findings = [], stopped = false, examining = 0;
+  // The server keeps one report for all viewers, and examines only a small namespace on its own.
+  async function examine() {
+    try {
+      const report = await get("doctor", { cheap: "1" });
+      findings = report.examined && !report.healthy ? [`the doctor found ${plural(report.found, "problem")} ${duration(report.age)} ago: ${report.findings[0]?.sentence || ""}`] : [];
+    } catch { findings = []; }
+    if (!stopped) examining = setTimeout(examine, 60000);
+  }
+
   function update(data) {
-    keyed(attention, (data.attention || []).map((text) => ({ text })), (item) => item.text, (item) => h("li", null, item.text));
-    attention.hidden = !(data.attention || []).length;
+    const sentences = [...(data.attention || []), ...findings];
+    keyed(attention, sentences.map((text) => ({ text })), (item) => item.text, (item) => h("li", null, item.text));
+    attention.hidden = !sentences.length;
     if (!data.counts) return;
+    groups.hidden = !data.groups.length;
+    say(longer, data.more_groups ? `and ${plural(data.more_groups, "more group")}` : "");
+    keyed(lines, data.groups, (g) => `${g.kind} ${g.group}`, groupRow, updateGroup);
     for (const [status, { tile, number }] of tiles) {
       say(number, count(data.counts[status]));
       tile.classList.toggle("zero", !data.counts[status]);
@@ -46,7 +63,22 @@ export function overview(root) {
   }
   const ticking = setInterval(() => board.tick(), 1000);
   if (live.board) update(live.board);
-  return { update, destroy: () => clearInterval(ticking) };
+  examine();
+  return { update, destroy: () => { stopped = true; clearInterval(ticking); clearTimeout(examining); } };
+}
+
+function groupRow(g) {
+  const cells = ["taken", "held", "waited"].map(() => h("td", { class: "num" }));
+  const row = h("tr", { class: "row" }, h("td", null, h("a", { class: "kind", href: link({ status: "queued", kind: g.kind, group: g.group }) }, g.group)), h("td", { class: "soft" }, g.kind), ...cells);
+  row.cells_ = cells;
+  return row;
+}
+
+function updateGroup(row, g) {
+  const [taken, held, waited] = row.cells_;
+  say(taken, g.at_once === null ? "no limit known" : `${count(g.taken)} of ${count(g.at_once)}`);
+  say(held, count(g.held));
+  say(waited, duration(g.waited));
 }
 
 function queueRow(q) {

@@ -1,0 +1,117 @@
+"""A plan that reads what is late in a namespace, with a few commands of constant or logarithmic time."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coordinator.client.operations.open_namespace import OpenNamespace, reading
+from coordinator.feed.events import read_time
+from coordinator.model.limits import PRIORITY_STEP
+from coordinator.model.run_id import partition_for
+from coordinator.store.keys import Namespace
+from coordinator.store.plans.together import Plan
+from coordinator.store.replies import require_all
+from coordinator.store.script import Request, read
+from coordinator.views.formatting import format_count, format_duration
+from coordinator.views.namespace_view import GroupView
+
+LATE = 5.0  # seconds after its time within which a live coordinator has acted
+LONG_LINE = 60.0  # seconds after which a run that waits for a place in its group is worth a sentence
+MOST_GROUPS = 50  # groups with the longest lines whose first run is read
+
+Steps = Generator[list[Request], Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FullGroup:
+    """A group in whose line runs wait.
+
+    Attributes:
+        view: The group.
+        waited: Seconds for which the first run of its line has waited.
+    """
+
+    view: GroupView
+    waited: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """What is late.
+
+    Attributes:
+        schedules: The number of schedules whose fire time has passed.
+        delayed: Seconds since the first delayed run should have been queued; 0 if none is late.
+        waiting: Seconds since the first waiting run should have been woken; 0 if none is late.
+        groups: The groups with the longest lines, of at most 50; the longest wait first.
+    """
+
+    schedules: int = 0
+    delayed: float = 0.0
+    waiting: float = 0.0
+    groups: tuple[FullGroup, ...] = ()
+
+
+def read_lateness(namespace: OpenNamespace, groups: Sequence[GroupView]) -> Plan[Lateness]:
+    """Return what is late. `groups` are the groups in whose lines runs wait."""
+    space = yield from namespace.space()
+    longest = sorted(groups, key=lambda group: group.held, reverse=True)[:MOST_GROUPS]
+    found: Lateness = yield from reading(_lateness(space, longest))
+    return found
+
+
+def _lateness(space: Namespace, groups: Sequence[GroupView]) -> Steps:
+    parts = space.everywhere()
+    now = read_time(require_all((yield [read(parts[0].at, "TIME")]))[0])
+    requests: list[Request] = []
+    for keys in parts:
+        requests += [
+            read(keys.at, "ZCOUNT", keys.schedules(), "-inf", int((now - LATE) * 1000)),
+            read(keys.at, "ZRANGE", keys.delayed(), 0, 0, "WITHSCORES"),
+            read(keys.at, "ZRANGE", keys.waiting(), 0, 0, "WITHSCORES"),
+        ]
+    for group in groups:
+        keys = space.keys(partition_for(group.group, space.partitions))
+        requests.append(read(keys.at, "ZRANGE", keys.line(f"{group.kind}:{group.group}"), 0, 0, "WITHSCORES"))
+    replies = require_all((yield requests))
+    of_parts, lines = replies[: 3 * len(parts)], replies[3 * len(parts) :]
+    full = [
+        FullGroup(group, max(0.0, now - int(float(flat[1])) % PRIORITY_STEP / 1000))
+        for group, flat in zip(groups, lines, strict=True)
+        if flat
+    ]
+    return Lateness(
+        sum(int(count) for count in of_parts[::3]),
+        _overdue(of_parts[1::3], now),
+        _overdue(of_parts[2::3], now),
+        tuple(sorted(full, key=lambda one: one.waited, reverse=True)),
+    )
+
+
+def _overdue(replies: Sequence[Sequence[Any]], now: float) -> float:
+    late = max((now - float(flat[1]) / 1000 for flat in replies if flat), default=0.0)
+    return late if late > LATE else 0.0
+
+
+def describe_lateness(late: Lateness) -> list[str]:
+    """Return a sentence for each thing that is late."""
+    found = []
+    if late.schedules:
+        verb = "is" if late.schedules == 1 else "are"
+        found.append(f"{format_count(late.schedules, 'schedule')} {verb} late by more than {LATE:g} s")
+    if late.delayed:
+        found.append(f"the first delayed run was due {format_duration(late.delayed)} ago and has not been queued")
+    if late.waiting:
+        found.append(f"the first waiting run should have been woken {format_duration(late.waiting)} ago")
+    # A group that admits no run has a sentence of its own.
+    full = [one for one in late.groups if one.view.at_once and one.waited > LONG_LINE]
+    if full:
+        first, more = full[0], len(full) - 1
+        others = f"; {format_count(more, 'more group')} with a wait above {LONG_LINE:g} s" if more else ""
+        found.append(
+            f"group {first.view.group} of {first.view.kind} is full ({first.view.taken} of {first.view.at_once}): "
+            f"{format_count(first.view.held, 'run')} in its line, the first for {format_duration(first.waited)}{others}"
+        )
+    return found

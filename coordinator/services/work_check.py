@@ -1,0 +1,72 @@
+"""Check once a second which services of a partition can have work, so that the others send nothing.
+
+A service whose keys do not exist has nothing to do. One EXISTS over the keys of all services finds that out. Before it was
+there, each service called its script once a second, also on an idle server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from coordinator.errors import CoordinatorError
+from coordinator.services.service_loop import LONGEST_REST, Partition, ServiceLoop
+from coordinator.store.keys import Keys
+from coordinator.store.plans import coordinators as coordinator_plans
+
+
+@dataclass(frozen=True, slots=True)
+class WorkReport:
+    """The number of services that can have work."""
+
+    services: int = 0
+    rest: float = LONGEST_REST
+
+
+class WorkCheck:
+    """The service that lets the loops of other services rest while the keys of these services do not exist.
+
+    Args:
+        partition: The partition.
+        loops: Each loop, and the keys that its service works on.
+    """
+
+    def __init__(self, partition: Partition, loops: Sequence[tuple[ServiceLoop, Callable[[Keys], list[str]]]]) -> None:
+        self._partition = partition
+        self._loops = [loop for loop, _ in loops]
+        self._keys = [keys(partition.keys) for _, keys in loops]
+        self.name = f"work check of partition {partition.keys.partition}"
+
+    async def tick(self) -> WorkReport:
+        """Let each loop rest or tick, and return the report. If the server does not answer, all loops tick."""
+        try:
+            exist = await self._partition.ask(coordinator_plans.find_existing(self._partition.keys, self._keys))
+        except CoordinatorError:
+            self._set_idle([False] * len(self._loops))  # all services notice and report an outage
+            raise
+        self._set_idle([not one for one in exist])
+        return WorkReport(sum(exist))
+
+    def _set_idle(self, idle: list[bool]) -> None:
+        for loop, one in zip(self._loops, idle, strict=True):
+            loop.set_idle(one)
+
+
+def due_keys(keys: Keys) -> list[str]:
+    """Return the keys of the service for delayed runs, waits and deadlines."""
+    return [keys.delayed(), keys.waiting(), keys.deadlines(), keys.parting()]
+
+
+def schedule_keys(keys: Keys) -> list[str]:
+    """Return the keys of the scheduler."""
+    return [keys.schedules()]
+
+
+def route_keys(keys: Keys) -> list[str]:
+    """Return the keys of the bell ringer."""
+    return [keys.routes()]
+
+
+def group_keys(keys: Keys) -> list[str]:
+    """Return the keys of the admission of groups."""
+    return [keys.groups()]
