@@ -225,8 +225,8 @@ MUTANTS = [
     Mutant(
         "a viewer of the board who has left is still counted",
         "coordinator/web/page/live.py",
-        "            follower.cancel()\n",
-        "            pass\n",
+        "        finally:\n            follower.cancel()\n",
+        "        finally:\n            pass\n",
         "tests/integration/web/test_page.py::test_viewers_that_leave_are_forgotten_without_an_error",
     ),
     Mutant(
@@ -2193,8 +2193,8 @@ MUTANTS = [
     Mutant(
         "a field without a value is left out of the JSON",
         "coordinator/views/json_data.py",
-        'return {**_fields(value), "attempt": value.attempt}',
-        'return {k: v for k, v in {**_fields(value), "attempt": value.attempt}.items() if v is not None}',
+        'return {**_fields(value, depth), "attempt": value.attempt}',
+        'return {k: v for k, v in {**_fields(value, depth), "attempt": value.attempt}.items() if v is not None}',
         "tests/integration/test_docs_json.py::test_lists_are_objects_whose_fields_the_page_about_views_has",
     ),
     Mutant(
@@ -3198,8 +3198,8 @@ MUTANTS = [
     Mutant(
         "web: runs with the score of the cursor are missed",
         "coordinator/client/pages.py",
-        "                if not after and len(flat) == 2 * STEP:\n",
-        "                if False:\n",
+        "                        rest.append((keys, index))\n",
+        "                        pass\n",
         "tests/contract/test_pages.py::test_runs_with_the_same_score_are_found_once[P=1-valkey]",
     ),
     Mutant(
