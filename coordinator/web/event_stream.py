@@ -27,7 +27,9 @@ class StreamClosed(Exception):
 class EventStream(StreamingResponse):
     """A stream of events. Its place and its reader are freed when it ends, also after an error or a lost connection."""
 
-    def __init__(self, frames: AsyncGenerator[str, None], release: Callable[[], None]) -> None:
+    def __init__(
+        self, frames: AsyncGenerator[str, None] | AsyncGenerator[bytes, None], release: Callable[[], None]
+    ) -> None:
         headers = {
             "Cache-Control": "no-store",
             "X-Accel-Buffering": "no",

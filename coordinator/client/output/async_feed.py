@@ -66,7 +66,11 @@ class AsyncFeed:
                 part.task = asyncio.get_running_loop().create_task(self._read(part), name="coordinator-output")
         elif part.blocking and not part.interrupted:
             part.interrupted = True
-            await drive_async(self._wire, output_plans.interrupt(part.streams.keys, self.client))
+            try:
+                await drive_async(self._wire, output_plans.interrupt(part.streams.keys, self.client))
+            except BaseException:
+                part.interrupted = False  # the next reader interrupts the read
+                raise
 
     async def _read(self, part: _AsyncPart) -> None:
         while part.streams and not self._closed:  # again, because a reader may subscribe while the connection is closed
@@ -90,6 +94,7 @@ class AsyncFeed:
                 continue
             part.blocking = part.interrupted = False
             part.streams.deliver(entries)
+            part.streams.doubt_silent(self._clock.monotonic(), BLOCK)
 
     async def close(self) -> None:
         """End the tasks of the feed, and close their connections. Readers end with an error."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from coordinator.client.output.subscriptions import Subscription, Subscriptions
+from coordinator.clock import SystemClock
 from coordinator.errors import CoordinatorError
 from coordinator.model.address import Address
 from coordinator.store.keys import Keys
@@ -17,6 +18,8 @@ from coordinator.store.transport.wire import Bell, Wire, drive
 BLOCK = 30.0  # seconds of one blocking read
 BLOCK_MEMORY = 0.05  # fakeredis has no connection that could be closed under a reader, so its reads are short
 AFTER_TROUBLE = 0.5  # seconds of pause after an error
+
+_clock = SystemClock()
 
 
 class Inbox(Subscription):
@@ -85,6 +88,7 @@ class Feed:
                 part.blocking = False
                 if entries or not memory:
                     part.streams.deliver(entries)
+                part.streams.doubt_silent(_clock.monotonic(), BLOCK)
         except Exception:
             if not self._closed.is_set():  # redis-py may raise anything when its connection is closed under it
                 raise
@@ -106,12 +110,11 @@ class Feed:
         self._closed.set()
         for part in list(self._parts.values()):
             thread, bell = part.thread, part.bell
-            if thread is None or thread is threading.current_thread():
-                continue
-            if bell is not None and self._address.scheme != "memory":
-                bell.close()  # ends the blocking read
-            thread.join(1.0)
-            part.streams.deliver({})
+            if thread is not None and thread is not threading.current_thread():
+                if bell is not None and self._address.scheme != "memory":
+                    bell.close()  # ends the blocking read
+                thread.join(1.0)
+            part.streams.deliver({})  # also if the thread has just ended on its own
 
 
 class _Part:

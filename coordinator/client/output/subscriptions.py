@@ -26,6 +26,7 @@ class Subscription:
     Attributes:
         behind: Whether the reader has fallen behind and must read the stored entries.
         doubtful: Whether nothing came for a long time, so that the reader should ask for the status of the run.
+        silent_since: The time since which nothing came, as far as the feed knows; None until it looks for the next time.
     """
 
     def __init__(self, notify: Callable[[], None]) -> None:
@@ -34,6 +35,7 @@ class Subscription:
         self._bytes = 0
         self._lock = threading.Lock()
         self.behind = self.doubtful = False
+        self.silent_since: float | None = None
 
     def is_ready(self) -> bool:
         """Return whether the reader has something to do."""
@@ -42,6 +44,7 @@ class Subscription:
     def put(self, entries: list[Entry]) -> bool:
         """Add entries for the reader. Return False if there are too many, and the reader has fallen behind."""
         with self._lock:
+            self.silent_since = None
             self._bytes += sum(len(fields[1]) for _, fields in entries if len(fields) > 1)
             if len(self._entries) + len(entries) > MOST_ENTRIES or self._bytes > MOST_BYTES:
                 self.behind = True
@@ -52,7 +55,7 @@ class Subscription:
 
     def doubt(self) -> None:
         """Make the reader ask for the status of its run."""
-        self.doubtful = True
+        self.doubtful, self.silent_since = True, None
         self._notify()
 
     def take(self) -> list[Entry]:
@@ -79,6 +82,7 @@ class Subscriptions:
             set()
         )  # streams whose cursor was given by a reader, so that there may be no such entry
         self._readers: dict[str, list[Subscription]] = {}
+        self._next_look = 0.0
 
     def __bool__(self) -> bool:
         """Return True if any reader is subscribed."""
@@ -112,6 +116,23 @@ class Subscriptions:
         """Return the keys of the streams to read, and the ids after which to read them."""
         with self.lock:
             return [self._bell, *self._cursors], [self._bell_cursor, *self._cursors.values()]
+
+    def doubt_silent(self, now: float, seconds: float) -> None:
+        """Make readers doubt that have got nothing for a time, while others have got entries.
+
+        Args:
+            now: The time of a clock that never goes back.
+            seconds: The time without an entry after which a reader doubts.
+        """
+        with self.lock:
+            if now < self._next_look:
+                return
+            self._next_look = now + seconds / 10
+            for reader in (one for readers in self._readers.values() for one in readers):
+                if reader.silent_since is None:
+                    reader.silent_since = now
+                elif now - reader.silent_since >= seconds:
+                    reader.doubt()
 
     def deliver(self, entries: Entries) -> None:
         """Give entries to the readers of their streams. If there are no entries at all, call `doubt` of every reader."""

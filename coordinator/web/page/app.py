@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from importlib.resources import files
@@ -135,8 +136,8 @@ class PageApp:
 
     async def _messages(self, request: Request) -> Response:
         start, full = request.query_params.get("start", "0"), request.query_params.get("full") == "1"
-        if not start.isdigit():
-            raise BadOption("start must be a number")
+        if not re.fullmatch("[0-9]{1,12}", start):
+            raise BadOption("start must be a number of at most 12 digits")
         return answer(await self._queries.messages(request.path_params["id"], int(start), full=full))
 
     async def _output(self, request: Request) -> Response:
@@ -185,5 +186,7 @@ def _file(name: str) -> Response:
 def _json(data: bytes) -> Any:
     try:
         return json.loads(data)
+    except RecursionError:
+        raise BadOption("the body is nested too deeply") from None
     except ValueError:
         raise BadOption("the body is not JSON") from None

@@ -20,6 +20,7 @@ from coordinator.store.plans.together import Plan
 
 MOST_RUNS = 100_000  # runs that one request changes at most
 BATCH = 500
+LATEST = 10**11  # seconds; a Unix time after the year 5000 is a mistake
 MOST_SHOWN = 20  # runs that a dry run names
 
 Change = Callable[[OpenNamespace, str], Plan[Any]]
@@ -89,10 +90,18 @@ class ChangeRequest:
             raise BadOption("give the id of one run, whose tree is cancelled")
         expected = body.get("expected")
         dry_run = body.get("dry_run") is True
-        if wanted and not dry_run and not isinstance(expected, int):
+        if wanted and not dry_run and not _is_count(expected):
             raise BadOption("a filter needs a dry run first: give the number of runs that it counted as `expected`")
         walk = _walk(body["action"], wanted) if wanted else None
-        return cls(body["action"], tuple(ids), walk, dry_run, expected if isinstance(expected, int) else None)
+        return cls(body["action"], tuple(ids), walk, dry_run, expected if _is_count(expected) else None)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or _is_count(value)
 
 
 def _walk(action: str, wanted: Any) -> Walk:
@@ -105,7 +114,7 @@ def _walk(action: str, wanted: Any) -> Walk:
     if unknown:
         raise BadOption(f"a change can't be filtered by {', '.join(sorted(map(str, unknown)))}")
     kind, queue, since = wanted.get("kind") or None, wanted.get("queue") or None, wanted.get("since") or 0
-    if not isinstance(since, (int, float)):
+    if not _is_number(since) or not 0 <= since <= LATEST:
         raise BadOption("since must be a Unix time")
     return Walk(
         Status(wanted["status"]),

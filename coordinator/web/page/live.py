@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from asyncio import FIRST_COMPLETED
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
-
-from starlette.responses import StreamingResponse
 
 from coordinator.client.async_client import AsyncClient
 from coordinator.feed.board import Board
 from coordinator.feed.watcher import Watcher
+from coordinator.web.event_stream import EventStream
 from coordinator.web.page.board_json import encode_board
 
 SILENCE = 10.0  # seconds after which a comment keeps an idle connection open
@@ -27,11 +24,14 @@ class LiveBoard:
         self.watcher = Watcher(client, linger=LINGER)
         self._encoded: tuple[int, bytes] = (-1, b"")
         self.encodings = 0
-        self._closed = asyncio.Event()
+        self._closed = False
+        self._followers: dict[asyncio.Task[None], asyncio.Event] = {}
 
     def close(self) -> None:
         """End all streams. A browser connects again."""
-        self._closed.set()
+        self._closed = True
+        for follower in self._followers:
+            follower.cancel()
 
     def _bytes(self, board: Board) -> bytes:
         version, data = self._encoded
@@ -44,25 +44,37 @@ class LiveBoard:
     async def events(self) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of the stream: the board at once and after each change, and comments while nothing changes."""
         yield b"retry: 1000\n\n"
-        async with aclosing(self.watcher.boards()) as boards:
-            closed: asyncio.Future[Any] = asyncio.ensure_future(self._closed.wait())
-            waiting: asyncio.Future[Any] | None = None
-            try:
-                while not self._closed.is_set():
-                    waiting = waiting or asyncio.ensure_future(anext(boards))
-                    done, _ = await asyncio.wait([waiting, closed], timeout=SILENCE, return_when=FIRST_COMPLETED)
-                    if waiting in done:
-                        board, waiting = waiting.result(), None
-                        yield self._bytes(board)
-                    elif not done:
-                        yield b": still here\n\n"
-            finally:
-                for one in (closed, waiting):
-                    if one is not None:
-                        one.cancel()
-                        await asyncio.gather(one, return_exceptions=True)
+        changed = asyncio.Event()
+        follower = asyncio.create_task(self._follow(changed))
+        self._followers[follower] = changed
+        follower.add_done_callback(self._forget)
+        try:
+            while not self._closed:
+                try:
+                    async with asyncio.timeout(SILENCE):
+                        await changed.wait()
+                except TimeoutError:
+                    yield b": still here\n\n"
+                    continue
+                changed.clear()
+                if follower.done():
+                    return
+                yield self._bytes(self.watcher.board)
+        finally:
+            follower.cancel()
 
-    def response(self) -> StreamingResponse:
+    async def _follow(self, changed: asyncio.Event) -> None:
+        """Say when the board has changed.
+
+        It is a task of its own, so that a cancelled request does not interrupt the watcher while the viewer leaves.
+        """
+        async with aclosing(self.watcher.boards()) as boards:
+            async for _ in boards:
+                changed.set()
+
+    def _forget(self, follower: asyncio.Task[None]) -> None:
+        self._followers.pop(follower).set()
+
+    def response(self) -> EventStream:
         """Return the stream as a response."""
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(self.events(), media_type="text/event-stream", headers=headers)
+        return EventStream(self.events(), lambda: None)

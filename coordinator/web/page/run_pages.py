@@ -34,6 +34,7 @@ STEP = 200  # entries that are read together, if not every entry matches
 MOST_SCANNED = 1000  # entries that one request examines at most, however few of them match
 MOST_OWNED = 1000  # runs of one worker that are listed
 MOST_GROUPS = 1000  # groups of one partition whose lines are listed
+MOST_OFFSET = 10**12  # entries of an index before a page; no index has so many
 FEW = 4  # indexes of which each is read as far as a page could need
 
 Steps = Generator[list[Request], Any, Any]
@@ -72,8 +73,8 @@ def read_cursor(cursor: str) -> dict[str, int]:
         return {}
     try:
         found = json.loads(base64.urlsafe_b64decode(cursor))
-        return {str(name): max(0, int(offset)) for name, offset in found.items()}
-    except (ValueError, TypeError, AttributeError, binascii.Error):
+        return {str(name): min(max(0, int(offset)), MOST_OFFSET) for name, offset in found.items()}
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, binascii.Error):
         raise BadOption("the cursor is not valid: begin with the first page") from None
 
 

@@ -208,6 +208,76 @@ MUTANTS = [
         "        return\n",
         "tests/integration/web/test_events.py::test_stream_that_is_closed_while_idle_does_not_hide_the_last_events",
     ),
+    Mutant(
+        "a reader beside a busy one never asks whether its run has ended",
+        "coordinator/client/output/async_feed.py",
+        "            part.streams.doubt_silent(self._clock.monotonic(), BLOCK)\n",
+        "",
+        "tests/integration/web/test_feed.py::test_reader_beside_a_busy_one_learns_that_its_run_has_ended",
+    ),
+    Mutant(
+        "a reader that gets nothing does not doubt while another one gets entries",
+        "coordinator/client/output/subscriptions.py",
+        "                elif now - reader.silent_since >= seconds:\n",
+        "                elif False:\n",
+        "tests/unit/client/test_subscriptions.py::test_reader_that_gets_nothing_doubts_while_another_one_gets_entries",
+    ),
+    Mutant(
+        "a viewer of the board who has left is still counted",
+        "coordinator/web/page/live.py",
+        "        finally:\n            follower.cancel()\n",
+        "        finally:\n            pass\n",
+        "tests/integration/web/test_page.py::test_viewers_that_leave_are_forgotten_without_an_error",
+    ),
+    Mutant(
+        "a failed interrupt hides new readers until the read of the others ends",
+        "coordinator/client/output/async_feed.py",
+        "                part.interrupted = False  # the next reader interrupts the read\n",
+        "",
+        "tests/integration/web/test_feed.py::test_reader_after_a_failed_interrupt_gets_the_output",
+    ),
+    Mutant(
+        "the time of a change's filter has no bounds",
+        "coordinator/web/page/changes.py",
+        "    if not _is_number(since) or not 0 <= since <= LATEST:\n",
+        "    if not _is_number(since):\n",
+        "tests/integration/web/test_page.py::test_extreme_change_is_refused",
+    ),
+    Mutant(
+        "true is taken as the count of a dry run",
+        "coordinator/web/page/changes.py",
+        "    return isinstance(value, int) and not isinstance(value, bool)\n",
+        "    return isinstance(value, int)\n",
+        "tests/integration/web/test_page.py::test_extreme_change_is_refused",
+    ),
+    Mutant(
+        "a body of the page that is nested too deeply is a bug of the server",
+        "coordinator/web/page/app.py",
+        "    except RecursionError:\n",
+        "    except ZeroDivisionError:\n",
+        "tests/integration/web/test_page.py::test_extreme_change_is_refused",
+    ),
+    Mutant(
+        "the page takes any digits as the start of messages",
+        "coordinator/web/page/app.py",
+        '        if not re.fullmatch("[0-9]{1,12}", start):\n',
+        "        if not start.isdigit():\n",
+        "tests/integration/web/test_page.py::test_start_of_messages_that_is_not_a_number_is_refused",
+    ),
+    Mutant(
+        "a cursor of the page with an infinite number is a bug of the server",
+        "coordinator/web/page/run_pages.py",
+        "AttributeError, OverflowError, RecursionError, binascii.Error",
+        "AttributeError, binascii.Error",
+        "tests/integration/web/test_page.py::test_cursor_that_is_not_valid_is_refused",
+    ),
+    Mutant(
+        "a reader waits for ever if its thread saw first that the client closes",
+        "coordinator/client/output/feed.py",
+        "            part.streams.deliver({})  # also if the thread has just ended on its own\n",
+        "",
+        "tests/integration/client/test_closing.py::test_reader_ends_if_its_thread_saw_first_that_the_client_closes",
+    ),
     # -- steps with children that come back with other inputs
     Mutant(
         "a step with fewer inputs than before takes the endings of children that it has no inputs for",
@@ -2123,8 +2193,8 @@ MUTANTS = [
     Mutant(
         "a field without a value is left out of the JSON",
         "coordinator/views/json_data.py",
-        'return {**_fields(value), "attempt": value.attempt}',
-        'return {k: v for k, v in {**_fields(value), "attempt": value.attempt}.items() if v is not None}',
+        'return {**_fields(value, depth), "attempt": value.attempt}',
+        'return {k: v for k, v in {**_fields(value, depth), "attempt": value.attempt}.items() if v is not None}',
         "tests/integration/test_docs_json.py::test_lists_are_objects_whose_fields_the_page_about_views_has",
     ),
     Mutant(
@@ -3128,8 +3198,8 @@ MUTANTS = [
     Mutant(
         "web: runs with the score of the cursor are missed",
         "coordinator/client/pages.py",
-        "                if not after and len(flat) == 2 * STEP:\n",
-        "                if False:\n",
+        "                        rest.append((keys, index))\n",
+        "                        pass\n",
         "tests/contract/test_pages.py::test_runs_with_the_same_score_are_found_once[P=1-valkey]",
     ),
     Mutant(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from coordinator import AsyncClient
+from coordinator import AsyncClient, Client
+from coordinator.client.output.feed import Inbox
 from coordinator.config import Settings
-from coordinator.errors import Unreachable
+from coordinator.errors import CoordinatorError, Unreachable
 from coordinator.model.address import address
 from coordinator.services.daemon import Coordinator
 from coordinator.store.keys import Keys
@@ -20,7 +23,7 @@ from tests.certificates import Certificates
 from tests.conftest import StartServer
 from tests.integration.worker_harness import bench
 from tests.servers import Server, free_port
-from tests.waiting import eventually, next_turn
+from tests.waiting import eventually, next_turn, wait_until
 from workers import AsyncRun, Registry
 
 
@@ -174,3 +177,36 @@ async def test_client_is_closed_if_its_close_is_cancelled(server: Server, namesp
     await asyncio.wait({waiting})
     await cancel_repeatedly(client.close(), next_turn)
     await wait_for_no_connections(server)
+
+
+def test_reader_ends_if_its_thread_saw_first_that_the_client_closes(
+    namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client(f"memory://{namespace}")
+    id, ended = client.enqueue("nobody", {}).id, threading.Event()
+
+    def read() -> None:
+        with contextlib.suppress(CoordinatorError):
+            list(client.handle(id).stream())
+        ended.set()
+
+    wait, waits = Inbox.wait, threading.Event()
+
+    def wait_and_tell(inbox: Inbox, seconds: float | None) -> bool:
+        waits.set()
+        return wait(inbox, seconds)
+
+    monkeypatch.setattr(Inbox, "wait", wait_and_tell)
+    threading.Thread(target=read, daemon=True).start()
+    assert waits.wait(30)
+    feed = client._open().feed
+    flag = feed._closed
+    set_flag = flag.set
+
+    def set_and_let_the_thread_end() -> None:
+        set_flag()
+        wait_until(lambda: not any(part.thread for part in feed._parts.values()), "the thread to end")
+
+    monkeypatch.setattr(flag, "set", set_and_let_the_thread_end)
+    client.close()
+    assert ended.wait(10)

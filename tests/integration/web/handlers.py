@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from datetime import UTC, datetime
 from typing import Any
@@ -52,6 +53,14 @@ async def nest(run: AsyncRun, depth: int) -> None:
         value = [value]
     for one in ("before", value, "after"):
         run.emit(one)
+
+
+@runs.handler
+async def tick(run: AsyncRun) -> None:
+    """Emit an event four times a second, until the run is cancelled."""
+    while True:
+        run.emit("tick")
+        await asyncio.sleep(0.25)  # the pace of the events
 
 
 @runs.handler(linger=0)

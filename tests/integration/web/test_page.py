@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import math
 import re
@@ -13,6 +14,7 @@ import httpx
 import pytest
 import redis.asyncio
 from starlette.requests import Request
+from starlette.routing import Mount
 
 from coordinator import AsyncClient, Status
 from coordinator.config import Settings
@@ -26,6 +28,7 @@ from coordinator.web.page.board_json import board_data
 from coordinator.web.page.queries import PageQueries, effect_state
 from coordinator.web.page.run_pages import PAGE
 from coordinator.web.page.security import COOKIE
+from tests.integration.web.conftest import serving
 from tests.waiting import eventually
 from workers import AsyncRun, Registry
 from workers.testing import worker
@@ -303,6 +306,24 @@ async def test_fifty_viewers_cost_what_one_costs(client: AsyncClient) -> None:
         await live.watcher.close()
 
 
+async def test_viewers_that_leave_are_forgotten_without_an_error(
+    client: AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = app(client)
+    page = next(route.app for route in served.routes if isinstance(route, Mount) and route.path == "")
+    watcher = page.state.close_streams.__self__.live.watcher  # type: ignore[attr-defined]
+    async with serving(served, served.state.close_streams) as url:
+        for _ in range(5):
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+            writer.write(b"GET /data/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await reader.readuntil(b"event: board")
+            assert watcher.viewers == 1
+            writer.close()
+            await eventually(lambda: watcher.viewers == 0, "the viewer to leave")
+    assert [record.message for record in caplog.records if record.exc_info] == []
+    await watcher.close()
+
+
 async def _drain(stream: Any) -> None:
     async for _ in stream:
         pass
@@ -408,6 +429,34 @@ async def test_many_runs_are_counted_before_they_are_changed(client: AsyncClient
 async def test_change_that_is_not_valid_is_refused(client: AsyncClient, body: Any) -> None:
     async with browser(client) as web:
         assert (await change(web, body)).status_code == 400
+
+
+@pytest.mark.parametrize("body", [
+    "[" * 100_000,
+    '{"action": "cancel", "filter": {"status": "queued"}, "expected": true}',
+    *('{"action": "cancel", "filter": {"status": "queued", "since": ' + since + '}, "dry_run": true}'
+      for since in ("1e400", "NaN", "1e15", "9" * 400, "-5", "true")),
+])  # fmt: skip
+async def test_extreme_change_is_refused(client: AsyncClient, body: str) -> None:
+    run = await client.enqueue("greet")
+    async with browser(client) as web:
+        headers = {**(await log_in(web)), "content-type": "application/json"}
+        assert (await web.post("/data/changes", content=body, headers=headers)).status_code == 400
+    assert (await run.view()).status is Status.QUEUED
+
+
+@pytest.mark.parametrize("start", ["²", "9" * 5000, "-1", "1.0", ""])
+async def test_start_of_messages_that_is_not_a_number_is_refused(client: AsyncClient, start: str) -> None:
+    run = await client.enqueue("greet")
+    async with browser(client) as web:
+        assert (await web.get(f"/data/runs/{run.id}/messages", params={"start": start})).status_code == 400
+
+
+@pytest.mark.parametrize("text", ['{"a": 1e400}', '{"a": ' + "[" * 5000, "[" * 5000, "[]", '{"a": "x"}'])
+async def test_cursor_that_is_not_valid_is_refused(client: AsyncClient, text: str) -> None:
+    cursor = base64.urlsafe_b64encode(text.encode()).decode()
+    async with browser(client) as web:
+        assert (await web.get("/data/runs", params={"status": "queued", "cursor": cursor})).status_code == 400
 
 
 async def test_signal_reaches_the_run(client: AsyncClient) -> None:

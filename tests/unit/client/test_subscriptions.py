@@ -51,3 +51,22 @@ def test_cursor_of_readers_that_have_left_is_forgotten(streams: Subscriptions) -
     subscribed(streams, "20-9")
     subscribed(streams, "10-9")
     assert cursor_of(streams) == "10-9"
+
+
+def test_reader_that_gets_nothing_doubts_while_another_one_gets_entries(streams: Subscriptions) -> None:
+    silent, busy = subscribed(streams), subscribed(streams, key="other")
+    for second in range(40):
+        streams.deliver({"other": [entry(f"1-{16 + second}")]})
+        streams.doubt_silent(100.0 + second, 30.0)
+        assert silent.doubtful == (second >= 30)
+    assert not busy.doubtful
+
+
+def test_reader_doubts_again_after_each_time_without_an_entry(streams: Subscriptions) -> None:
+    silent, doubts = subscribed(streams), []
+    for second in range(100):
+        streams.doubt_silent(100.0 + second, 30.0)
+        if silent.doubtful:
+            doubts.append(second)
+            silent.doubtful = False
+    assert len(doubts) == 3
