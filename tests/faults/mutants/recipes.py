@@ -355,8 +355,8 @@ MUTANTS = [
     Mutant(
         "a due run is queued although its queue has a wrong type",
         LUA + "coordinators/due.lua",
-        "  if type(redis.pcall('ZCARD', queue)) ~= 'number' then\n",
-        "  if not queue then\n",
+        "  if type(redis.pcall('ZCARD', queue)) ~= 'number' or (group",
+        "  if not queue or (group",
         "tests/lua/test_damaged_keys.py",
     ),
     Mutant(
@@ -1150,7 +1150,7 @@ MUTANTS = [
     Mutant(
         "an ended run gets signals",
         LUA + "runs/send.lua",
-        "if is_ended(run.status) then return { 'ended', run.status } end\n",
+        "if is_ended(run.status) and not is_kept then return { 'ended', run.status } end\n",
         "",
         "tests/lua/runs/test_send.py::test_repeated_send_after_the_end_of_the_run_gets_the_first_answer",
     ),
@@ -1164,8 +1164,8 @@ MUTANTS = [
     Mutant(
         "received signals are removed before a limit is reached",
         LUA + "runs/send.lua",
-        "if is_full() then\n",
-        "if count > 0 then\n",
+        "if not is_grant and is_full() then\n",
+        "if not is_grant and count > 0 then\n",
         "tests/lua/runs/test_send.py::test_received_signals_stay_until_a_limit_is_reached",
     ),
     Mutant(
@@ -2722,16 +2722,9 @@ MUTANTS = [
     Mutant(
         "a save over damaged effects stops in the middle",
         LUA + "shared/checkpoint.lua",
-        "  if are_effects_damaged(id, phases) then return nil, 'unreadable' end\n",
+        "  if are_effects_damaged(id, phases, drop) then return nil, 'unreadable' end\n",
         "",
         "tests/lua/attempts/test_effects.py::test_damaged_effects_refuse_the_save_and_the_load",
-    ),
-    Mutant(
-        "a run whose effects were forgotten cannot start",
-        LUA + "attempts/claim.lua",
-        " and redis.call('EXISTS', effects_key(id)) == 1\n",
-        "\n",
-        "tests/lua/attempts/test_effects.py::test_run_without_effects_and_checkpoint_starts_like_a_new_one",
     ),
     Mutant(
         "a claim of large effects ignores its limit",
