@@ -173,6 +173,12 @@ def limit_group(by: Operator) -> None:
     by.client.enqueue_many([("plain", by.inputs()) for _ in range(3)], group=group)
 
 
+def fill_group(by: Operator) -> None:
+    """Enqueue so many runs of a group that some wait in its line for seconds. Coordinators sweep only while runs wait."""
+    by.client.set_limit("plain", at_once=1, group="third")
+    by.client.enqueue_many([("plain", by.inputs(turns=8)) for _ in range(12)], group="third")
+
+
 def answer(by: Operator) -> None:
     """Send signals to a run that waits, or to a new one."""
     if not by.asking:
@@ -299,13 +305,12 @@ ACTIONS: dict[str, Action] = {
     action.__name__: action
     for action in (
         enter_namespace, look, read_output, cancel, cancel_tree, revive, discard, enqueue_overdue_run,
-        enqueue_run_that_cannot_start, pause, enqueue_asking_run, answer, enqueue_summing_run, limit_group,
+        enqueue_run_that_cannot_start, pause, enqueue_asking_run, answer, enqueue_summing_run, limit_group, fill_group,
         schedule, pause_schedule, unschedule, schedule_elsewhere, roll, drain, doctor,
     )
 }  # fmt: skip
-OFTEN = [
-    action for name, action in ACTIONS.items() if name not in ("roll", "drain")
-]  # These two happen only on request.
+# The others happen only on request.
+OFTEN = [action for name, action in ACTIONS.items() if name not in ("roll", "drain", "fill_group")]
 
 
 def main() -> None:
