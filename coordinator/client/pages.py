@@ -136,7 +136,7 @@ class Pager:
         entries: list[Entry] = []
         unread: list[Entry] = []  # the last entry that was read of each index that may have more
         newest = at.status in ENDED
-        # Of many indexes a part of each is enough.
+        # If there are many indexes, read only a part of each.
         size = STEP if len(indexes) <= FEW else max(5, math.ceil(2 * STEP / len(indexes)))
         open_indexes, offset = indexes, 0
         while open_indexes:

@@ -39,7 +39,7 @@ class FullGroup:
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """What is late.
+    """Counts what is late.
 
     Attributes:
         schedules: The number of schedules whose fire time has passed.

@@ -38,7 +38,7 @@ class RetryLater(Exception):
 
 
 class OutcomeUnknown(CoordinatorError):
-    """It is unknown whether an effect of `run.once` took place: it was begun, and its end was not saved.
+    """Raised if an effect of `run.once` was begun and its end was not saved, so that its outcome is unknown.
 
     The function of the effect is not called again. No retry policy retries this error. Find out whether the effect took place, then
     revive the run with `forget_effects` to call the function again; or pass `check=` to `run.once`.

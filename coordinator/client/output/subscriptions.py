@@ -78,9 +78,8 @@ class Subscriptions:
         self.lock = threading.Lock()
         self._bell, self._bell_cursor = keys.reader(client), "0-0"
         self._cursors: dict[str, str] = {}
-        self._unproved: set[str] = (
-            set()
-        )  # streams whose cursor was given by a reader, so that there may be no such entry
+        # Streams whose cursor comes from a reader. Perhaps no entry has this id.
+        self._unproved: set[str] = set()
         self._readers: dict[str, list[Subscription]] = {}
         self._next_look = 0.0
 

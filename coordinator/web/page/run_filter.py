@@ -42,7 +42,7 @@ class RunFilter:
 
     @property
     def narrow(self) -> bool:
-        """Whether not every run of the indexes may match, so that the fields of the runs are read before their views."""
+        """Return True if some runs of the indexes may not match. The page then reads the fields of the runs before their views."""
         by_route = (self.kind or self.queue) and self.status is not Status.QUEUED
         return bool(by_route or self.queue or self.group or self.key or self.meta or self.since or self.until)
 

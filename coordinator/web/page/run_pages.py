@@ -34,7 +34,7 @@ STEP = 200  # entries that are read together, if not every entry matches
 MOST_SCANNED = 1000  # entries that one request examines at most, however few of them match
 MOST_OWNED = 1000  # runs of one worker that are listed
 MOST_GROUPS = 1000  # groups of one partition whose lines are listed
-MOST_OFFSET = 10**12  # entries of an index before a page; no index has so many
+MOST_OFFSET = 10**12  # the highest offset that a page may have; no index has so many entries
 FEW = 4  # indexes of which each is read as far as a page could need
 
 Steps = Generator[list[Request], Any, Any]
@@ -156,7 +156,8 @@ def _next_entries(
         return (yield from _running_entries(indexes, step, offsets))
     reverse = newest or status in ENDED
     order = ("REV",) if reverse else ()
-    # Of many indexes a part of each is enough. Entries behind the last one of an index that has more are left for the next step.
+    # If there are many indexes, read only a part of each. Entries behind the last one of an index that has more are left for the
+    # next step.
     size = step if len(indexes) <= FEW else max(5, math.ceil(2 * step / len(indexes)))
     requests: list[Request] = []
     for keys, index in indexes:

@@ -48,7 +48,7 @@ def go(page: Page, path: str) -> None:
 
 
 def show(page: Page, path: str) -> None:
-    """Open a page anew, and return when its live board has arrived."""
+    """Open a page again, and return when its live board has arrived."""
     go(page, path)
     page.reload()
     wait_until(lambda: page.locator("#connection").inner_text() == "live", f"the page {path}", 60)

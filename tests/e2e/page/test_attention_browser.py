@@ -1,4 +1,4 @@
-"""What needs attention and the fire times of schedules, in a real Chromium."""
+"""Test the list of what needs attention and the fire times of schedules, in a real Chromium."""
 
 from __future__ import annotations
 
