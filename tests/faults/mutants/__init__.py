@@ -125,12 +125,17 @@ def main(arguments: Sequence[str]) -> int:
         print(f"the named tests fail without a bug:\n{wrong}")
         return 1
     random.shuffle(mutants)
+    results = []
     with ThreadPoolExecutor(chosen.at_once) as pool:
-        results = {result.mutant.name: result for result in pool.map(hunted, mutants)}
-    for mutant in MUTANTS:
-        if result := results.get(mutant.name):
-            print(f"{result.said:<9} {result.seconds:6.1f} s  {mutant.name}  ({mutant.caught_by.rpartition('/')[2]})")
-    caught = sum(result.caught for result in results.values())
+        for result in pool.map(hunted, mutants):
+            mutant = result.mutant
+            test = mutant.caught_by.rpartition("/")[2]
+            print(f"{result.said:<9} {result.seconds:6.1f} s  {mutant.name}  ({test})", flush=True)
+            results.append(result)
+    for result in results:
+        if not result.caught:
+            print(f"not caught: {result.mutant.name}: {result.said}")
+    caught = sum(result.caught for result in results)
     print(f"{caught} of {len(results)} mutants caught")
     good = caught == len(results)
     if not chosen.names and not chosen.no_record:
