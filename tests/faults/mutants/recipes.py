@@ -917,7 +917,7 @@ MUTANTS = [
         "a bad deploy ends runs after 100 rejections",
         LUA + "attempts/reject.lua",
         "if is_struck_out(counters, 0) then",
-        "if is_struck_out(counters, 0) or counters.recoveries >= 100 then",
+        "if is_struck_out(counters, 0) or counters.backoffs >= 100 then",
         "tests/lua/attempts/test_reject.py::test_run_outlives_a_night_of_a_deploy_that_cannot_start_its_kind",
     ),
     Mutant(
