@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     )
     from coordinator.middleware import AttemptEnding, AttemptInfo, EnqueueInfo, Middleware, StepInfo
     from coordinator.model.enqueue import Inputs
-    from coordinator.model.groups import GroupLimit
     from coordinator.model.output import Event, Gap, Rewind
-    from coordinator.model.rates import RateLimit
+    from coordinator.model.policies.groups import GroupLimit
+    from coordinator.model.policies.rates import RateLimit
+    from coordinator.model.policies.schedule import ScheduleView
     from coordinator.model.run import Failure, HeldRun, Note, RunView, Status
-    from coordinator.model.schedule import ScheduleView
     from coordinator.views.namespace_view import CoordinatorView, GroupView, Overview, WorkerView
 
 __all__ = [
@@ -129,17 +129,17 @@ _MODULES = {
     "Middleware": "coordinator.middleware",
     "StepInfo": "coordinator.middleware",
     "Inputs": "coordinator.model.enqueue",
-    "GroupLimit": "coordinator.model.groups",
+    "GroupLimit": "coordinator.model.policies.groups",
     "Event": "coordinator.model.output",
     "Gap": "coordinator.model.output",
     "Rewind": "coordinator.model.output",
-    "RateLimit": "coordinator.model.rates",
+    "RateLimit": "coordinator.model.policies.rates",
     "Failure": "coordinator.model.run",
     "HeldRun": "coordinator.model.run",
     "Note": "coordinator.model.run",
     "RunView": "coordinator.model.run",
     "Status": "coordinator.model.run",
-    "ScheduleView": "coordinator.model.schedule",
+    "ScheduleView": "coordinator.model.policies.schedule",
     "CoordinatorView": "coordinator.views.namespace_view",
     "GroupView": "coordinator.views.namespace_view",
     "Overview": "coordinator.views.namespace_view",

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 from coordinator.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from coordinator.model.budget import Budget, BudgetExceeded, Spending
-    from coordinator.model.deadline import Deadline, Extend, Kill, Leave, Watched
-    from coordinator.model.retry import OutcomeUnknown, Retry, RetryLater
+    from coordinator.model.policies.budget import Budget, BudgetExceeded, Spending
+    from coordinator.model.policies.deadline import Deadline, Extend, Kill, Leave, Watched
+    from coordinator.model.policies.retry import OutcomeUnknown, Retry, RetryLater
     from workers.handlers.async_run import AsyncRun
-    from workers.handlers.children import ChildFailed, Done
+    from workers.handlers.checkpoint.messages import ToolCall
+    from workers.handlers.checkpoint.migration import Left
     from workers.handlers.context import Stopped, current_run
-    from workers.handlers.effects import NotDone
     from workers.handlers.handler import Handler
-    from workers.handlers.limits import Limit
-    from workers.handlers.messages import ToolCall
-    from workers.handlers.migration import Left
+    from workers.handlers.operations.children import ChildFailed, Done
+    from workers.handlers.operations.effects import NotDone
+    from workers.handlers.operations.limits import Limit
+    from workers.handlers.operations.waits import Signal, WaitTimeout
     from workers.handlers.registry import Registry
     from workers.handlers.run import Run
-    from workers.handlers.waits import Signal, WaitTimeout
 
 __all__ = [
     "AsyncRun",
@@ -55,31 +55,31 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Budget": "coordinator.model.budget",
-    "BudgetExceeded": "coordinator.model.budget",
-    "Spending": "coordinator.model.budget",
-    "Deadline": "coordinator.model.deadline",
-    "Extend": "coordinator.model.deadline",
-    "Kill": "coordinator.model.deadline",
-    "Leave": "coordinator.model.deadline",
-    "Watched": "coordinator.model.deadline",
-    "OutcomeUnknown": "coordinator.model.retry",
-    "Retry": "coordinator.model.retry",
-    "RetryLater": "coordinator.model.retry",
+    "Budget": "coordinator.model.policies.budget",
+    "BudgetExceeded": "coordinator.model.policies.budget",
+    "Spending": "coordinator.model.policies.budget",
+    "Deadline": "coordinator.model.policies.deadline",
+    "Extend": "coordinator.model.policies.deadline",
+    "Kill": "coordinator.model.policies.deadline",
+    "Leave": "coordinator.model.policies.deadline",
+    "Watched": "coordinator.model.policies.deadline",
+    "OutcomeUnknown": "coordinator.model.policies.retry",
+    "Retry": "coordinator.model.policies.retry",
+    "RetryLater": "coordinator.model.policies.retry",
     "AsyncRun": "workers.handlers.async_run",
-    "ChildFailed": "workers.handlers.children",
-    "Done": "workers.handlers.children",
+    "ChildFailed": "workers.handlers.operations.children",
+    "Done": "workers.handlers.operations.children",
     "Stopped": "workers.handlers.context",
     "current_run": "workers.handlers.context",
-    "NotDone": "workers.handlers.effects",
+    "NotDone": "workers.handlers.operations.effects",
     "Handler": "workers.handlers.handler",
-    "Limit": "workers.handlers.limits",
-    "ToolCall": "workers.handlers.messages",
-    "Left": "workers.handlers.migration",
+    "Limit": "workers.handlers.operations.limits",
+    "ToolCall": "workers.handlers.checkpoint.messages",
+    "Left": "workers.handlers.checkpoint.migration",
     "Registry": "workers.handlers.registry",
     "Run": "workers.handlers.run",
-    "Signal": "workers.handlers.waits",
-    "WaitTimeout": "workers.handlers.waits",
+    "Signal": "workers.handlers.operations.waits",
+    "WaitTimeout": "workers.handlers.operations.waits",
 }
 
 if not TYPE_CHECKING:  # a type checker that sees __getattr__ would accept every name

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from coordinator.cli.context import CommandContext
-from coordinator.cli.options import parse_log_level
+from coordinator.cli.framework.context import CommandContext
+from coordinator.cli.framework.options import parse_log_level
 from coordinator.services.daemon import serve
 from coordinator.services.retention import KEEP
 

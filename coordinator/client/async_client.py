@@ -13,9 +13,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 from coordinator.client.client import Schedules, Views, check_run_id, shorter
-from coordinator.client.ending_tracker import EndingTracker
 from coordinator.client.handles import AsyncHandle
-from coordinator.client.hints import AsyncHintReader
 from coordinator.client.operations import enqueue as enqueue_operations
 from coordinator.client.operations import groups as group_operations
 from coordinator.client.operations import lists as list_operations
@@ -27,15 +25,17 @@ from coordinator.client.output.async_feed import AsyncFeed
 from coordinator.client.parent import warn_of_waiting
 from coordinator.client.run_builder import EnqueueManyOptions, EnqueueOptions
 from coordinator.client.schedules import ScheduleOptions, When
+from coordinator.client.waiting.ending_tracker import EndingTracker
+from coordinator.client.waiting.hints import AsyncHintReader
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import Settings, settings
 from coordinator.errors import Refused, Unreachable
 from coordinator.middleware import Middleware, MiddlewareChain
 from coordinator.model.enqueue import HandlerOf, Inputs
-from coordinator.model.groups import GroupLimit
-from coordinator.model.rates import RateLimit
+from coordinator.model.policies.groups import GroupLimit
+from coordinator.model.policies.rates import RateLimit
 from coordinator.model.run import Status
-from coordinator.store.plans.together import Plan
+from coordinator.store.plans.merge import Plan
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from coordinator.views.ending import Ending
 from coordinator.views.namespace_view import Overview, WorkerView

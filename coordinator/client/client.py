@@ -12,9 +12,7 @@ from contextlib import closing
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
-from coordinator.client.ending_tracker import EndingTracker
 from coordinator.client.handles import Handle
-from coordinator.client.hints import HintReader
 from coordinator.client.operations import enqueue as enqueue_operations
 from coordinator.client.operations import groups as group_operations
 from coordinator.client.operations import lists as list_operations
@@ -26,17 +24,19 @@ from coordinator.client.output.feed import Feed
 from coordinator.client.parent import warn_of_waiting
 from coordinator.client.run_builder import EnqueueManyOptions, EnqueueOptions
 from coordinator.client.schedules import ScheduleOptions, When
+from coordinator.client.waiting.ending_tracker import EndingTracker
+from coordinator.client.waiting.hints import HintReader
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import Settings, settings
 from coordinator.errors import NotFound, Refused, Unreachable
 from coordinator.middleware import Middleware, MiddlewareChain
 from coordinator.model.enqueue import HandlerOf, Inputs
-from coordinator.model.groups import GroupLimit
-from coordinator.model.rates import RateLimit
+from coordinator.model.policies.groups import GroupLimit
+from coordinator.model.policies.rates import RateLimit
+from coordinator.model.policies.schedule import ScheduleView
 from coordinator.model.run import RunView, Status
 from coordinator.model.run_id import is_run_id
-from coordinator.model.schedule import ScheduleView
-from coordinator.store.plans.together import Plan
+from coordinator.store.plans.merge import Plan
 from coordinator.store.transport.wire import Wire, drive
 from coordinator.views.ending import Ending
 from coordinator.views.namespace_view import Overview, WorkerView

@@ -10,8 +10,8 @@ from coordinator.client.operations import runs as run_operations
 from coordinator.client.operations import signals as signal_operations
 from coordinator.client.output.reading import stream, stream_async
 from coordinator.client.output.transcript import Pages, iterate, iterate_async
-from coordinator.model.budget import Amount
 from coordinator.model.output import Folder, Item
+from coordinator.model.policies.budget import Amount
 from coordinator.model.run import RunView, Status
 
 if TYPE_CHECKING:

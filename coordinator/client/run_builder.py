@@ -17,10 +17,10 @@ from coordinator.encoding.codec import encode
 from coordinator.encoding.spec import digest_inputs, encode_spec
 from coordinator.errors import BadOption, NotPlain
 from coordinator.middleware import HEADERS, NO_MIDDLEWARE, EnqueueInfo, MiddlewareChain
-from coordinator.model.budget import Budget
 from coordinator.model.enqueue import Inputs, Options
-from coordinator.model.groups import check_group, compute_group
 from coordinator.model.names import name, route
+from coordinator.model.policies.budget import Budget
+from coordinator.model.policies.groups import check_group, compute_group
 from coordinator.model.run_id import RunIds, is_run_id, partition_for, partition_of
 from coordinator.store.plans.clients import NewRun
 

@@ -12,7 +12,7 @@ from coordinator.encoding.spec import read_spec
 from coordinator.errors import BadOption, CoordinatorError
 from coordinator.model.enqueue import HandlerOf, Inputs
 from coordinator.model.names import name, parse_route
-from coordinator.model.schedule import ScheduleView, rules_for
+from coordinator.model.policies.schedule import ScheduleView, rules_for
 from coordinator.store.plans.schedules import NewSchedule
 from coordinator.store.replies import text
 

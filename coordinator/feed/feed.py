@@ -15,7 +15,7 @@ from coordinator.clock import Clock, SystemClock
 from coordinator.errors import Refused, Unreachable
 from coordinator.feed.events import RunEvent, RunLook, derive_events
 from coordinator.feed.looks import look_at, owned_runs
-from coordinator.store.plans.together import Plan
+from coordinator.store.plans.merge import Plan
 from coordinator.store.transport.wire import watch_keys
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from coordinator.feed.events import read_time
 from coordinator.model.limits import PRIORITY_STEP
 from coordinator.model.run_id import partition_for
 from coordinator.store.keys import Namespace
-from coordinator.store.plans.together import Plan
+from coordinator.store.plans.merge import Plan
 from coordinator.store.replies import require_all
 from coordinator.store.script import Request, read
 from coordinator.views.formatting import format_count, format_duration

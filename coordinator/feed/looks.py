@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from coordinator.client.listing import waiting_routes
 from coordinator.client.operations.open_namespace import OpenNamespace, reading
+from coordinator.client.reading.listing import waiting_routes
 from coordinator.errors import BadName, CoordinatorError, Unconfirmed, Unreachable
 from coordinator.feed.events import LOOK_FIELDS, RunLook, read_look, read_time
 from coordinator.model.limits import PRIORITY_STEP
 from coordinator.model.run_id import partition_of
 from coordinator.store.keys import Keys, Namespace
-from coordinator.store.plans.together import Plan
+from coordinator.store.plans.merge import Plan
 from coordinator.store.replies import require_all, text
 from coordinator.store.script import Request, read
 

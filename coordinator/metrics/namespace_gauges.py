@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from coordinator.client.listing import waiting_routes
-from coordinator.client.overview import read_overview
+from coordinator.client.reading.listing import waiting_routes
+from coordinator.client.reading.overview import read_overview
 from coordinator.metrics import catalog
 from coordinator.metrics.catalog import MOST_LIMITED, MOST_QUEUES, OTHER
 from coordinator.metrics.samples import Samples

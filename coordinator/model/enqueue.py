@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from coordinator.errors import BadOption
-from coordinator.model.budget import Budget
 from coordinator.model.names import name
+from coordinator.model.policies.budget import Budget
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from coordinator.model.retry import Retry, RetryLater
+from coordinator.model.policies.retry import Retry, RetryLater
 
 Why = Literal["drain", "cancel", "deadline", "wait", "lost"]
 

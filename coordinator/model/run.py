@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from coordinator.model.budget import Budget, Spending
+from coordinator.model.policies.budget import Budget, Spending
 
 
 class Status(StrEnum):

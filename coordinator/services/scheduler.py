@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from coordinator.errors import BadOption, CoordinatorError, ServerFull, Unreadable
-from coordinator.model.schedule import Firing, ScheduleState, firings, rules_from, run_id
+from coordinator.model.policies.schedule import Firing, ScheduleState, firings, rules_from, run_id
 from coordinator.services.service_loop import LONGEST_REST, Partition
 from coordinator.store.plans import schedules as plans
 from coordinator.store.plans.schedules import DueSchedule, Fire

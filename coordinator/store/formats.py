@@ -12,8 +12,8 @@ from typing import Final
 
 from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.encoding.spec import SPEC_FIELDS
-from coordinator.model.budget import SPEND_NUMBERS
-from coordinator.model.deadline import SPENT_NUMBERS
+from coordinator.model.policies.budget import SPEND_NUMBERS
+from coordinator.model.policies.deadline import SPENT_NUMBERS
 from coordinator.model.run import Counters
 from coordinator.model.story import ATTEMPT_NUMBERS
 
@@ -52,7 +52,7 @@ DELTA: Final = (
     "unfinished",
 )
 # An optional last part of a delta. Without it, the stored field stays as it is.
-MORE: Final = "more"  # netstrings: name, value, name, value, …: see workers/handlers/more.py
+MORE: Final = "more"  # netstrings: name, value, name, value, …: see workers/handlers/checkpoint/bookkeeping.py
 # An optional part after `more`: the events that the server may not have yet, see lua/shared/output.lua.
 
 # ---- fields of hashes

@@ -24,7 +24,7 @@ from itertools import zip_longest
 from coordinator.encoding.spec import SPEC_FIELDS
 from coordinator.errors import BadCall
 from coordinator.model import limits
-from coordinator.model.budget import TOPIC as GRANT_TOPIC
+from coordinator.model.policies.budget import TOPIC as GRANT_TOPIC
 from coordinator.model.run import ENDED, Status
 from coordinator.model.run_id import ID_DIGITS
 from coordinator.store import formats

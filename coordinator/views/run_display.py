@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coordinator.model import story
-from coordinator.model.budget import Budget, Spending
+from coordinator.model.policies.budget import Budget, Spending
 from coordinator.model.run import Failure, Note, RunView, Status, Waiting
 from coordinator.views.formatting import (
     clean,

@@ -11,12 +11,12 @@ from coordinator.encoding.checkpoint_head import NO_CHECKPOINT, CheckpointHead
 from coordinator.encoding.codec import decode
 from coordinator.encoding.spec import join_spec, read_spec
 from coordinator.errors import BadOption, Unreadable
-from coordinator.model.budget import Budget, Spending, spending, sum_spend
-from coordinator.model.deadline import Spent
-from coordinator.model.groups import NO_LIMIT
 from coordinator.model.limits import FAR_FUTURE, MOST_AT_ONCE
 from coordinator.model.names import parse_route
-from coordinator.model.retry import RetryLater
+from coordinator.model.policies.budget import Budget, Spending, spending, sum_spend
+from coordinator.model.policies.deadline import Spent
+from coordinator.model.policies.groups import NO_LIMIT
+from coordinator.model.policies.retry import RetryLater
 from coordinator.model.run import Counters, Failure, HeldRun, Note, OpenChild, RunView, Status, Waiting, WaitingChildren
 from coordinator.model.run_id import made_at
 from coordinator.model.story import read_story

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from coordinator.model.budget import TOPIC
-from coordinator.model.deadline import DeadlineExceeded
+from coordinator.model.policies.budget import TOPIC
+from coordinator.model.policies.deadline import DeadlineExceeded
 from coordinator.model.run import Failure, HeldRun, OpenChild, RunView, Status, Waiting
 from coordinator.views.ending import cancel_reason, death_reason
 

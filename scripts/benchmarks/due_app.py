@@ -8,7 +8,7 @@ import time
 
 import redis.asyncio as redis
 
-from coordinator.model.retry import RetryLater
+from coordinator.model.policies.retry import RetryLater
 from workers import AsyncRun, Registry
 
 runs = Registry()

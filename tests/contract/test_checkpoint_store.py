@@ -20,11 +20,11 @@ from coordinator.store.transport.wire import Wire, drive
 from tests.contract.conftest import TOPOLOGIES, Topology
 from tests.servers import Kind, Server
 from tests.waiting import wait_until
-from workers.durable import record_format, record_plans
-from workers.durable.memory_store import AsyncMemoryStore, MemoryStore
-from workers.durable.record import Checkpoint, Fenced, Meta, Phase
-from workers.durable.redis_store import AsyncRedisStore, RedisStore
-from workers.durable.store_protocols import CheckpointStore
+from workers.durable.records import record_format, record_plans
+from workers.durable.records.record import Checkpoint, Fenced, Meta, Phase
+from workers.durable.stores.memory_store import AsyncMemoryStore, MemoryStore
+from workers.durable.stores.redis_store import AsyncRedisStore, RedisStore
+from workers.durable.stores.store_protocols import CheckpointStore
 
 Stores = Callable[..., Any]
 SERVERS = ["memory", "valkey", "redis"]

@@ -39,7 +39,7 @@ from coordinator import (
 )
 from coordinator.client.operations import lists as list_operations
 from coordinator.client.parent import Parent, current_parent
-from coordinator.client.scan import Walk
+from coordinator.client.reading.scan import Walk
 from coordinator.config import address
 from coordinator.encoding.codec import encode
 from coordinator.model.names import parse_route
@@ -496,7 +496,7 @@ def test_result_of_an_ended_run_is_returned_at_once(client, shop):
 
 
 def test_ending_wakes_the_waiting_client(client, shop, monkeypatch):
-    monkeypatch.setattr("coordinator.client.ending_tracker.ASK_AGAIN", ASK_AGAIN)
+    monkeypatch.setattr("coordinator.client.waiting.ending_tracker.ASK_AGAIN", ASK_AGAIN)
     handle = client.enqueue("work")
     run = shop.start(handle)[handle.id]
     answer = in_thread(lambda: (handle.result(timeout=2 * ASK_AGAIN), time.monotonic()))
@@ -509,10 +509,10 @@ def test_ending_wakes_the_waiting_client(client, shop, monkeypatch):
 
 
 def test_lost_hint_delays_the_result_by_seconds_only(client, shop, monkeypatch):
-    monkeypatch.setattr("coordinator.client.ending_tracker.ASK_AGAIN", 0.05)
+    monkeypatch.setattr("coordinator.client.waiting.ending_tracker.ASK_AGAIN", 0.05)
     handle = client.enqueue("work")
     run = shop.start(handle)[handle.id]
-    monkeypatch.setattr("coordinator.client.mailboxes.Mailboxes.deliver", lambda *_: None)
+    monkeypatch.setattr("coordinator.client.waiting.mailboxes.Mailboxes.deliver", lambda *_: None)
     answer = in_thread(lambda: handle.result(timeout=30))
     wait_until(lambda: waits(shop, handle.id), "the waiter to be noted")
     shop.complete(run, 1)
@@ -862,7 +862,7 @@ def test_list_is_limited_and_exact_below_its_limit(client, shop):
 
 
 def test_list_of_ended_runs_is_searched_page_by_page(client, shop, monkeypatch):
-    monkeypatch.setattr("coordinator.client.listing.PAGE", 5)
+    monkeypatch.setattr("coordinator.client.reading.listing.PAGE", 5)
     handles = client.enqueue_many(("other" if n % 7 == 0 else "work", {}) for n in range(40))
     for handle in handles:
         handle.cancel()
@@ -941,7 +941,7 @@ def has(things: list[Any], count: int) -> bool:
 
 
 async def test_async_client_does_the_same(shop, monkeypatch):
-    monkeypatch.setattr("coordinator.client.ending_tracker.ASK_AGAIN", ASK_AGAIN)
+    monkeypatch.setattr("coordinator.client.waiting.ending_tracker.ASK_AGAIN", ASK_AGAIN)
     async with AsyncClient(shop.url, shop.name) as client:
         handle = await client.enqueue("work", {"n": 1}, key="k")
         again = await client.enqueue("work", {"n": 1}, key="k")

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from coordinator import BadOption, RunView, Status
-from coordinator.client.listing import Listing
 from coordinator.client.operations import lists as list_operations
-from coordinator.client.pages import MOST_EXAMINED, STEP, Cursor, Page
+from coordinator.client.reading.listing import Listing
+from coordinator.client.reading.pages import MOST_EXAMINED, STEP, Cursor, Page
 from tests.contract.test_client import Shop
 
 

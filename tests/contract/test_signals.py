@@ -27,7 +27,7 @@ from coordinator import (
     Unreadable,
 )
 from coordinator.client.operations import lists as list_operations
-from coordinator.client.scan import Walk
+from coordinator.client.reading.scan import Walk
 from coordinator.encoding.codec import decode
 from coordinator.model import limits
 from coordinator.store.plans import attempts as attempt_plans

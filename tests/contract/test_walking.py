@@ -8,7 +8,7 @@ import pytest
 
 from coordinator import Status
 from coordinator.client.operations import lists as list_operations
-from coordinator.client.scan import PAGE, Walk
+from coordinator.client.reading.scan import PAGE, Walk
 from coordinator.model.run_id import ids_from
 from tests.contract.test_client import Shop
 

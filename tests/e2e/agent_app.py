@@ -14,7 +14,7 @@ from typing import Any
 from tests.e2e.app import journal
 from tests.waiting import work_for
 from workers import AsyncRun, Registry
-from workers.handlers.messages import ToolCall
+from workers.handlers.checkpoint.messages import ToolCall
 
 TURNS = 20
 runs = Registry()

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from coordinator.model.policies.schedule import run_id
 from coordinator.model.run import Counters
-from coordinator.model.schedule import run_id
 from tests.e2e.processes import Event
 from tests.faults.judge.checker import RULES, costs_nothing, judge
 from tests.faults.judge.evidence import Evidence, Final, FinalRun

@@ -11,8 +11,8 @@ from coordinator.client.schedules import schedule_view
 from coordinator.encoding.codec import decode, encode
 from coordinator.encoding.spec import read_spec
 from coordinator.errors import CoordinatorError, Unreadable
-from coordinator.model.deadline import Spent
-from coordinator.model.schedule import rules_from
+from coordinator.model.policies.deadline import Spent
+from coordinator.model.policies.schedule import rules_from
 from coordinator.model.story import read_story
 from coordinator.store.plans import clients as client_plans
 from coordinator.views.ending import Ending
@@ -21,7 +21,7 @@ from tests.faults.fuzz import a_server, call_all, command_all, commands
 from tests.faults.fuzz.decoding import CHUNK, COUNTERS, HEAD, SPEC, TARGETS, TOLD, bad, netstrings
 from tests.faults.fuzz.hostile import NASTY
 from tests.lua.store import Store
-from workers.handlers.draft import loaded
+from workers.handlers.checkpoint.draft import loaded
 
 pytestmark = pytest.mark.matrix("fuzzing")
 

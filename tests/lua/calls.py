@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.model.budget import Amount
 from coordinator.model.limits import CHILDREN_LOOK_MS
+from coordinator.model.policies.budget import Amount
 from coordinator.model.run_id import id_from
 from coordinator.store import scripts
 from coordinator.store.plans import attempts as attempt_plans

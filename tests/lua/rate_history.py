@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from coordinator.model.rates import encode_rate, parse_rate
+from coordinator.model.policies.rates import encode_rate, parse_rate
 from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.plans import rates as rate_plans
 from tests.lua.store import Store

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.lua.store import Store
-from workers.durable import record_plans as plans
-from workers.durable.record import Checkpoint, Meta, Phase
-from workers.durable.record_delta import NOTHING
-from workers.durable.record_format import pack
+from workers.durable.records import record_plans as plans
+from workers.durable.records.record import Checkpoint, Meta, Phase
+from workers.durable.records.record_delta import NOTHING
+from workers.durable.records.record_format import pack
 
 OWNER, OTHER = "a-30000", "b-30000"
 PACKED = pack(Checkpoint(Meta("r1"), ["a", "b"], phases=(Phase("p", 1),), state={"n": 1}))

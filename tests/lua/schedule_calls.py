@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.model.schedule import rules_for, run_id
+from coordinator.model.policies.schedule import rules_for, run_id
 from coordinator.store.plans import schedules as schedule_plans
 from coordinator.store.plans.schedules import Fire, NewSchedule
 from tests.lua.store import NOW, ROUTES, Store

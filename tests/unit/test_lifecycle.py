@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from coordinator.model.deadline import DeadlineExceeded
 from coordinator.model.outcome import Stop
+from coordinator.model.policies.deadline import DeadlineExceeded
 from workers.attempt.lifecycle import STOP_TRANSITIONS, TRANSITIONS, IllegalTransition, Lifecycle, Stage, StopStage
 from workers.handlers.context import Stopped
 

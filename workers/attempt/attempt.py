@@ -13,27 +13,27 @@ from typing import Any, Protocol, TypeVar
 
 from coordinator.errors import Refused, Unconfirmed, Unreachable, Unreadable
 from coordinator.middleware import NO_MIDDLEWARE, AttemptInfo, MiddlewareChain
-from coordinator.model.budget import NOTHING, Amount
-from coordinator.model.deadline import DeadlineExceeded
 from coordinator.model.enqueue import Inputs
 from coordinator.model.outcome import Why
+from coordinator.model.policies.budget import NOTHING, Amount
+from coordinator.model.policies.deadline import DeadlineExceeded
 from coordinator.model.run import Counters, Note
 from coordinator.store.keys import Keys
 from coordinator.store.plans.attempts import Collected, Condition, Received
 from coordinator.store.plans.clients import NewRun
 from coordinator.store.plans.workers import Claimed
 from coordinator.store.transport.drivers import Plan
-from workers.attempt.emitter import Emitter
 from workers.attempt.lifecycle import Lifecycle
-from workers.attempt.outbox import Outbox
+from workers.attempt.output.emitter import Emitter
+from workers.attempt.output.outbox import Outbox
 from workers.attempt.saver import Saver, SaverClosed
-from workers.handlers.children import Child
+from workers.handlers.checkpoint.draft import Cut, Draft
 from workers.handlers.context import Facts, Stopped
-from workers.handlers.draft import Cut, Draft
-from workers.handlers.enqueues import Enqueued
 from workers.handlers.handler import Handler
-from workers.handlers.limits import OpenCall
-from workers.handlers.waits import in_awaited_task
+from workers.handlers.operations.children import Child
+from workers.handlers.operations.enqueues import Enqueued
+from workers.handlers.operations.limits import OpenCall
+from workers.handlers.operations.waits import in_awaited_task
 from workers.liveness.lease import Lease
 
 T = TypeVar("T")

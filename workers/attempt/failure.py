@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 
 from coordinator.encoding.codec import encode
-from coordinator.model.retry import RetryLater
+from coordinator.model.policies.retry import RetryLater
 
 MESSAGE_CHARACTERS = 10_000
 TRACEBACK_CHARACTERS = 20_000

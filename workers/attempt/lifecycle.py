@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from coordinator.model.deadline import DeadlineExceeded
 from coordinator.model.outcome import Stop, Why
+from coordinator.model.policies.deadline import DeadlineExceeded
 from workers.handlers.context import Stopped
 
 

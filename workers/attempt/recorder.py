@@ -11,7 +11,7 @@ from typing import Any, assert_never
 from coordinator.clock import Clock
 from coordinator.errors import CoordinatorError, NotConfigured, NotPlain, TooLarge, Unconfirmed, Unreachable
 from coordinator.model.outcome import Complete, Fail, Nothing, Outcome, Reject, Release, Suspend, TryAgain
-from coordinator.model.retry import asked_delay
+from coordinator.model.policies.retry import asked_delay
 from coordinator.store.keys import Keys
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.script import Request
@@ -21,9 +21,9 @@ from workers.attempt.endings import measure_ending, tell_middleware
 from workers.attempt.failure import failure, first_line, retry_later
 from workers.attempt.kind_health import KindHealth
 from workers.attempt.saver import packed_note
-from workers.handlers.draft import RESULT_LIMIT
-from workers.handlers.messages import kept
-from workers.handlers.waits import WaitTimeout
+from workers.handlers.checkpoint.draft import RESULT_LIMIT
+from workers.handlers.checkpoint.messages import kept
+from workers.handlers.operations.waits import WaitTimeout
 from workers.metrics.worker_metrics import WorkerMetrics
 
 logger = logging.getLogger(__name__)

@@ -18,11 +18,11 @@ from coordinator.encoding.codec import encode
 from coordinator.errors import CoordinatorError, Unconfirmed, Unreachable, Unreadable
 from coordinator.model.run import Note
 from coordinator.store.plans.attempts import Delta, Output
-from workers.attempt.outbox import Outbox
-from workers.handlers.draft import Cut
-from workers.handlers.messages import Messages, chunk
-from workers.handlers.more import More
-from workers.handlers.phase_table import PhaseSnapshot
+from workers.attempt.output.outbox import Outbox
+from workers.handlers.checkpoint.bookkeeping import More
+from workers.handlers.checkpoint.draft import Cut
+from workers.handlers.checkpoint.messages import Messages, chunk
+from workers.handlers.checkpoint.phase_table import PhaseSnapshot
 from workers.throttle import Throttle
 
 logger = logging.getLogger(__name__)

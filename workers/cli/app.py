@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from coordinator.cli.exits import run_app
-from coordinator.cli.groups import LazyCommand
-from coordinator.cli.options import new_app
+from coordinator.cli.framework.exits import run_app
+from coordinator.cli.framework.groups import LazyCommand
+from coordinator.cli.framework.options import new_app
 
 app = new_app(
     "workers",

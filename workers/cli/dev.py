@@ -14,8 +14,8 @@ from typing import Annotated
 import typer
 
 from coordinator import logs
-from coordinator.cli.context import CommandContext
-from coordinator.cli.options import parse_log_level
+from coordinator.cli.framework.context import CommandContext
+from coordinator.cli.framework.options import parse_log_level
 from coordinator.config import Settings, local_settings
 from coordinator.errors import BadOption
 from workers.cli import options as cli_options

@@ -15,9 +15,9 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from coordinator.cli.context import CommandContext
-from coordinator.cli.exits import DONE, PROBLEM, print_error
-from coordinator.client.overview import workers
+from coordinator.cli.framework.context import CommandContext
+from coordinator.cli.framework.exits import DONE, PROBLEM, print_error
+from coordinator.client.reading.overview import workers
 from coordinator.clock import SystemClock
 from coordinator.errors import NotFound, Refused
 from coordinator.store import server_checks as checks

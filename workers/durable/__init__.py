@@ -17,10 +17,10 @@ from workers.durable.lifecycle import (
     recover,
     recover_async,
 )
-from workers.durable.memory_store import AsyncMemoryStore, MemoryStore
-from workers.durable.record import Checkpoint, Fenced, Meta, Phase, Phases
-from workers.durable.redis_store import AsyncRedisStore, RedisStore
-from workers.durable.store_protocols import AsyncCheckpointStore, CheckpointStore
+from workers.durable.records.record import Checkpoint, Fenced, Meta, Phase, Phases
+from workers.durable.stores.memory_store import AsyncMemoryStore, MemoryStore
+from workers.durable.stores.redis_store import AsyncRedisStore, RedisStore
+from workers.durable.stores.store_protocols import AsyncCheckpointStore, CheckpointStore
 
 __all__ = [
     "AsyncCheckpointStore",

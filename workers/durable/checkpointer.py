@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from coordinator.clock import Clock, SystemClock
-from workers.durable.record import Meta, Phase
+from workers.durable.records.record import Meta, Phase
 from workers.durable.save_pace import SavePace
-from workers.durable.store_protocols import AsyncCheckpointStore, CheckpointStore
+from workers.durable.stores.store_protocols import AsyncCheckpointStore, CheckpointStore
 
 logger = logging.getLogger(__name__)
 THROTTLE = 1.0

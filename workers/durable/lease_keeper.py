@@ -9,7 +9,7 @@ from coordinator.config import Address
 from coordinator.errors import CoordinatorError
 from coordinator.store.keys import Keys
 from coordinator.store.transport.wire import Wire, drive
-from workers.durable import record_plans
+from workers.durable.records import record_plans
 
 logger = logging.getLogger(__name__)
 

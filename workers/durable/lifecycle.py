@@ -18,8 +18,13 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from coordinator.clock import Clock
 from workers.durable.checkpointer import THROTTLE, AsyncCheckpointer, Checkpointer
-from workers.durable.record import Checkpoint, Meta
-from workers.durable.store_protocols import AsyncCheckpointStore, AsyncClaimingStore, CheckpointStore, ClaimingStore
+from workers.durable.records.record import Checkpoint, Meta
+from workers.durable.stores.store_protocols import (
+    AsyncCheckpointStore,
+    AsyncClaimingStore,
+    CheckpointStore,
+    ClaimingStore,
+)
 
 logger = logging.getLogger(__name__)
 H = TypeVar("H")

@@ -8,7 +8,7 @@ from typing import Any
 
 from coordinator.clock import Clock
 from coordinator.errors import Refused, ServerFull
-from workers.durable.record import Checkpoint, Fenced, Meta, Phase
+from workers.durable.records.record import Checkpoint, Fenced, Meta, Phase
 from workers.throttle import Throttle
 
 LONGEST_BACK_OFF = 5.0

@@ -17,15 +17,15 @@ from coordinator.client.handles import AsyncHandle
 from coordinator.client.parent import remember_child
 from coordinator.encoding.codec import decode
 from coordinator.model.enqueue import HandlerOf, Inputs
-from workers.handlers.children import ChildOptions, Done
+from workers.handlers.checkpoint.draft import RESULT_LIMIT, current_phase
+from workers.handlers.checkpoint.messages import kept
 from workers.handlers.context import BaseRun, R_co
-from workers.handlers.draft import RESULT_LIMIT, current_phase
-from workers.handlers.effects import NotDone, is_not_done
-from workers.handlers.enqueues import RunOptions
-from workers.handlers.limits import AsyncLimit, Limit
-from workers.handlers.messages import kept
-from workers.handlers.parallel import ParallelPhases
-from workers.handlers.waits import MISSING, Signal
+from workers.handlers.operations.children import ChildOptions, Done
+from workers.handlers.operations.effects import NotDone, is_not_done
+from workers.handlers.operations.enqueues import RunOptions
+from workers.handlers.operations.limits import AsyncLimit, Limit
+from workers.handlers.operations.parallel import ParallelPhases
+from workers.handlers.operations.waits import MISSING, Signal
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
 from coordinator.encoding.codec import encode
 from coordinator.errors import Refused
 from coordinator.model import limits
-from coordinator.model.budget import Amount, Budget, Spending, spending
 from coordinator.model.outcome import Why
+from coordinator.model.policies.budget import Amount, Budget, Spending, spending
 from coordinator.model.run import Failure, Note
-from workers.handlers.budgets import BudgetBacking, Budgets, Reservation
-from workers.handlers.children import ChildBacking, Children, Step
-from workers.handlers.draft import Cut, Draft
-from workers.handlers.effects import EffectBacking, Effects, check_name, effect_key
-from workers.handlers.enqueues import EnqueueBacking, Enqueues
-from workers.handlers.limits import LimitBacking
-from workers.handlers.messages import Messages, kept
-from workers.handlers.waits import WaitBacking, Waits
+from workers.handlers.checkpoint.draft import Cut, Draft
+from workers.handlers.checkpoint.messages import Messages, kept
+from workers.handlers.operations.budgets import BudgetBacking, Budgets, Reservation
+from workers.handlers.operations.children import ChildBacking, Children, Step
+from workers.handlers.operations.effects import EffectBacking, Effects, check_name, effect_key
+from workers.handlers.operations.enqueues import EnqueueBacking, Enqueues
+from workers.handlers.operations.limits import LimitBacking
+from workers.handlers.operations.waits import WaitBacking, Waits
 
 if TYPE_CHECKING:  # type variables have defaults only since Python 3.13, and only type checkers need this one
     from typing_extensions import TypeVar

@@ -18,12 +18,12 @@ from typing import Any, ClassVar, Generic, Literal, ParamSpec, Protocol, TypeAli
 from uuid import UUID
 
 from coordinator.errors import BadOption, NotPlain, Refused
-from coordinator.model.budget import Budget
-from coordinator.model.deadline import Deadline
 from coordinator.model.enqueue import Inputs
-from coordinator.model.groups import GroupBy, check_at_once
 from coordinator.model.names import name
-from coordinator.model.retry import Retry
+from coordinator.model.policies.budget import Budget
+from coordinator.model.policies.deadline import Deadline
+from coordinator.model.policies.groups import GroupBy, check_at_once
+from coordinator.model.policies.retry import Retry
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.context import BaseRun, entered_run
 from workers.handlers.conversion import Conversion

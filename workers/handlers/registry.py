@@ -9,10 +9,10 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, Unp
 
 from coordinator.errors import Refused
 from coordinator.middleware import Middleware, MiddlewareChain
-from coordinator.model.budget import Budget
-from coordinator.model.deadline import Deadline
-from coordinator.model.groups import GroupBy
-from coordinator.model.retry import Retry
+from coordinator.model.policies.budget import Budget
+from coordinator.model.policies.deadline import Deadline
+from coordinator.model.policies.groups import GroupBy
+from coordinator.model.policies.retry import Retry
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.handler import (
     AsyncHandler,

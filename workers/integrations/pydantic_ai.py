@@ -48,8 +48,8 @@ from pydantic_ai.toolsets import ToolsetTool
 from coordinator.clock import SystemClock
 from coordinator.errors import NotPlain
 from workers.handlers.async_run import AsyncRun
+from workers.handlers.checkpoint.draft import current_phase
 from workers.handlers.context import Stopped
-from workers.handlers.draft import current_phase
 from workers.integrations.steps import (
     async_run,
     call_step,

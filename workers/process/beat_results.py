@@ -13,8 +13,8 @@ from workers.liveness.heartbeat import BeatResult
 from workers.liveness.lease import Lease, claim_number
 from workers.process.attempt_table import AttemptTable
 from workers.process.membership import Membership
-from workers.process.shutdown import Shutdown
-from workers.process.stops import Stops
+from workers.process.stopping.shutdown import Shutdown
+from workers.process.stopping.stops import Stops
 from workers.process.tasks import TaskSet
 
 logger = logging.getLogger(__name__)

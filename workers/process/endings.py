@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from coordinator.model.outcome import Outcome
 from workers.attempt.attempt import Attempt
-from workers.attempt.critic import Critic
+from workers.attempt.deadlines.critic import Critic
 from workers.attempt.recorder import Recorder
 from workers.process.attempt_table import AttemptTable
-from workers.process.shutdown import Shutdown
+from workers.process.stopping.shutdown import Shutdown
 from workers.process.tasks import TaskSet
 
 

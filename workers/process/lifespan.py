@@ -8,7 +8,7 @@ from typing import Any
 
 from coordinator.errors import NotConfigured
 from workers.handlers.registry import Registry
-from workers.process.shutdown import Shutdown
+from workers.process.stopping.shutdown import Shutdown
 from workers.process.tasks import TaskSet
 
 

@@ -23,8 +23,8 @@ from workers.liveness.heartbeat import Heartbeat
 from workers.liveness.host import own_mark
 from workers.liveness.lease import Lease
 from workers.process.options import WorkerOptions
-from workers.process.shutdown import Shutdown
-from workers.process.stops import Stops
+from workers.process.stopping.shutdown import Shutdown
+from workers.process.stopping.stops import Stops
 from workers.process.tasks import TaskSet
 
 logger = logging.getLogger(__name__)

@@ -8,21 +8,21 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from coordinator.model.deadline import DeadlineExceeded
+from coordinator.model.policies.deadline import DeadlineExceeded
 from coordinator.store.plans.workers import Claimed
 from workers.attempt.attempt import Attempt
-from workers.attempt.critic import Critic
+from workers.attempt.deadlines.critic import Critic
 from workers.attempt.executor import Executor
 from workers.attempt.recorder import Recorder
 from workers.handlers.handler import Handler
 from workers.liveness.lease import Lease
 from workers.metrics.worker_metrics import WorkerMetrics
 from workers.process.attempt_table import AttemptTable
+from workers.process.claiming.slots import SlotTable
 from workers.process.endings import Endings
 from workers.process.options import WorkerOptions
-from workers.process.shutdown import Shutdown
-from workers.process.slots import SlotTable
-from workers.process.stops import Stops
+from workers.process.stopping.shutdown import Shutdown
+from workers.process.stopping.stops import Stops
 
 logger = logging.getLogger(__name__)
 LARGE_CLAIM = 8  # the runs of a claim with at least this number of runs start behind a gate

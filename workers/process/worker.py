@@ -13,19 +13,19 @@ from typing import Any
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import current_settings
 from coordinator.errors import Unconfirmed, Unreachable
-from coordinator.model.groups import describe_limits
+from coordinator.model.policies.groups import describe_limits
 from coordinator.store import server_checks as checks
 from coordinator.store.keys import Namespace
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from workers.attempt.attempt import Attempt
-from workers.attempt.critic import Critic
-from workers.attempt.emitter import Emitter
+from workers.attempt.deadlines.critic import Critic
 from workers.attempt.executor import Executor
 from workers.attempt.kind_health import KindHealth
-from workers.attempt.limits import ServerLimits
 from workers.attempt.loader import Loader
+from workers.attempt.output.emitter import Emitter
 from workers.attempt.recorder import Recorder
-from workers.attempt.waiter import ServerWaiter
+from workers.attempt.waits.limits import ServerLimits
+from workers.attempt.waits.waiter import ServerWaiter
 from workers.handlers.registry import Registry
 from workers.liveness.heartbeat import Heartbeat
 from workers.liveness.host import resident_bytes
@@ -33,16 +33,16 @@ from workers.liveness.loop_watchdog import LoopWatchdog
 from workers.metrics.worker_metrics import WorkerMetrics
 from workers.process.attempt_table import AttemptTable
 from workers.process.beat_results import BeatResults
-from workers.process.drain import Drain
+from workers.process.claiming.intake import Intake, all_routes
+from workers.process.claiming.slots import SlotTable
 from workers.process.endings import Endings
-from workers.process.intake import Intake, all_routes
 from workers.process.lifespan import open_resources
 from workers.process.membership import Membership
 from workers.process.options import WorkerOptions
 from workers.process.runner import Runner
-from workers.process.shutdown import Shutdown
-from workers.process.slots import SlotTable
-from workers.process.stops import Stops
+from workers.process.stopping.drain import Drain
+from workers.process.stopping.shutdown import Shutdown
+from workers.process.stopping.stops import Stops
 from workers.process.tasks import TaskSet
 
 logger = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from coordinator.model.enqueue import Inputs
 from coordinator.model.names import name
 from coordinator.model.run_id import RunIds, child_base
 from coordinator.store.plans.attempts import ChildEnding, Collected, Condition, Received, netstrings
-from workers.handlers.children import Child
-from workers.handlers.enqueues import Enqueued
+from workers.handlers.operations.children import Child
+from workers.handlers.operations.enqueues import Enqueued
 
 
 def _start_ms() -> int:

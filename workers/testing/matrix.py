@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from coordinator.errors import Refused
 from coordinator.model.enqueue import Inputs
-from coordinator.model.retry import is_unknown
+from coordinator.model.policies.retry import is_unknown
 from workers.handlers.handler import Handler
 from workers.testing.rounds import Fault, Round
 

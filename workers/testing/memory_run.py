@@ -13,22 +13,22 @@ from typing import Any, TypeVar
 
 from coordinator.encoding.codec import decode
 from coordinator.errors import Refused
-from coordinator.model.budget import TOPIC, Amount
 from coordinator.model.enqueue import Inputs
 from coordinator.model.outcome import Why
+from coordinator.model.policies.budget import TOPIC, Amount
 from coordinator.model.run import Note
 from coordinator.store.plans.attempts import Collected, Condition, Received
 from coordinator.store.plans.clients import NewRun
 from workers.handlers import async_run, run
-from workers.handlers.children import Child
+from workers.handlers.checkpoint.bookkeeping import More
+from workers.handlers.checkpoint.draft import Cut, Draft
+from workers.handlers.checkpoint.messages import Messages
 from workers.handlers.context import BaseRun, Facts, Resumed, Stopped, entered_run
 from workers.handlers.conversion import to_plain
-from workers.handlers.draft import Cut, Draft
-from workers.handlers.effects import DONE
-from workers.handlers.enqueues import Enqueued
-from workers.handlers.limits import OpenCall
-from workers.handlers.messages import Messages
-from workers.handlers.more import More
+from workers.handlers.operations.children import Child
+from workers.handlers.operations.effects import DONE
+from workers.handlers.operations.enqueues import Enqueued
+from workers.handlers.operations.limits import OpenCall
 from workers.testing.mailbox import EnqueuedRun, LimitedCall, Mailbox, deadline_of
 
 T = TypeVar("T")

@@ -10,10 +10,10 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from coordinator.encoding.codec import decode
 from coordinator.model.enqueue import Inputs
 from coordinator.store.plans.attempts import Condition
+from workers.handlers.checkpoint.draft import RESULT_LIMIT
+from workers.handlers.checkpoint.messages import kept
 from workers.handlers.context import Stopped, enter_run
-from workers.handlers.draft import RESULT_LIMIT
 from workers.handlers.handler import Handler
-from workers.handlers.messages import kept
 from workers.testing.mailbox import Mailbox
 from workers.testing.memory_run import AsyncRun, MemoryBacking, Run
 

@@ -39,7 +39,7 @@ from coordinator.model.run_id import partition_of
 from coordinator.store.keys import Namespace
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans.clients import NewRun
-from coordinator.store.plans.together import Plan
+from coordinator.store.plans.merge import Plan
 
 H = TypeVar("H")
 MakeHandle = Callable[[str, bool, object], H]

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from coordinator.client.operations.open_namespace import OpenNamespace, new_mark, reading
 from coordinator.errors import NotConfigured
 from coordinator.model.features import GROUPS
-from coordinator.model.groups import NO_LIMIT, GroupLimit, check_at_once, check_group
 from coordinator.model.names import name
+from coordinator.model.policies.groups import NO_LIMIT, GroupLimit, check_at_once, check_group
 from coordinator.model.run_id import partition_for
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.plans import groups as group_plans
 from coordinator.store.plans import workers as worker_plans
-from coordinator.store.plans.together import Plan
+from coordinator.store.plans.merge import Plan
 
 TRUSTED_SECONDS = 10.0  # seconds for which all processes of a partition count as knowing groups
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coordinator.client import overview
-from coordinator.client.listing import Listing
 from coordinator.client.operations.open_namespace import OpenNamespace, new_mark, reading
-from coordinator.client.pages import Cursor, Page, Pager
-from coordinator.client.scan import Walk
+from coordinator.client.reading import overview
+from coordinator.client.reading.listing import Listing
+from coordinator.client.reading.pages import Cursor, Page, Pager
+from coordinator.client.reading.scan import Walk
 from coordinator.errors import BadOption
 from coordinator.model.names import name
 from coordinator.model.run import RunView, Status
 from coordinator.store.keys import Keys
 from coordinator.store.plans import clients as client_plans
-from coordinator.store.plans.together import Plan
+from coordinator.store.plans.merge import Plan
 from coordinator.views.namespace_view import Overview, WorkerView
 
 

@@ -14,7 +14,7 @@ from coordinator.model.run_id import RunIds, partition_of
 from coordinator.store import server_checks
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.plans import namespace as namespace_plans
-from coordinator.store.plans.together import Plan
+from coordinator.store.plans.merge import Plan
 from coordinator.store.script import Request, read
 
 log = logging.getLogger(__name__)

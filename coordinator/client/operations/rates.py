@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from coordinator.client.operations.open_namespace import OpenNamespace, new_mark, reading
 from coordinator.model.names import name as check_name
-from coordinator.model.rates import RateLimit, encode_rate
+from coordinator.model.policies.rates import RateLimit, encode_rate
 from coordinator.model.run_id import partition_for
 from coordinator.store.plans import rates as rate_plans
-from coordinator.store.plans.together import Plan
+from coordinator.store.plans.merge import Plan
 
 
 def set_rate(

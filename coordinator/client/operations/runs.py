@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from coordinator.client import overview
 from coordinator.client.operations.open_namespace import (
     OpenNamespace,
     as_reading_error,
@@ -13,13 +12,14 @@ from coordinator.client.operations.open_namespace import (
     reading,
     run_not_found,
 )
+from coordinator.client.reading import overview
 from coordinator.encoding.spec import SPEC_FIELDS, digest_inputs, join_spec, read_spec
 from coordinator.errors import BadCall, BadOption, Changed, CoordinatorError, KeyConflict, NotFound, Unreadable
 from coordinator.model.run import Counters, RunView, Status
 from coordinator.store.keys import Keys
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import trees as tree_plans
-from coordinator.store.plans.together import Plan, together
+from coordinator.store.plans.merge import Plan, merge_plans
 from coordinator.store.plans.trees import CancelledNode
 from coordinator.store.replies import text
 from coordinator.views.ending import Ending
@@ -204,7 +204,7 @@ def collect_endings(namespace: OpenNamespace, ids: Sequence[str], client: str) -
         for id in part:
             keys = yield from namespace.keys(id)
             waits.append(client_plans.wait(keys, id, client))
-        answers = yield from together(waits)
+        answers = yield from merge_plans(waits)
         for id, answer in zip(part, answers, strict=True):
             if isinstance(answer, CoordinatorError):
                 raise as_reading_error(answer)
@@ -226,4 +226,4 @@ def for_each(
 ) -> Plan[list[T | CoordinatorError]]:
     """Carry out an operation for all runs at the same time. Return the result or the error for each run."""
     yield from namespace.space()  # read once, and not once for each run
-    return (yield from together(operation(namespace, id) for id in ids))
+    return (yield from merge_plans(operation(namespace, id) for id in ids))

@@ -9,11 +9,11 @@ from coordinator.client.operations.open_namespace import OpenNamespace, new_mark
 from coordinator.client.schedules import When, build_schedule, schedule_view
 from coordinator.errors import NotFound, Unreadable
 from coordinator.model.enqueue import HandlerOf, Inputs
+from coordinator.model.policies.schedule import ScheduleView
 from coordinator.model.run_id import partition_for
-from coordinator.model.schedule import ScheduleView
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.plans import schedules as schedule_plans
-from coordinator.store.plans.together import Plan
+from coordinator.store.plans.merge import Plan
 
 
 def set_schedule(

@@ -10,10 +10,10 @@ from coordinator.client.run_builder import check_key
 from coordinator.encoding.codec import encode
 from coordinator.errors import BadCall, BadOption, Ended, Full, Unreadable
 from coordinator.model import limits
-from coordinator.model.budget import TOPIC, Amount
 from coordinator.model.names import name
+from coordinator.model.policies.budget import TOPIC, Amount
 from coordinator.store.plans import clients as client_plans
-from coordinator.store.plans.together import Plan
+from coordinator.store.plans.merge import Plan
 
 WriteSignal = Callable[[str, Any], Any]
 

@@ -15,8 +15,8 @@ from coordinator.model import limits
 from coordinator.model.output import Folder, Item
 from coordinator.store.keys import Keys
 from coordinator.store.plans import output as output_plans
+from coordinator.store.plans.merge import Plan
 from coordinator.store.plans.output import Entry
-from coordinator.store.plans.together import Plan
 
 if TYPE_CHECKING:
     from coordinator.client.async_client import AsyncClient

@@ -9,8 +9,8 @@ from coordinator.client.operations.open_namespace import OpenNamespace, reading,
 from coordinator.encoding.codec import decode
 from coordinator.errors import BadOption, Changed, Unreadable
 from coordinator.store.plans import output as output_plans
+from coordinator.store.plans.merge import Plan
 from coordinator.store.plans.output import TranscriptPage
-from coordinator.store.plans.together import Plan
 
 if TYPE_CHECKING:
     from coordinator.client.async_client import AsyncClient

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.encoding.seal import sealed
-from coordinator.model.budget import Amount
+from coordinator.model.policies.budget import Amount
 from coordinator.model.story import brief
 from coordinator.store.keys import Keys
 from coordinator.store.replies import text, word

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from coordinator.errors import BadCall, Changed, Unreadable
-from coordinator.model.groups import NO_LIMIT, GroupLimit
 from coordinator.model.limits import MOST_AT_ONCE
+from coordinator.model.policies.groups import NO_LIMIT, GroupLimit
 from coordinator.store.keys import Keys
 from coordinator.store.replies import pairs, text, word
 from coordinator.store.script import Request, read

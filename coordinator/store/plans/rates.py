@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coordinator.errors import BadCall, Changed, Unreadable
-from coordinator.model.rates import RateLimit, decode_rate
+from coordinator.model.policies.rates import RateLimit, decode_rate
 from coordinator.store.keys import Keys
 from coordinator.store.replies import pairs, require_all, text, word
 from coordinator.store.script import Request, read

@@ -17,7 +17,7 @@ from coordinator.model.run import Counters, Status
 from coordinator.model.run_id import partition_of
 from coordinator.store.keys import Namespace
 from coordinator.store.plans import clients
-from coordinator.store.plans.together import Plan, together
+from coordinator.store.plans.merge import Plan, merge_plans
 from coordinator.store.replies import require_all, text
 from coordinator.store.script import Request, read
 from coordinator.store.scripts import BLOCK_CHILDREN
@@ -139,7 +139,7 @@ def _cancel_each(
         for keys, id, life in zip(places, ids, lives, strict=True)
         if life
     ]
-    answers = iter((yield from together(cancels)))
+    answers = iter((yield from merge_plans(cancels)))
     return [
         CancelledNode(
             id,

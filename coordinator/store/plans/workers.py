@@ -31,7 +31,7 @@ class WorkerRecord:
     routes: tuple[str, ...]
     mark: str = ""  # distinguishes the process from every other process that ever ran on the machine
     knows: tuple[str, ...] = features.KNOWN
-    limits: str = ""  # the limits of its handlers, see coordinator/model/groups.py
+    limits: str = ""  # the limits of its handlers, see coordinator/model/policies/groups.py
 
 
 def join(keys: Keys, birth: str, member: WorkerRecord, now: str = "") -> Generator[Request, Any, str]:

@@ -11,12 +11,12 @@ from coordinator.client.handles import CANCEL_GRACE
 from coordinator.client.operations import lists as list_operations
 from coordinator.client.operations import runs as run_operations
 from coordinator.client.operations.open_namespace import OpenNamespace
-from coordinator.client.scan import Walk
+from coordinator.client.reading.scan import Walk
 from coordinator.errors import BadOption, CoordinatorError
 from coordinator.model.names import name as check_name
 from coordinator.model.run import ENDED, Status
 from coordinator.model.run_id import ids_from, is_run_id
-from coordinator.store.plans.together import Plan
+from coordinator.store.plans.merge import Plan
 
 MOST_RUNS = 100_000  # runs that one request changes at most
 BATCH = 500

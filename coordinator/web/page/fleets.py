@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from coordinator.client import overview
 from coordinator.client.operations.open_namespace import OpenNamespace, reading
+from coordinator.client.reading import overview
 from coordinator.store.keys import Namespace
 from coordinator.store.plans import fleets as fleet_plans
-from coordinator.store.plans.together import Plan
+from coordinator.store.plans.merge import Plan
 from coordinator.store.replies import pairs, require_all, text
 from coordinator.store.script import Request, read
 from coordinator.views.json_data import to_json_data

@@ -16,11 +16,11 @@ from coordinator.doctor.examiner import examine
 from coordinator.doctor.report import DoctorReport
 from coordinator.errors import BadOption, CoordinatorError, NotFound, Unconfirmed, Unreachable
 from coordinator.feed.looks import look_at
-from coordinator.model.groups import check_group
 from coordinator.model.names import name as check_name
+from coordinator.model.policies.groups import check_group
 from coordinator.model.run import RunView, Status
 from coordinator.model.story import describe_end, describe_saved, duration, lost_work
-from coordinator.store.plans.together import Plan
+from coordinator.store.plans.merge import Plan
 from coordinator.views.formatting import format_value
 from coordinator.views.status_reason import describe_wait
 from coordinator.web.page.run_details import read_checkpoint, read_children, read_messages

@@ -11,10 +11,10 @@ from coordinator.encoding.codec import decode
 from coordinator.encoding.netstrings import split_netstrings
 from coordinator.errors import CoordinatorError, Unreadable
 from coordinator.feed.events import LOOK_FIELDS, read_look
-from coordinator.model.budget import Amount, spending
+from coordinator.model.policies.budget import Amount, spending
 from coordinator.model.run_id import partition_of
 from coordinator.store.keys import Keys, Namespace
-from coordinator.store.plans.together import Plan
+from coordinator.store.plans.merge import Plan
 from coordinator.store.replies import pairs, require_all, text
 from coordinator.store.script import Request, read
 from coordinator.views.json_data import to_json_data

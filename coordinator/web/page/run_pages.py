@@ -16,14 +16,14 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.client.listing import waiting_groups, waiting_routes
 from coordinator.client.operations.open_namespace import OpenNamespace, reading
+from coordinator.client.reading.listing import waiting_groups, waiting_routes
 from coordinator.errors import BadCall, BadOption, CoordinatorError, NotFound, Unreadable
 from coordinator.model.run import ENDED, RunView, Status
 from coordinator.model.run_id import partition_for
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.plans import clients as client_plans
-from coordinator.store.plans.together import Plan, together
+from coordinator.store.plans.merge import Plan, merge_plans
 from coordinator.store.replies import require_all, text
 from coordinator.store.script import Request, read
 from coordinator.views.run_view import run_view, unreadable_view
@@ -220,7 +220,7 @@ def _matching_views(
 def _views(entries: Sequence[Entry], status: Status | None, statuses: Mapping[str, Status]) -> Steps:
     """Return the views of the runs that are still there."""
     found: list[RunView] = []
-    answers = yield from together([client_plans.view(keys, id) for _, _, keys, id in entries])
+    answers = yield from merge_plans([client_plans.view(keys, id) for _, _, keys, id in entries])
     for (_, _, _, id), answer in zip(entries, answers, strict=True):
         if isinstance(answer, NotFound) or answer is None:
             continue

@@ -12,9 +12,9 @@ from coordinator.client.async_client import AsyncClient
 from coordinator.client.operations.open_namespace import OpenNamespace
 from coordinator.errors import CoordinatorError, NotFound
 from coordinator.feed.looks import look_at
+from coordinator.model.policies.schedule import Rules, ScheduleView, rules_for, run_id
 from coordinator.model.run_id import partition_for
-from coordinator.model.schedule import Rules, ScheduleView, rules_for, run_id
-from coordinator.store.plans.together import Plan
+from coordinator.store.plans.merge import Plan
 
 MOST_NEXT, MOST_LAST = 5, 12
 LONGEST_BACK = 90 * 86_400_000  # ms; older fire times are not shown

@@ -8,9 +8,9 @@ from typing import Any
 from starlette.responses import Response
 
 from coordinator.client.handles import CANCEL_GRACE
-from coordinator.client.listing import Listing
 from coordinator.client.operations import lists as list_operations
-from coordinator.client.pages import Cursor
+from coordinator.client.reading.listing import Listing
+from coordinator.client.reading.pages import Cursor
 from coordinator.errors import KeyConflict, NotFound, ResultTimeout
 from coordinator.model.run import ENDED, Status
 from coordinator.web.rest.call import Call

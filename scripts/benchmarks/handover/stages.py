@@ -15,7 +15,7 @@ from pathlib import Path
 import venvs
 
 from coordinator import Client
-from coordinator.client.overview import workers
+from coordinator.client.reading.overview import workers
 from coordinator.config import settings as make_settings
 from coordinator.store.plans import fleets as fleet_plans
 from coordinator.store.server_checks import enter

@@ -24,7 +24,7 @@ from coordinator.store.transport.wire import Wire, drive
 from tests.faults.lab.cutter import Cutter, Direction
 from tests.faults.records import archive as records
 from tests.servers import Kind, Server
-from workers.handlers.messages import chunk
+from workers.handlers.checkpoint.messages import chunk
 
 ROUTE = "default:agent@0"
 STEPS = ("enqueue", "claim", "checkpoint", "release", "claim again", "complete")

@@ -12,15 +12,15 @@ from coordinator.encoding.codec import decode, encode
 from coordinator.encoding.spec import read_spec
 from coordinator.errors import CoordinatorError
 from coordinator.model import story
-from coordinator.model.deadline import Deadline, Spent
+from coordinator.model.policies.deadline import Deadline, Spent
+from coordinator.model.policies.schedule import rules_from
 from coordinator.model.run import Status
-from coordinator.model.schedule import rules_from
 from coordinator.views.ending import Ending, read_failure
 from coordinator.views.run_view import read_note, run_view
 from tests.faults.fuzz.hostile import hostile
-from workers.attempt.deadline_tracker import DeadlineTracker
-from workers.durable import stored_record
-from workers.handlers.draft import loaded
+from workers.attempt.deadlines.deadline_tracker import DeadlineTracker
+from workers.durable.records import stored_record
+from workers.handlers.checkpoint.draft import loaded
 
 SPEC = encode([{"topic": "tides", "n": 3}, {"caller_id": "u1"}, {"key": "k", "priority": 5}], "spec")
 STATE = encode({"turn": 3, "seen": ["a", "b"], "at": (1, 2)}, "state")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coordinator.errors import CoordinatorError
-from coordinator.model.schedule import rules_from
+from coordinator.model.policies.schedule import rules_from
 from coordinator.store.script import Call
 from coordinator.store.transport.packets import Packet
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from coordinator.model.schedule import run_id
+from coordinator.model.policies.schedule import run_id
 from tests.faults.judge.evidence import Evidence
 from tests.faults.judge.history import NEVER, Operation
 

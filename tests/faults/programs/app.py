@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from coordinator.model.deadline import Watched
+from coordinator.model.policies.deadline import Watched
 from tests.e2e.app import journal
 from tests.waiting import block_for, work_for
 from workers import AsyncRun, ChildFailed, Deadline, Extend, Kill, Registry, Retry, Run

@@ -8,8 +8,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.model.deadline import Deadline
-from coordinator.model.retry import Retry, RetryLater
+from coordinator.model.policies.deadline import Deadline
+from coordinator.model.policies.retry import Retry, RetryLater
 from tests.faults.simulation.watcher import Broken
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.registry import Registry

@@ -122,9 +122,9 @@ class Environment:
                     "make_async_pool",
                     lambda address, node: Line(self.server_side),
                 ),
-                ("workers.process.claimer", "AsyncBell", bell),
+                ("workers.process.claiming.claimer", "AsyncBell", bell),
                 ("coordinator.services.daemon", "AsyncBell", bell),
-                ("coordinator.client.hints", "AsyncBell", bell),
+                ("coordinator.client.waiting.hints", "AsyncBell", bell),
                 (
                     "coordinator.services.daemon",
                     "version",

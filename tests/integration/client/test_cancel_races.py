@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from coordinator import AsyncClient, AsyncHandle, Status
-from coordinator.model.retry import RetryLater
+from coordinator.model.policies.retry import RetryLater
 from coordinator.store.plans import coordinators as coordinator_plans
 from tests.integration.worker_harness import Bench, bench
 from tests.waiting import eventually, work_for

@@ -36,8 +36,8 @@ from tests.contract.test_client import Shop
 from tests.faults.lab.shim import ShimServer
 from tests.lua.record_calls import PACKED
 from tests.lua.store import delta
-from workers.durable import record_plans
-from workers.durable.record_delta import NOTHING
+from workers.durable.records import record_plans
+from workers.durable.records.record_delta import NOTHING
 
 DAY = 86_400.0
 BEYOND = 600.0  # seconds after the longest retention within which everything must be gone

@@ -14,8 +14,8 @@ import pytest
 from coordinator import AsyncClient, BadOption, Client, Inputs, NotFound, ScheduleView
 from coordinator.client.schedules import build_schedule, schedule_view
 from coordinator.config import address
+from coordinator.model.policies.schedule import Overlap, Rules, rules_for, run_id
 from coordinator.model.run_id import partition_for
-from coordinator.model.schedule import Overlap, Rules, rules_for, run_id
 from coordinator.services import scheduler
 from coordinator.services.scheduler import LEFT_TO_OTHERS_MS, LOOK_AGAIN, Scheduler, SchedulerReport
 from coordinator.services.service_loop import LONGEST_REST, Partition

@@ -23,7 +23,7 @@ from tests.integration.worker_harness import Bench, bench, performing
 from tests.servers import Server
 from tests.waiting import eventually
 from workers import AsyncRun, Registry, Retry, Run
-from workers.handlers.children import Step
+from workers.handlers.operations.children import Step
 
 
 class Traced:

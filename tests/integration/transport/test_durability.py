@@ -35,8 +35,8 @@ from tests.lua.calls import PREPARE
 from tests.lua.store import Store
 from tests.servers import DURABLE, Kind, Server
 from tests.waiting import wait_until
-from workers.durable.record import Checkpoint, Meta
-from workers.durable.redis_store import AsyncRedisStore, RedisStore
+from workers.durable.records.record import Checkpoint, Meta
+from workers.durable.stores.redis_store import AsyncRedisStore, RedisStore
 
 pytestmark = pytest.mark.matrix("replicas")
 

@@ -15,9 +15,9 @@ import pydantic_ai_harness.aws_lambda as engine
 from aws_durable_execution_sdk_python.exceptions import ExecutionError
 
 from workers import testing
+from workers.handlers.checkpoint.draft import Draft
+from workers.handlers.checkpoint.phase_table import PhaseTable
 from workers.handlers.context import entered_run
-from workers.handlers.draft import Draft
-from workers.handlers.phase_table import PhaseTable
 from workers.integrations.pydantic_ai import RunDurability
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 
 from coordinator import AsyncClient, AsyncHandle, Ended
-from coordinator.model.budget import Spending
+from coordinator.model.policies.budget import Spending
 from coordinator.store.plans import coordinators as coordinator_plans
 from tests.integration import worker_harness
 from tests.integration.worker_harness import Bench

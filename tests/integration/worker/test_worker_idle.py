@@ -17,7 +17,7 @@ from tests.proxy import Proxy, naming
 from tests.servers import Server
 from tests.waiting import eventually, wait_until
 from workers import AsyncRun, Registry, Stopped
-from workers.process.slots import SlotTable
+from workers.process.claiming.slots import SlotTable
 
 runs = Registry()
 
@@ -42,7 +42,7 @@ async def odd(run: AsyncRun) -> str:
 @pytest.fixture(autouse=True)
 def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the wait long enough that no claim ends empty while a test blocks the event loop that would send the next one."""
-    monkeypatch.setattr("workers.process.claimer.ROUND", 600.0)
+    monkeypatch.setattr("workers.process.claiming.claimer.ROUND", 600.0)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from coordinator.encoding.codec import decode
-from coordinator.model.retry import Retry, RetryLater
+from coordinator.model.policies.retry import Retry, RetryLater
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.waiting import eventually
 from workers import AsyncRun, Registry, Run

@@ -16,7 +16,7 @@ from tenacity import stop_after_delay
 
 from coordinator import AsyncClient, RunDead
 from coordinator.clock import SystemClock
-from coordinator.model.retry import Retry, RetryLater
+from coordinator.model.policies.retry import Retry, RetryLater
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.waiting import eventually, next_turn, work_for
 from workers import AsyncRun, Registry, Run

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import workers.process.worker
-from coordinator.model.retry import Retry
+from coordinator.model.policies.retry import Retry
 from coordinator.store import scripts
 from coordinator.store.script import Script
 from coordinator.store.transport.wire import AsyncWire
@@ -153,7 +153,7 @@ async def test_stop_between_a_claim_and_its_answer_releases_the_run(here, proxy)
 def short_claim_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a claim time out after a second or so."""
     monkeypatch.setattr(workers.process.worker, "AsyncWire", partial(AsyncWire, trip_seconds=0.5))
-    monkeypatch.setattr("workers.process.claimer.CLAIM_SECONDS", 0.1)
+    monkeypatch.setattr("workers.process.claiming.claimer.CLAIM_SECONDS", 0.1)
 
 
 @pytest.mark.matrix("waits through a timeout")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.model.retry import Retry
+from coordinator.model.policies.retry import Retry
 from tests.integration.worker_harness import Bench, bench
 from tests.servers import Server
 from tests.waiting import eventually

@@ -19,7 +19,7 @@ from tests.integration.worker_harness import Bench
 from tests.servers import Server
 from tests.waiting import eventually
 from workers import AsyncRun, Registry, RetryLater, Signal, Stopped, WaitTimeout
-from workers.handlers import draft
+from workers.handlers.checkpoint import draft
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from coordinator.model.budget import Amount, read_spend
+from coordinator.model.policies.budget import Amount, read_spend
 from coordinator.model.run_id import child_id
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans.workers import Claimed

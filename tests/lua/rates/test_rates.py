@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.errors import BadCall, Unreadable
 from coordinator.model.limits import TOMBSTONE_MS
-from coordinator.model.rates import RateLimit, encode_rate
+from coordinator.model.policies.rates import RateLimit, encode_rate
 from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.plans import rates as rate_plans
 from coordinator.store.plans.rates import Acquired

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.lua.store import Store
-from workers.durable import record_plans as plans
-from workers.durable.record import Checkpoint, Fenced, Meta
-from workers.durable.record_delta import NOTHING, Acknowledged
-from workers.durable.record_format import pack
+from workers.durable.records import record_plans as plans
+from workers.durable.records.record import Checkpoint, Fenced, Meta
+from workers.durable.records.record_delta import NOTHING, Acknowledged
+from workers.durable.records.record_format import pack
 
 LEASE = 30_000
 A, B, C = (f"{name}-{LEASE}" for name in "abc")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coordinator.errors import BadCall, Unreadable
-from coordinator.model.groups import GroupLimit
+from coordinator.model.policies.groups import GroupLimit
 from coordinator.store.plans import groups as group_plans
 from coordinator.store.replies import word
 from coordinator.store.script import Call

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.model import limits
-from coordinator.model.budget import TOPIC
+from coordinator.model.policies.budget import TOPIC
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans.attempts import netstrings
 from coordinator.store.plans.workers import Claimed

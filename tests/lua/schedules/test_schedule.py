@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.model.schedule import rules_for, run_id
+from coordinator.model.policies.schedule import rules_for, run_id
 from coordinator.store.plans import schedules as plans
 from coordinator.store.plans.schedules import DueSchedule
 from coordinator.store.replies import word

@@ -12,7 +12,7 @@ import pytest
 from coordinator.clock import SystemClock
 from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.errors import Unreachable
-from coordinator.model.deadline import DeadlineExceeded
+from coordinator.model.policies.deadline import DeadlineExceeded
 from coordinator.model.run import Counters
 from coordinator.store.keys import Keys
 from coordinator.store.plans.attempts import Condition, Delta, Received
@@ -22,8 +22,8 @@ from workers import AsyncRun, Registry
 from workers.attempt.attempt import Attempt
 from workers.attempt.lifecycle import IllegalTransition
 from workers.attempt.saver import Saver
+from workers.handlers.checkpoint.draft import Draft
 from workers.handlers.context import Stopped
-from workers.handlers.draft import Draft
 from workers.liveness.lease import Lease
 from workers.throttle import Throttle
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from coordinator.errors import BadOption
-from coordinator.model.deadline import Deadline, Extend, Kill, Leave, Spent, Verdict, Watched, extend_once
+from coordinator.model.policies.deadline import Deadline, Extend, Kill, Leave, Spent, Verdict, Watched, extend_once
 from tests.waiting import next_turn
-from workers.attempt.deadline_tracker import ASK_AGAIN_SECONDS, CHECK_SECONDS, DeadlineTracker
-from workers.attempt.escalation import ask_escalator
+from workers.attempt.deadlines.deadline_tracker import ASK_AGAIN_SECONDS, CHECK_SECONDS, DeadlineTracker
+from workers.attempt.deadlines.escalation import ask_escalator
 
 ALL = Deadline(soft=10, hard=100, progress=30)
 SHOWN = Watched("id", "kind", {}, {}, 1, 10.0, 10.0, 0, (), (), None, 0, 0.0, ALL)

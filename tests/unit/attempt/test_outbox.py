@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.model.limits import OUTPUT_UNSENT
 from coordinator.store.plans.attempts import Output
-from workers.attempt.outbox import Outbox
+from workers.attempt.output.outbox import Outbox
 
 
 def test_events_are_numbered_after_those_of_the_checkpoint() -> None:

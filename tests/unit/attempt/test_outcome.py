@@ -22,7 +22,7 @@ from coordinator.model.outcome import (
     Why,
     classify,
 )
-from coordinator.model.retry import Retry, RetryLater
+from coordinator.model.policies.retry import Retry, RetryLater
 from workers.attempt.executor import mark_stop
 from workers.handlers.context import Stopped
 

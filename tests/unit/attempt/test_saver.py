@@ -18,8 +18,8 @@ from coordinator.model.run import Note
 from coordinator.store.plans.attempts import Delta
 from tests.waiting import next_turn
 from workers.attempt.saver import Saver, SaverClosed
-from workers.handlers.draft import Cut, Draft
-from workers.handlers.messages import unchunk
+from workers.handlers.checkpoint.draft import Cut, Draft
+from workers.handlers.checkpoint.messages import unchunk
 from workers.throttle import Throttle
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.cli.inputs import parse_age, parse_inputs, parse_payload
+from coordinator.cli.framework.inputs import parse_age, parse_inputs, parse_payload
 from coordinator.errors import BadOption
 
 

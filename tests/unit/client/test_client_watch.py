@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.client.ending_tracker import ASK_AGAIN, EndingTracker
-from coordinator.client.mailboxes import IDLE, Mailbox, Mailboxes
+from coordinator.client.waiting.ending_tracker import ASK_AGAIN, EndingTracker
+from coordinator.client.waiting.mailboxes import IDLE, Mailbox, Mailboxes
 from coordinator.clock import SystemClock
 from coordinator.errors import ResultTimeout
 

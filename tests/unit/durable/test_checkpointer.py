@@ -35,9 +35,9 @@ from workers.durable import (
     recover,
     recover_async,
 )
-from workers.durable.memory_store import AsyncMemoryStore, MemoryStore
-from workers.durable.redis_store import AsyncRedisStore, RedisStore
 from workers.durable.save_pace import SavePace
+from workers.durable.stores.memory_store import AsyncMemoryStore, MemoryStore
+from workers.durable.stores.redis_store import AsyncRedisStore, RedisStore
 
 META = Meta("r1")
 

@@ -22,7 +22,7 @@ from coordinator.encoding.codec import decode, encode
 from coordinator.encoding.spec import digest_inputs
 from coordinator.errors import BadOption, TooLarge, Unreadable
 from tests.unit.encoding.test_codec import calm, plain, shape
-from workers.handlers.messages import Messages, chunk, unchunk
+from workers.handlers.checkpoint.messages import Messages, chunk, unchunk
 
 MIB = 1024 * 1024
 DOCS = Path(__file__).parents[3] / "docs" / "guides" / "codecs.md"

@@ -10,11 +10,11 @@ import pytest
 
 from coordinator.encoding.codec import encode
 from coordinator.errors import BadOption
-from coordinator.model.budget import Amount, Budget, Spending, read_spend
 from coordinator.model.outcome import Fail, Raised, classify
+from coordinator.model.policies.budget import Amount, Budget, Spending, read_spend
 from tests.waiting import eventually, next_turn
 from workers import AsyncRun, BudgetExceeded, Registry, Retry, Run, Stopped, testing
-from workers.handlers.budgets import read_grant
+from workers.handlers.operations.budgets import read_grant
 
 runs: Registry[Any] = Registry()
 FAIL, WAIT = Budget(usd=1, then="fail"), Budget(usd=1, then="wait")

@@ -12,10 +12,10 @@ from coordinator.model.enqueue import Inputs
 from coordinator.model.run_id import child_base
 from coordinator.store.plans.attempts import ChildEnding, Collected
 from tests.unit.handlers.test_context import Backing
-from workers.handlers.children import Child, Children
+from workers.handlers.checkpoint.bookkeeping import More
+from workers.handlers.checkpoint.draft import Draft
 from workers.handlers.context import Stopped
-from workers.handlers.draft import Draft
-from workers.handlers.more import More
+from workers.handlers.operations.children import Child, Children
 
 
 @dataclass

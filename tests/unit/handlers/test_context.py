@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from coordinator.errors import NotPlain, Refused
-from coordinator.model.budget import Amount
 from coordinator.model.enqueue import Inputs
+from coordinator.model.policies.budget import Amount
 from coordinator.model.run import Note
 from coordinator.store.plans.attempts import Collected, Condition, Received
 from coordinator.store.plans.clients import NewRun
 from workers.handlers.async_run import AsyncRun
-from workers.handlers.children import Child
+from workers.handlers.checkpoint.draft import Cut, Draft
 from workers.handlers.context import Facts, Stopped
-from workers.handlers.draft import Cut, Draft
-from workers.handlers.enqueues import Enqueued
-from workers.handlers.limits import OpenCall
+from workers.handlers.operations.children import Child
+from workers.handlers.operations.enqueues import Enqueued
+from workers.handlers.operations.limits import OpenCall
 from workers.handlers.run import Run
 
 

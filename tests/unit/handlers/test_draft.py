@@ -9,8 +9,8 @@ import pytest
 from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.encoding.codec import encode
 from coordinator.errors import NotPlain, Refused, TooLarge, Unreadable
-from workers.handlers.draft import Draft, loaded
-from workers.handlers.messages import chunk
+from workers.handlers.checkpoint.draft import Draft, loaded
+from workers.handlers.checkpoint.messages import chunk
 
 
 def stored(**changes: Any) -> list[list[bytes]]:
@@ -139,7 +139,7 @@ def test_messages_may_be_part_of_the_state():
 
 
 def test_checkpoint_that_is_too_large_is_refused_at_its_cut_until_the_transcript_is_shortened(monkeypatch):
-    monkeypatch.setattr("workers.handlers.draft.CHECKPOINT_LIMIT", 1000)
+    monkeypatch.setattr("workers.handlers.checkpoint.draft.CHECKPOINT_LIMIT", 1000)
     draft = Draft()
     for _ in range(4):
         draft.messages.append({"text": "x" * 200})

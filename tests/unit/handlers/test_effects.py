@@ -13,9 +13,9 @@ from coordinator.errors import NotPlain, Refused, TooLarge
 from coordinator.model.outcome import Fail, Raised, classify
 from tests.waiting import next_turn
 from workers import AsyncRun, NotDone, OutcomeUnknown, Registry, Retry, Run, Stopped, testing
-from workers.handlers import draft as drafts
-from workers.handlers import effects as effects_module
-from workers.handlers.migration import migrated
+from workers.handlers.checkpoint import draft as drafts
+from workers.handlers.checkpoint.migration import migrated
+from workers.handlers.operations import effects as effects_module
 
 runs: Registry[Any] = Registry()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coordinator import BadName, BadOption, Refused
-from coordinator.model.rates import RateLimit, decode_rate, encode_rate, parse_rate
+from coordinator.model.policies.rates import RateLimit, decode_rate, encode_rate, parse_rate
 from workers import AsyncRun, Limit, Registry, Run, Stopped, testing
 
 runs: Registry[Any] = Registry()

@@ -12,7 +12,7 @@ import pydantic
 import pytest
 
 from coordinator.errors import NotPlain, Refused, TooLarge
-from workers.handlers.messages import NESTED, FrozenDict, Messages, ReadOnly, chunk, kept, unchunk
+from workers.handlers.checkpoint.messages import NESTED, FrozenDict, Messages, ReadOnly, chunk, kept, unchunk
 
 MESSAGE = {"role": "user", "content": [{"type": "text", "text": "hi", "tags": ["a", {"b": 1}]}]}
 
@@ -195,7 +195,7 @@ def test_cyclic_state_or_output_is_refused_by_name(value):
 
 
 def test_message_has_a_size_limit(monkeypatch):
-    monkeypatch.setattr("workers.handlers.messages.MESSAGE_LIMIT", 100)
+    monkeypatch.setattr("workers.handlers.checkpoint.messages.MESSAGE_LIMIT", 100)
     with pytest.raises(TooLarge, match=r"messages\[0\]"):
         filled({"text": "x" * 200})
 

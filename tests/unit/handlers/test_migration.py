@@ -9,8 +9,8 @@ import pytest
 from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.errors import Refused
 from workers import AsyncRun, Left, Registry
-from workers.handlers.draft import Draft
-from workers.handlers.migration import field_of, migrated, shown
+from workers.handlers.checkpoint.draft import Draft
+from workers.handlers.checkpoint.migration import field_of, migrated, shown
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 
 from coordinator.encoding.checkpoint_head import NO_CHECKPOINT
 from workers.attempt.saver import Deltas
-from workers.handlers.draft import Cut, Draft
-from workers.handlers.phase_table import SHORTEST_LOG, PhaseSnapshot, PhaseTable
+from workers.handlers.checkpoint.draft import Cut, Draft
+from workers.handlers.checkpoint.phase_table import SHORTEST_LOG, PhaseSnapshot, PhaseTable
 
 pytestmark = pytest.mark.unit
 

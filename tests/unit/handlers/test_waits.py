@@ -7,7 +7,7 @@ import pytest
 from coordinator.errors import Refused, Unreadable
 from coordinator.store.plans.attempts import netstrings
 from workers import Run, testing
-from workers.handlers.more import Base, More
+from workers.handlers.checkpoint.bookkeeping import Base, More
 
 
 def test_more_is_read_as_it_was_written() -> None:

@@ -5,8 +5,8 @@ from tenacity import stop_after_attempt, stop_after_delay, stop_before_delay, st
 from tenacity.wait import wait_exception
 
 from coordinator.errors import BadOption
-from coordinator.model.deadline import Deadline, extend_once
-from coordinator.model.retry import LONGEST, Retry, RetryLater
+from coordinator.model.policies.deadline import Deadline, extend_once
+from coordinator.model.policies.retry import LONGEST, Retry, RetryLater
 
 
 def test_by_default_nothing_is_retried():

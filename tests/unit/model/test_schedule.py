@@ -10,8 +10,7 @@ import pytest
 
 from coordinator.client.schedules import UNREADABLE, build_schedule, schedule_view
 from coordinator.errors import BadName, BadOption, NotPlain, Unreadable
-from coordinator.model.run_id import is_run_id, partition_of
-from coordinator.model.schedule import (
+from coordinator.model.policies.schedule import (
     LATE_MS,
     MOST_MISSED,
     Firing,
@@ -22,6 +21,7 @@ from coordinator.model.schedule import (
     rules_from,
     run_id,
 )
+from coordinator.model.run_id import is_run_id, partition_of
 
 BERLIN = ZoneInfo("Europe/Berlin")
 SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.waiting import next_turn
-from workers.process.slots import SlotTable
+from workers.process.claiming.slots import SlotTable
 
 
 async def settled() -> None:

@@ -19,8 +19,9 @@ import coordinator.cli.app
 import workers.cli.app
 from coordinator.config import Settings
 from coordinator.services import daemon
-from workers.process import drain, membership, stops
+from workers.process import membership
 from workers.process.options import WorkerOptions
+from workers.process.stopping import drain, stops
 from workers.supervisor import child_pool
 
 DEPLOY = Path(__file__).parents[3] / "docs" / "deploy"

@@ -52,7 +52,8 @@ def test_help_of_a_program_imports_no_command(program: str) -> None:
         f"from {program}.cli.app import main\ntry:\n    main()\nexcept SystemExit as ended:\n    assert not ended.code"
     )
     assert found & OTHERS == set()
-    cli = {f"coordinator.cli{name}" for name in ("", ".context", ".exits", ".groups", ".options", ".standard_files")}
+    framework = ("", ".context", ".exits", ".groups", ".options", ".standard_files")
+    cli = {"coordinator.cli"} | {f"coordinator.cli.framework{name}" for name in framework}
     base = {"coordinator", "coordinator.errors", "coordinator.lazy", "coordinator.printable"}
     assert own(found) <= base | cli | {program, f"{program}.cli", f"{program}.cli.app"}
 

@@ -10,7 +10,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.pregel import Pregel
 from langgraph.types import Command, StateSnapshot
 
-from workers.durable.record import Fenced
+from workers.durable.records.record import Fenced
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.context import Stopped
 from workers.integrations.langgraph.events import plain_event

@@ -20,7 +20,7 @@ from coordinator.store.keys import Keys
 from coordinator.store.replies import word
 from coordinator.store.script import read
 from coordinator.store.scripts import SESSION_ADD, SESSION_REMOVE
-from workers.handlers.messages import MESSAGE_LIMIT
+from workers.handlers.checkpoint.messages import MESSAGE_LIMIT
 from workers.integrations.connections import Connections, Steps
 
 SLOTS = 64  # hash slots over which sessions are spread. It is part of the stored format, and must never change.

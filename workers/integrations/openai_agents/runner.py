@@ -10,7 +10,7 @@ from agents import Agent, Model, RunConfig, Runner, RunResult, RunResultStreamin
 from agents.items import ToolApprovalItem
 
 from workers.handlers.async_run import AsyncRun
-from workers.handlers.draft import current_phase
+from workers.handlers.checkpoint.draft import current_phase
 from workers.integrations.openai_agents.copies import Copies
 from workers.integrations.openai_agents.model import AgentCall, durable_model, durable_provider
 from workers.integrations.openai_agents.nested import install

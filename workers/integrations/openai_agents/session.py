@@ -10,7 +10,7 @@ from agents import Session, SessionSettings, TResponseInputItem
 
 from coordinator.errors import Refused
 from workers.handlers.async_run import AsyncRun
-from workers.handlers.draft import current_phase
+from workers.handlers.checkpoint.draft import current_phase
 from workers.integrations.openai_agents.redis_session import RedisSession, operation_of
 from workers.integrations.steps import async_run, call_step
 

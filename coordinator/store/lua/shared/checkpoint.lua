@@ -28,7 +28,7 @@ local function read_head(id)
 end
 
 -- Return the field of an effect in the key `effects`; nil if the field of a delta belongs to the checkpoint. A delta carries effects
--- among its phases. They are stored in a key of their own, because they outlive the checkpoint: see workers/handlers/effects.py.
+-- among its phases. They are stored in a key of their own, because they outlive the checkpoint: see workers/handlers/operations/effects.py.
 local function effect_field(field) return string.match(field, '^effect:(.+)$') end
 
 local function has_effect(fields, step)

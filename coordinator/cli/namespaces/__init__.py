@@ -1,0 +1,1 @@
+"""The commands about a whole namespace: create and check it, watch it, pause it, limit it, schedule its runs."""

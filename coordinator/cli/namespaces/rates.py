@@ -1,0 +1,105 @@
+"""The command `coordinator rate`: set, list and remove the rates of calls to the outside."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from coordinator.cli.framework.context import CommandContext
+from coordinator.cli.framework.exits import WRONG_USAGE
+from coordinator.cli.framework.groups import new_subapp
+from coordinator.cli.framework.options import command
+from coordinator.model.policies.rates import decode_rate, encode_rate
+from coordinator.views.formatting import clean
+from coordinator.views.table import new_table
+
+app = new_subapp("Limit the calls that handlers make to the outside with run.limit.")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name that handlers give to run.limit.")]
+
+
+@app.callback(invoke_without_command=True)
+def _help(ctx: typer.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+        raise typer.Exit(WRONG_USAGE)
+
+
+@command(app, name="set")
+def set_rate(
+    context: CommandContext,
+    name: Name,
+    rate: Annotated[
+        str | None,
+        typer.Option(
+            "--rate", metavar="N/UNIT", help="Tokens per time, as 90000/min. The units are s, min, h and day."
+        ),
+    ] = None,
+    burst: Annotated[
+        int | None,
+        typer.Option(
+            "--burst", help="Tokens at one moment; the highest cost of a call. Default: the rate of one second."
+        ),
+    ] = None,
+    at_once: Annotated[
+        int | None, typer.Option("--at-once", help="Calls under way at the same time; 0 lets no call start.")
+    ] = None,
+) -> None:
+    """Set the rate of a name. All processes share it. It takes effect at the next call."""
+    with context.connect() as client:
+        changed = client.set_rate(name, rate, burst=burst, at_once=at_once)
+    stored = decode_rate(name, encode_rate(rate, burst, at_once))
+    assert stored is not None
+    limit = describe_rate(stored.rate, stored.burst, stored.at_once)
+    text = f"rate {name}: {limit}" if changed else f"rate {name} was like this before: {limit}"
+    data = {"name": name, "rate": stored.rate, "burst": stored.burst, "at_once": stored.at_once, "changed": changed}
+    context.answer(data, Text(clean(text)))
+
+
+@command(app, name="list")
+def list_rates(context: CommandContext) -> None:
+    """List the rates, with the numbers of calls that are under way and that wait."""
+    with context.connect() as client:
+        rates = client.rates()
+    if context.as_json:
+        context.answer({"rates": [asdict(rate) for rate in rates]})
+        return
+    if not rates:
+        context.console.print(Text("no rates"))
+        return
+    right = ("burst", "at once", "under way", "waiting")
+    table = new_table("name", "rate", *right, right=right)
+    for rate in rates:
+        table.add_row(
+            rate.name,
+            rate.rate or "-",
+            _number(rate.burst),
+            _number(rate.at_once),
+            f"{rate.held:,}",
+            f"{rate.waiting:,}",
+        )
+    context.console.print(table)
+
+
+@command(app, name="remove")
+def remove_rate(context: CommandContext, name: Name) -> None:
+    """Remove a rate. From then on, run.limit refuses the name."""
+    with context.connect() as client:
+        changed = client.remove_rate(name)
+    text = f"rate {name} was removed" if changed else f"there is no rate {name}"
+    context.answer({"name": name, "changed": changed}, Text(clean(text)))
+
+
+def describe_rate(rate: str | None, burst: int | None, at_once: int | None) -> str:
+    """Return a rate as a phrase for people."""
+    words = [] if rate is None else [rate, f"burst {burst:,}"]
+    if at_once is not None:
+        words.append("1 call at once" if at_once == 1 else f"{at_once:,} calls at once")
+    return ", ".join(words)
+
+
+def _number(number: int | None) -> str:
+    return "-" if number is None else f"{number:,}"

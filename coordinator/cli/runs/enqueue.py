@@ -1,0 +1,168 @@
+"""The command enqueue: enqueue one run or many, and optionally wait for their results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from coordinator.cli.framework.context import CommandContext
+from coordinator.cli.framework.exits import DONE, PROBLEM, print_error
+from coordinator.cli.framework.inputs import InputPairs, InputsOption, PriorityOption, parse_inputs
+from coordinator.client.client import Client
+from coordinator.client.handles import Handle
+from coordinator.errors import BadOption, ResultTimeout, RunCancelled, RunFailed
+from coordinator.model.run import Status
+from coordinator.views.formatting import clean, format_count, format_value
+from coordinator.views.run_display import suggest_kind
+
+EXPLAIN_AFTER, EXPLAIN_AGAIN = 2.0, 5.0  # seconds of waiting after which the command says what a run waits for
+MAX_IDS_PRINTED = 20  # on a terminal; a file or a pipe gets all of them
+
+
+def enqueue(
+    context: CommandContext,
+    kind: Annotated[str, typer.Argument(help="Kind of the run: the name of its handler.")],
+    pairs: InputPairs = None,
+    inputs: InputsOption = None,
+    count: Annotated[int, typer.Option(min=1, max=10_000_000, help="Number of runs to enqueue.")] = 1,
+    delay: Annotated[float | None, typer.Option(metavar="S", help="Seconds to wait before the run may start.")] = None,
+    priority: PriorityOption = 0,
+    key: Annotated[
+        str | None,
+        typer.Option(help="Idempotency key: if a run with this key exists, it is returned instead of a new one."),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Group of the run, for kinds that have a limit for each group.")
+    ] = None,
+    queue: Annotated[str, typer.Option(help="Name of the queue.")] = "default",
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until the runs have ended, and print their results.")
+    ] = False,
+) -> int:
+    """Enqueue one run, or many with --count, and print the ids.
+
+    With --wait, exits with 1 if a run did not complete.
+    """
+    values = parse_inputs(pairs or [], inputs)
+    if key is not None and count > 1:
+        raise BadOption("--key stands for one run: leave out --key or --count")
+    with context.connect() as client:
+        if count == 1:
+            handles = [client.enqueue(kind, values, queue=queue, priority=priority, delay=delay, key=key, group=group)]
+        else:
+            with _ProgressBar(context, f"enqueue {kind}", count) as advance:
+                runs = ((kind, values) for _ in advance())
+                handles = client.enqueue_many(runs, queue=queue, priority=priority, delay=delay, group=group)
+        if wait:
+            return _wait_for_results(context, client, handles)
+        _print_ids(context, client, handles)
+        return DONE
+
+
+def _print_ids(context: CommandContext, client: Client, handles: list[Handle[Any]]) -> None:
+    if context.as_json:
+        context.answer({"runs": [{"id": handle.id, "created": handle.created} for handle in handles]})
+        return
+    if len(handles) > MAX_IDS_PRINTED and context.console.is_terminal:
+        first, last = handles[0].id, handles[-1].id
+        context.console.print(Text(f"{format_count(len(handles), 'run')} enqueued: {first} to {last}"))
+    else:
+        context.console.out("\n".join(handle.id for handle in handles))
+    if len(handles) == 1 and (remark := _remark(client, handles[0])):
+        context.stderr.print(Text(remark, "yellow"))
+
+
+def _remark(client: Client, handle: Handle[Any]) -> str:
+    """Return a remark if the run already existed, has no live worker or is paused; otherwise an empty string."""
+    view = handle.view()
+    if not handle.created:
+        return f"a run with this key exists; it is {view.status}: {clean(view.why)}"
+    if view.status is Status.QUEUED and view.why.startswith("no live worker"):
+        hint = suggest_kind(view, client.workers())
+        return f"{clean(view.why)}; the run waits for one" + (f"; {hint}" if hint else "")
+    if view.status is Status.QUEUED and view.why.endswith("is paused"):
+        return f"{clean(view.why)}; the run waits until it is unpaused"
+    return ""
+
+
+def _wait_for_results(context: CommandContext, client: Client, handles: list[Handle[Any]]) -> int:
+    endings: dict[str, dict[str, Any]] = {}
+    with _ProgressBar(context, "wait", len(handles)) as advance:
+        for _, handle in zip(advance(), _in_order_of_ending(context, client, handles), strict=False):
+            endings[handle.id] = {"id": handle.id, "created": handle.created, **_ending(handle)}
+    rows = [endings[handle.id] for handle in handles]
+    if context.as_json:
+        context.answer({"runs": rows})
+    else:
+        for row in rows:
+            _print_ending(context, row, with_id=len(rows) > 1)
+    return DONE if all(row["status"] == Status.COMPLETED for row in rows) else PROBLEM
+
+
+def _in_order_of_ending(context: CommandContext, client: Client, handles: list[Handle[Any]]) -> Iterator[Handle[Any]]:
+    """Yield each handle when its run has ended.
+
+    While no run ends, print why the first run waits. Otherwise a typo in the kind would make the command wait forever without
+    a message.
+    """
+    left, printed = {handle.id: handle for handle in handles}, ""
+    patience = EXPLAIN_AFTER
+    while left:
+        try:
+            for handle in client.wait(list(left.values()), timeout=patience):
+                del left[handle.id]
+                yield handle
+        except ResultTimeout:
+            view = next(iter(left.values())).view()
+            hint = suggest_kind(view, client.workers()) if view.status is Status.QUEUED else ""
+            text = f"run {view.id} is {view.status}: {clean(view.why)}" + (f"; {hint}" if hint else "")
+            if view.status in (Status.QUEUED, Status.DELAYED, Status.WAITING) and text != printed:
+                context.stderr.print(Text(text, "yellow"))
+                printed = text
+            patience = EXPLAIN_AGAIN
+
+
+def _ending(handle: Handle[Any]) -> dict[str, Any]:
+    try:
+        return {"status": Status.COMPLETED, "result": handle.result()}
+    except RunFailed as error:
+        return {"status": handle.wait(), "error": f"{error.type}: {error.message}" if error.type else error.message}
+    except RunCancelled as error:
+        return {"status": Status.CANCELLED, "error": str(error)}
+
+
+def _print_ending(context: CommandContext, row: dict[str, Any], *, with_id: bool) -> None:
+    if row["status"] != Status.COMPLETED:
+        print_error(f"run {row['id']} ended as {row['status']}: {clean(row['error'])}")
+        return
+    text = format_value(row["result"])
+    context.console.out(f"{row['id']}  {' '.join(text.split())}" if with_id else text)
+
+
+class _ProgressBar:
+    """A progress bar on stderr; it is hidden with --json, or if stderr is not a terminal.
+
+    As a context manager it returns a function `advance`, whose iterator counts to the total and moves the bar with each step.
+    """
+
+    def __init__(self, context: CommandContext, what: str, total: int) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        hidden = context.as_json or not context.stderr.is_terminal
+        self._bar = Progress(*columns, console=context.stderr, transient=True, disable=hidden)
+        self._task, self._total = self._bar.add_task(what, total=total), total
+
+    def __enter__(self) -> Callable[[], Iterator[int]]:
+        self._bar.start()
+        return self._advance
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def _advance(self) -> Iterator[int]:
+        for number in range(self._total):
+            yield number
+            self._bar.advance(self._task)

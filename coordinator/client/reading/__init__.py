@@ -1,0 +1,1 @@
+"""Read many runs: lists, pages, scans, and the overview of a namespace."""

@@ -1,0 +1,1 @@
+"""Wait for the endings of runs: hints from the server, mailboxes, and the decision when to ask."""

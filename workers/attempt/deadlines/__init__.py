@@ -1,0 +1,1 @@
+"""Watch the deadlines of attempts, and ask the escalators of the user."""

@@ -1,0 +1,1 @@
+"""Send the events that attempts emit."""

@@ -1,0 +1,1 @@
+"""The waits of attempts: for signals, children, enqueues and rates of calls."""

@@ -1,0 +1,206 @@
+"""Wait for the rates of calls to the outside, and end these calls on the server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from coordinator.clock import Clock
+from coordinator.errors import BadCall, BadOption, CoordinatorError, NotConfigured, Unconfirmed, Unreachable, Unreadable
+from coordinator.model.run_id import partition_for
+from coordinator.store.keys import Keys, Namespace
+from coordinator.store.plans import rates as rate_plans
+from coordinator.store.transport.wire import AsyncWire, Plan, drive_async
+from workers.attempt.attempt import Attempt
+from workers.attempt.waits.waiter import ServerWaiter
+from workers.handlers.operations.limits import OpenCall
+from workers.liveness.lease import Lease
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = 2.0  # seconds for which a call still waits after a stop was requested that may not be raised at this point
+SLICE = 1.0  # seconds after which a waiting call looks whether a stop was requested
+REJOIN_PAUSE = 0.1  # seconds before a call asks again whether the worker has joined the partition of the limit
+REPEAT_PAUSE = 1.0  # seconds before the end of a call is sent again
+
+
+@dataclass(slots=True)
+class ServerLimits:
+    """The calls of a worker process that wait for a rate or are under way.
+
+    A request belongs to the worker's lease in the partition of the limit, which may be another one than that of the run. If the
+    worker is condemned, the server frees its places.
+
+    Attributes:
+        wire: The connection to the server.
+        clock: The time source.
+        namespace: The namespace of the worker.
+        waiter: Repeats requests while the server cannot be reached.
+        leases: Returns the present leases of the worker by partition.
+    """
+
+    wire: AsyncWire
+    clock: Clock
+    namespace: Namespace
+    waiter: ServerWaiter
+    leases: Callable[[], Mapping[int, Lease]]
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    _waiting: dict[int, OpenCall] = field(default_factory=dict)
+    _sending: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def hint(self, number: int) -> None:
+        """Let the call with this number ask at once, because it may get a place."""
+        if (call := self._waiting.get(number)) is not None:
+            call.hint.set()
+
+    async def acquire(self, attempt: Attempt, call: OpenCall) -> None:
+        """Wait until a call may start. If this raises, or is cancelled, `give_back` has to be called.
+
+        Raises:
+            Stopped: If the wait is too long for a stop that was requested.
+            NotConfigured: If the name has no rate.
+            BadOption: If the cost is above the burst.
+            Unreadable: If a key of the rate is damaged.
+            Unreachable: If a stop was requested while the server could not be reached.
+        """
+        keys = self._keys(call.name)
+        try:
+            while True:
+                call.hint.clear()
+                found = await self._ask(attempt, call, keys)
+                match found.word:
+                    case "ok":
+                        return
+                    case "wait":
+                        self._show_wait(attempt, call)
+                        await self._pause(attempt, call, found.wait_ms / 1000)
+                    case "old":
+                        self._number_again(call)
+                    case "gone":
+                        call.worker = ""
+                        await self._pause(attempt, call, REJOIN_PAUSE)
+                    case _:
+                        raise _refusal(call, found)
+        finally:
+            self._waiting.pop(call.number, None)
+            if attempt.limited is not None:
+                attempt.limited.pop(call, None)
+
+    def _show_wait(self, attempt: Attempt, call: OpenCall) -> None:
+        """Let the next heartbeat tell the server that the run waits, for status displays."""
+        if attempt.limited is None:
+            attempt.limited = {}
+        attempt.limited.setdefault(call, f"{call.name}:{round(self.clock.now() * 1000)}")
+
+    async def _ask(self, attempt: Attempt, call: OpenCall, keys: Keys) -> rate_plans.Acquired:
+        lease = self.leases().get(keys.partition)
+        if lease is None or lease.gone:
+            return rate_plans.Acquired("gone")
+        if call.worker != lease.worker:
+            call.worker = lease.worker
+            self._number_again(call)
+        request = (keys, call.worker, call.name, call.number, call.reserved)
+        return await self.waiter.carry_out(attempt, lambda: rate_plans.acquire(*request))
+
+    def _number_again(self, call: OpenCall) -> None:
+        self._waiting.pop(call.number, None)
+        call.number = next(self._numbers)
+        self._waiting[call.number] = call
+
+    async def _pause(self, attempt: Attempt, call: OpenCall, seconds: float) -> None:
+        """Wait for some time or for a hint.
+
+        A stop that may be raised here ends the wait from outside: see `Attempt.acquire`. Any other stop ends a wait that is longer
+        than a moment, so that a drain never waits for a rate.
+
+        Raises:
+            Stopped: If a stop was requested.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while (left := until - loop.time()) > 0 and not call.hint.is_set():
+            if attempt.stopping is not None:
+                call.patience = min(call.patience, loop.time() + PATIENCE)
+                if attempt.delivered or until > call.patience:
+                    attempt.deliver_stop()
+                    raise attempt.stopping
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(left, SLICE)):
+                    await call.hint.wait()
+
+    # -- the end of a call
+
+    def finish(self, call: OpenCall, cost: int | None) -> None:
+        """End a call on the server, in the background. The request is repeated until the server has answered."""
+        if not call.worker:
+            return
+        keys = self._keys(call.name)
+        self._send(
+            call, lambda: rate_plans.finish(keys, call.worker, call.name, call.number, cost), tuple(call.sending)
+        )
+
+    def give_back(self, call: OpenCall) -> None:
+        """Give back the turn or the tokens of a call that did not start."""
+        self.finish(call, 0)
+
+    def back_off(self, call: OpenCall, seconds: float) -> None:
+        """Let no call of the name start for some time. The request is sent in the background, before the end of the call."""
+        keys, pause = self._keys(call.name), round(seconds * 1000)
+        task = self._send(call, lambda: rate_plans.back_off(keys, call.worker, call.name, call.number, pause))
+        call.sending.append(task)
+
+    def _send(
+        self, call: OpenCall, make_plan: Callable[[], Plan[str]], after: tuple[asyncio.Task[None], ...] = ()
+    ) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(self._repeat(call, make_plan, after))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+        return task
+
+    async def _repeat(
+        self, call: OpenCall, make_plan: Callable[[], Plan[str]], after: tuple[asyncio.Task[None], ...]
+    ) -> None:
+        """Send a request until the server has answered, or until the worker is gone: then the server frees its places."""
+        if after:
+            await asyncio.wait(after)
+
+        def is_gone() -> bool:
+            return all(lease.worker != call.worker or lease.gone for lease in self.leases().values())
+
+        while True:
+            try:
+                await drive_async(self.wire, make_plan(), give_up=is_gone)
+                return
+            except (NotConfigured, Unconfirmed, Unreachable):
+                if is_gone():
+                    return
+            except CoordinatorError as error:
+                logger.warning("limit %s: the end of a call could not be stored: %s", call.name, error)
+                return
+            await self.clock.asleep(REPEAT_PAUSE)
+
+    def _keys(self, name: str) -> Keys:
+        return self.namespace.keys(partition_for(name, self.namespace.partitions))
+
+
+def _refusal(call: OpenCall, found: rate_plans.Acquired) -> CoordinatorError:
+    """Return the error for an answer that ends the wait of a call."""
+    match found.word:
+        case "unknown":
+            return NotConfigured(
+                f"limit {call.name!r} has no rate, so no call may start: set one, for example with "
+                f"'coordinator rate set {call.name} --rate 100/min --burst 10'"
+            )
+        case "large":
+            return BadOption(
+                f"cost {call.reserved:,} of limit {call.name!r} is above its burst of {found.burst:,}, so it could never start: "
+                f"raise the burst with 'coordinator rate set {call.name} --rate … --burst …'"
+            )
+        case "unreadable":
+            return Unreadable(rate_plans.describe_damage(call.name))
+        case word:
+            return BadCall(f"the server refused a call of limit {call.name!r}: {word}")

@@ -1,0 +1,1 @@
+"""Records of runs that a program executes itself: their data, stored form, delta and plans."""

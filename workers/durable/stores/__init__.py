@@ -1,0 +1,1 @@
+"""Stores of records: in memory, and on Redis or Valkey."""

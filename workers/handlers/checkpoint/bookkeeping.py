@@ -1,0 +1,103 @@
+"""The part of a checkpoint that describes waits, children and output, beside messages, state and phases.
+
+The server stores this part as one field, `more`. The field is a row of netstrings, which Lua scripts can read: a name, its value,
+the next name, and so on. A save sends the field only when it has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from coordinator.encoding.netstrings import split_netstrings
+from coordinator.model.policies.budget import Amount
+from coordinator.store.plans.attempts import netstrings
+
+_RECEIVED, _DEADLINE, _BASE, _EMITTED, _GRANTED = "received:", "deadline:", "base:", "emitted", "granted"
+
+
+class Base(NamedTuple):
+    """The ids of the children of a step: the id of the first child, and how many children were enqueued.
+
+    Attributes:
+        life: The life of the run in which the step began.
+        id: The id of the first child. The ids of the other children count up from it.
+        made: The number of children whose enqueue the server has confirmed.
+        old: The base of the step in an earlier life, whose results the step keeps. Empty once the server knows the new base.
+    """
+
+    life: int
+    id: str
+    made: int
+    old: str = ""
+
+
+@dataclass(slots=True)
+class More:
+    """The signals that a run has received, the deadlines of its waits, the bases of its children, and its emitted events.
+
+    Attributes:
+        received: The number of the last signal that the run has received, by topic.
+        deadlines: For each open wait, by its field, the server time in ms at which the wait ends.
+        bases: The base of the children of each step, by the field of the step.
+        emitted: The number of the last event that the run has emitted.
+        granted: What was granted to the run in addition to its budget.
+        unknown: Entries that a newer version has stored. A save stores them again, unchanged.
+    """
+
+    received: dict[str, int] = field(default_factory=dict)
+    deadlines: dict[str, int] = field(default_factory=dict)
+    bases: dict[str, Base] = field(default_factory=dict)
+    emitted: int = 0
+    granted: Amount = field(default_factory=Amount)
+    unknown: dict[bytes, bytes] = field(default_factory=dict)
+
+    def pack(self) -> bytes:
+        """Return the stored form of this part. The stored form is empty if there is nothing to store."""
+        if not (self.received or self.deadlines or self.bases or self.emitted or self.unknown):
+            return b""
+        values: Mapping[str, object] = {
+            **{_RECEIVED + topic: number for topic, number in self.received.items()},
+            **{_DEADLINE + name: ms for name, ms in self.deadlines.items()},
+            **{
+                _BASE + name: f"{base.life} {base.id} {base.made} {base.old}".rstrip()
+                for name, base in self.bases.items()
+            },
+            **({_EMITTED: self.emitted} if self.emitted else {}),
+            **({_GRANTED: " ".join(map(str, self.granted))} if any(self.granted) else {}),
+        }
+        parts = [part for name, value in values.items() for part in (name.encode(), str(value).encode())]
+        parts += [part for pair in self.unknown.items() for part in pair]
+        return netstrings(parts)
+
+    @classmethod
+    def parse(cls, data: bytes) -> More:
+        """Return the part that a stored form describes.
+
+        Raises:
+            Unreadable: If the bytes are not netstrings, or a value is not a number.
+        """
+        more, parts = cls(), split_netstrings(data)
+        for name, value in zip(parts[::2], parts[1::2], strict=True):
+            text = name.decode()
+            if text.startswith(_RECEIVED):
+                more.received[text.removeprefix(_RECEIVED)] = int(value)
+            elif text.startswith(_DEADLINE):
+                more.deadlines[text.removeprefix(_DEADLINE)] = int(value)
+            elif text.startswith(_BASE):
+                life, id, made, *old = value.decode().split(" ")
+                more.bases[text.removeprefix(_BASE)] = Base(int(life), id, int(made), *old)
+            elif text == _EMITTED:
+                more.emitted = int(value)
+            elif text == _GRANTED:
+                more.granted = Amount(*map(int, value.split()))
+            else:
+                more.unknown[name] = value
+        return more
+
+    def end_turn(self) -> None:
+        """Drop the deadlines of waits and the bases of steps inside a turn of `loop`."""
+        for by_field in (self.deadlines, self.bases):
+            for name in [name for name in by_field if not name.startswith("wait:-:")]:
+                del by_field[name]

@@ -1,0 +1,1 @@
+"""Claim runs: how many the slots allow, from which partition, and which of them start."""

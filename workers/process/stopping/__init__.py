@@ -1,0 +1,1 @@
+"""Stop attempts, and shut down the whole worker without losing a run."""
