@@ -52,10 +52,15 @@ class Hold:
 
 
 class Proxy:
-    """A proxy that listens on its own loopback port and forwards requests to the server at port `upstream`."""
+    """A proxy that listens on its own loopback port and forwards requests to the server at port `upstream`.
 
-    def __init__(self, upstream: int) -> None:
-        self.upstream = upstream
+    Args:
+        upstream: The port of the server.
+        frames: Reads the requests and replies of the server's protocol.
+    """
+
+    def __init__(self, upstream: int, frames: type[Frames] = Frames) -> None:
+        self.upstream, self._frames = upstream, frames
         self.held = 0
         self.late_replies: list[bytes] = []
         self._lock = threading.Lock()
@@ -159,7 +164,7 @@ class Proxy:
         try:
             with client, contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.upstream)) as server:
                 server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._converse(Frames(client), Frames(server))
+                self._converse(self._frames(client), self._frames(server))
         finally:
             with self._lock:
                 self._clients.discard(client)

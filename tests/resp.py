@@ -51,7 +51,9 @@ def words(request: bytes) -> list[bytes]:
 
 
 class Frames:
-    """Reads a socket frame by frame."""
+    """Reads a socket frame by frame. A subclass may read another protocol: it defines where a frame ends."""
+
+    frame_end = staticmethod(frame_end)
 
     def __init__(self, source: socket.socket) -> None:
         self.source = source
@@ -60,7 +62,7 @@ class Frames:
 
     def ready(self) -> bytes | None:
         """Return the next frame if it has already arrived."""
-        end = frame_end(self._buffer)
+        end = self.frame_end(self._buffer)
         if end is None:
             return None
         frame = bytes(self._buffer[:end])

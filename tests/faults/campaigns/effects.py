@@ -1,15 +1,20 @@
-"""Kill workers on both sides of the calls of run.once, and count the effects on a file and a service that dedupe nothing."""
+"""Kill workers on both sides of the calls of run.once, and count the effects on a file and a service that dedupe nothing.
+
+The service and the server of the runs are behind fault proxies. Beside each kill, the proxy of the service loses the reply of a
+call, or holds it back until the kill, and the proxy of the server loses the reply of a script. No proxy delays a request: a call
+that arrives after its process has died can't be found by any `check`, so only a system that recognises `run.effect_key` is safe
+from it.
+"""
 
 from __future__ import annotations
 
 import os
-import random
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,6 +24,8 @@ from coordinator import Client, Handle, RunFailed, Status
 from tests.e2e.processes import Stage
 from tests.faults.campaigns.runner import options
 from tests.faults.records import archive as records
+from tests.http_frames import HttpFrames, is_post
+from tests.proxy import Fault, Proxy, naming
 from tests.servers import DURABLE, Kind, Server
 from tests.waiting import wait_until
 
@@ -30,24 +37,20 @@ AT_WORK = 12  # runs that are open at a time
 
 @dataclass
 class Service:
-    """A service behind a network that loses replies: it counts each call, and answers all but some of them."""
+    """A service that counts each call."""
 
-    choose: random.Random
     calls: Counter[str] = field(default_factory=Counter)
-    lost: int = 0
+    counting: threading.Lock = field(default_factory=threading.Lock)
 
     @contextmanager
-    def serve(self) -> Iterator[str]:
-        """Serve in threads, and yield the URL."""
+    def serve(self) -> Iterator[int]:
+        """Serve in threads, and yield the port."""
         service = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                service.calls[self.path.removeprefix("/")] += 1
-                if service.choose.random() < 0.05:
-                    service.lost += 1
-                    self.close_connection = True
-                    return  # the call is counted, and its reply is lost
+                with service.counting:
+                    service.calls[self.path.removeprefix("/")] += 1
                 self.answer()
 
             def do_GET(self) -> None:
@@ -71,7 +74,7 @@ class Service:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
+            yield server.server_address[1]
         finally:
             server.shutdown()
             server.server_close()
@@ -82,10 +85,36 @@ class Tally:
     """What became of all effects."""
 
     kills: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
     effects: int = 0
     unknown: int = 0
     breaches: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Lines:
+    """The proxies in front of the service and of the server, with the faults that are armed."""
+
+    to_service: Proxy
+    to_server: Proxy
+    _armed: dict[str, Fault] = field(default_factory=dict)
+
+    def arm(self, number: int) -> None:
+        """Arm the faults beside a kill: alternately a lost and a held reply of the service, and a lost reply of the server."""
+        if number % 2:
+            self._armed["service's reply held"] = self.to_service.hold_next_reply(is_post)
+        else:
+            self._armed["service's reply lost"] = self.to_service.cut_next_reply(is_post)
+        self._armed["server's reply lost"] = self.to_server.cut_next_reply(naming(b"EVALSHA"))
+
+    def disarm(self, faults: Counter[str]) -> None:
+        """Release held replies, call off faults that did not start, and count the others."""
+        for name, fault in self._armed.items():
+            fault.over.set()
+            if not (self.to_service.call_off(fault) or self.to_server.call_off(fault)):
+                faults[name] += 1
+        self._armed.clear()
 
 
 class EffectsStage(Stage):
@@ -100,7 +129,7 @@ class EffectsStage(Stage):
 
 
 def carry_out(
-    stage: EffectsStage, client: Client, service: Service, kills: int, seconds: float = float("inf")
+    stage: EffectsStage, client: Client, service: Service, lines: Lines, kills: int, seconds: float = float("inf")
 ) -> Tally:
     """Kill workers on alternating sides of calls while runs make effects, let all runs end, and judge the effects."""
     tally, begun = Tally(), time.monotonic()
@@ -118,6 +147,7 @@ def carry_out(
             kind = KINDS[len(handles) % len(KINDS)]
             handles.append((kind, client.enqueue(kind, {"count": CALLS})))
             open_runs.append(handles[-1][1])
+        lines.arm(tally.kills.total())
         # A run that is killed three times without progress is set aside, so some effects take place between two kills.
         enough = calls_so_far() + 2 * AT_WORK
         wait_until(
@@ -134,6 +164,7 @@ def carry_out(
             return not order.exists() or all(handle.view().status.ended for handle in open_runs)  # noqa: B023
 
         wait_until(taken_or_idle, "a process to carry out the order", timeout=120)
+        lines.disarm(tally.faults)
         if not order.exists():
             tally.kills[side] += 1
     order.unlink(missing_ok=True)
@@ -168,19 +199,21 @@ def judge(
                 tally.breaches.append(f"run {handle.id} ({kind}) ended with {error}")
 
 
-def run_lab(directory: Path, kills: int, seed: int, seconds: float = float("inf"), kind: Kind = "valkey") -> Tally:
-    """Start a server, workers and the service in a directory, and carry out the campaign."""
+def run_lab(directory: Path, kills: int, seconds: float = float("inf"), kind: Kind = "valkey") -> Tally:
+    """Start a server, workers, the service and the proxies in a directory, and carry out the campaign."""
     home = directory / "server"
     home.mkdir()
     with ExitStack() as stack:
         server = Server(kind, home, dict(DURABLE))
         stack.callback(server.close)
-        service = Service(random.Random(seed))
-        stage = EffectsStage(server.url, "effects", directory)
-        stage.service = stack.enter_context(service.serve())
+        service = Service()
+        to_service = stack.enter_context(closing(Proxy(stack.enter_context(service.serve()), HttpFrames)))
+        to_server = stack.enter_context(closing(Proxy(server.port)))
+        stage = EffectsStage(to_server.url, "effects", directory)
+        stage.service = f"http://127.0.0.1:{to_service.port}"
         stack.callback(stage.close)
         client = stack.enter_context(Client(server.url, namespace="effects"))
-        return carry_out(stage, client, service, kills, seconds)
+        return carry_out(stage, client, service, Lines(to_service, to_server), kills, seconds)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -188,7 +221,7 @@ def main(arguments: Sequence[str]) -> int:
     chosen = options("effects", arguments, 100)
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="effects-") as place:
-        tally = run_lab(Path(place), chosen.count, chosen.seed, chosen.seconds, chosen.server)
+        tally = run_lab(Path(place), chosen.count, chosen.seconds, chosen.server)
     seconds = round(time.monotonic() - begun, 1)
     for breach in tally.breaches[:20]:
         print(breach)
@@ -196,6 +229,7 @@ def main(arguments: Sequence[str]) -> int:
         "effects": tally.effects,
         "unknown": tally.unknown,
         **{f"fault killed {side} the call": count for side, count in sorted(tally.kills.items())},
+        **{f"fault {name}": count for name, count in sorted(tally.faults.items())},
         **{f"ended {ending}": count for ending, count in sorted(tally.ended.items())},
     }
     print(f"{seconds} s, load {os.getloadavg()[0]:.0f}: {counts}")

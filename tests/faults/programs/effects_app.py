@@ -1,4 +1,4 @@
-"""Handlers with effects on an outside sink that dedupes nothing: a file, or a service whose replies get lost.
+"""Handlers with effects on an outside sink that dedupes nothing: a file, or a service behind a fault proxy.
 
 The lab writes an order, `before` or `after`. The first process that reaches this side of a call kills itself with SIGKILL.
 """
@@ -49,7 +49,7 @@ def find_line(name: str) -> str | type[NotDone]:
 
 
 def post(name: str) -> str:
-    """Call the service, which may lose its reply."""
+    """Call the service. The proxy before it may lose or hold the reply."""
     kill_if_ordered("before")
     with urllib.request.urlopen(urllib.request.Request(f"{SERVICE}/{name}", method="POST"), timeout=30) as reply:
         text: str = reply.read().decode()
