@@ -257,7 +257,7 @@ class RunView:
         signals: By topic, the number of signals that were sent and that it has not received.
         effects: By name, the state of its effects of `run.once`: "begun" or "done"; those that are begun first.
         spent: What it has spent in all its attempts and with its joined children; None if it has spent nothing.
-        budget: The budget that it was enqueued with; None if it has none, or only that of its handler.
+        budget: The budget that it was enqueued with, or else the present budget of its handler; None if it has none.
         group: Its group.
         held: Its place in the line of its group; None if it does not wait for a place.
     """

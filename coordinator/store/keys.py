@@ -319,7 +319,8 @@ class Keys:
     def limits(self) -> str:
         """Return the key of a hash with the limits of kinds and groups: handler:<kind>, kind:<kind> and group:<kind>:<group>.
 
-        Script join writes the limit of a handler, and script limit the others. It is never deleted.
+        It also has the budgets of handlers, for displays: budget:<kind>. Script join writes the limit and the budget of a handler,
+        and script limit the others. It is never deleted.
         """
         return f"{self.at}:limits"
 

@@ -130,7 +130,7 @@ def _build(id: str, reply: Sequence[Any]) -> RunView:
         signals=dict(sorted((_escaped(signals[i]), int(signals[i + 1])) for i in range(0, len(signals), 2))),
         effects=_read_effects(effects),
         spent=_read_spent(of.get("spend")),
-        budget=_read_budget(extra.get("budget")),
+        budget=_read_budget(extra.get("budget"), of.get("budget")),
         group=group,
         held=position.held,
     )
@@ -193,10 +193,15 @@ def _read_spent(data: bytes | None) -> Spending | None:
     return spending(sum_spend(_escaped(data))) if data else None
 
 
-def _read_budget(stored: Any) -> Budget | None:
-    """Return the budget of a run from its stored form; None if there is none, or if it can't be read."""
+def _read_budget(own: Any, published: bytes | None) -> Budget | None:
+    """Return the budget with which a run was enqueued, or else that of its handler; None if there is none that can be read.
+
+    Args:
+        own: The stored form of the budget with which the run was enqueued.
+        published: The budget that workers have published for the kind of the run.
+    """
     try:
-        return Budget.load(stored) if stored else None
+        return Budget.load(own) if own else Budget.parse(_escaped(published)) if published else None
     except (BadOption, ValueError, TypeError, ArithmeticError):
         return None
 

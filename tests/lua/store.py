@@ -123,8 +123,11 @@ class Store:
         birth: str = "b1",
         routes: Sequence[str] = ROUTES,
         limits: str = "",
+        budgets: str = "",
     ) -> str:
-        member = WorkerRecord(worker, lease, "host", 1, "s", "fleet", "c1", 10, tuple(routes), limits=limits)
+        member = WorkerRecord(
+            worker, lease, "host", 1, "s", "fleet", "c1", 10, tuple(routes), limits=limits, budgets=budgets
+        )
         return self.do(worker_plans.join(self.keys, birth, member, now=self.at))
 
     def beat(

@@ -40,7 +40,7 @@ class Membership:
         namespace: The namespace that the worker serves.
         options: The settings of the worker.
         routes: The routes that the worker listens to.
-        limits: The limits of its handlers, which it publishes (see describe_limits).
+        published: The limits and the budgets of its handlers, which it publishes (see describe_limits and describe_budgets).
         clock: The time source.
         heartbeat: Renews the leases.
         stops: Stops the attempts of a lost lease.
@@ -55,7 +55,7 @@ class Membership:
         namespace: Namespace,
         options: WorkerOptions,
         routes: tuple[str, ...],
-        limits: str,
+        published: tuple[str, str],
         clock: Clock,
         heartbeat: Heartbeat,
         stops: Stops,
@@ -63,12 +63,12 @@ class Membership:
         tasks: TaskSet,
         announce: Callable[[int, str], None],
     ) -> None:
-        self._wire, self._namespace, self._options, self._routes, self._limits = (
+        self._wire, self._namespace, self._options, self._routes, self._published = (
             wire,
             namespace,
             options,
             routes,
-            limits,
+            published,
         )
         self._clock, self._heartbeat, self._stops = clock, heartbeat, stops
         self._shutdown, self._tasks, self._announce = shutdown, tasks, announce
@@ -132,7 +132,7 @@ class Membership:
         return worker_plans.WorkerRecord(
             lease.worker, round(lease.length * 1000), socket.gethostname(), os.getpid(), str(round(self._clock.now() * 1000)),
             options.fleet, options.code or "-", options.concurrency, self._routes, str(own_mark() or ""),
-            limits=self._limits,
+            limits=self._published[0], budgets=self._published[1],
         )  # fmt: skip
 
     async def _create_copies(self, *, final: bool) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import current_settings
 from coordinator.errors import Unconfirmed, Unreachable
+from coordinator.model.policies.budget import describe_budgets
 from coordinator.model.policies.groups import describe_limits
 from coordinator.store import server_checks as checks
 from coordinator.store.keys import Namespace
@@ -229,9 +230,11 @@ class Worker:
             supervised=replace is not None, grace=options.grace, report_stuck=self.on_stuck,
         )  # fmt: skip
         runner = Runner(options, self._slots, table, executor, recorder, critic, endings, stops, shutdown, self.metrics)
+        handlers = self.registry.handlers
         self._membership = membership = Membership(
             wire, namespace, options, all_routes(self.registry, options),
-            describe_limits({kind: handler.at_once for kind, handler in self.registry.handlers.items()}),
+            (describe_limits({kind: handler.at_once for kind, handler in handlers.items()}),
+             describe_budgets({kind: handler.budget for kind, handler in handlers.items()})),
             clock, heartbeat, stops, shutdown, tasks, self._announce,
         )  # fmt: skip
         self._results = results = BeatResults(wire, table, stops, membership, shutdown, tasks, limits.hint)

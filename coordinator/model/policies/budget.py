@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, NamedTuple, get_args
@@ -12,6 +13,7 @@ from coordinator.errors import BadOption, CoordinatorError
 Then = Literal["fail", "wait"]
 MICRO = 1_000_000
 MOST = 2**52  # larger numbers are not exact in Lua
+_NONE = "-"  # stands for no limit, and for no budget
 TOPIC = "coordinator.grant"  # the topic of the signals by which grants reach a run
 
 # The numbers in the field `spend` of a run, in their stored order: the total of earlier attempts and of children; the epoch of the
@@ -136,10 +138,33 @@ class Budget:
         return [*self.limits, self.then]
 
     @classmethod
+    def parse(cls, text: str) -> Budget:
+        """Return the budget from the text that `describe_budgets` makes.
+
+        Raises:
+            BadOption: The text is not such a budget.
+        """
+        parts = text.split(",")
+        if len(parts) != 4 or not all(part == _NONE or part.isdigit() for part in parts[:3]):
+            raise BadOption(f"{text!r:.80} is not a budget")
+        return cls.load([*(None if part == _NONE else int(part) for part in parts[:3]), parts[3]])
+
+    @classmethod
     def load(cls, stored: Any) -> Budget:
         """Return the budget from its stored form."""
         usd, tokens, requests, then = stored
         return cls(None if usd is None else Decimal(usd) / MICRO, tokens, requests, then)
+
+
+def describe_budgets(budgets: Mapping[str, Budget | None]) -> str:
+    """Return the budgets of handlers by kind in the form in which join.lua takes them."""
+    return " ".join(
+        f"{kind}={_NONE if budget is None else _describe(budget)}" for kind, budget in sorted(budgets.items())
+    )
+
+
+def _describe(budget: Budget) -> str:
+    return ",".join(_NONE if part is None else str(part) for part in budget.pack())
 
 
 def spending(amount: Amount) -> Spending:

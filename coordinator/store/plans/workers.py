@@ -32,6 +32,7 @@ class WorkerRecord:
     mark: str = ""  # distinguishes the process from every other process that ever ran on the machine
     knows: tuple[str, ...] = features.KNOWN
     limits: str = ""  # the limits of its handlers, see coordinator/model/policies/groups.py
+    budgets: str = ""  # the budgets of its handlers, see coordinator/model/policies/budget.py
 
 
 def join(keys: Keys, birth: str, member: WorkerRecord, now: str = "") -> Generator[Request, Any, str]:
@@ -40,6 +41,7 @@ def join(keys: Keys, birth: str, member: WorkerRecord, now: str = "") -> Generat
         keys.at, now=now, birth=birth, worker=member.worker, lease=member.lease_ms, host=member.host, pid=member.pid,
         started=member.started, fleet=member.fleet, code=member.code, slots=member.slots, routes=" ".join(member.routes),
         mark=member.mark, knows=" ".join(member.knows), limits=member.limits,
+        budgets=member.budgets,
     )  # fmt: skip
     return word(reply)
 

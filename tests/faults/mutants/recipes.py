@@ -3413,6 +3413,20 @@ MUTANTS = [
         "tests/lua/coordinators/test_sweep.py::test_older_worker_without_a_limit_does_not_remove_the_limit_of_a_newer_one",
     ),
     Mutant(
+        "the budget of a handler stays when a new version has none",
+        LUA + "workers/join.lua",
+        "    redis.pcall('HDEL', limits_key(), 'budget:' .. kind)\n",
+        "",
+        "tests/lua/workers/test_join.py::test_budgets_of_handlers_are_those_of_the_worker_that_joined_last",
+    ),
+    Mutant(
+        "a run shows the budget of its handler instead of its own",
+        "coordinator/views/run_view.py",
+        "Budget.load(own) if own else Budget.parse(_escaped(published)) if published else None",
+        "Budget.parse(_escaped(published)) if published else Budget.load(own) if own else None",
+        "tests/integration/worker/test_worker_budgets.py::test_view_shows_the_budget_of_the_run_or_else_of_its_handler",
+    ),
+    Mutant(
         "a late change of a limit undoes a later one",
         LUA + "runs/limit.lua",
         "local answer, changes = check_change(name, seen, operation)\nif answer then return answer end\n",

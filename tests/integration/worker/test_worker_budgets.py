@@ -305,3 +305,20 @@ async def eventually_spent(handle: AsyncHandle[Any], usd: float) -> None:
     async with asyncio.timeout(30):
         while (view := await handle.view()).spent is None or view.spent.usd != usd:
             await next_turn()
+
+
+@pytest.mark.parametrize("own", [None, Budget(tokens=7, then="wait")])
+async def test_view_shows_the_budget_of_the_run_or_else_of_its_handler(bench, client, own):
+    declared = Budget(usd=2.5, requests=10)
+    worker, task = bench.worker(agents([], declared))
+    with_budget = await client.enqueue("plain", {"turns": 1}, budget=own)
+    await with_budget.wait(60)
+    view = await with_budget.view()
+    assert view.budget is not None
+    assert view.budget.pack() == (own or declared).pack()
+    await bench.end(worker, task)
+    worker, task = bench.worker(agents([], None))  # a version of the handler without a budget
+    await (await client.enqueue("async", {"turns": 1})).wait(60)
+    again = (await with_budget.view()).budget
+    assert again == (None if own is None else view.budget)
+    await bench.end(worker, task)

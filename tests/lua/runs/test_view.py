@@ -111,3 +111,13 @@ def test_damaged_signals_do_not_affect_a_view(store: Store) -> None:
     store.spoil(store.keys.signals(id))
     store.spoil(store.keys.ckpt(id))
     assert signals_of(store, id) == {}
+
+
+def test_view_has_the_budget_of_the_handler_of_its_kind(store: Store) -> None:
+    id = store.enqueue()
+    assert "budget" not in pairs(view(store, id)[0])
+    store.join(budgets="k=5000000,-,200,wait other=-,9,-,fail")
+    with store.unchanged():
+        assert pairs(view(store, id)[0])["budget"] == b"5000000,-,200,wait"
+    store.spoil(store.keys.limits())
+    assert "budget" not in pairs(view(store, id)[0])

@@ -63,3 +63,25 @@ def test_call_with_another_birth_is_refused_as_a_stranger(store: Store) -> None:
 def test_tombstone_of_a_worker_expires_after_a_minute(store: Store) -> None:
     store.do(coordinator_plans.abandon(store.keys, "w9", now=store.at))
     assert 50_000 < store.client.pttl(store.keys.worker("w9")) <= 60_000
+
+
+def budgets(store: Store) -> dict[bytes, bytes]:
+    return {field: value for field, value in store.client.hgetall(store.keys.limits()).items() if b"budget" in field}
+
+
+def test_budgets_of_handlers_are_those_of_the_worker_that_joined_last(store: Store) -> None:
+    store.join(budgets="k=5000000,-,200,wait other=-,9,-,fail")
+    assert budgets(store) == {b"budget:k": b"5000000,-,200,wait", b"budget:other": b"-,9,-,fail"}
+    store.join("w2", budgets="k=-")
+    assert budgets(store) == {b"budget:other": b"-,9,-,fail"}
+
+
+def test_worker_that_may_not_join_publishes_no_budget(store: Store) -> None:
+    store.abandon()
+    with store.unchanged():
+        assert store.join(budgets="k=5000000,-,200,wait") == "gone"
+
+
+def test_damaged_limits_do_not_stop_a_join_with_budgets(store: Store) -> None:
+    store.spoil(store.keys.limits())
+    assert store.join(budgets="k=5000000,-,200,wait other=-") == "ok"

@@ -39,6 +39,14 @@ for field, entries in pairs({ loading = loading, limited = limited }) do
   end
 end
 
+-- Add the budget that workers have published for the kind of the run.
+local _, own_kind = string.match(run.route or '', ROUTE_PARTS)
+local budget = own_kind and redis.pcall('HGET', limits_key(), 'budget:' .. own_kind)
+if type(budget) == 'string' then
+  fields[#fields + 1] = 'budget'
+  fields[#fields + 1] = budget
+end
+
 -- Return the place of a run in the line of its group, as the head describes; an empty list if it is in no line.
 local function explain_line(id, group)
   local rank = group and redis.pcall('ZRANK', line_key(group), id)

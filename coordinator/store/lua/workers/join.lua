@@ -2,7 +2,7 @@
 -- Protects: only join creates the entry of a worker, and never that of a worker that has left or was condemned.
 -- Role: worker
 -- Keys: limits, namespace, watch, worker, workers
--- ARGV: now, birth, worker, lease, host, pid, started, fleet, code, slots, routes, mark, knows, limits
+-- ARGV: now, birth, worker, lease, host, pid, started, fleet, code, slots, routes, mark, knows, limits, budgets
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   birth: the birth mark of the namespace that the caller knows; empty: it is not checked
 --   worker: id of the worker
@@ -17,6 +17,7 @@
 --   mark: the mark of its process: boot id, pid namespace, pid and start time
 --   knows: names of features that its version knows, separated by spaces
 --   limits: the limits of its handlers, each as <kind>=<number> or <kind>=- for none, separated by spaces
+--   budgets: the budgets of its handlers, each as <kind>=<budget> or <kind>=- for none, separated by spaces
 -- Flags: allow-oom
 -- Uses: time, groups
 -- Unconfirmed: the worker's first claim waits for replicas
@@ -42,6 +43,14 @@ for kind, limit in string.gmatch(limits, '([^%s=]+)=(%S+)') do
     redis.pcall('HSETNX', limits_key(), 'handler:' .. kind, limit)
   elseif type(redis.pcall('HSET', limits_key(), 'handler:' .. kind, limit)) == 'number' then
     mark_limited(kind)
+  end
+end
+-- The budget of a handler is only displayed, so the worker that joined last decides.
+for kind, budget in string.gmatch(budgets, '([^%s=]+)=(%S+)') do
+  if budget == '-' then
+    redis.pcall('HDEL', limits_key(), 'budget:' .. kind)
+  else
+    redis.pcall('HSET', limits_key(), 'budget:' .. kind, budget)
   end
 end
 return { 'ok' }
