@@ -32,6 +32,9 @@ CHILDREN_MS: Final = 2 * WEEK_MS  # the time to live of the set of a run's child
 CHILDREN_LOOK_MS: Final = 300_000  # how often a coordinator looks for deleted runs in the set of a run's children
 OWNERS_MS: Final = 300_000  # the time to live of the list of owners of stand-alone checkpoints; each lease renews it
 REMOVED_MS: Final = 600_000  # how long a removed schedule leaves a tombstone, so that a late call does not restore it
+KNOWLEDGE_MS: Final = (
+    REMOVED_MS // 2
+)  # a pause or a change of a limit that was prepared before this time is not carried out
 
 # ---- lists that wake a client, a worker or a coordinator
 

@@ -3434,6 +3434,20 @@ MUTANTS = [
         "tests/lua/runs/test_limit.py::test_late_repetition_of_a_change_does_not_undo_a_later_one",
     ),
     Mutant(
+        "a change that arrives ten minutes late undoes a later one that is forgotten",
+        LUA + "shared/pause.lua",
+        "age > KNOWLEDGE_MS",
+        "false",
+        "tests/lua/runs/test_pause.py::test_change_is_refused_if_later_changes_may_be_forgotten",
+    ),
+    Mutant(
+        "a change that was prepared before the clock was set back counts as new",
+        LUA + "shared/pause.lua",
+        "age < 0 or ",
+        "",
+        "tests/lua/runs/test_pause.py::test_change_is_refused_if_later_changes_may_be_forgotten",
+    ),
+    Mutant(
         "a limit that is removed before the first worker joins admits every run",
         LUA + "runs/limit.lua",
         "  redis.call('HDEL', limits_key(), field) -- If no worker",

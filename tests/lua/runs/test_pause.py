@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 import pytest
 
 from coordinator.client.operations.open_namespace import new_mark
+from coordinator.model.limits import KNOWLEDGE_MS, REMOVED_MS
+from coordinator.store.keys import Keys
 from coordinator.store.plans import clients as client_plans
+from coordinator.store.script import Call
+from coordinator.store.scripts import LIMIT, PAUSE, RATE, UNPAUSE
 from tests.lua.store import ROUTES, Store
 
 OTHER = "other:k@0"
@@ -111,7 +116,43 @@ def test_request_that_was_carried_out_by_nobody_comes_too_late(store: Store) -> 
     store.do(client_plans.pause(store.keys, "kind:k", "o2"))
     store.do(client_plans.unpause(store.keys, "kind:k", "o3"))
     with store.unchanged():
-        assert store.wire.ask([late])[0] == [b"changed", b"o3"]
+        answer, seen = store.wire.ask([late])[0]
+    assert (answer, seen.partition(b"@")[0]) == (b"changed", b"o3")
+
+
+LATE: dict[str, Callable[[Keys, str], Call]] = {
+    "pause": lambda keys, seen: PAUSE.call(keys.at, name="kind:k", seen=seen, operation="late"),
+    "unpause": lambda keys, seen: UNPAUSE.call(keys.at, name="kind:k", seen=seen, operation="late", most=10),
+    "limit": lambda keys, seen: LIMIT.call(keys.at, kind="k", group="", at_once="9", seen=seen, operation="late"),
+    "rate": lambda keys, seen: RATE.call(keys.at, now="", name="api", rate="9 1000 1 -", seen=seen, operation="late"),
+}
+
+
+@pytest.mark.parametrize("late", LATE)
+@pytest.mark.parametrize("age", [-60_000, KNOWLEDGE_MS + 5_000])
+def test_change_is_refused_if_later_changes_may_be_forgotten(store: Store, late: str, age: int) -> None:
+    """The call was prepared when no change was stored. It arrives after a later change was made and has expired."""
+    clock = server_ms(store)
+    with store.unchanged():
+        answer, seen = store.wire.ask([LATE[late](store.keys, f"@{clock - age}")])[0]
+    assert answer == b"changed"
+    assert abs(int(seen.partition(b"@")[2]) - clock) < 60_000, "the answer tells the server's time"
+    assert store.wire.ask([LATE[late](store.keys, seen.decode())])[0][0] in (b"ok", b"again"), "new knowledge is valid"
+
+
+@pytest.mark.parametrize("late", LATE)
+def test_first_request_of_a_change_only_asks_for_the_time(store: Store, late: str) -> None:
+    with store.unchanged():
+        assert store.wire.ask([LATE[late](store.keys, "")])[0][0] == b"changed"
+
+
+def server_ms(store: Store) -> int:
+    seconds, microseconds = store.client.time()
+    return seconds * 1000 + microseconds // 1000
+
+
+def test_changes_are_remembered_for_longer_than_a_caller_may_be_late() -> None:
+    assert REMOVED_MS > KNOWLEDGE_MS
 
 
 def test_order_of_the_changes_is_forgotten_after_ten_minutes(store: Store) -> None:

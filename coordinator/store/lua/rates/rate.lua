@@ -6,13 +6,13 @@
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   name: name of the rate
 --   rate: "<amount> <ms> <burst> <calls at once>", each a whole number or '-' for no limit; empty: remove the rate
---   seen: operation of the previous change that the caller knows; empty: none is known
+--   seen: what the last answer 'changed' told the caller; empty: the caller knows nothing, so the answer is 'changed'
 --   operation: id of this change; a repeated call has the same
 -- Flags: allow-oom
 -- Uses: time, pause, rates
 -- Answers: ok, again, changed, bad, unreadable
 --   again: the rate was set like this before
---   changed: with the operation of the last change; the caller decides again
+--   changed: with the operation of the last change and the server's time; the caller sends the change again with them as seen
 --   bad: an argument can't be read
 --   unreadable: a key has another type
 local amount, per, burst, at_once = string.match(rate, '^(%S+) (%S+) (%S+) (%S+)$')

@@ -6,13 +6,13 @@
 --   kind: name of the kind
 --   group: name of the group; empty: the limit is for each group of the kind
 --   at_once: how many runs of a group may be ready or running at the same time; '-': no limit; empty: remove the limit
---   seen: operation of the previous change that the caller knows; empty: none is known
+--   seen: what the last answer 'changed' told the caller; empty: the caller knows nothing, so the answer is 'changed'
 --   operation: id of this change; a repeated call has the same
 -- Flags: allow-oom
 -- Uses: pause, groups
 -- Answers: ok, again, changed, bad, unreadable
 --   again: the limit was set like this before
---   changed: with the operation of the last change; the caller decides again
+--   changed: with the operation of the last change and the server's time; the caller sends the change again with them as seen
 --   bad: an argument can't be read
 --   unreadable: a key has another type
 if not string.find(kind, '^[%w_.-]+$') or not (at_once == '' or at_once == '-' or string.find(at_once, '^%d+$') and #at_once <= 9) then

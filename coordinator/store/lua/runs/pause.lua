@@ -4,13 +4,13 @@
 -- Keys: paused, pauses
 -- ARGV: name, seen, operation
 --   name: queue:<name> or kind:<name>
---   seen: operation of the previous change that the caller knows; empty: none is known
+--   seen: what the last answer 'changed' told the caller; empty: the caller knows nothing, so the answer is 'changed'
 --   operation: id of this change; a repeated call has the same
 -- Flags: allow-oom
 -- Uses: pause
 -- Answers: ok, again, changed
 --   again: the queue or kind was already paused
---   changed: with the operation of the last change; the caller decides again
+--   changed: with the operation of the last change and the server's time; the caller sends the change again with them as seen
 local answer, changes = check_change(name, seen, operation)
 if answer then return answer end
 

@@ -5,14 +5,14 @@
 -- Keys: bell, paused, pauses, ready, routes, suspect, suspect_bell
 -- ARGV: name, seen, operation, most
 --   name: queue:<name> or kind:<name>
---   seen: operation of the previous change that the caller knows; empty: none is known
+--   seen: what the last answer 'changed' told the caller; empty: the caller knows nothing, so the answer is 'changed'
 --   operation: id of this change; a repeated call has the same
 --   most: the largest number of routes to look at
 -- Flags: allow-oom
 -- Uses: queue, pause
 -- Answers: ok, again, changed
 --   again: the queue or kind was not paused
---   changed: with the operation of the last change; the caller decides again
+--   changed: with the operation of the last change and the server's time; the caller sends the change again with them as seen
 local answer, changes = check_change(name, seen, operation)
 if answer then return answer end
 

@@ -1,5 +1,7 @@
--- Deciding whether a pause or unpause is still valid. Each change has its own operation id, and names the previous change that its
--- caller knows. The last changes are stored, newest first, as "<operation>=<answer>".
+-- Deciding whether a pause, an unpause, or a change of a limit or rate is still valid. Each change has its own operation id, and says
+-- what its caller has seen: "<operation of the last change>@<the server's time in ms>", which an earlier answer told it. The last
+-- changes are stored, newest first, as "<operation>=<answer>", for longer than a caller's knowledge is valid. So a call that arrives
+-- late finds either a later change, or that its knowledge is too old.
 local PAST_CHANGES = 8
 
 -- Return the answer that ends the call, or nil and the changes if the change may be made. The call of a change that was made before
@@ -13,8 +15,13 @@ local function check_change(name, seen, operation)
       return { answer }
     end
   end
+  -- The changes expire by the server's clock, so this clock decides here, also in a namespace with the test clock.
+  local seconds, microseconds = unpack(redis.call('TIME'))
+  local clock = seconds * 1000 + math.floor(microseconds / 1000)
   local newest = string.match(changes, '^(%S+)=') or ''
-  if newest ~= seen then return { 'changed', newest } end
+  local known, at = string.match(seen, '^(%S*)@(%d+)$')
+  local age = clock - (tonumber(at) or 0)
+  if known ~= newest or age < 0 or age > KNOWLEDGE_MS then return { 'changed', string.format('%s@%.0f', newest, clock) } end
   return nil, changes
 end
 
