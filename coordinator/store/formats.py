@@ -101,6 +101,7 @@ RUN: Final = (
 WORKER: Final = (
     "lease", "host", "pid", "started", "fleet", "code", "slots", "routes", "joined", "mark", "memory",
     "knows",  # names of features that its version knows, separated by spaces
+    "limits",  # the limits of its handlers, each as <kind>=<limit>, separated by spaces
     "stuck",  # ids of runs that are over for it but whose handlers do not stop
     "loading",  # runs whose checkpoints it is loading, each as <id>:<failed loads>
     "limited",  # runs whose calls wait for a rate, each as <id>:<name>:<since in ms>

@@ -320,7 +320,8 @@ class Keys:
         """Return the key of a hash with the limits of kinds and groups: handler:<kind>, kind:<kind> and group:<kind>:<group>.
 
         It also has the budgets of handlers, for displays: budget:<kind>. Script join writes the limit and the budget of a handler,
-        and script limit the others. It is never deleted.
+        and script limit the others. While live workers publish different limits for a kind, the field mixed exists, and scripts
+        leave, abandon and recover choose the limit again. It is never deleted.
         """
         return f"{self.at}:limits"
 

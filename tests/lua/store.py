@@ -124,9 +124,10 @@ class Store:
         routes: Sequence[str] = ROUTES,
         limits: str = "",
         budgets: str = "",
+        code: str = "c1",
     ) -> str:
         member = WorkerRecord(
-            worker, lease, "host", 1, "s", "fleet", "c1", 10, tuple(routes), limits=limits, budgets=budgets
+            worker, lease, "host", 1, "s", "fleet", code, 10, tuple(routes), limits=limits, budgets=budgets
         )
         return self.do(worker_plans.join(self.keys, birth, member, now=self.at))
 

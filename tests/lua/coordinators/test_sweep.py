@@ -63,14 +63,6 @@ def test_handler_without_a_limit_lets_runs_of_a_group_pass(store: Store) -> None
     assert placed(store) == ids
 
 
-def test_older_worker_without_a_limit_does_not_remove_the_limit_of_a_newer_one(store: Store) -> None:
-    store.join("new", limits="k=1")
-    store.join("old", limits="k=-")
-    store.enqueue(group="acme")
-    store.enqueue(group="acme")
-    assert len(placed(store)) == 1
-
-
 def test_limit_of_an_operator_wins_over_the_limit_of_a_handler(store: Store) -> None:
     store.join(limits="k=5")
     store.limit(1)

@@ -148,7 +148,7 @@ def test_first_request_of_a_change_only_asks_for_the_time(store: Store, late: st
 
 def server_ms(store: Store) -> int:
     seconds, microseconds = store.client.time()
-    return seconds * 1000 + microseconds // 1000
+    return int(seconds) * 1000 + int(microseconds) // 1000
 
 
 def test_changes_are_remembered_for_longer_than_a_caller_may_be_late() -> None:

@@ -15,7 +15,7 @@
 --   batch: the largest number of runs to take in this call
 --   jitter: a number from 0 to 1, which spreads delays
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, groups, endings, judge, recover
+-- Uses: time, run, queue, checkpoint, spend, children, output, groups, limited, published, endings, judge, recover
 -- Moves: running -> queued, running -> delayed, running -> dead, running -> cancelled, running -> failed
 -- Unconfirmed: a run that is not taken is found again; the claim that follows waits for replicas
 -- Answers: ok, unlocked, gone, alive, held

@@ -11,7 +11,7 @@
 --   fault: the fault that examine found
 --   jitter: a number from 0 to 1, which spreads delays
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, groups, endings, waiting, recover, examine, stray
+-- Uses: time, run, queue, checkpoint, spend, children, output, groups, limited, published, endings, waiting, recover, examine, stray
 -- Answers: repaired, kept, changed, blocked
 --   kept: the run was moved aside
 --   changed: the fault does not exist any more

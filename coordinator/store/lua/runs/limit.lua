@@ -9,7 +9,7 @@
 --   seen: what the last answer 'changed' told the caller; empty: the caller knows nothing, so the answer is 'changed'
 --   operation: id of this change; a repeated call has the same
 -- Flags: allow-oom
--- Uses: pause, groups
+-- Uses: pause, limited
 -- Answers: ok, again, changed, bad, unreadable
 --   again: the limit was set like this before
 --   changed: with the operation of the last change and the server's time; the caller sends the change again with them as seen

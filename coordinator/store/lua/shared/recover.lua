@@ -10,6 +10,7 @@ local function condemn(worker, how)
   end
   redis.call('HSET', worker_key(worker), 'condemned', how)
   redis.call('ZADD', workers_key(), 'XX', 0, worker)
+  publish_remaining_limits()
 end
 
 -- Take one run from its owner. Return its new status (queued, delayed, dead, cancelled, failed), 'aside' if the run can't be read

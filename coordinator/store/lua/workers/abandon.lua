@@ -13,7 +13,7 @@
 --   jitter: a number from 0 to 1, which spreads delays
 --   deadline: the end of the worker's lease when the caller last looked; empty: the caller saw the process end
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, groups, endings, recover
+-- Uses: time, run, queue, checkpoint, spend, children, output, groups, limited, published, endings, recover
 -- Moves: running -> queued, running -> delayed, running -> dead, running -> cancelled, running -> failed
 -- Unconfirmed: a run that is not taken is found again; the claim that follows waits for replicas
 -- Answers: ok, renewed

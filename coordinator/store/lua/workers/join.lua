@@ -19,7 +19,7 @@
 --   limits: the limits of its handlers, each as <kind>=<number> or <kind>=- for none, separated by spaces
 --   budgets: the budgets of its handlers, each as <kind>=<budget> or <kind>=- for none, separated by spaces
 -- Flags: allow-oom
--- Uses: time, groups
+-- Uses: time, limited, published
 -- Unconfirmed: the worker's first claim waits for replicas
 -- Answers: ok, gone, mismatch
 --   mismatch: the stored birth mark of the namespace is another one
@@ -31,20 +31,14 @@ if condemned or (known_lease and not listed) then return { 'gone' } end
 
 if not known_lease then
   redis.call('HSET', worker_key(worker), 'lease', lease, 'host', host, 'pid', pid, 'started', started, 'fleet', fleet, 'code',
-    code, 'slots', slots, 'routes', routes, 'joined', int(clock), 'claim', '0', 'floor', '0', 'mark', mark, 'knows', knows)
+    code, 'slots', slots, 'routes', routes, 'joined', int(clock), 'claim', '0', 'floor', '0', 'mark', mark, 'knows', knows,
+    'limits', limits)
 end
 redis.call('ZADD', workers_key(), int(clock + tonumber(lease)), worker)
 -- A coordinator judges the leases rarely while none can expire soon. The lease of this worker may be shorter, so a gap counts from now
 -- on as if coordinators judged at each tick.
 redis.pcall('HDEL', watch_key(), 'rest')
-for kind, limit in string.gmatch(limits, '([^%s=]+)=(%S+)') do
-  -- A handler without a limit does not remove the limit of a newer version of the handler.
-  if limit == '-' then
-    redis.pcall('HSETNX', limits_key(), 'handler:' .. kind, limit)
-  elseif type(redis.pcall('HSET', limits_key(), 'handler:' .. kind, limit)) == 'number' then
-    mark_limited(kind)
-  end
-end
+publish_joined_limits(limits)
 -- The budget of a handler is only displayed, so the worker that joined last decides.
 for kind, budget in string.gmatch(budgets, '([^%s=]+)=(%S+)') do
   if budget == '-' then

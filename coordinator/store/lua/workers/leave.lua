@@ -1,11 +1,11 @@
 -- leave: remove a worker that owns no runs; otherwise answer the runs that it still owns.
 -- Protects: the entry of a worker stays while it owns runs; a tombstone refuses its late calls.
 -- Role: worker
--- Keys: inbox, owned, run, worker, workers
+-- Keys: inbox, limits, namespace, owned, run, worker, workers
 -- ARGV: worker
 --   worker: id of the worker
 -- Flags: allow-oom
--- Uses: run
+-- Uses: run, limited, published
 -- Unconfirmed: an entry that comes back after a failover expires with its lease
 -- Answers: ok, owns
 --   owns: with the ids and tokens of the runs
@@ -25,6 +25,7 @@ if #ids > 0 then
 end
 
 redis.call('ZREM', workers_key(), worker)
+publish_remaining_limits()
 redis.call('DEL', inbox_key(worker))
 redis.call('HSET', worker_key(worker), 'lease', '0')
 redis.call('PEXPIRE', worker_key(worker), TOMBSTONE_MS)
