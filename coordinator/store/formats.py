@@ -157,6 +157,7 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "schedule": SCHEDULE,
     "record": (*CHECKPOINT, "note", "route", "owner", "past", "claim", "meta", "gone"),
     "bucket": BUCKET,
+    "limits": ("mixed",),  # and the limits by kind and group, see Keys.limits
     "roll": ("roll", "by", "asked", "at_once"),
     "watch": ("at", "hold_until", "clamped", "rest"),
 }

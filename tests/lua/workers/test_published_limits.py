@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.model.groups import GroupLimit
+from coordinator.model.policies.groups import GroupLimit
 from coordinator.store.plans import groups as group_plans
 from coordinator.store.plans import workers as worker_plans
 from tests.lua.store import Store
