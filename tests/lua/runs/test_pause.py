@@ -112,7 +112,8 @@ def test_late_repetition_does_not_undo_a_later_change(store: Store, first: str, 
 
 
 def test_request_that_was_carried_out_by_nobody_comes_too_late(store: Store) -> None:
-    late = next(client_plans.pause(store.keys, "kind:k", "o1"))
+    plan = client_plans.pause(store.keys, "kind:k", "o1")
+    late = plan.send(store.wire.ask([next(plan)])[0])  # the request that makes the change
     store.do(client_plans.pause(store.keys, "kind:k", "o2"))
     store.do(client_plans.unpause(store.keys, "kind:k", "o3"))
     with store.unchanged():
