@@ -10,7 +10,7 @@ from typing import Any
 
 from coordinator.model.policies.deadline import Deadline
 from coordinator.model.policies.retry import Retry, RetryLater
-from tests.faults.simulation.watcher import Broken
+from tests.faults.simulation.laws.step import Broken
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.registry import Registry
 
@@ -29,6 +29,10 @@ class Memory:
         """Forget earlier saves: an operator revived the run from the start."""
         self._saved.pop(id, None)
         self._restarts[id] = epoch
+
+    def was_restarted(self, id: str) -> bool:
+        """Return whether an operator revived the run from the start."""
+        return id in self._restarts
 
     def began(self, run: AsyncRun[Any]) -> None:
         """Check that the saves of earlier owners are present.

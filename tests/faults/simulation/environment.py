@@ -14,12 +14,15 @@ from unittest import mock
 
 from coordinator.config import Settings
 from coordinator.model.address import address
+from coordinator.model.run_id import partition_for
 from coordinator.store import server_checks as checks
 from coordinator.store.keys import Namespace
 from coordinator.store.plans import namespace as namespace_plans
+from coordinator.store.plans import rates as rate_plans
 from coordinator.store.script import Call, Command
 from coordinator.store.transport.packets import Packet
 from tests.faults.simulation.app import Memory
+from tests.faults.simulation.facts import BURST, CALLS_AT_ONCE, PER, RATE, Facts
 from tests.faults.simulation.loop import Process, VirtualClock, VirtualLoop
 from tests.faults.simulation.network import Bell, Line, NetworkFaults
 from tests.faults.simulation.scenario import Scenario
@@ -63,8 +66,9 @@ class Environment:
         self.loop = VirtualLoop()
         self.clock = VirtualClock(self.loop)
         self.network_faults = NetworkFaults(self.dice, self.scenario.chances, self.scenario.focus, self.scenario.latest)
-        self.trace, self.memory = Trace(), Memory()
-        self.watchers = Watchers([keys.at for keys in self.namespace.everywhere()], self.memory.restarted)
+        self.trace, self.memory, self.facts = Trace(), Memory(), Facts()
+        tags = [keys.at for keys in self.namespace.everywhere()]
+        self.watchers = Watchers(tags, self.memory.restarted, self.facts)
         self.server_side = ServerSide(server, self.loop, self.network_faults, self.watchers, self.trace)
         self._broken: Exception | None = None
 
@@ -125,6 +129,7 @@ class Environment:
                 ("workers.process.claiming.claimer", "AsyncBell", bell),
                 ("coordinator.services.daemon", "AsyncBell", bell),
                 ("coordinator.client.waiting.hints", "AsyncBell", bell),
+                ("coordinator.client.output.async_feed", "AsyncBell", bell),
                 (
                     "coordinator.services.daemon",
                     "version",
@@ -153,6 +158,9 @@ class Environment:
     def found(self) -> None:
         birth = "simulated"
         self.ask(namespace_plans.create(NAMESPACE, birth=birth, durability="none", partitions=self.scenario.partitions))
+        if self.scenario.family == "rates":
+            keys = self.namespace.keys(partition_for("api", self.scenario.partitions))
+            self.ask(rate_plans.set_rate(keys, "api", f"{RATE} {PER} {BURST} {CALLS_AT_ONCE}", "first"))
 
     def ask(self, plan: Any) -> Any:
         """Execute a plan."""

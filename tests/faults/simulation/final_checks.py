@@ -10,9 +10,9 @@ from coordinator.model.run import ENDED, Status
 from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.plans import schedules as schedule_plans
 from tests.faults.simulation.environment import Environment
+from tests.faults.simulation.laws.step import Broken
 from tests.faults.simulation.pods import Coordinators, Pods
 from tests.faults.simulation.users import Users
-from tests.faults.simulation.watcher import Broken
 
 PATIENCE = 1200.0  # virtual seconds after the faults within which all runs must end
 RETENTION_MS = 16 * 86400 * 1000
@@ -27,13 +27,15 @@ class FinalChecks:
 
     async def all_end(self) -> None:
         environment = self._environment
-        until = environment.loop.time() + PATIENCE
+        until, calm_since = environment.loop.time() + PATIENCE, environment.server_side.now_ms
         while self._open() or self._something_is_on_its_way():
             environment.check()
             if environment.loop.time() > until:
                 raise Broken(f"runs {[(id, environment.watchers.now(id)) for id in self._open()]} did not end")
+            environment.watchers.check_wake_ups(environment.server_side.now_ms, calm_since)
             await asyncio.sleep(0.5)
         environment.check()
+        environment.watchers.check_totals()
         for id, turns in self._users.acknowledged.items():
             self._ended_well(id, turns)
 
@@ -99,6 +101,7 @@ class FinalChecks:
         for keys in self._environment.namespace.everywhere():
             self._environment.ask(coordinator_plans.trim(keys))
             self._environment.ask(coordinator_plans.ring(keys))
+            self._environment.ask(coordinator_plans.trim_children(self._environment.namespace, keys, most=1000))
             self._environment.ask(
                 schedule_plans.upcoming(keys, batch=10)
             )  # The mark of a removed schedule is gone by then.

@@ -17,11 +17,14 @@ import hiredis
 import redis.exceptions as foreign
 
 from coordinator.errors import Unreachable
+from coordinator.store.transport.async_bell import read_entries
 from coordinator.store.transport.connections.exchange import encode_commands
 from coordinator.store.transport.packets import pack
 from tests.faults.simulation.loop import Process, VirtualLoop, current
 from tests.faults.simulation.scenario import HARD
 from tests.faults.simulation.server import Words
+
+LOOK = 0.3  # seconds between two looks of a client that waits for entries of a stream
 
 
 @dataclass(slots=True)
@@ -282,6 +285,22 @@ class Bell:
         except StopIteration as done:
             return rung, done.value
         raise AssertionError("a plan of more than one call")
+
+    async def read(self, keys: Sequence[str], after: Sequence[str], seconds: float) -> dict[str, Any]:
+        """Wait until one of several streams has entries. Look now and then, as if entries came late."""
+        server_side, sender = self._server_side, current.get()
+        command = [word.encode() for word in ("XREAD", "COUNT", "500", "STREAMS", *keys, *after)]
+        until = server_side.loop.time() + seconds
+        while True:
+            await asyncio.sleep(server_side.network_faults.delay())
+            if not server_side.network_faults.reachable(sender, server_side.loop.time()):
+                raise Unreachable("no way to the server")
+            (found,) = server_side.execute(sender, [command])
+            if server_side.network_faults.fate() != "good":
+                raise Unreachable("the reply was lost")
+            if found or server_side.loop.time() >= until:
+                return read_entries(found)
+            await asyncio.sleep(LOOK)
 
     async def close(self) -> None:
         return

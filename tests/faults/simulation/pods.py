@@ -13,7 +13,9 @@ from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from tests.faults.simulation.app import registry
 from tests.faults.simulation.environment import Environment
+from tests.faults.simulation.feature_app import features
 from tests.faults.simulation.loop import Process, current
+from workers.handlers.registry import Registry
 from workers.process.options import WorkerOptions
 from workers.process.worker import Worker
 
@@ -44,6 +46,9 @@ class Pods:
     def __init__(self, environment: Environment) -> None:
         self._environment, self._dice = environment, environment.dice
         self._registry = registry(environment.dice, environment.memory, self._poisoned, environment.complain)
+        if environment.scenario.family:
+            more = features(environment.dice, environment.facts, environment.watchers, environment.complain)
+            self._registry = Registry.merged(self._registry, more)
         self.all: list[Pod] = []
 
     def start(self, name: str) -> Pod:

@@ -20,6 +20,16 @@ FOCUSES: dict[str, frozenset[str]] = {
     "signals": frozenset({"send", "suspend", "receive", "due"}),
     "nobody": frozenset(),
 }
+# Each family of features has kinds of runs and a focus of its own. A seed without a family does what it did before.
+FAMILIES: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
+    "children": (("family",), frozenset({"enqueue", "join_children", "collect", "suspend", "complete", "due"})),
+    "output": (("teller",), frozenset({"emit", "checkpoint", "complete", "release", "suspend"})),
+    "effects": (("charging",), frozenset({"checkpoint", "claim", "release"})),
+    "budgets": (("thrifty", "begging", "family"), frozenset({"spend", "send", "receive", "complete", "suspend"})),
+    "groups": (("grouped",), frozenset({"claim", "complete", "retry", "limit", "sweep", "suspend"})),
+    "rates": (("calling",), frozenset({"acquire", "finish", "back_off", "heartbeat"})),
+}
+FAMILY_CHANCE = 0.5
 HARD = 6.0  # how much more often calls of the focus are hit
 FAULTS = ("request lost", "reply lost", "late", "repeated", "cut")
 LATEST = (1.0, 1.0, 2.0, 2.0, 2.0, 4.0, 4.0, 4.0, 8.0, 45.0)  # seconds: no call is repeated for longer than 50
@@ -51,13 +61,25 @@ class Scenario:
     operator: bool
     schedule: bool
     kinds: tuple[str, ...]
+    family: str = ""  # one of FAMILIES, or none
 
     @classmethod
     def drawn(cls, dice: random.Random) -> Scenario:
         scenario, more = cls._drawn(dice), random.Random()
         more.setstate(dice.getstate())
         added = tuple(disturbance for disturbance in MORE_DISTURBANCES if more.random() < 0.2)
-        return replace(scenario, disturbances=scenario.disturbances + added)
+        scenario = replace(scenario, disturbances=scenario.disturbances + added)
+        if more.random() >= FAMILY_CHANCE:
+            return scenario
+        family = more.choice(list(FAMILIES))
+        kinds, focus = FAMILIES[family]
+        return replace(
+            scenario,
+            family=family,
+            kinds=(*kinds * 4, "agent"),
+            focus=focus if more.random() < 0.5 else scenario.focus,
+            producers=(4, 4) if family in ("groups", "rates") else scenario.producers,
+        )
 
     @classmethod
     def _drawn(cls, dice: random.Random) -> Scenario:
@@ -90,6 +112,8 @@ def new_run(dice: random.Random, kinds: Sequence[str]) -> tuple[str, dict[str, A
         options["expires"] = 0.5 + dice.random() * 5
     if dice.random() < 0.4:
         options["key"], inputs = f"{kind}{dice.randrange(2)}", {"turns": 4, "trouble": 0.0}
+    if kind == "grouped":
+        options["group"] = dice.choice(["a", "a", "a", "b"])
     if dice.random() < 0.2:
         options["retention"] = dice.choice([0.0, 60.0, 600.0])
     return kind, inputs, options

@@ -47,6 +47,13 @@ function ours.SRANDMEMBER(ask, key, most)
   for i = 1, math.min(#members, tonumber(most)) do some[i] = members[(clock_ms + i) % #members + 1] end
   return some
 end
+function ours.XADD(ask, key, ...)
+  local given = { ... }
+  for i = 1, #given do
+    if given[i] == '*' then given[i] = string.format('%.0f-*', clock_ms) end
+  end
+  return ask('XADD', key, unpack(given))
+end
 local function under_virtual_time(ask)
   return function(command, ...)
     local own = ours[command]
@@ -62,7 +69,7 @@ LOOK = """#!lua
 local seen = {}
 for i = 1, #ARGV do
   local run = redis.call('HMGET', KEYS[1] .. ':run:' .. ARGV[i], 'status', 'token', 'counters', 'result', 'error', 'cancel')
-  run[8] = redis.call('HGET', KEYS[1] .. ':run:' .. ARGV[i], 'wait')
+  run[8], run[9] = unpack(redis.call('HMGET', KEYS[1] .. ':run:' .. ARGV[i], 'wait', 'spend'))
   run[7] = redis.call('HGET', KEYS[1] .. ':ckpt:' .. ARGV[i], 'head')
   seen[i] = run
 end

@@ -11,10 +11,11 @@ from typing import Any
 import hiredis
 
 from coordinator.store.script import Script
+from tests.faults.simulation.laws.step import Given
 from tests.faults.simulation.loop import START, Process, VirtualLoop
 from tests.faults.simulation.network import Listener, NetworkFaults
 from tests.faults.simulation.server import RealServer, Words
-from tests.faults.simulation.watcher import Given, Watchers
+from tests.faults.simulation.watcher import Watchers
 
 TAIL = 60
 QUIET = (
@@ -27,6 +28,11 @@ QUIET = (
     "upcoming",
     "view",
     "cap",
+    "emit",
+    "spend",
+    "collect",
+    "listen",
+    "interrupt",
 )  # scripts that ring no bell
 CREATE = ("enqueue", "fire")
 THE_SERVERS = (b"INFO", b"CONFIG")  # The answer says nothing about the seed.
@@ -36,6 +42,7 @@ CHANGE = (
     "note",
     "extend",
     "kill",
+    "spend",
 )  # They do not change a status, but they change visible fields of a run.
 
 

@@ -8,11 +8,14 @@ from typing import Any
 
 from coordinator.client import AsyncClient, AsyncHandle
 from coordinator.errors import BadCall, CoordinatorError, NotFound, Unconfirmed
-from coordinator.model.run import ENDED
+from coordinator.model.policies.budget import TOPIC
+from coordinator.model.run import ENDED, Status
 from tests.faults.simulation.environment import NAMESPACE, URL, Environment
+from tests.faults.simulation.facts import GRANTED
+from tests.faults.simulation.laws.step import Broken
 from tests.faults.simulation.loop import Process
+from tests.faults.simulation.readers import Reader
 from tests.faults.simulation.scenario import new_run
-from tests.faults.simulation.watcher import Broken
 
 NAME = "often"
 
@@ -39,6 +42,10 @@ class Users:
         if "chat" in self._environment.scenario.kinds:
             for number in range(2):
                 self._go(f"post{number}", self._post())
+        if "begging" in self._environment.scenario.kinds:
+            self._go("post0", self._grant())
+        if self._environment.scenario.family == "groups":
+            self._go("lim", self._limit())
 
     def _go(self, name: str, work: Any) -> None:
         process = Process(name)
@@ -75,6 +82,10 @@ class Users:
                     self._environment.memory.talks[handle.id] = inputs["turns"]
                 if kind == "poison":
                     self.poison.add(handle.id)
+                if kind == "teller":
+                    for settled in (True, False):
+                        reader = Reader(self._environment, handle, inputs["turns"], settled)
+                        self._environment.loop.create_task(reader.read()).add_done_callback(_looked_at)
                 if self._dice.random() < 0.3:
                     waiting = self._environment.loop.create_task(self._wait(handle))
                     waiting.add_done_callback(_looked_at)
@@ -137,6 +148,21 @@ class Users:
             self._environment.complain(Broken(f"signal {number} of topic {topic} was stored twice for run {id}"))
         self._sent[id, topic] = max(self._sent.get((id, topic), 0), number + 1)
 
+    async def _grant(self) -> None:
+        """Grant requests to runs that have spent their budget, until all runs have ended."""
+        client = self._client()
+        while not self._is_over():
+            await asyncio.sleep(0.2 + self._dice.random())
+            for id, seen in list(self._environment.watchers.all()):
+                if (
+                    seen is not None
+                    and seen.status is Status.WAITING
+                    and TOPIC in seen.wait
+                    and self._dice.random() < 0.7
+                ):
+                    with contextlib.suppress(CoordinatorError):
+                        await client.handle(id).grant(requests=GRANTED)
+
     def _is_over(self) -> bool:
         """Return whether all runs have ended, and no call can revive one."""
         environment = self._environment
@@ -147,6 +173,14 @@ class Users:
         return not others and all(seen is None or seen.status in ENDED for _, seen in environment.watchers.all())
 
     # -- others
+
+    async def _limit(self) -> None:
+        """Change the limit of the groups while runs are admitted. The last limit admits runs."""
+        client = self._client()
+        while not self._environment.network_faults.calm:
+            await asyncio.sleep(self._dice.random() * 2)
+            with contextlib.suppress(CoordinatorError):
+                await client.set_limit("grouped", at_once=self._dice.choice([1, 2, 3]))
 
     async def _operate(self) -> None:
         """Cancel and revive runs at any time, mostly runs that can be revived."""
@@ -162,8 +196,12 @@ class Users:
                     await handle.revive(from_start=self._dice.random() < 0.3)
             elif self._dice.random() < 0.5:
                 handle = client.handle(self._dice.choice(list(self.acknowledged)))
+                grace = self._dice.choice([0.5, 5.0, 30.0])
                 with contextlib.suppress(CoordinatorError):
-                    await handle.cancel(grace=self._dice.choice([0.5, 5.0, 30.0]))
+                    if self._environment.scenario.family == "children" and self._dice.random() < 0.5:
+                        await handle.cancel_tree(grace=grace)
+                    else:
+                        await handle.cancel(grace=grace)
 
     def _has_ended_badly(self, id: str) -> bool:
         seen = self._environment.watchers.now(id)

@@ -9,47 +9,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from coordinator.model.run import ENDED, MOVES, Counters, Status
+from coordinator.model.policies.budget import TOPIC
+from coordinator.model.run import ENDED, MOVES, Status
+from tests.faults.simulation.facts import Facts
+from tests.faults.simulation.laws.budgets import Budgets
+from tests.faults.simulation.laws.children import Children
+from tests.faults.simulation.laws.groups import Groups
+from tests.faults.simulation.laws.rates import Rates
+from tests.faults.simulation.laws.step import Broken, Given, Seen, Step
+from tests.faults.simulation.laws.step import words as _answers
 
-Given = tuple[dict[str, str], list[dict[str, str]]]
-OWNERS_CALLS = ("checkpoint", "complete", "fail", "retry", "release", "reject", "suspend", "note", "extend", "kill")
-GO_ON = ("checkpoint", "note", "extend", "kill")  # calls of an owner that do not end its ownership
+# calls of an owner that do not end its ownership
+GO_ON = ("checkpoint", "note", "extend", "kill", "emit", "spend", "join_children", "collect")
+OWNERS_CALLS = ("complete", "fail", "retry", "release", "reject", "suspend", *GO_ON)
 TICK_MS = 1000
-
-
-class Broken(AssertionError):
-    """A promise was broken."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A run as it was after a step."""
-
-    status: Status
-    token: str
-    counters: Counters
-    result: bytes
-    error: bytes
-    cancel: bool
-    head: tuple[int, ...]
-    wait: str = ""
-
-    @classmethod
-    def of(cls, row: Sequence[Any]) -> Seen | None:
-        if row[0] is None:
-            return None
-        texts = [(part or b"").decode(errors="replace") for part in (row[0], row[1], row[2])]
-        head = tuple(int(part) for part in row[6].split()) if row[6] else ()
-        return cls(
-            Status(texts[0]),
-            texts[1],
-            Counters.parse(texts[2]),
-            row[3] or b"",
-            row[4] or b"",
-            bool(row[5]),
-            head,
-            (row[7] or b"").decode(errors="replace"),
-        )
 
 
 @dataclass(slots=True)
@@ -68,8 +41,10 @@ class Member:
 class Watcher:
     """The rules, one method each."""
 
-    def __init__(self, restarted: Callable[[str, int], None]) -> None:
+    def __init__(self, restarted: Callable[[str, int], None], facts: Facts) -> None:
         self._restarted = restarted
+        self.children, self.budgets = Children(), Budgets(facts)
+        self._laws = (self.children, self.budgets, Groups(), Rates())
         self.ids: list[bytes] = []
         self._runs: dict[str, Seen | None] = {}
         self._rows: dict[str, Sequence[Any]] = {}  # as received: an unchanged run need not be parsed
@@ -112,14 +87,17 @@ class Watcher:
                     self._rows[id], self._runs[id] = row, Seen.of(row)
                     self._one_run(call, id, before[id], self._runs[id])
         if call in OWNERS_CALLS:
-            items = given[1] or [given[0]]
+            each = bool(given[1]) and "token" in given[1][0]
             answers = _answers(reply)
-            for item, answer in zip(items, answers if given[1] else answers[:1], strict=True):
+            for item, answer in zip(given[1] if each else [given[0]], answers if each else answers[:1], strict=True):
                 self._owners_call(call, item, answer, before[item["id"]])
         elif (law := getattr(self, f"_{call}", None)) is not None:
             law(now, given, reply, before)
         if call in ("send", "suspend"):
             self._no_lost_wake_up(call)
+        step = Step(now, call, given, reply, before, self._runs)
+        for law in self._laws:
+            law.see(step)
 
     # -- what holds for every change of a run
 
@@ -218,7 +196,8 @@ class Watcher:
         marks = {f"operation {given[0]['operation']}", *([f"key {given[0]['key']}"] if given[0]["key"] else ())}
         known, run = self._sends.setdefault(id, set()), before.get(id)
         if word == "sent" and not marks & known:
-            if run is None or run.status in ENDED:
+            kept = given[0]["topic"] == TOPIC and run is not None and run.status is not Status.COMPLETED  # for a revive
+            if not kept and (run is None or run.status in ENDED):
                 raise Broken(f"send to run {id} was answered {word}, but the run is {run}")
             self._signals.setdefault((id, given[0]["topic"]), []).append(given[0]["payload"])
             known |= marks
@@ -263,7 +242,8 @@ class Watcher:
             word, id = row[0].decode(), row[1].decode()
             if before.get(item["id"]) is not None and word != "created":
                 raise Broken(f"enqueue of the existing run {item['id']} was answered {word}")
-            if word == "created" and self._runs[item["id"]] is None:
+            joined = " " in item["parent"]  # Its ending may have been kept from an earlier life of the parent.
+            if word == "created" and self._runs[item["id"]] is None and not joined:
                 raise Broken(f"enqueue of {item['id']} was answered created, but the run does not exist")
             if not item["once"] or word not in ("created", "found"):
                 continue
@@ -407,8 +387,8 @@ class Watcher:
 class Watchers:
     """One watcher for each partition: no rule spans two partitions."""
 
-    def __init__(self, tags: Sequence[str], restarted: Callable[[str, int], None]) -> None:
-        self._of = {tag: Watcher(restarted) for tag in tags}
+    def __init__(self, tags: Sequence[str], restarted: Callable[[str, int], None], facts: Facts) -> None:
+        self._of = {tag: Watcher(restarted, facts) for tag in tags}
 
     def of(self, tag: str) -> Watcher:
         return self._of[tag]
@@ -422,10 +402,14 @@ class Watchers:
     def all(self) -> Iterable[tuple[str, Seen | None]]:
         return [pair for watcher in self._of.values() for pair in watcher.all()]
 
+    def granted(self, id: str) -> int:
+        """Return the requests that were granted to a run."""
+        return sum(watcher.budgets.granted[id] for watcher in self._of.values())
 
-def _answers(reply: Any) -> list[str]:
-    """Return the words of an answer: one, or one for each item."""
-    parts = reply if isinstance(reply, list) else [reply]
-    if parts and isinstance(parts[0], list):
-        parts = [part[0] for part in parts]
-    return [part.decode(errors="replace") if isinstance(part, bytes) else "" for part in parts]
+    def check_wake_ups(self, now: int, calm_since: int) -> None:
+        for watcher in self._of.values():
+            watcher.children.check_wake_ups(now, calm_since)
+
+    def check_totals(self) -> None:
+        for watcher in self._of.values():
+            watcher.budgets.check_totals({id: run.requests for id, run in watcher.all() if run is not None})
