@@ -11,10 +11,11 @@ import pytest
 
 from coordinator.store.scripts import SCRIPTS
 from tests.faults.records.archive import ROOT
-from tests.faults.simulation.bugs import BUGS, Bug
+from tests.faults.simulation.bug import Bug
+from tests.faults.simulation.bugs import BUGS
 from tests.faults.simulation.loop import Stuck, VirtualClock, VirtualLoop
 from tests.faults.simulation.scenario import FAULTS
-from tests.faults.simulation.simulate import some
+from tests.faults.simulation.simulate import several, some
 
 QUICK = (
     "a recovered run keeps its epoch",
@@ -83,6 +84,6 @@ def test_a_planted_bug_still_applies(bug: Bug) -> None:
 @pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.name in QUICK], ids=lambda bug: bug.name)
 def test_a_planted_bug_is_caught(bug: Bug) -> None:
     assert bug.seed is not None
-    outcome = some(bug.seed, 1, bug.plant)
+    outcome = several([bug.seed], bug.plant)
     assert outcome.failed == bug.seed
     assert outcome.why.startswith("Broken: "), outcome.why

@@ -6,24 +6,8 @@ a seed does also depends on the product's code: after a change, a different seed
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from coordinator.store.generated_lua import expand
-
-LUA = "coordinator/store/lua/"
-
-
-class Bug(NamedTuple):
-    name: str
-    path: str
-    old: str
-    new: str
-    seed: int | None = None  # a seed that notices the bug; None if no such seed is known yet
-
-    def plant(self, text: str) -> str:
-        """Return the script with the bug, if the text of the bug is part of it."""
-        return text.replace(expand(self.old), expand(self.new))
-
+from tests.faults.simulation.bug import LUA, Bug
+from tests.faults.simulation.feature_bugs import FEATURE_BUGS
 
 BUGS = (
     Bug(
@@ -257,4 +241,5 @@ BUGS = (
         "  return true\n",
         seed=84,
     ),
+    *FEATURE_BUGS,
 )

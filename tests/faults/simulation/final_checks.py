@@ -36,8 +36,17 @@ class FinalChecks:
             await asyncio.sleep(0.5)
         environment.check()
         environment.watchers.check_totals()
+        await self._all_readers_end()
         for id, turns in self._users.acknowledged.items():
             self._ended_well(id, turns)
+
+    async def _all_readers_end(self) -> None:
+        """Wait for the readers: each must learn that its run has ended. A reader that missed the end asks after a minute."""
+        if self._users.readers:
+            _, waiting = await asyncio.wait(self._users.readers, timeout=PATIENCE)
+            self._environment.check()
+            if waiting:
+                raise Broken(f"{len(waiting)} readers still read {PATIENCE} s after all runs have ended")
 
     def _open(self) -> list[str]:
         """Return the runs that have not ended, including those whose producer died before the reply."""

@@ -15,8 +15,10 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from typing import NamedTuple
 
-from tests.faults.simulation.bugs import BUGS, Bug
-from tests.faults.simulation.simulate import some
+from tests.faults.simulation.bug import Bug
+from tests.faults.simulation.bugs import BUGS
+from tests.faults.simulation.scenario import seeds_of
+from tests.faults.simulation.simulate import several
 
 
 class Hunt(NamedTuple):
@@ -30,9 +32,9 @@ class Hunt(NamedTuple):
 
 
 def hunted(bug: Bug, first: int, count: int) -> Hunt:
-    """Run seeds from `first` on until one of them fails."""
+    """Run seeds from `first` on until one of them fails. Seeds that cannot notice the bug are left out."""
     begun = time.monotonic()
-    outcome = some(first, count, bug.plant)
+    outcome = several(seeds_of(bug.family, first, count), bug.plant)
     return Hunt(bug, outcome.seeds, outcome.failed, outcome.why, time.monotonic() - begun)
 
 

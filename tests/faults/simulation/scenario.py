@@ -6,6 +6,7 @@ one kind of call that is hit much more often.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -99,6 +100,12 @@ class Scenario:
             schedule=dice.random() < 0.1,
             kinds=dice.choice([KINDS, KINDS, TALKATIVE, (*KINDS, "poison")]),
         )
+
+
+def seeds_of(family: str | None, first: int, count: int) -> list[int]:
+    """Return seeds of a family of features from `first` on; with None, any seeds."""
+    fitting = (seed for seed in itertools.count(first) if family in (None, Scenario.drawn(random.Random(seed)).family))
+    return list(itertools.islice(fitting, count))
 
 
 def new_run(dice: random.Random, kinds: Sequence[str]) -> tuple[str, dict[str, Any], dict[str, Any]]:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -80,7 +80,12 @@ def one(seed: int, server: RealServer) -> Outcome:
     return outcome
 
 
-def some(first: int, count: int, plant: Callable[[str], str] = str) -> Outcome:
+def some(first: int, count: int) -> Outcome:
+    """Run consecutive seeds in this process until one fails."""
+    return several(range(first, first + count))
+
+
+def several(seeds: Iterable[int], plant: Callable[[str], str] = str) -> Outcome:
     """Run some seeds in this process until one fails."""
     total = Outcome()
     hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None  # Discarded tasks cannot clean up.
@@ -89,7 +94,7 @@ def some(first: int, count: int, plant: Callable[[str], str] = str) -> Outcome:
     gc.disable()
     try:
         with a_server(plant) as server:
-            for seed in range(first, first + count):
+            for seed in seeds:
                 total.add(one(seed, server))
                 gc.collect()
                 if total.failed is not None:

@@ -28,6 +28,7 @@ class Users:
         self.acknowledged: dict[str, int] = {}  # run -> number of turns
         self.poison: set[str] = set()
         self.all: list[tuple[Process, asyncio.Task[Any]]] = []
+        self.readers: list[asyncio.Task[Any]] = []
         self._sent: dict[
             tuple[str, str], int
         ] = {}  # run and topic -> number of signals that a sender knows to be stored
@@ -85,7 +86,8 @@ class Users:
                 if kind == "teller":
                     for settled in (True, False):
                         reader = Reader(self._environment, handle, inputs["turns"], settled)
-                        self._environment.loop.create_task(reader.read()).add_done_callback(_looked_at)
+                        process = Process(f"r{len(self.readers)}")
+                        self.readers.append(self._environment.go(process, reader.read()))
                 if self._dice.random() < 0.3:
                     waiting = self._environment.loop.create_task(self._wait(handle))
                     waiting.add_done_callback(_looked_at)
