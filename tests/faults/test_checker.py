@@ -16,7 +16,7 @@ from tests.faults.judge.evidence import Evidence, Final, FinalRun
 from tests.faults.judge.history import NEVER, History, Operation
 
 RUN = "01m7hcmzdw1qs1t77rgr-00"
-OTHER, KILLED, GONE, CHILD = (f"01m7hcmzdw1qs1t77rg{letter}-00" for letter in "abcd")
+OTHER, KILLED, GONE, CHILD, FIRST, SECOND = (f"01m7hcmzdw1qs1t77rg{letter}-00" for letter in "abcdef")
 ONE, TWO, THREE, FOUR = "1000-1-wone", "2000-1-wtwo", "3000-1-wthree", "1500-1-wfour"
 TIMES = (2000, 4000, 6000, 8000)  # of a schedule that fires every two seconds
 FIRED = [run_id("hourly", at, 0) for at in TIMES]
@@ -81,6 +81,9 @@ class Story:
             return self.call("fire", ["moved", ""], **given)
         at = str(TIMES[step - 1])
         return self.call("fire", [answer, FIRED[step - 1]], expected=at, at=at, id=FIRED[step - 1], **given)
+
+    def acquire(self, number: int, cost: str = "2") -> Operation:
+        return self.call("acquire", ["ok"], name="outside", worker="wfive", number=number, cost=cost)
 
     def record(self, script: str, answer: Any, owner: str, **given: Any) -> Operation:
         return self.call(script, answer if isinstance(answer, list) else [answer], id="diary", owner=owner, **given)
@@ -438,6 +441,74 @@ def a_leak(story: Story) -> None:
     story.leaks.append("ckpt:x")
 
 
+def busy() -> Story:
+    """Return the orderly story with output, effects, a budget, a group of two runs that take turns, and calls under a rate."""
+    story = orderly()
+    for number in range(2):
+        story.event("effect", number, TWO, 8)
+        story.event("spent", 1, TWO, 8)
+    story.final(events=[0, 1], expected_events=(0, 1), effects=2, budget=2, spent=2)
+    story.call("limit", ["ok"], kind="plain", group="acme", at_once="1")
+    for id, token in ((FIRST, "4000-1-wfive"), (SECOND, "5000-1-wfive")):
+        story.call("enqueue", ["created", id], id=id, group="acme")
+        story.claim(token, id=id)
+        story.now += 10
+        story.end(token, id=id)
+        story.runs[id] = FinalRun("completed", Counters(), f"{token} complete ok", "r", "r")
+    story.call("rate", ["ok"], name="outside", rate="10 1000 5 1")
+    for number in (1, 2):
+        story.acquire(number)
+        story.now += 10
+        story.call("finish", "ok", name="outside", worker="wfive", number=number)
+    return story
+
+
+def an_event_twice(story: Story) -> None:
+    story.runs[RUN] = replace(story.runs[RUN], events=[0, 1, 1])
+
+
+def an_event_lost(story: Story) -> None:
+    story.runs[RUN] = replace(story.runs[RUN], events=[0])
+
+
+def an_effect_twice(story: Story) -> None:
+    story.event("effect", 1, ONE)
+
+
+def an_effect_that_never_happened(story: Story) -> None:
+    story.runs[RUN] = replace(story.runs[RUN], effects=3)
+
+
+def more_spent_than_the_budget(story: Story) -> None:
+    for _ in range(3):
+        story.event("spent", 1, TWO, 8)
+
+
+def spending_counted_twice(story: Story) -> None:
+    story.runs[RUN] = replace(story.runs[RUN], spent=3)
+
+
+def two_runs_of_a_group_at_once(story: Story) -> None:
+    story.claim("6000-1-wfive", id=FIRST, life=2)
+    story.claim("7000-1-wfive", id=SECOND, life=2)
+    story.now += 10
+    story.end("6000-1-wfive", "release", id=FIRST)
+    story.end("7000-1-wfive", "release", id=SECOND)
+
+
+def calls_above_the_burst(story: Story) -> None:
+    for number in range(3, 7):
+        story.acquire(number)
+
+
+def two_calls_at_once(story: Story) -> None:
+    story.acquire(3, cost="0")
+    story.acquire(4, cost="0")
+    story.now += 10
+    for number in (3, 4):
+        story.call("finish", "ok", name="outside", worker="wfive", number=number)
+
+
 def _row(op: Operation) -> dict[str, Any]:
     row: dict[str, Any] = op.answer[1][0]
     return row
@@ -501,6 +572,15 @@ BREAKS: list[tuple[Callable[[Story], None], str]] = [
     (a_condemned_worker_is_renewed, "recovered_workers_stay_out"),
     (a_step_twice_under_one_token, "effects_once"),
     (started_twice_under_one_token, "effects_once"),
+    (an_event_twice, "events_settled_once"),
+    (an_event_lost, "events_settled_once"),
+    (an_effect_twice, "effects_never_repeated"),
+    (an_effect_that_never_happened, "effects_never_repeated"),
+    (more_spent_than_the_budget, "budgets_hold"),
+    (spending_counted_twice, "budgets_hold"),
+    (two_runs_of_a_group_at_once, "groups_hold"),
+    (calls_above_the_burst, "rates_hold"),
+    (two_calls_at_once, "rates_hold"),
     (a_finding, "structure"),
     (a_leak, "no_leaks"),
 ]
@@ -517,6 +597,16 @@ def test_orders_that_take_effect_are_no_breach() -> None:
     judgement = judge(orderly().evidence(), faults=1)
     assert judgement.breaches == {}
     assert judgement.counts | {"acknowledged": 7, "fired": 3, "records": 1} == judgement.counts
+
+
+def test_output_effects_budgets_groups_and_rates_that_are_kept_are_no_breach() -> None:
+    assert judge(busy().evidence(), faults=1).breaches == {}
+
+
+def test_a_run_with_effects_may_fail_if_an_outcome_is_unknown() -> None:
+    story = busy()
+    story.runs[FIRST] = replace(story.runs[FIRST], status="failed", may_fail=True, last="4000-1-wfive complete ok")
+    assert judge(story.evidence(), faults=1).breaches == {}
 
 
 def test_an_order_without_a_reply_may_or_may_not_take_effect() -> None:
@@ -540,7 +630,7 @@ def test_an_order_without_a_reply_may_or_may_not_take_effect() -> None:
 
 @pytest.mark.parametrize(("spoil", "rule"), BREAKS, ids=lambda one: getattr(one, "__name__", one))
 def test_a_breach_is_caught_by_its_rule(spoil: Callable[[Story], None], rule: str) -> None:
-    story = orderly()
+    story = busy()
     spoil(story)
     assert rule in judge(story.evidence(), faults=1).breaches
 

@@ -23,6 +23,9 @@ QUICK = (
     "judge ignores the pause of recovery",
     "a suspend does not check its condition again",
     "a key does not name one signal",
+    "the ending of a child is not counted",
+    "events count as settled before their checkpoint",
+    "a repeated report counts twice",
 )
 DIGESTS = """
 from tests.faults.simulation.simulate import a_server, one

@@ -19,7 +19,8 @@ from tests.faults.lab.shim import ShimServer
 # rules that a server which loses the last second cannot keep
 FORGOTTEN = (
     "nothing_lost", "one_ending", "epochs_grow", "resumed_fresh", "chunks_kept", "no_stale_write", "recovered_workers_stay_out",
-    "one_owner", "effects_once", "revived_once",
+    "one_owner", "effects_once", "revived_once", "events_settled_once", "effects_never_repeated", "budgets_hold", "groups_hold",
+    "rates_hold",
 )  # fmt: skip
 MOST_SECONDS = 3.0  # everysec: one fsync per second; the server waits at most two seconds for a slow one
 

@@ -20,6 +20,9 @@ class FinalRun:
     """A run as the server stores it at the end.
 
     `expected` is the expected result and `result` the stored one. A `bare` run was discarded: only a tombstone is left.
+    `may_fail` is set if the handler fails under some faults, as its promise says. `events` are what a reader of settled events
+    gets; None if the output is not kept. `effects` is the number of effects, `budget` what the run may spend, `spent` what the
+    server has counted.
     """
 
     status: str
@@ -29,6 +32,12 @@ class FinalRun:
     expected: object = None
     expected_status: str = "completed"
     bare: bool = False
+    may_fail: bool = False
+    events: Sequence[object] | None = None
+    expected_events: Sequence[object] = ()
+    effects: int = 0
+    budget: int = 0
+    spent: int = 0
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,9 @@ from coordinator.doctor.examiner import examine
 from coordinator.encoding.codec import decode
 from coordinator.encoding.spec import join_spec, read_spec
 from coordinator.model.names import parse_route
+from coordinator.model.output import Event as Output
+from coordinator.model.output import Folder
+from coordinator.model.policies.budget import sum_spend
 from coordinator.model.run import Counters
 from coordinator.store.keys import Keys
 from coordinator.store.server_checks import enter
@@ -335,9 +338,16 @@ class Lab(Stage):
             id = key[len(prefix) :].decode(errors="replace")
             # The run is gone if its retention ended between the two commands.
             if id not in self.excused and (fields := admin.hgetall(key)):
-                run = final_run(fields)
+                run = replace(final_run(fields), events=self._settled_events(id))
                 given_up = self.given_up if run.status == "cancelled" else ()
                 yield id, replace(run, expected_status=run.status) if id in given_up else run
+
+    def _settled_events(self, id: str) -> list[Any] | None:
+        """Return what a reader of settled events gets; None if the run has no output any more."""
+        entries: Any = self.store.admin.xrange(self.keys.output(id))
+        folder = Folder(settled=True)
+        items = folder.fold([(entry, [part for pair in fields.items() for part in pair]) for entry, fields in entries])
+        return [item.value if isinstance(item, Output) else repr(item) for item in items] if entries else None
 
     def _leaks(self, runs: dict[str, FinalRun]) -> Iterator[str]:
         """Return keys that should be gone.
@@ -405,4 +415,9 @@ def final_run(fields: Any) -> FinalRun:
         result=decode(result, "result") if result else None,
         expected=app.expected_result(kind, inputs["topic"], inputs["turns"]),
         expected_status="dead" if "unknown" in inputs else ending,
+        may_fail=kind in ("charging", "spending"),
+        expected_events=range(inputs["turns"]) if kind == "agent" else (),
+        effects=inputs["turns"] if kind == "charging" else 0,
+        budget=app.BUDGET if kind == "spending" else 0,
+        spent=sum_spend(fields.get(b"spend", b"").decode()).requests,
     )

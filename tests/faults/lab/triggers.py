@@ -75,6 +75,10 @@ ASKED: Mapping[Script, str] = {
     scripts.REJECT: "enqueue_run_that_cannot_start",
     scripts.LIMIT: "limit_group",
     scripts.SWEEP: "fill_group",
+    scripts.RATE: "call_outside",
+    scripts.ACQUIRE: "call_outside",
+    scripts.FINISH: "call_outside",
+    scripts.BACK_OFF: "call_outside",
     scripts.PAUSE: "pause",
     scripts.UNPAUSE: "pause",
     scripts.SCHEDULE: "schedule",
@@ -104,10 +108,6 @@ NOT_HIT: Mapping[Script, str] = {
     **dict.fromkeys(
         (scripts.SESSION_ADD, scripts.SESSION_REMOVE),
         "sent by sessions of agents, which the lab's processes do not use: see tests/integration/openai_agents",
-    ),
-    **dict.fromkeys(
-        (scripts.RATE, scripts.ACQUIRE, scripts.FINISH, scripts.BACK_OFF),
-        "sent for run.limit, which the lab's handlers do not use: see tests/integration/worker/test_worker_limits.py",
     ),
     scripts.CONFIRM: "sent only where replicas confirm, in one trip with the script it confirms: see `scripts/faults failover`",
 }

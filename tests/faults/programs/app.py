@@ -15,10 +15,12 @@ from typing import Any
 from coordinator.model.policies.deadline import Watched
 from tests.e2e.app import journal
 from tests.waiting import block_for, work_for
-from workers import AsyncRun, ChildFailed, Deadline, Extend, Kill, Registry, Retry, Run
+from workers import AsyncRun, Budget, ChildFailed, Deadline, Extend, Kill, Registry, Retry, Run
 
 runs = Registry()
 SLOW = 0.03  # the longest turn, in seconds
+BUDGET = 6  # requests of a run of the kind `spending`
+RATE = "outside"  # the name of the rate under which runs call the outside
 
 
 def message(topic: str, turn: int) -> dict[str, Any]:
@@ -61,7 +63,7 @@ async def agent(run: AsyncRun, topic: str, turns: int) -> str:
         if not has_message(run, turn):
             await work_for(random.uniform(0, SLOW))
             run.messages.append(message(topic, turn))
-        run.emit(turn)
+            run.emit(turn)  # No cut separates it from the message, so a resumed attempt has both or none.
         if turn % 4 == 1:
             run.checkpoint()  # A cut before the phase: a stop at the phase's beginning would discard the message.
             await run.phase("look", asyncio.sleep, random.uniform(0, SLOW))
@@ -178,6 +180,57 @@ async def part(run: AsyncRun, topic: str, turns: int) -> int:
         run.messages.append(message(topic, 0))
     journal(run, "end", turns)
     return turns
+
+
+@runs.handler(throttle=0.05, retry=Retry(limit=50, wait=0.1))
+async def charging(run: AsyncRun, topic: str, turns: int) -> str:
+    """Make an effect in each turn, without a check: if its outcome is unknown, the run fails."""
+    begin(run, topic)
+
+    async def charge(turn: int) -> int:
+        journal(run, "effect", turn)
+        await work_for(random.uniform(0, SLOW))
+        return turn
+
+    async for turn in run.loop(limit=turns):
+        await run.once(f"charge {turn}", charge, turn)
+        if not has_message(run, turn):
+            run.messages.append(message(topic, turn))
+    journal(run, "end", len(run.messages))
+    return digest(run.messages)
+
+
+@runs.handler(throttle=0.05, budget=Budget(requests=BUDGET))
+async def spending(run: AsyncRun, topic: str, turns: int) -> str:
+    """Spend something in each turn, and fail when the budget is spent."""
+    begin(run, topic)
+
+    async def spend() -> None:
+        journal(run, "spent", 1)
+        run.spend(requests=1)
+        await work_for(random.uniform(0, SLOW))
+
+    async for turn in run.loop(limit=turns):
+        await run.phase("spend", spend)
+        if not has_message(run, turn):
+            run.messages.append(message(topic, turn))
+    journal(run, "end", len(run.messages))
+    return digest(run.messages)
+
+
+@runs.handler(throttle=0.05)
+async def calling(run: AsyncRun, topic: str, turns: int) -> str:
+    """Call the outside under a rate in each turn. Now and then the other side asks for a pause."""
+    begin(run, topic)
+    async for turn in run.loop(limit=turns):
+        async with run.limit(RATE, cost=random.randint(1, 5)) as limit:
+            await work_for(random.uniform(0, SLOW))
+            if random.random() < 0.1:
+                limit.back_off(0.2)
+        if not has_message(run, turn):
+            run.messages.append(message(topic, turn))
+    journal(run, "end", len(run.messages))
+    return digest(run.messages)
 
 
 def expected_result(kind: str, topic: str, turns: int) -> object:

@@ -37,7 +37,7 @@ from coordinator.store.plans import schedules as schedule_plans
 from coordinator.store.server_checks import enter
 from coordinator.store.transport.wire import Wire, drive
 from tests.faults.lab.observer import DIRECTORY
-from tests.faults.programs.app import answer_all
+from tests.faults.programs.app import RATE, answer_all
 
 T = TypeVar("T")
 REST = 0.25  # seconds between two actions
@@ -179,6 +179,12 @@ def fill_group(by: Operator) -> None:
     by.client.enqueue_many([("plain", by.inputs(turns=8)) for _ in range(12)], group="third")
 
 
+def call_outside(by: Operator) -> None:
+    """Set the rate of the calls to the outside, and enqueue runs that make such calls."""
+    by.client.set_rate(RATE, "60/s", burst=10, at_once=3)
+    by.client.enqueue_many([("calling", by.inputs()) for _ in range(3)])
+
+
 def answer(by: Operator) -> None:
     """Send signals to a run that waits, or to a new one."""
     if not by.asking:
@@ -306,6 +312,7 @@ ACTIONS: dict[str, Action] = {
     for action in (
         enter_namespace, look, read_output, cancel, cancel_tree, revive, discard, enqueue_overdue_run,
         enqueue_run_that_cannot_start, pause, enqueue_asking_run, answer, enqueue_summing_run, limit_group, fill_group,
+        call_outside,
         schedule, pause_schedule, unschedule, schedule_elsewhere, roll, drain, doctor,
     )
 }  # fmt: skip

@@ -20,7 +20,7 @@ from typing import Any
 from coordinator import Client, CoordinatorError, Status
 
 WAITING = (Status.QUEUED, Status.DELAYED, Status.RUNNING)
-KINDS = ("agent", "agent", "agent", "plain", "stumbling", "failing")
+KINDS = ("agent", "agent", "agent", "plain", "stumbling", "failing", "charging", "spending")
 
 
 def inputs(choose: random.Random, number: int, turns: int = 12) -> tuple[str, dict[str, Any]]:

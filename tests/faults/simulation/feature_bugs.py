@@ -10,18 +10,21 @@ CHILDREN = (
         LUA + "shared/children.lua",
         "record_result(parent, life, base, index, status .. ' ' .. payload, now)",
         "if status == COMPLETED then record_result(parent, life, base, index, status .. ' ' .. payload, now) end",
+        seed=6,
     ),
     Bug(
         "the last ending of a step wakes no parent",
         LUA + "shared/children.lua",
         "redis.pcall('ZADD', waiting_key(), 'XX', int(now), parent)",
         "redis.pcall('ZCARD', waiting_key())",
+        seed=6,
     ),
     Bug(
         "a wake-up needs one child more",
         LUA + "shared/children.lua",
         "if need and ended + 1 >= tonumber(need) then",
         "if need and ended >= tonumber(need) then",
+        seed=6,
     ),
     Bug(
         "a suspend does not see that the children have ended",
@@ -34,18 +37,21 @@ CHILDREN = (
         LUA + "shared/children.lua",
         "local results, order = results_key(parent), int(ended + 1)",
         "local results, order = results_key(parent), int(spawned - ended)",
+        seed=6,
     ),
     Bug(
         "the ending of a child is not counted",
         LUA + "shared/children.lua",
         "redis.call('HSET', joins_key(parent), base, int(spawned) .. ' ' .. order)",
         "redis.call('HSET', joins_key(parent), base, int(spawned) .. ' ' .. int(ended))",
+        seed=6,
     ),
     Bug(
         "children that are let go are never cancelled",
         LUA + "shared/children.lua",
         "redis.pcall('ZADD', parting_key(), 'NX', 0, base .. ' ' .. int(spawned))",
         "redis.pcall('ZCARD', parting_key())",
+        seed=31,
     ),
     Bug(
         "a late enqueue creates a child for an ended parent",
@@ -77,50 +83,57 @@ OUTPUT = (
     Bug(
         "a stale worker emits",
         LUA + "attempts/emit.lua",
-        "if owner_token ~= token then",
-        "if not owner_token then",
+        "  if owner_token ~= token then\n    answers[i] = 'fenced'\n  else\n    answers[i] = write_output(",
+        "  if not owner_token then\n    answers[i] = 'fenced'\n  else\n    answers[i] = write_output(",
     ),
     Bug(
         "a new attempt continues after events that no checkpoint covers",
         LUA + "shared/output.lua",
         "output.epoch, output.base, output.position, output.marks = epoch, base, base, 0",
         "output.epoch, output.base, output.marks = epoch, base, 0",
+        seed=10,
     ),
     Bug(
         "an event that is sent again stops the events after it",
         LUA + "shared/output.lua",
         "if number > output.position then",
         "if true then",
+        seed=44,
     ),
     Bug(
         "events count as settled before their checkpoint",
         LUA + "shared/output.lua",
         "  if settled > output.settled and output.marks",
         "  settled = output.position\n  if settled > output.settled and output.marks",
+        seed=10,
     ),
     Bug(
         "a save omits its events",
         LUA + "attempts/checkpoint.lua",
         "if plan and plan.output then write_output(id, token, plan.output, clock) end",
         "",
+        seed=2,
     ),
     Bug(
         "a release omits its events",
         LUA + "shared/endings.lua",
         "    if run.plan.output then write_output(id, token, run.plan.output, now) end\n",
         "",
+        seed=303,
     ),
     Bug(
         "a completion omits its last events",
         LUA + "attempts/complete.lua",
         "if #rest > 1 and write_output(id, token, string.sub(rest, 2), clock) then",
         "if false then",
+        seed=12,
     ),
     Bug(
         "an output gets no end",
         LUA + "shared/endings.lua",
         "      end_output(id, run, status)\n",
         "",
+        seed=12,
     ),
     Bug(
         "the end of an output forgets the base of its attempt",
@@ -136,12 +149,14 @@ EFFECTS = (
         LUA + "shared/checkpoint.lua",
         "redis.call('HSET', effect and effects_key(plan.id) or ckpt, effect or plan.phases[i], plan.phases[i + 1])",
         "if not effect then redis.call('HSET', ckpt, plan.phases[i], plan.phases[i + 1]) end",
+        seed=9,
     ),
     Bug(
         "a claim omits the effects",
         LUA + "attempts/claim.lua",
         "has_effects and redis.call('HGETALL', effects_key(id)) or nil",
         "nil",
+        seed=84,
     ),
     Bug(
         "a revive from the start drops the effects",
@@ -154,6 +169,7 @@ EFFECTS = (
         LUA + "attempts/claim.lua",
         "local has_effects = knows_effects(beside)",
         "local has_effects = false",
+        seed=84,
     ),
 )
 
@@ -163,18 +179,21 @@ BUDGETS = (
         LUA + "shared/spend.lua",
         "spend.settled_usd, spend.settled_tokens, spend.settled_requests = sum_spend(spend)",
         "local _ = sum_spend(spend)",
+        seed=23,
     ),
     Bug(
         "a repeated report counts twice",
         LUA + "shared/spend.lua",
         "spend.tokens, spend.requests = math.max(spend.tokens, tokens), math.max(spend.requests, requests)",
         "spend.tokens, spend.requests = spend.tokens + tokens, spend.requests + requests",
+        seed=22,
     ),
     Bug(
         "a late report takes spending back",
         LUA + "shared/spend.lua",
         "spend.tokens, spend.requests = math.max(spend.tokens, tokens), math.max(spend.requests, requests)",
         "spend.tokens, spend.requests = tokens, requests",
+        seed=113,
     ),
     Bug(
         "a stale worker reports spending",
@@ -193,6 +212,7 @@ BUDGETS = (
         LUA + "shared/children.lua",
         "if spend then roll_up_spend(id, parent) end",
         "",
+        seed=23,
     ),
     Bug(
         "a child's spending is lost if its parent has ended",
@@ -208,24 +228,28 @@ GROUPS = (
         LUA + "shared/groups.lua",
         "if not limit or type(count) ~= 'number' or count >= limit then return 0, true end",
         "limit, count = 9, 0",
+        seed=7,
     ),
     Bug(
         "a run is queued without a place in its group",
         LUA + "shared/groups.lua",
         "if redis.pcall('SISMEMBER', admitted_key(group), id) == 1 then",
         "if true then",
+        seed=7,
     ),
     Bug(
         "a place that becomes free is not given to the next run",
         LUA + "shared/groups.lua",
         "  if redis.pcall('SREM', admitted_key(group), id) == 1 then\n    fill(group, clock)\n",
         "  if redis.pcall('SREM', admitted_key(group), id) == 1 then\n    redis.pcall('SREM', groups_key(), group)\n",
+        seed=61,
     ),
     Bug(
         "an ended run keeps its place",
         LUA + "shared/endings.lua",
         "    if group then leave_group(id, group, now) end\n",
         "",
+        seed=4,
     ),
     Bug(
         "a waiting run keeps its place",
@@ -238,6 +262,7 @@ GROUPS = (
         LUA + "shared/groups.lua",
         "  redis.call('ZREM', line_key(group), id)\n  return true\n",
         "  return true\n",
+        seed=4,
     ),
 )
 
@@ -247,12 +272,14 @@ RATES = (
         LUA + "rates/acquire.lua",
         "return left, bucket.held + rank >= rate.at_once",
         "return left, false",
+        seed=1,
     ),
     Bug(
         "a call uses no tokens",
         LUA + "rates/acquire.lua",
         "if rate.speed > 0 then bucket.level = bucket.level + cost end",
         "",
+        seed=1,
     ),
     Bug(
         "a late request of an ended call starts again",
@@ -265,12 +292,14 @@ RATES = (
         LUA + "rates/acquire.lua",
         "local left = math.max(0, bucket.resumes - clock)",
         "local left = 0",
+        seed=1,
     ),
     Bug(
         "a call that has ended keeps its place",
         LUA + "rates/finish.lua",
         "    redis.call('ZREM', holders_key(name), request)\n",
         "",
+        seed=1,
     ),
     Bug(
         "the places of lost workers are never free again",
