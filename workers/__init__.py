@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from workers.handlers.operations.children import ChildFailed, Done
     from workers.handlers.operations.effects import NotDone
     from workers.handlers.operations.limits import Limit
+    from workers.handlers.operations.prices import UnknownPrice
     from workers.handlers.operations.waits import Signal, WaitTimeout
     from workers.handlers.registry import Registry
     from workers.handlers.run import Run
@@ -49,6 +50,7 @@ __all__ = [
     "Spending",
     "Stopped",
     "ToolCall",
+    "UnknownPrice",
     "WaitTimeout",
     "Watched",
     "current_run",
@@ -76,6 +78,7 @@ _MODULES = {
     "Limit": "workers.handlers.operations.limits",
     "ToolCall": "workers.handlers.checkpoint.messages",
     "Left": "workers.handlers.checkpoint.migration",
+    "UnknownPrice": "workers.handlers.operations.prices",
     "Registry": "workers.handlers.registry",
     "Run": "workers.handlers.run",
     "Signal": "workers.handlers.operations.waits",

@@ -296,14 +296,14 @@ class Attempt(Lifecycle):
             self.deliver_stop()
             raise self.stopping
 
-    async def _ask(self, asking: Coroutine[Any, Any, T]) -> T:
+    async def _ask(self, asking: Coroutine[Any, Any, T], may_drain: Callable[[], bool] = lambda: True) -> T:
         """Await a request to the server. The request is repeated during an outage, and abandoned when a stop is requested.
 
         Raises:
             Stopped: If a stop was requested.
         """
         try:
-            return await self._unless_stopped(asking, lambda: True)
+            return await self._unless_stopped(asking, may_drain)
         except (Unconfirmed, Unreachable):
             self._raise_any_stop()
             raise
@@ -320,8 +320,10 @@ class Attempt(Lifecycle):
         assert self.waiter is not None
         return await self.waiter.carry_out(self, lambda: make_plan(self.lease.keys))
 
-    async def look(self, condition: Condition, timeout_ms: int | None) -> Received:
-        """Ask the server for the next signal.
+    async def look(
+        self, condition: Condition, timeout_ms: int | None, may_drain: Callable[[], bool] = lambda: True
+    ) -> Received:
+        """Ask the server for the next signal. See `WaitBacking` and `BudgetBacking`.
 
         Raises:
             Stopped: If a stop was requested, or the run belongs to another owner.
@@ -329,7 +331,7 @@ class Attempt(Lifecycle):
         """
         assert self.waiter is not None
         self._hint.clear()
-        found = await self._ask(self.waiter.look(self, condition, timeout_ms))
+        found = await self._ask(self.waiter.look(self, condition, timeout_ms), may_drain)
         if found.word == "fenced":
             self.request_stop("lost")
             self._raise_any_stop()

@@ -151,6 +151,16 @@ class AsyncRun(BaseRun[R_co]):
             raise self._backing.stopping or stop  # each phase that waited here gets the stop, not only the first one
         self._raise_stop()
 
+    def _ask_for_grants(self, ask: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Wait in a thread of the handler. The event loop can't wait for itself, so the budget asks when new work begins."""
+        if asyncio._get_running_loop() is None:
+            self._wait_in_thread(ask())
+        else:
+            self._budgets.look_soon()
+
+    def _wait_in_thread(self, awaitable: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(awaitable, self._backing.loop).result()
+
     def _may_drain(self) -> bool:
         """Return False if a drain must not stop the handler at this phase, because work of this attempt would be repeated."""
         return self._draft.resumes_without_repeating() and (bool(current_phase.get()) or not self._parallel)

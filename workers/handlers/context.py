@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextvars import ContextVar
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Unpack
 
 from coordinator.encoding.codec import encode
 from coordinator.errors import Refused
@@ -26,11 +26,13 @@ from coordinator.model.policies.budget import Amount, Budget, Spending, spending
 from coordinator.model.run import Failure, Note
 from workers.handlers.checkpoint.draft import Cut, Draft
 from workers.handlers.checkpoint.messages import Messages, kept
-from workers.handlers.operations.budgets import BudgetBacking, Budgets, Reservation
+from workers.handlers.operations.budgets import BudgetBacking, Budgets
 from workers.handlers.operations.children import ChildBacking, Children, Step
 from workers.handlers.operations.effects import EffectBacking, Effects, check_name, effect_key
 from workers.handlers.operations.enqueues import EnqueueBacking, Enqueues
 from workers.handlers.operations.limits import LimitBacking
+from workers.handlers.operations.prices import ModelUsage
+from workers.handlers.operations.reservations import Reserving, count
 from workers.handlers.operations.waits import WaitBacking, Waits
 
 if TYPE_CHECKING:  # type variables have defaults only since Python 3.13, and only type checkers need this one
@@ -241,7 +243,9 @@ class BaseRun(Generic[R_co]):
             self._budgets.expect_children()
         return step
 
-    def spend(self, *, usd: float | Decimal = 0, tokens: int = 0, requests: int = 0) -> None:
+    def spend(
+        self, *, usd: float | Decimal = 0, tokens: int = 0, requests: int = 0, **usage: Unpack[ModelUsage]
+    ) -> None:
         """Count what the run has spent. Call it where the money is spent, for example in the function of a phase.
 
         The call only counts. If the budget of the run is spent, the handler is stopped where it begins new work: at the next turn
@@ -251,30 +255,42 @@ class BaseRun(Generic[R_co]):
             usd: Dollars.
             tokens: Tokens.
             requests: Requests.
+            **usage: The call of a model: model, provider, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens. Its
+                tokens are counted, and its dollars are computed from the table of the package genai-prices.
 
         Raises:
-            BadOption: If a number is not valid.
+            BadOption: If a value is not valid. Nothing is counted.
+            UnknownPrice: If the table does not know the model, or the package is not installed. The dollars are not counted.
         """
-        self._budgets.spend(Amount.of(usd, tokens, requests))
+        count(self._budgets.spend, usd, tokens, requests, usage)
 
-    def reserve(
-        self, *, usd: float | Decimal = 0, tokens: int = 0, requests: int = 0
-    ) -> contextlib.AbstractContextManager[Reservation]:
+    def reserve(self, *, usd: float | Decimal = 0, tokens: int = 0, requests: int = 0) -> Reserving:
         """Reserve a part of the budget for a call, so that calls that run at the same time do not exceed the budget together.
 
         `with run.reserve(usd=0.10) as call:` reserves the amount while the block runs. Inside, `call.spend(usd=0.07)` counts what
         the call has really spent. A reservation belongs to this attempt and ends with it.
+
+        In an async handler, use `async with`: before it refuses an amount, it asks the server for grants that the run has not
+        received yet. `with` does so too in a plain handler, and in a thread of an async handler.
 
         Args:
             usd: Dollars.
             tokens: Tokens.
             requests: Requests.
 
+        Returns:
+            A context manager that gives a `Reservation`.
+
         Raises:
             BudgetExceeded: If the amount is not left, whatever `then` of the budget says.
             BadOption: If a number is not valid.
+            Stopped: If a stop was requested while the server was asked. Let the exception propagate.
         """
-        return self._budgets.reserve(Amount.of(usd, tokens, requests))
+        return Reserving(self._budgets, Amount.of(usd, tokens, requests), self._ask_for_grants)
+
+    def _ask_for_grants(self, ask: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Wait for a request for grants, in the calling thread."""
+        raise NotImplementedError
 
     @property
     def spent(self) -> Spending:

@@ -55,6 +55,9 @@ class Run(BaseRun[R_co]):
     def _await(self, awaitable: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(awaitable, self._backing.loop).result()
 
+    def _ask_for_grants(self, ask: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._await(ask())
+
     def loop(self, limit: int) -> Iterator[int]:
         """Iterate over the turns of the run, with a cut after each turn.
 

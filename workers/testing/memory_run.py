@@ -222,7 +222,9 @@ class MemoryBacking:
             raise Crash
         return self.mailbox.collect(base, by, start)
 
-    async def look(self, condition: Condition, timeout_ms: int | None) -> Received:
+    async def look(
+        self, condition: Condition, timeout_ms: int | None, may_drain: Callable[[], bool] = lambda: True
+    ) -> Received:
         """Return the next signal of the mailbox."""
         if self.dead:
             raise Crash
@@ -467,6 +469,15 @@ def _choose_backing(backing: MemoryBacking | None, desk: MemoryBacking | None, s
     return chosen
 
 
+def _run_without_loop(awaitable: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine of the backing without an event loop, and return its result. The coroutine never waits."""
+    try:
+        awaitable.send(None)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+    raise AssertionError("a run in memory has to wait for something")
+
+
 class AsyncRun(_MemoryRun, async_run.AsyncRun[Any]):
     """A run for an async handler, without a server: `await handler(testing.AsyncRun(resources=fake), "tides")`.
 
@@ -500,6 +511,9 @@ class AsyncRun(_MemoryRun, async_run.AsyncRun[Any]):
         self._first_cut = self._draft.cut()
         self._memory.resources = resources
         self._memory.begin(self._first_cut.emitted)
+
+    def _wait_in_thread(self, awaitable: Coroutine[Any, Any, None]) -> None:
+        _run_without_loop(awaitable)
 
     def after_crash(self, backing: MemoryBacking | None = None) -> AsyncRun:
         """Return the next attempt after a crash of this attempt. The next attempt starts from the last saved cut."""
@@ -558,12 +572,7 @@ class Run(_MemoryRun, run.Run[Any]):
         self._memory.begin(self._first_cut.emitted)
 
     def _await(self, awaitable: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine of the backing without an event loop, and return its result. The coroutine never waits."""
-        try:
-            awaitable.send(None)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
-        raise AssertionError("a run in memory has to wait for something")
+        return _run_without_loop(awaitable)
 
     def after_crash(self, backing: MemoryBacking | None = None) -> Run:
         """Return the next attempt after a crash of this attempt. The next attempt starts from the last saved cut."""

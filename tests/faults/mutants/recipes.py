@@ -2840,6 +2840,43 @@ MUTANTS = [
         "tests/unit/handlers/test_budgets.py::test_parallel_reservations_never_exceed_the_budget",
     ),
     Mutant(
+        "a reservation does not ask for a grant that was sent early",
+        "workers/handlers/operations/reservations.py",
+        "            await self._budgets.receive_grants_for(self._amount)\n",
+        "            pass\n",
+        "tests/unit/handlers/test_budgets.py::test_grant_before_the_budget_is_spent_can_be_reserved_in_an_async_handler",
+    ),
+    Mutant(
+        "a grant that a reservation has received is received again",
+        "workers/handlers/operations/budgets.py",
+        "max(self._draft.more.received.get(TOPIC, 0), self._found_number)",
+        "self._draft.more.received.get(TOPIC, 0)",
+        "tests/unit/handlers/test_budgets.py::test_grant_before_the_budget_is_spent_can_be_reserved_in_a_plain_handler",
+    ),
+    Mutant(
+        "a grant that a reservation has received is not saved",
+        "workers/handlers/operations/budgets.py",
+        "        if not inner:\n            self._save_grants()\n",
+        "",
+        "tests/unit/handlers/test_budgets.py::test_grant_that_was_received_for_a_reservation_counts_once_over_a_crash",
+    ),
+    Mutant(
+        "a refused reservation on the event loop never asks for a grant",
+        "workers/handlers/operations/budgets.py",
+        "            await self._receive_grants(lambda: True)\n",
+        "            pass\n",
+        "tests/unit/handlers/test_budgets.py::test_grant_before_the_budget_is_spent_can_be_reserved_in_an_async_handler",
+    ),
+    Mutant(
+        "the tokens of a call are lost if its price is unknown",
+        "workers/handlers/operations/reservations.py",
+        "    spend(Amount.of(usd, tokens, requests).plus(Amount(tokens=of_model)))\n"
+        "    if usage:\n        spend(Amount.of(price(**usage), 0, 0))\n",
+        "    cost = Amount.of(price(**usage), 0, 0) if usage else Amount()\n"
+        "    spend(Amount.of(usd, tokens, requests).plus(Amount(tokens=of_model)).plus(cost))\n",
+        "tests/unit/handlers/test_prices.py::test_unknown_model_is_an_error_and_its_tokens_are_counted",
+    ),
+    Mutant(
         "a spent budget interrupts a turn that is then repeated",
         "workers/handlers/operations/budgets.py",
         " and self._draft.resumes_without_repeating()",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator
 from typing import Any, Literal
 
@@ -298,6 +299,49 @@ async def test_spending_of_children_leaves_less_to_reserve(bench: Bench, client:
     bench.worker(runs)
     handle = await client.enqueue("parent")
     assert await handle.result(timeout=30) == 5.0
+
+
+@pytest.mark.parametrize("kind", ["plain", "async", "thread"])
+async def test_grant_that_was_sent_early_can_be_reserved_and_counts_once(
+    bench: Bench, client: AsyncClient, kind: str
+) -> None:
+    runs, granted, sizes = Registry[Any](), threading.Event(), list[float | None]()
+    begun = threading.Event()
+
+    def reserve(run: Any, usd: float) -> None:
+        begun.set()
+        assert granted.wait(30)
+        with run.reserve(usd=usd):
+            sizes.append(run.left.usd)
+
+    @runs.handler(kind="plain", budget=Budget(usd=1))
+    def plain(run: Run) -> float | None:
+        reserve(run, 3)
+        run.phase("saved", lambda: None)
+        return run.left.usd
+
+    @runs.handler(kind="thread", budget=Budget(usd=1))
+    async def thread(run: AsyncRun) -> float | None:
+        await run.phase("in a thread", reserve, run, 3)
+        await run.phase("saved", lambda: None)
+        return run.left.usd
+
+    @runs.handler(kind="async", budget=Budget(usd=1))
+    async def asynchronous(run: AsyncRun) -> float | None:
+        begun.set()
+        await asyncio.to_thread(granted.wait, 30)
+        async with run.reserve(usd=3):
+            sizes.append(run.left.usd)
+        await run.phase("saved", lambda: None)
+        return run.left.usd
+
+    bench.worker(runs)
+    handle = await client.enqueue(kind)
+    await asyncio.to_thread(begun.wait, 30)
+    for _ in range(2):
+        await handle.grant(usd=1)
+    granted.set()
+    assert (await handle.result(timeout=30), sizes) == (3.0, [0.0])
 
 
 async def eventually_spent(handle: AsyncHandle[Any], usd: float) -> None:

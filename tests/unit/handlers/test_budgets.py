@@ -234,6 +234,73 @@ def test_reservation_of_a_call_that_fails_ends() -> None:
     assert run.left.usd == 1
 
 
+RESERVE = pytest.mark.parametrize("how", ["with", "async with"])
+
+
+async def _reserve(run: Any, how: str, usd: float) -> bool:
+    """Return whether an amount could be reserved."""
+    try:
+        if how == "async with":
+            async with run.reserve(usd=usd):
+                return True
+        with run.reserve(usd=usd):
+            return True
+    except BudgetExceeded:
+        return False
+
+
+def test_grant_before_the_budget_is_spent_can_be_reserved_in_a_plain_handler() -> None:
+    run = testing.Run()
+    run._declare_budget(Budget(usd=1))
+    run.grant(usd=1)
+    run.grant(usd=1)
+    with run.reserve(usd=2.5):
+        assert run.left.usd == 0.5
+    with pytest.raises(BudgetExceeded), run.reserve(usd=3.5):
+        pass
+
+
+async def test_grant_before_the_budget_is_spent_can_be_reserved_in_an_async_handler() -> None:
+    run = testing.AsyncRun()
+    run._declare_budget(Budget(usd=1))
+    assert not await _reserve(run, "async with", 2)
+    run.grant(usd=1)
+    assert await _reserve(run, "async with", 2)
+    run.grant(usd=1)
+    assert not await _reserve(run, "with", 3), "the event loop can't wait for the answer of the server"
+    await run.phase("next", lambda: None)
+    assert await _reserve(run, "with", 3)
+    run.grant(usd=1)
+
+    def reserve() -> None:
+        with run.reserve(usd=4):
+            pass
+
+    await run.phase("in a thread", reserve)
+
+
+@RESERVE
+async def test_grant_that_was_received_for_a_reservation_counts_once_over_a_crash(how: str) -> None:
+    run = testing.AsyncRun()
+    run._declare_budget(Budget(usd=1))
+    run.grant(usd=1)
+    await _reserve(run, how, 2)
+    run = run.after_crash()  # before a cut has saved that the grant was received
+    assert await _reserve(run, "async with", 2)
+    await run.phase("a cut", lambda: None)
+    run = run.after_crash()
+    assert run.left.usd == 2
+    assert not await _reserve(run, "async with", 2.1)
+
+
+def test_grants_are_not_asked_for_while_the_amount_is_left() -> None:
+    run = testing.Run()
+    run._declare_budget(Budget(usd=1))
+    run._memory.look = None  # type: ignore[assignment]
+    with run.reserve(usd=1):
+        pass
+
+
 # ---- effects beside each other -------------------------------------------------------------------------------------------
 
 

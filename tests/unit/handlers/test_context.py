@@ -85,7 +85,9 @@ class Backing:
     async def collect(self, base: str, by: str, start: int) -> Collected:
         raise NotImplementedError
 
-    async def look(self, condition: Condition, timeout_ms: int | None) -> Received:
+    async def look(
+        self, condition: Condition, timeout_ms: int | None, may_drain: Callable[[], bool] = lambda: True
+    ) -> Received:
         raise NotImplementedError
 
     async def linger(self, condition: Condition, now: int) -> None:

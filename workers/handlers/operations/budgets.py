@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from decimal import Decimal
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from coordinator.encoding.codec import decode
@@ -57,7 +54,7 @@ class BudgetBacking(Protocol):
         """Save a cut, and return when it is saved. See `Backing`."""
         ...
 
-    async def look(self, condition: Condition, timeout_ms: int | None) -> Received:
+    async def look(self, condition: Condition, timeout_ms: int | None, may_drain: Callable[[], bool] = ...) -> Received:
         """Ask the server for the next signal. See `WaitBacking`."""
         ...
 
@@ -68,17 +65,6 @@ class BudgetBacking(Protocol):
 
 def _always() -> bool:
     return True
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """A part of the budget that is reserved for a call."""
-
-    _spend: Callable[[Amount], None]
-
-    def spend(self, *, usd: float | Decimal = 0, tokens: int = 0, requests: int = 0) -> None:
-        """Count what the call has really spent."""
-        self._spend(Amount.of(usd, tokens, requests))
 
 
 class Budgets:
@@ -96,6 +82,9 @@ class Budgets:
         self._current = self._reported = self._reserved = Amount()
         self._lock = threading.Lock()
         self._stale = False
+        # Grants that are not in the draft yet: their sum, and the number of the last one. Any thread may reserve, but only the
+        # handler's own work may change the draft. After a crash the next attempt receives them again.
+        self._found, self._found_number, self._look_soon = Amount(), 0, False
         self._waiting, self._receiving = asyncio.Lock(), asyncio.Lock()
 
     @property
@@ -108,7 +97,11 @@ class Budgets:
         """Return the rest of the budget, without reserved amounts."""
         if self._budget is None:
             return Spending(None, None, None)
-        return self._budget.left(self.total.plus(self._reserved), self._draft.more.granted)
+        return self._budget.left(self.total.plus(self._reserved), self._granted)
+
+    @property
+    def _granted(self) -> Amount:
+        return self._draft.more.granted.plus(self._found)
 
     def spend(self, amount: Amount) -> None:
         """Count an amount."""
@@ -116,23 +109,42 @@ class Budgets:
             self._current = self._current.plus(amount)
             self._backing.set_spend(self._current)
 
-    @contextmanager
-    def reserve(self, amount: Amount) -> Iterator[Reservation]:
-        """Reserve an amount while a block runs.
+    def fits(self, amount: Amount) -> bool:
+        """Return True if an amount is left, as far as this process knows."""
+        with self._lock:
+            return self._fits(amount)
+
+    def _fits(self, amount: Amount) -> bool:
+        wanted = self.total.plus(self._reserved).plus(amount)
+        return self._budget is None or not self._budget.exceeded_by(wanted, self._granted)
+
+    def reserve(self, amount: Amount) -> None:
+        """Reserve an amount.
 
         Raises:
             BudgetExceeded: If the amount is not left.
         """
         with self._lock:
-            wanted = self.total.plus(self._reserved).plus(amount)
-            if self._budget is not None and self._budget.exceeded_by(wanted, self._draft.more.granted):
+            if not self._fits(amount):
                 raise BudgetExceeded(f"{spending(amount)} can't be reserved: {self.left} is left of the budget")
             self._reserved = self._reserved.plus(amount)
-        try:
-            yield Reservation(self.spend)
-        finally:
-            with self._lock:
-                self._reserved = Amount(*(mine - its for mine, its in zip(self._reserved, amount, strict=True)))
+
+    def end_reservation(self, amount: Amount) -> None:
+        """End the reservation of an amount."""
+        with self._lock:
+            self._reserved = Amount(*(mine - its for mine, its in zip(self._reserved, amount, strict=True)))
+
+    async def receive_grants_for(self, amount: Amount) -> None:
+        """Ask the server for grants until an amount is left or there are no more.
+
+        Raises:
+            Stopped: If a stop was requested, or the run belongs to another owner.
+        """
+        await self._receive_grants(lambda: not self.fits(amount))
+
+    def look_soon(self) -> None:
+        """Ask the server for grants when new work begins, because a reservation was refused where nothing could be asked."""
+        self._look_soon = True
 
     async def count_children(self) -> None:
         """Ask the server what the run has spent in all, because children of a step have ended."""
@@ -175,10 +187,15 @@ class Budgets:
     async def _enforce(self, inner: bool, others: ParallelPhases | None) -> None:
         if self._current != self._reported or (self._budget is not None and (self._stale or self._draft.more.bases)):
             await self.count_children()
+        if self._look_soon and self._budget is not None:
+            self._look_soon = False
+            await self._receive_grants(lambda: True)
+        if not inner:
+            self._save_grants()
         while (budget := self._budget) is not None and self._is_spent() and self._draft.resumes_without_repeating():
             if inner:
                 if budget.then == "fail":
-                    await self._receive_grants()
+                    await self._receive_grants(self._is_spent)
                     self._fail_if_spent()
                 return
             if others:
@@ -190,34 +207,44 @@ class Budgets:
                 await self._wait_for_grant(budget)
 
     def _is_spent(self) -> bool:
-        return self._budget is not None and self._budget.is_spent(self.total, self._draft.more.granted)
+        return self._budget is not None and self._budget.is_spent(self.total, self._granted)
 
     def _fail_if_spent(self) -> None:
         if self._is_spent():
             raise BudgetExceeded(f"the budget of the run is spent: {spending(self.total)}")
 
-    async def _receive_grants(self) -> Received:
-        """Receive grants until something is left of the budget or there is none. Return the server's last answer."""
-        draft = self._draft
+    async def _receive_grants(self, needs_more: Callable[[], bool]) -> Received:
+        """Receive grants while more is needed and there are any. Return the server's last answer."""
         async with self._receiving:
             while True:
-                found = await self._backing.look(self._grants(), None)
+                found = await self._backing.look(self._grants(), None, self._draft.resumes_without_repeating)
                 if found.word != "signal":
                     return found
-                draft.more.received[TOPIC] = found.number
-                draft.more.granted = draft.more.granted.plus(read_grant(found.payload))
-                self._backing.offer(draft.cut())
-                if not self._is_spent():
+                with self._lock:
+                    self._found = self._found.plus(read_grant(found.payload))
+                    self._found_number = found.number
+                if not needs_more():
                     return found
 
+    def _save_grants(self) -> None:
+        """Put the grants that were received into the draft. Called where the handler begins new work."""
+        more = self._draft.more
+        with self._lock:
+            if self._found_number <= more.received.get(TOPIC, 0):
+                return
+            more.received[TOPIC] = self._found_number
+            more.granted, self._found = more.granted.plus(self._found), Amount()
+        self._backing.offer(self._draft.cut())
+
     def _grants(self) -> Condition:
-        return Condition(None, {TOPIC: self._draft.more.received.get(TOPIC, 0)})
+        return Condition(None, {TOPIC: max(self._draft.more.received.get(TOPIC, 0), self._found_number)})
 
     async def _wait_for_grant(self, budget: Budget) -> None:
         """Look for grants until something is left of the budget."""
         draft, backing, saved = self._draft, self._backing, False
         while self._is_spent():
-            found = await self._receive_grants()
+            found = await self._receive_grants(self._is_spent)
+            self._save_grants()
             if not self._is_spent():
                 return
             if budget.then == "fail":

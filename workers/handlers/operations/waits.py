@@ -94,8 +94,13 @@ class WaitBacking(Protocol):
         """Wait until the worker has confirmed its lease. See `Backing`."""
         ...
 
-    async def look(self, condition: Condition, timeout_ms: int | None) -> Received:
+    async def look(self, condition: Condition, timeout_ms: int | None, may_drain: Callable[[], bool] = ...) -> Received:
         """Ask the server for the next signal. Wait while the server cannot be reached.
+
+        Args:
+            condition: The topics and the deadline of the wait.
+            timeout_ms: The ms from now to a deadline that is not known yet. None: there is no such deadline.
+            may_drain: Returns False where a drain must not stop the handler yet. By default a drain may stop it.
 
         Raises:
             Stopped: If a stop was requested, or the run belongs to another owner.

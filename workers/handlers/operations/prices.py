@@ -1,0 +1,85 @@
+"""The dollars that a call of a model costs, from the table of the library genai-prices."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any, TypedDict, Unpack
+
+from coordinator.errors import BadOption, CoordinatorError
+from coordinator.model.policies.budget import Amount
+
+INSTALL = "pip install 'run-coordinator[prices]'"
+
+
+class UnknownPrice(CoordinatorError):
+    """The table of prices does not know the model. The tokens and requests of the call are counted, and its dollars are not."""
+
+
+class ModelUsage(TypedDict, total=False):
+    """The call of a model, as `run.spend` accepts it. All of it is optional, except that token numbers need a `model`.
+
+    Attributes:
+        model: The name of the model, for example "gpt-4o".
+        provider: The provider of the model, for example "openai", if several providers have a model of this name.
+        input_tokens: Input tokens, with those that were read from a cache or written to it.
+        output_tokens: Output tokens.
+        cache_read_tokens: The input tokens that were read from a cache.
+        cache_write_tokens: The input tokens that were written to a cache.
+    """
+
+    model: str
+    provider: str | None
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+
+
+_TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+
+
+def count_tokens(usage: ModelUsage) -> int:
+    """Return the tokens of a call, and check its values.
+
+    Raises:
+        BadOption: If a keyword or a value is not valid.
+    """
+    if unknown := set(usage) - set(ModelUsage.__annotations__):
+        raise BadOption(f"spend has no argument {sorted(unknown)[0]!r}")
+    if not usage:
+        return 0
+    if not isinstance(usage.get("model"), str):
+        raise BadOption(f"spend({', '.join(usage)}) needs the name of the model: model=…")
+    numbers: dict[str, Any] = {name: usage.get(name, 0) for name in _TOKENS}
+    for number in numbers.values():
+        Amount.of(0, number, 0)
+    if numbers["cache_read_tokens"] + numbers["cache_write_tokens"] > numbers["input_tokens"]:
+        raise BadOption("input_tokens must include the tokens that were read from a cache or written to it")
+    return int(numbers["input_tokens"] + numbers["output_tokens"])
+
+
+def price(**usage: Unpack[ModelUsage]) -> Decimal:
+    """Return the dollars that a call of a model costs, from the table that is installed with genai-prices.
+
+    Args:
+        **usage: The call, as for `run.spend`.
+
+    Raises:
+        UnknownPrice: If the table does not know the model, or the package genai-prices is not installed.
+        BadOption: If a value is not valid.
+    """
+    count_tokens(usage)
+    try:
+        from genai_prices import Usage, calc_price
+    except ImportError as error:
+        raise UnknownPrice(
+            f"the price of model {usage['model']!r} needs an optional package ({error}): {INSTALL}"
+        ) from None
+    numbers: dict[str, Any] = {name: usage.get(name) for name in _TOKENS}
+    try:
+        return calc_price(Usage(**numbers), usage["model"], provider_id=usage.get("provider")).total_price
+    except LookupError as error:
+        raise UnknownPrice(
+            f"the table of prices does not know model {usage['model']!r} ({error}): count its dollars with "
+            "run.spend(usd=…), pass provider=…, or install a newer genai-prices"
+        ) from None
