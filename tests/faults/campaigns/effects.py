@@ -18,7 +18,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from coordinator import Client, Handle, RunFailed, Status
 from tests.e2e.processes import Stage
@@ -35,12 +35,22 @@ CALLS = 20  # effects of one run
 AT_WORK = 12  # runs that are open at a time
 
 
+class Occurrence(NamedTuple):
+    """An effect in a sink: the process that caused it, and when it took place."""
+
+    process: int
+    at: float
+
+
+Occurrences = dict[str, list[Occurrence]]  # by the name of the effect
+
+
 @dataclass
 class Service:
-    """A service that counts each call."""
+    """A service that stores each call."""
 
-    calls: Counter[str] = field(default_factory=Counter)
-    counting: threading.Lock = field(default_factory=threading.Lock)
+    calls: Occurrences = field(default_factory=dict)
+    storing: threading.Lock = field(default_factory=threading.Lock)
 
     @contextmanager
     def serve(self) -> Iterator[int]:
@@ -49,12 +59,13 @@ class Service:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                with service.counting:
-                    service.calls[self.path.removeprefix("/")] += 1
+                name, _, process = self.path.removeprefix("/").partition("?")
+                with service.storing:
+                    service.calls.setdefault(name, []).append(Occurrence(int(process), time.time()))
                 self.answer()
 
             def do_GET(self) -> None:
-                if service.calls[self.path.removeprefix("/")]:
+                if self.path.removeprefix("/") in service.calls:
                     self.answer()
                 else:
                     self.send_error(404)
@@ -89,6 +100,7 @@ class Tally:
     ended: Counter[str] = field(default_factory=Counter)
     effects: int = 0
     unknown: int = 0
+    late: int = 0
     breaches: list[str] = field(default_factory=list)
 
 
@@ -125,6 +137,7 @@ class EffectsStage(Stage):
 
     def environment(self, role: str = "producer") -> dict[str, str]:
         places = {"ORDER": str(self.directory / "order"), "SINK": str(self.directory / "sink"), "SERVICE": self.service}
+        places["DEATHS"] = str(self.directory / "deaths")
         return super().environment(role) | places
 
 
@@ -139,7 +152,7 @@ def carry_out(
     order, sink = stage.directory / "order", stage.directory / "sink"
 
     def calls_so_far() -> int:
-        return service.calls.total() + (sink.read_text().count("\n") if sink.exists() else 0)
+        return len(service.calls) + (sink.read_text().count("\n") if sink.exists() else 0)
 
     while tally.kills.total() < kills and time.monotonic() - begun < seconds:
         open_runs = [handle for _, handle in handles[-3 * AT_WORK :] if not handle.view().status.ended]
@@ -175,18 +188,40 @@ def carry_out(
     return tally
 
 
+def read_lines(file: Path) -> list[str]:
+    """Return the lines of a file; none if it does not exist."""
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def read_sink(file: Path) -> Occurrences:
+    """Return the effects in the file, by name."""
+    found: Occurrences = {}
+    for name, process, at in map(str.split, read_lines(file)):
+        found.setdefault(name, []).append(Occurrence(int(process), float(at)))
+    return found
+
+
 def judge(
     stage: EffectsStage, client: Client, service: Service, handles: Sequence[tuple[str, Handle[Any]]], tally: Tally
 ) -> None:
-    """Compare the sinks with the endings of the runs."""
-    sink = stage.directory / "sink"
-    counted = Counter(sink.read_text().split()) + service.calls
-    for name, number in counted.items():
-        if number > 1:
-            tally.breaches.append(f"effect {name} happened {number} times")
+    """Compare the sinks with the endings of the runs.
+
+    A call that a process had sent when it was killed may arrive after its death, and after a `check` of the next attempt has not
+    found it. No client can prevent this, and the guide says so. Calls that the service stored after the death of their process are
+    counted apart.
+    """
+    counted = read_sink(stage.directory / "sink") | service.calls
+    deaths = {int(process): float(at) for process, at in map(str.split, read_lines(stage.directory / "deaths"))}
+    kinds = {handle.id: kind for kind, handle in handles}
+    for name, occurrences in counted.items():
+        kind = kinds[name.partition(".")[0]]
+        on_time = [one for one in occurrences if kind != "posted" or one.at <= deaths.get(one.process, float("inf"))]
+        tally.late += len(occurrences) - len(on_time)
+        if len(on_time) > 1:
+            tally.breaches.append(f"effect {name} ({kind}) happened {len(on_time)} times: {on_time}, deaths {deaths}")
     tally.effects = len(counted)
     for kind, handle in handles:
-        missing = [number for number in range(CALLS) if not counted[f"{handle.id}.{number}"]]
+        missing = [number for number in range(CALLS) if f"{handle.id}.{number}" not in counted]
         if handle.view().status is Status.COMPLETED:
             tally.breaches += [f"effect {number} of run {handle.id} ({kind}) is missing" for number in missing]
             continue
@@ -228,6 +263,7 @@ def main(arguments: Sequence[str]) -> int:
     counts = {
         "effects": tally.effects,
         "unknown": tally.unknown,
+        "late": tally.late,
         **{f"fault killed {side} the call": count for side, count in sorted(tally.kills.items())},
         **{f"fault {name}": count for name, count in sorted(tally.faults.items())},
         **{f"ended {ending}": count for ending, count in sorted(tally.ended.items())},

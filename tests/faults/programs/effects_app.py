@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 from workers import AsyncRun, NotDone, Registry, Retry, Run
 
 runs = Registry()
-ORDER, SINK, SERVICE = (os.environ.get(name, "") for name in ("ORDER", "SINK", "SERVICE"))
+ORDER, SINK, DEATHS, SERVICE = (os.environ.get(name, "") for name in ("ORDER", "SINK", "DEATHS", "SERVICE"))
 
 
 def kill_if_ordered(side: str) -> None:
@@ -27,6 +28,8 @@ def kill_if_ordered(side: str) -> None:
     except FileNotFoundError:
         return
     Path(taken).unlink()
+    with Path(DEATHS).open("a") as deaths:
+        deaths.write(f"{os.getpid()} {time.time()}\n")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -35,7 +38,7 @@ def append(name: str) -> str:
     kill_if_ordered("before")
     descriptor = os.open(SINK, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
-        os.write(descriptor, f"{name}\n".encode())
+        os.write(descriptor, f"{name} {os.getpid()} {time.time()}\n".encode())
     finally:
         os.close(descriptor)
     kill_if_ordered("after")
@@ -44,14 +47,16 @@ def append(name: str) -> str:
 
 def find_line(name: str) -> str | type[NotDone]:
     """Look for the line in the file."""
-    lines = Path(SINK).read_text().splitlines() if Path(SINK).exists() else []
-    return f"receipt {name}" if name in lines else NotDone
+    text = Path(SINK).read_text() if Path(SINK).exists() else ""
+    return f"receipt {name}" if f"{name} " in text else NotDone
 
 
 def post(name: str) -> str:
     """Call the service. The proxy before it may lose or hold the reply."""
     kill_if_ordered("before")
-    with urllib.request.urlopen(urllib.request.Request(f"{SERVICE}/{name}", method="POST"), timeout=30) as reply:
+    with urllib.request.urlopen(
+        urllib.request.Request(f"{SERVICE}/{name}?{os.getpid()}", method="POST"), timeout=30
+    ) as reply:
         text: str = reply.read().decode()
     kill_if_ordered("after")
     return text

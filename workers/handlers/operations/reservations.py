@@ -46,16 +46,11 @@ class Reserving:
 
     Before an amount is refused, the server is asked for grants that the run has not received yet. `with` on the worker's event loop
     can't ask. It counts the grants that are known, and makes the budget ask when new work begins.
-
-    Attributes:
-        _budgets: The budget of the attempt.
-        _amount: The amount.
-        _ask: Waits for a coroutine, in a thread that may block.
     """
 
     _budgets: Budgets
     _amount: Amount
-    _ask: Ask
+    _ask: Ask  # waits for a coroutine, in a thread that may block
 
     def __enter__(self) -> Reservation:
         if not self._budgets.fits(self._amount):
