@@ -78,7 +78,7 @@ nitpick_ignore_regex = [
         r"py:.*",
         r"(starlette|tenacity|tzinfo|StopBaseT|WaitBaseT|datetime|timedelta|Unpack|TracebackType|Concatenate).*",
     ),
-    # Internal types that a public signature mentions: a clock for tests, the base of both runs, context managers, the classes of handlers.
+    # Internal types that a public signature mentions: a clock for tests, the base of both runs, context managers, handlers.
     (
         r"py:.*",
         r".*\.(Amount|Clock|Child|Collected|Condition|Cut|Enqueued|Mailbox|NewRun|OpenCall|Received|Reserving|BaseRun|HandlerOf|_Testing|_MemoryRun|Decorator|PlainSaver)",
