@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.client.parent import Parent, current_parent
@@ -163,6 +163,7 @@ class Loader:
             send = SteppedSender(send, attempt.around_step)
         saver = Saver(head, handler.schema, draft.cut(), Throttle(handler.throttle), self.clock, send)
         saver.on_fenced = attempt.lose
+        saver.may_carry_events = lambda: _may_carry_events(attempt)
         saver.on_progress = lambda: attempt.observer.on_progress(attempt)
         return saver
 
@@ -174,6 +175,11 @@ class Loader:
         worker, _, code = attempt.claimed.prev.partition(" ")
         age = self.clock.now() - head.updated / 1000 if head.updated else None
         return Resumed(cause, age, worker, code, tuple(unfinished), read_failure(attempt.claimed.killed), reason)
+
+
+async def _may_carry_events(attempt: Attempt) -> bool:
+    emitter = attempt.emitter
+    return emitter is None or emitter.trusts(attempt) or await emitter.is_known(attempt)
 
 
 class _RepeatedLoad:
@@ -201,9 +207,5 @@ class _Sender:
     attempt: Attempt
 
     async def __call__(self, delta: attempt_plans.Delta) -> tuple[str, int]:
-        emitter = self.attempt.emitter
-        asks = delta.output is not None and emitter is not None and not emitter.trusts(self.attempt)
-        if asks and emitter is not None and not await emitter.is_known(self.attempt):
-            delta = replace(delta, output=None)
         plan = attempt_plans.checkpoint(self.attempt.lease.keys, self.attempt.id, self.attempt.token, delta)
         return await drive_async(self.wire, plan, give_up=lambda: True)

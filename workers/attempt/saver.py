@@ -129,6 +129,10 @@ def _ignore() -> None:
     return
 
 
+async def _yes() -> bool:
+    return True
+
+
 async def _refuse_save(delta: Delta) -> tuple[str, int]:
     return "fenced", 0
 
@@ -150,6 +154,7 @@ class Saver:
         progress: The run's progress counter after the last save.
         on_progress: Is called when the counter has grown.
         on_fenced: Is called when the server refuses a save because the run belongs to another owner.
+        may_carry_events: Returns False while a save must not carry events, because a live process does not know outputs.
         closed: Whether the saver is closed.
         offered: The number of cuts that were offered.
         emitted_before: The number of the last event that the checkpoint covered when the attempt began.
@@ -171,6 +176,7 @@ class Saver:
         self.progress = head.progress
         self.on_progress: Callable[[], None] = _ignore
         self.on_fenced: Callable[[], None] = _ignore
+        self.may_carry_events: Callable[[], Awaitable[bool]] = _yes
         self.closed = False
         self.emitted_before = start.emitted
         self.outbox: Outbox | None = None
@@ -246,6 +252,8 @@ class Saver:
         changes = self._deltas.of(cut, packed_note(note) if note is not self.note_saved else b"")
         delta, output = self._add_output(changes, cut)
         try:
+            if output is not None and not await self.may_carry_events():
+                delta, output = changes, None  # the events stay in the outbox
             word, progress = await self._send(delta)
         except CoordinatorError as error:
             # The heartbeat logs an outage once. Each run need not log it again.
@@ -302,6 +310,7 @@ class Saver:
         self.closed = True
         self._send = _refuse_save
         self.on_progress = self.on_fenced = _ignore
+        self.may_carry_events = _yes
         if self._pump is not None and self._pump is not asyncio.current_task():
             self._pump.cancel()
         # A cancelled task keeps its frame, and the frame keeps this saver with the whole transcript.

@@ -3002,6 +3002,41 @@ MUTANTS = [
         "tests/lua/attempts/test_emit.py::test_ending_of_an_attempt_that_emitted_nothing_makes_earlier_events_void",
     ),
     Mutant(
+        "readers keep the void events of a run whose resumed attempt emitted nothing and waits",
+        LUA + "shared/endings.lua",
+        "  leave_output(id, run)\n",
+        "",
+        "tests/lua/attempts/test_emit.py::test_attempt_that_emits_nothing_and_goes_makes_earlier_events_void",
+    ),
+    Mutant(
+        "readers keep the void events of a run whose resumed attempt emitted nothing and was lost",
+        LUA + "shared/recover.lua",
+        "  leave_output(id, run)\n",
+        "",
+        "tests/lua/attempts/test_emit.py::test_attempt_that_emits_nothing_and_goes_makes_earlier_events_void",
+    ),
+    Mutant(
+        "an attempt that emits nothing makes the events of its checkpoint void",
+        LUA + "shared/output.lua",
+        " or output.position <= base then return end",
+        " then return end\n  base = 0",
+        "tests/lua/attempts/test_emit.py::test_attempt_that_emits_nothing_keeps_the_events_of_its_checkpoint",
+    ),
+    Mutant(
+        "a rewind is removed with the events of its attempt",
+        LUA + "shared/output.lua",
+        "      if string.sub(name, 1, 1) == 'r' then\n",
+        "      if false then\n",
+        "tests/lua/attempts/test_emit.py::test_reader_is_rewound_although_the_events_of_the_attempt_in_between_are_removed",
+    ),
+    Mutant(
+        "rewinds fill the output of a run that is interrupted again and again",
+        LUA + "shared/output.lua",
+        "  for i = 1, #rewinds - OUTPUT_REWINDS do",
+        "  for i = 1, 0 do",
+        "tests/lua/attempts/test_emit.py::test_number_of_rewinds_that_stay_is_limited",
+    ),
+    Mutant(
         "the checkpoint is dropped before the end of the output is written",
         LUA + "shared/endings.lua",
         "  write('SREM', live_key(), id)\n",
@@ -3136,10 +3171,18 @@ MUTANTS = [
     ),
     Mutant(
         "events are stored while a process of an older version lives",
-        "workers/attempt/loader.py",
-        "            delta = replace(delta, output=None)\n",
-        "            pass\n",
+        "workers/attempt/saver.py",
+        "                delta, output = changes, None  # the events stay in the outbox\n",
+        "                pass\n",
         "tests/integration/worker/test_output_faults.py::test_events_are_not_stored_while_a_process_of_an_older_version_lives",
+    ),
+    Mutant(
+        "a save forgets the events that it did not carry",
+        "workers/attempt/saver.py",
+        "                delta, output = changes, None  # the events stay in the outbox\n",
+        "                delta = changes\n",
+        "tests/integration/worker/test_output_faults.py::test_events_that_no_save_could_carry_are_stored_when_the_process_of_an_"
+        "older_version_is_gone",
     ),
     Mutant(
         "web: a run of another owner is shown",

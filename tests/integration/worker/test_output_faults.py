@@ -392,3 +392,27 @@ async def test_events_are_not_stored_while_a_process_of_an_older_version_lives(
     go.set()
     later = await bench.enqueue("talk")
     assert await read(client, later) == ["early"]
+
+
+async def test_events_that_no_save_could_carry_are_stored_when_the_process_of_an_older_version_is_gone(
+    bench: Bench, client: AsyncClient
+) -> None:
+    runs, saved, go, keys = Registry(), asyncio.Event(), asyncio.Event(), bench.namespace.keys(0)
+
+    @runs.handler(throttle=0)
+    async def talk(run: AsyncRun) -> None:
+        run.emit("early")
+        await run.flush()
+        saved.set()
+        await go.wait()
+        run.emit("late")
+
+    old = f"old+{features.WAITS}"
+    bench.admin.zadd(keys.coordinators(), {old: 2**50})
+    bench.worker(runs)
+    id = await bench.enqueue("talk")
+    await asyncio.wait_for(saved.wait(), 30)
+    assert bench.admin.exists(keys.output(id)) == 0
+    bench.admin.zrem(keys.coordinators(), old)
+    go.set()
+    assert await read(client, id) == ["early", "late"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.model.limits import DAY_MS, OUTPUT_BYTES, OUTPUT_EVENTS, TOMBSTONE_MS, WEEK_MS
+from coordinator.model.limits import DAY_MS, OUTPUT_BYTES, OUTPUT_EVENTS, OUTPUT_REWINDS, TOMBSTONE_MS, WEEK_MS
 from coordinator.model.output import Event, Folder, Gap, Item, Rewind
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import clients as client_plans
@@ -273,6 +273,53 @@ def test_ending_of_an_attempt_that_emitted_nothing_makes_earlier_events_void(sto
     assert end_of(store, run.id) == "completed"
 
 
+@pytest.mark.parametrize("goes", ["suspended", "released", "retried", "lost"])
+@pytest.mark.parametrize("end", ["cancelled", "resumed"])
+def test_attempt_that_emits_nothing_and_goes_makes_earlier_events_void(store: Store, goes: str, end: str) -> None:
+    run = store.running()
+    save(store, run, 1, output(1, 1, settled=1))
+    emit(store, run, output(2, 2, 3))
+    seen = read(store, run.id)
+    store.crash(run)
+    again = store.take("w2")
+    if goes == "suspended":
+        assert store.suspend(again, deadline=store.now + 3_600_000) == "waiting"
+    elif goes == "released":
+        store.release(again)
+    elif goes == "retried":
+        store.retry(again)
+    else:
+        store.crash(again)
+    assert short(read(store, run.id, after=seen[-1].id)) == ["rewind 1"], "readers are told before the run continues"
+    if end == "cancelled":
+        store.cancel(run.id)
+        assert end_of(store, run.id) == "cancelled"
+        assert short(read(store, run.id)) == [(1, 1)]
+    else:
+        store.later(7_200_000)
+        store.due()
+        third = store.take("w3", alone=True) if goes == "lost" else store.take("w3")
+        emit(store, third, output(2, 22, base=1))
+        assert short(read(store, run.id)) == [(1, 1), (2, 22)]
+        assert short(read(store, run.id, after=seen[-1].id)) == ["rewind 1", (2, 22)]
+
+
+@pytest.mark.parametrize("goes", ["suspended", "lost"])
+def test_attempt_that_emits_nothing_keeps_the_events_of_its_checkpoint(store: Store, goes: str) -> None:
+    run = store.running()
+    save(store, run, 1, output(1, 1, 2, settled=2))
+    store.crash(run)
+    again = store.take("w2")
+    before = entries(store, run.id)
+    if goes == "suspended":
+        store.suspend(again, deadline=store.now + 3_600_000)
+    else:
+        store.crash(again)
+    assert entries(store, run.id) == before
+    store.cancel(run.id)
+    assert short(read(store, run.id)) == [(1, 1), (2, 2)]
+
+
 def test_lost_run_that_is_dead_keeps_the_events_of_its_last_attempt(store: Store) -> None:
     run = store.running()
     for worker in ("w2", "w3"):
@@ -374,6 +421,54 @@ def test_oldest_events_are_removed_if_there_are_too_many(store: Store) -> None:
     assert items[0].count == 11_000 - kept
     assert isinstance(items[1], Event)
     assert items[1].number == items[0].count + 1
+
+
+def lose_and_resume(store: Store, run: Claimed, worker: str) -> Claimed:
+    store.crash(run)
+    store.later(60_000)
+    store.due()
+    store.join(worker)
+    (again,) = store.claim(worker, alone=True)[1]
+    return again
+
+
+def emit_many(store: Store, run: Claimed, first: int, last: int, base: int) -> None:
+    for number in range(first, last + 1, 1000):
+        emit(store, run, output(number, *[7] * min(1000, last + 1 - number), base=base))
+
+
+def test_reader_is_rewound_although_the_events_of_the_attempt_in_between_are_removed(store: Store) -> None:
+    run = store.running()
+    save(store, run, 1, output(1, 1, 2, 3, settled=3))
+    emit(store, run, output(4, 4, 5))
+    seen = read(store, run.id)
+    second = lose_and_resume(store, run, "w2")
+    emit_many(store, second, 4, 12_000, base=3)
+    save(store, second, 2, output(12_001, base=3, settled=12_000))
+    third = lose_and_resume(store, second, "w3")
+    emit_many(store, third, 12_001, 24_000, base=12_000)
+    assert not [fields for _, fields in entries(store, run.id) if b"e3" in fields], "all of the second attempt is removed"
+    away = read(store, run.id, after=seen[-1].id)
+    assert short(away[:1]) == ["rewind 3"]
+    assert isinstance(away[1], Gap)
+    assert isinstance(away[2], Event)
+    assert 3 + away[1].count + 1 == away[2].number
+    late = read(store, run.id)
+    assert isinstance(late[0], Gap)
+    assert late[0].count + 1 == away[2].number
+    assert store.client.xlen(store.keys.output(run.id)) <= OUTPUT_EVENTS
+
+
+def test_number_of_rewinds_that_stay_is_limited(store: Store) -> None:
+    run = store.running()
+    emit(store, run, output(1, 1, 2))
+    key, ids = store.keys.output(run.id), []
+    for number in range(OUTPUT_REWINDS + 10):
+        ids.append(f"{epoch(run)}-{33 + number}")
+        store.client.xadd(key, {"r0": ""}, id=ids[-1])
+    later = lose_and_resume(store, run, "w2")
+    emit_many(store, later, 1, 11_000, base=0)
+    assert [entry for entry, fields in entries(store, run.id) if b"r0" in fields][:-1] == ids[11:]
 
 
 def test_oldest_events_are_removed_if_they_are_too_large(store: Store) -> None:

@@ -286,6 +286,7 @@ local function end_attempt(id, run, token, now, how, error, why)
     if run.plan.output then write_output(id, token, run.plan.output, now) end
     run.route, run.beside = read_fields(run_key(id), 'route', 'beside') -- The delta and the output may have changed them.
   end
+  leave_output(id, run)
   remember_owner(id, token)
   remove_owner(id, run)
   local requested = run.cancel and 'a cancel was asked for' or run.kill and 'it was killed by its critic' or nil

@@ -1,7 +1,8 @@
 -- The output of a run: a stream with the events that its handler emitted. An entry has one field, whose name is a letter and the
--- base of the attempt that wrote it: e<base> or n<base> for an event, s<base> for a settled position, x<base> for the end.
+-- base of the attempt that wrote it: e<base> or n<base> for an event, s<base> for a settled position, r<base> for a rewind,
+-- x<base> for the end.
 -- The base is the number of the last event that the attempt's checkpoint covers. The id of an entry is
--- <epoch>-<PLACES * number of the last event + place>: the place of an event is 0, settled positions and the end follow it.
+-- <epoch>-<PLACES * number of the last event + place>: the place of an event is 0, the other entries follow it.
 -- So each entry says at which number its attempt began, and which number the stream has reached. If an attempt begins at a
 -- lower number than the stream has reached, readers drop the events after its base: see model/output.py.
 
@@ -12,23 +13,45 @@ local function add_output(id, epoch, position, place, field, value)
 end
 
 -- Remove the oldest entries if there are too many, or if they are too large. Remove an eighth more than necessary, so that few
--- calls have to remove entries. Readers find from the numbers of the events that some are missing.
+-- calls have to remove entries. Readers find from the numbers of the events that some are missing. The newest rewinds stay: a reader
+-- that comes back with events of a lost attempt needs them, even if the events of the attempt after it are removed.
 local function trim_output(id, output)
   local key = output_key(id)
   local count = redis.pcall('XLEN', key)
   if type(count) ~= 'number' or (count <= OUTPUT_EVENTS and output.bytes <= OUTPUT_BYTES) then return end
-  while count > OUTPUT_EVENTS * 7 / 8 or output.bytes > OUTPUT_BYTES * 7 / 8 do
-    local entries, old = redis.call('XRANGE', key, '-', '+', 'COUNT', 32), {}
-    for i = 1, #entries do
-      if count <= OUTPUT_EVENTS * 7 / 8 and output.bytes <= OUTPUT_BYTES * 7 / 8 then break end
-      old[i] = entries[i][1]
-      count, output.bytes = count - 1, math.max(0, output.bytes - #entries[i][2][2])
-    end
-    if #old == 0 then
+  local from, rewinds = '-', {}
+  local function is_small() return count <= OUTPUT_EVENTS * 7 / 8 and output.bytes <= OUTPUT_BYTES * 7 / 8 end
+  while not is_small() do
+    local entries, old = redis.call('XRANGE', key, from, '+', 'COUNT', 32), {}
+    if #entries == 0 then
       output.bytes = 0
-      return
+      break
     end
-    redis.call('XDEL', key, unpack(old))
+    for i = 1, #entries do
+      local entry, name, value = entries[i][1], entries[i][2][1], entries[i][2][2]
+      if is_small() then break end
+      from = '(' .. entry
+      if string.sub(name, 1, 1) == 'r' then
+        rewinds[#rewinds + 1] = entry
+      else
+        old[#old + 1] = entry
+        count, output.bytes = count - 1, math.max(0, output.bytes - #value)
+      end
+    end
+    if #old > 0 then redis.call('XDEL', key, unpack(old)) end
+  end
+  for i = 1, #rewinds - OUTPUT_REWINDS do redis.call('XDEL', key, rewinds[i]) end
+end
+
+-- Let the numbers of an output continue with those of another attempt. If this attempt begins before the number that the stream
+-- has reached, the events after its base are void, and a rewind tells readers to drop them.
+local function begin_output(id, output, epoch, base)
+  local is_void = output.position > base
+  output.epoch, output.base, output.position, output.marks = epoch, base, base, 0
+  output.settled = math.min(output.settled, base)
+  if is_void then
+    output.marks = 1
+    add_output(id, epoch, base, 1, 'r' .. int(base), '')
   end
 end
 
@@ -43,10 +66,7 @@ local function write_output(id, token, text, now)
   first, base, settled = tonumber(first), tonumber(base), tonumber(settled)
   local stored, beside = read_fields(run_key(id), 'output', 'beside')
   local output, epoch, stamp = read_output(stored), tonumber(string.match(token, '^%d+')), int(now) .. ' '
-  if output.epoch ~= epoch then
-    output.epoch, output.base, output.position, output.marks = epoch, base, base, 0
-    output.settled = math.min(output.settled, base)
-  end
+  if output.epoch ~= epoch then begin_output(id, output, epoch, base) end
   for i = 2, #parts do
     local number, letter = first + i - 2, string.sub(parts[i], 1, 1)
     if number > output.position then
@@ -74,6 +94,17 @@ local function read_emitted(id)
     if parts[i] == 'emitted' then return tonumber(parts[i + 1]) or 0 end
   end
   return 0
+end
+
+-- Note that an attempt is over. If it has written nothing, the events after its checkpoint are from an earlier attempt, and are
+-- void. The caller has applied the last changes to the checkpoint.
+local function leave_output(id, run)
+  if not string.find(run.beside or '', 'o', 1, true) then return end
+  local output, epoch = read_output((read_fields(run_key(id), 'output'))), tonumber(string.match(run.token or '', '^%d+'))
+  local base = read_emitted(id)
+  if not epoch or epoch <= output.epoch or output.position <= base then return end
+  begin_output(id, output, epoch, base)
+  redis.call('HSET', run_key(id), 'output', write_output_numbers(output))
 end
 
 -- Write the end of a run's output. If the attempt that ends has written nothing, the events after its checkpoint are from an

@@ -29,6 +29,7 @@ local function recover_run(id, struck, lost)
   local till = math.min(now, lost.seen or tonumber(run.started) or 0)
   redis.call('HSET', key, 'prev', lost.prev, 'spent', add_spent_time(id, run, till))
   append_story(id, counters, lost.over, 'recovered', lost.why)
+  leave_output(id, run)
   if run.cancel or run.kill then
     remove_owner(id, run)
     return end_if_requested(id, run, counters, now, 'cancelled while its worker was lost')
