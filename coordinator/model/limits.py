@@ -70,7 +70,9 @@ OUTPUT_UNSENT: Final = 1024 * 1024  # bytes of events of one run that a worker k
 OUTPUT_EVENTS: Final = 10_000  # entries in the output of one run; the oldest are removed
 OUTPUT_BYTES: Final = 4 * 1024 * 1024  # bytes of the events in the output of one run
 OUTPUT_REWINDS: Final = 256  # rewinds in the output of one run that stay when their events are removed
-OUTPUT_PLACES: Final = 16  # ids of entries for each event: the event, a rewind and settled positions (14 in all), the end
+OUTPUT_PLACES: Final = (
+    16  # ids of entries for each event: the event, a rewind and settled positions (14 in all), the end
+)
 
 # ---- joined children
 

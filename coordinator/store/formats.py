@@ -29,7 +29,7 @@ OUTPUT: Final = (
     "base",  # number of the last event that its checkpoint covered when it began
     "position",  # number of the last event
     "settled",  # number of the last event that a checkpoint covers
-    "marks",  # settled positions that were written after the last event
+    "marks",  # entries that were written after the last event: a rewind, settled positions
     "bytes",  # of the events that are stored
 )
 

@@ -86,6 +86,14 @@ def caller_of(request: Request) -> Caller | None:
     return cast("Caller | None", request.scope.get(_CALLER))
 
 
+def caller_name(request: Request) -> str:
+    """Return the name under which the streams and the waiting requests of a caller are counted."""
+    caller = caller_of(request)
+    if caller is not None:
+        return f"caller {caller.name}"
+    return f"host {request.client.host if request.client else ''}"
+
+
 def role_of_caller(request: Request) -> Role:
     """Return the role of the caller that a gate has found: the `access` function of an application that is served alone."""
     caller = caller_of(request)

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from coordinator.errors import (
@@ -144,4 +144,13 @@ async def answer_error(request: Request, error: Exception) -> Response:
     return Problem(500, "InternalError", "The server has a bug: its log has the traceback.").response()
 
 
-HANDLERS: Mapping[Any, Any] = dict.fromkeys((Problem, CoordinatorError, HTTPException, Exception), answer_error)
+async def end_cut_request(request: Request, error: Exception) -> Response:
+    """End a request whose connection was closed before the whole body came. Nobody gets the answer."""
+    log.info("request cut: %s %s: the caller has closed the connection", request.method, request.url.path)
+    return Response(status_code=400)
+
+
+HANDLERS: Mapping[Any, Any] = {
+    **dict.fromkeys((Problem, CoordinatorError, HTTPException, Exception), answer_error),
+    ClientDisconnect: end_cut_request,
+}

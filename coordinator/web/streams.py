@@ -1,4 +1,4 @@
-"""The streams of events that callers have open, and the end of all of them when the server stops."""
+"""The streams and waiting requests that callers have open, and the end of all of them when the server stops."""
 
 from __future__ import annotations
 
@@ -14,14 +14,19 @@ T = TypeVar("T")
 
 
 class OpenStreams:
-    """Count the open streams of each caller, and end waiting requests when the server stops.
+    """Count the open streams and waiting requests of each caller, and end them when the server stops.
 
     A server that stops waits for its open requests. Streams would never end on their own.
+
+    Args:
+        limit: The largest number of streams of one caller.
+        waits: The largest number of waiting requests of one caller.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, limit: int, waits: int = 0) -> None:
+        self._limit, self._most_waits = limit, waits
         self._open: Counter[str] = Counter()
+        self._waits: Counter[str] = Counter()
         self._closing: set[asyncio.Future[None]] = set()
         self._readers: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -39,17 +44,31 @@ class OpenStreams:
                 f"The caller has {self._limit} open streams: close one, or read the run without a stream.",
                 {"Retry-After": "5"},
             )
-        self._open[caller] += 1
-        return partial(self._free, caller)
+        return _take_place(self._open, caller)
 
-    def _free(self, caller: str) -> None:
-        self._open[caller] -= 1
-        if not self._open[caller]:
-            del self._open[caller]
+    def open_wait(self, caller: str) -> Callable[[], None]:
+        """Take a place for a request of the caller that waits. Return the function that frees it.
+
+        Raises:
+            Problem: The caller has too many waiting requests (429).
+        """
+        if self._waits[caller] >= self._most_waits:
+            raise Problem(
+                429,
+                "TooManyWaits",
+                f"The caller has {self._most_waits} requests that wait: ask without waiting, or later.",
+                {"Retry-After": "5"},
+            )
+        return _take_place(self._waits, caller)
 
     def __len__(self) -> int:
         """Return the number of open streams."""
         return self._open.total()
+
+    @property
+    def waits(self) -> int:
+        """The number of requests that wait."""
+        return self._waits.total()
 
     def close(self) -> None:
         """End all streams and waiting requests. Streams and requests that come later end immediately too."""
@@ -88,3 +107,14 @@ class OpenStreams:
     def closed(self) -> bool:
         """Return True if the server stops."""
         return self._closed
+
+
+def _take_place(places: Counter[str], caller: str) -> Callable[[], None]:
+    places[caller] += 1
+    return partial(_free_place, places, caller)
+
+
+def _free_place(places: Counter[str], caller: str) -> None:
+    places[caller] -= 1
+    if not places[caller]:
+        del places[caller]

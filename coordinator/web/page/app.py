@@ -18,6 +18,7 @@ from starlette.routing import Route
 from coordinator.client.async_client import AsyncClient
 from coordinator.errors import BadOption
 from coordinator.web.auth import Access, Role, find_role
+from coordinator.web.gate import caller_name
 from coordinator.web.page.changes import ChangeRequest, carry_out
 from coordinator.web.page.fleets import read_fleets
 from coordinator.web.page.live import LiveBoard
@@ -126,7 +127,7 @@ class PageApp:
         return with_cookie(answer(facts), request, token)
 
     async def _live(self, request: Request) -> Response:
-        return self.live.response()
+        return self.live.response(caller_name(request))
 
     async def _runs(self, request: Request) -> Response:
         return answer(await self._queries.runs(request.query_params))

@@ -11,9 +11,11 @@ from coordinator.feed.board import Board
 from coordinator.feed.watcher import Watcher
 from coordinator.web.event_stream import EventStream
 from coordinator.web.page.board_json import encode_board
+from coordinator.web.streams import OpenStreams
 
 SILENCE = 10.0  # seconds after which a comment keeps an idle connection open
 
+MOST_VIEWERS = 100  # streams of one caller
 LINGER = 60.0  # seconds for which the board is kept up to date after its last viewer has left
 
 
@@ -25,6 +27,7 @@ class LiveBoard:
         self._encoded: tuple[int, bytes] = (-1, b"")
         self.encodings = 0
         self._closed = False
+        self.streams = OpenStreams(MOST_VIEWERS)
         self._followers: dict[asyncio.Task[None], asyncio.Event] = {}
 
     def close(self) -> None:
@@ -75,6 +78,10 @@ class LiveBoard:
     def _forget(self, follower: asyncio.Task[None]) -> None:
         self._followers.pop(follower).set()
 
-    def response(self) -> EventStream:
-        """Return the stream as a response."""
-        return EventStream(self.events(), lambda: None)
+    def response(self, caller: str) -> EventStream:
+        """Return the stream as a response to a caller.
+
+        Raises:
+            Problem: The caller has too many open streams (429).
+        """
+        return EventStream(self.events(), self.streams.open(caller))

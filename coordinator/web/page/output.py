@@ -17,7 +17,7 @@ from coordinator.model.output import Event, Gap, Item, Place, Rewind
 from coordinator.model.run import ENDED, Note
 from coordinator.printable import json_text
 from coordinator.web.event_stream import RETRY_MS, EventStream, StreamClosed, closed_stream, frame, items_of
-from coordinator.web.gate import caller_of
+from coordinator.web.gate import caller_name
 from coordinator.web.page.shorten import shorten
 from coordinator.web.streams import OpenStreams
 
@@ -51,9 +51,7 @@ class OutputStreams:
         except Unreachable as error:
             log.warning("stream closed: run %s: %s", id, error)
             return EventStream(closed_stream(), lambda: None)
-        caller = caller_of(request)
-        name = caller.name if caller else request.client.host if request.client else ""
-        return EventStream(self._frames(handle, after), self.streams.open(name))
+        return EventStream(self._frames(handle, after), self.streams.open(caller_name(request)))
 
     async def _frames(self, handle: AsyncHandle[Any], after: str | None) -> AsyncGenerator[str, None]:
         """Yield the frames of a stream. The frame `end` says that the run has ended."""

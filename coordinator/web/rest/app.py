@@ -14,9 +14,10 @@ from starlette.routing import Route
 from coordinator.client.async_client import AsyncClient
 from coordinator.errors import BadOption
 from coordinator.web.auth import Access, Role, find_role
-from coordinator.web.gate import caller_of
+from coordinator.web.gate import caller_name
 from coordinator.web.problems import HANDLERS, Problem
 from coordinator.web.rest.call import Call
+from coordinator.web.rest.cursors import make_cursor_key
 from coordinator.web.rest.endpoint import Endpoint
 from coordinator.web.rest.json_bodies import ABSENT, json_response, read_json
 from coordinator.web.rest.limits import Limits
@@ -54,7 +55,9 @@ def api(
         Refused: `kinds` is a single text.
     """
     bounds = limits or Limits()
-    service = _Service(client, owner, owner_field, check_kinds(kinds), access, bounds, OpenStreams(bounds.streams))
+    service = _Service(
+        client, owner, owner_field, check_kinds(kinds), access, bounds, OpenStreams(bounds.streams, bounds.waits)
+    )
     by_path: dict[str, dict[str, Endpoint]] = {}
     for endpoint in ROUTES:
         by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
@@ -108,8 +111,10 @@ class _Service:
         ownership = Ownership(await find_owner(self.owner, request), self.owner_field, self.kinds)
         values = read_parameters(request, endpoint)
         body = await self._read_body(request, endpoint)
-        caller = _caller_name(request, ownership)
-        return Call(request, self.client, ownership, caller, values, body, self.limits, self.streams)
+        caller = caller_name(request) if ownership.owner is None else f"owner {ownership.owner}"
+        settings = self.client._settings
+        key = make_cursor_key(settings.url, settings.namespace)
+        return Call(request, self.client, ownership, caller, values, body, self.limits, self.streams, key)
 
     async def _find_role(self, request: Request) -> Role:
         role = await find_role(self.access, request)
@@ -159,13 +164,3 @@ def _route(path: str, answer: Any, methods: set[str]) -> Route:
     route = Route(path, answer, methods=sorted(methods))
     route.methods = methods  # without HEAD, which Starlette adds: a HEAD of a stream would never end
     return route
-
-
-def _caller_name(request: Request, ownership: Ownership) -> str:
-    """Return the name under which the streams of a caller are counted."""
-    if ownership.owner is not None:
-        return f"owner {ownership.owner}"
-    caller = caller_of(request)
-    if caller is not None:
-        return f"caller {caller.name}"
-    return f"host {request.client.host if request.client else ''}"

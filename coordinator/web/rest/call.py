@@ -24,11 +24,12 @@ class Call:
         request: The request of Starlette.
         client: The client that carries it out.
         ownership: The runs that the caller may see.
-        caller: The name under which the caller's streams are counted.
+        caller: The name under which the caller's streams and waiting requests are counted.
         values: The parameters by name; None for a parameter that is missing and has no default.
         body: The value of the body; ABSENT if there is none.
         limits: The limits of the API.
-        streams: The open streams of all callers.
+        streams: The open streams and waiting requests of all callers.
+        cursor_key: The key with which the cursors of a caller with an owner are encrypted.
     """
 
     request: Request
@@ -39,6 +40,7 @@ class Call:
     body: Any
     limits: Limits
     streams: OpenStreams
+    cursor_key: bytes
 
     @property
     def handle(self) -> AsyncHandle[Any]:

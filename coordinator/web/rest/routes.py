@@ -93,7 +93,11 @@ ROUTES: tuple[Endpoint, ...] = (
             200: Answer("The run has completed.", record({"id": RUN_ID, "status": STATUS, "result": ANY})),
             202: Answer("The run has not ended yet.", _STATUS_OF_RUN),
         },
-        {**_NO_RUN, 409: "`RunFailed`, `RunDead` or `RunCancelled`: the run ended without a result."},
+        {
+            **_NO_RUN,
+            409: "`RunFailed`, `RunDead` or `RunCancelled`: the run ended without a result.",
+            429: "`TooManyWaits`: the caller has too many requests that wait.",
+        },
         (
             Parameter(
                 "wait",

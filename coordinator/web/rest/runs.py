@@ -12,8 +12,9 @@ from coordinator.client.operations import lists as list_operations
 from coordinator.client.reading.listing import Listing
 from coordinator.client.reading.pages import Cursor
 from coordinator.errors import KeyConflict, NotFound, ResultTimeout
-from coordinator.model.run import ENDED, Status
+from coordinator.model.run import ENDED, RunView, Status
 from coordinator.web.rest.call import Call
+from coordinator.web.rest.cursors import decrypt_cursor, encrypt_cursor
 from coordinator.web.rest.json_bodies import ABSENT, json_response, to_json
 
 MESSAGES_BYTES = 1024 * 1024  # a page of messages ends after this size
@@ -59,10 +60,22 @@ async def list_runs(call: Call) -> Response:
     """Answer with a page of runs."""
     values = call.values
     filters = Listing.of(values["status"], values["kind"], values["queue"], values["limit"])
-    cursor = None if values["cursor"] is None else Cursor.parse(values["cursor"])
+    cursor = None if values["cursor"] is None else _read_cursor(call, values["cursor"])
     page = await call.client._do(list_operations.list_page, filters, call.ownership.owns, cursor)
-    after = None if page.cursor is None else str(page.cursor)
+    after = None if page.cursor is None else _write_cursor(call, page.cursor)
     return json_response({"runs": [call.ownership.show(view) for view in page.runs], "cursor": after})
+
+
+def _ignore() -> None:
+    return
+
+
+def _read_cursor(call: Call, text: str) -> Cursor:
+    return Cursor.parse(text) if call.ownership.owner is None else decrypt_cursor(text, call.cursor_key)
+
+
+def _write_cursor(call: Call, cursor: Cursor) -> str:
+    return str(cursor) if call.ownership.owner is None else encrypt_cursor(cursor, call.cursor_key)
 
 
 async def result(call: Call) -> Response:
@@ -70,14 +83,28 @@ async def result(call: Call) -> Response:
     view = await call.view()
     seconds = min(call.values["wait"], call.limits.wait)
     if view.status in ENDED or seconds > 0:
-        work = await call.streams.until_closed(call.handle.result(timeout=seconds or call.limits.wait))
+        release = _ignore if view.status in ENDED else call.streams.open_wait(call.caller)
         try:
-            if work.done():
-                return json_response({"id": view.id, "status": Status.COMPLETED, "result": work.result()})
+            return await _await_result(call, view, seconds or call.limits.wait)
         except ResultTimeout:
             view = await call.view()
         finally:
-            work.cancel()
+            release()
+    return json_response({"id": view.id, "status": view.status}, 202)
+
+
+async def _await_result(call: Call, view: RunView, seconds: float) -> Response:
+    """Answer with the result of a run when it has ended, or with its status when the server stops.
+
+    Raises:
+        ResultTimeout: The run has not ended in time.
+    """
+    work = await call.streams.until_closed(call.handle.result(timeout=seconds))
+    try:
+        if work.done():
+            return json_response({"id": view.id, "status": Status.COMPLETED, "result": work.result()})
+    finally:
+        work.cancel()
     return json_response({"id": view.id, "status": view.status}, 202)
 
 

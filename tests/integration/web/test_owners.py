@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from coordinator import BadOption, Refused
+from coordinator.client import pages
+from coordinator.client.pages import Cursor
+from coordinator.model.run import Status
 from coordinator.model.run_id import RunIds
 from coordinator.web import Limits, api
 from coordinator.web.rest.endpoint import Endpoint
@@ -71,6 +75,36 @@ async def test_owner_sees_own_runs(site: Site) -> None:
     assert (await site.http.get(f"/runs/{mine}", headers=ALICE)).json()["meta"] == {"owner": "alice"}
     assert [run["id"] for run in (await site.http.get("/runs", headers=ALICE)).json()["runs"]] == [mine]
     assert [run["id"] for run in (await site.http.get("/runs", headers=BOB)).json()["runs"]] == [other]
+
+
+async def test_cursor_does_not_show_the_run_of_another_owner(
+    site: Site, make_site: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "MOST_EXAMINED", 1)
+    monkeypatch.setattr(pages, "STEP", 1)
+    others = [await site.enqueue("ask", headers=BOB) for _ in range(3)]
+    mine = await site.enqueue("ask", headers=ALICE)
+    neighbour: Site = await make_site(owner=owner_of)  # another process of the same application
+    found, cursors, cursor = [], [], None
+    while True:
+        query = {} if cursor is None else {"cursor": cursor}
+        page = (await (neighbour if len(cursors) % 2 else site).http.get("/runs", params=query, headers=ALICE)).json()
+        found += [run["id"] for run in page["runs"]]
+        cursor = page["cursor"]
+        if cursor is None:
+            break
+        cursors.append(cursor)
+    assert found == [mine]
+    assert len(cursors) >= 4
+    for text in cursors:
+        plain = base64.urlsafe_b64decode(text).decode(errors="replace")
+        assert not [id for id in others if id in plain or id in text]
+        with pytest.raises(BadOption):
+            Cursor.parse(text)
+    forged = str(Cursor(Status.QUEUED, 0.0, others[0]))
+    for text in (forged, cursors[0][:-8], "", "é"):
+        answer = await site.http.get("/runs", params={"cursor": text}, headers=ALICE)
+        assert (answer.status_code, answer.json()["error"]) == (400, "BadOption")
 
 
 async def test_caller_can_not_set_the_owner(site: Site) -> None:

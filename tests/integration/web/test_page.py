@@ -22,7 +22,7 @@ from coordinator.feed.watcher import Watcher
 from coordinator.services.daemon import Coordinator
 from coordinator.web import Role, app
 from coordinator.web.gate import Gate, role_of_caller
-from coordinator.web.page import queries
+from coordinator.web.page import live, queries
 from coordinator.web.page.app import read_assets
 from coordinator.web.page.board_json import board_data
 from coordinator.web.page.queries import PageQueries, effect_state
@@ -304,6 +304,23 @@ async def test_fifty_viewers_cost_what_one_costs(client: AsyncClient) -> None:
         await asyncio.gather(*(_drain(stream) for stream in streams))
     finally:
         await live.watcher.close()
+
+
+async def test_caller_has_a_limited_number_of_boards(client: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "MOST_VIEWERS", 1)
+    served = app(client)
+    async with serving(served, served.state.close_streams) as url, httpx.AsyncClient(base_url=url) as http:
+        async with http.stream("GET", "/data/live") as first:
+            assert first.status_code == 200
+            await anext(first.aiter_raw())
+            refused = await http.get("/data/live")
+            assert (refused.status_code, refused.json()["error"]) == (429, "TooManyStreams")
+
+        async def is_free() -> bool:
+            async with http.stream("GET", "/data/live") as again:
+                return again.status_code == 200
+
+        await eventually(is_free, "the place of the closed stream to be free")
 
 
 async def test_viewers_that_leave_are_forgotten_without_an_error(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -53,6 +54,42 @@ async def test_wait_for_a_result_is_cut_at_the_limit(make_site: Callable[..., An
     id = await site.enqueue("ask")
     async with asyncio.timeout(30):
         assert (await site.http.get(f"/runs/{id}/result", params={"wait": 3600})).status_code == 202
+
+
+async def test_caller_has_a_limited_number_of_requests_that_wait(make_site: Callable[..., Any]) -> None:
+    site: Site = await make_site(owner=lambda request: request.headers.get("user"), limits=Limits(waits=2))
+    alice, bob = {"user": "alice"}, {"user": "bob"}
+    id, other = await site.enqueue("ask", headers=alice), await site.enqueue("ask", headers=bob)
+
+    def wait(id: str, headers: dict[str, str], seconds: float) -> Any:
+        return site.http.get(f"/runs/{id}/result", params={"wait": seconds}, headers=headers)
+
+    waiting = [asyncio.create_task(wait(id, alice, 30)) for _ in range(2)]
+    await eventually(lambda: site.app.state.streams.waits == 2, "both requests to wait")
+    refused = await wait(id, alice, 30)
+    assert (refused.status_code, refused.json()["error"]) == (429, "TooManyWaits")
+    assert (await wait(id, alice, 0)).status_code == 202, "a request that does not wait is not limited"
+    assert (await wait(other, bob, 0.1)).status_code == 202, "another caller has its own places"
+    await site.http.post(f"/runs/{id}/cancel", headers=alice)
+    assert [answer.status_code for answer in await asyncio.gather(*waiting)] == [409, 409]
+    assert (await wait(id, alice, 30)).status_code == 409, "the places are free again"
+
+
+@pytest.mark.parametrize("sent", [b"", b'{"kind": "do'])
+async def test_upload_that_is_cut_logs_no_traceback(site: Site, caplog: pytest.LogCaptureFixture, sent: bytes) -> None:
+    caplog.set_level(logging.INFO)
+    url = httpx.URL(site.url)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    head = "POST /api/runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n"
+    writer.write(head.encode() + sent)
+    await writer.drain()
+    assert (await site.http.get("/runs")).status_code == 200  # by now the server reads the body
+    writer.close()
+    await eventually(
+        lambda: "request cut: POST /api/runs" in caplog.text, "the server to notice the end of the connection"
+    )
+    assert not [record for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR]
+    del reader
 
 
 async def test_run_that_failed_has_a_problem_instead_of_a_result(site: Site) -> None:

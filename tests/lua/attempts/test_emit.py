@@ -447,7 +447,9 @@ def test_reader_is_rewound_although_the_events_of_the_attempt_in_between_are_rem
     save(store, second, 2, output(12_001, base=3, settled=12_000))
     third = lose_and_resume(store, second, "w3")
     emit_many(store, third, 12_001, 24_000, base=12_000)
-    assert not [fields for _, fields in entries(store, run.id) if b"e3" in fields], "all of the second attempt is removed"
+    assert not [fields for _, fields in entries(store, run.id) if b"e3" in fields], (
+        "all of the second attempt is removed"
+    )
     away = read(store, run.id, after=seen[-1].id)
     assert short(away[:1]) == ["rewind 3"]
     assert isinstance(away[1], Gap)

@@ -1,0 +1,56 @@
+"""Cursors of lists as texts for callers that may see only their own runs.
+
+A cursor names the last entry that was examined, which may be a run of another owner. So the text for a caller with an owner is
+encrypted. Its key comes from the address of the server, with its password, and from the namespace: all processes of an
+application can read the cursors of each other, and cursors stay valid over a restart.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from hashlib import blake2b, shake_256
+from hmac import compare_digest
+
+from coordinator.client.pages import Cursor
+from coordinator.errors import BadOption
+
+TAG_BYTES = 16
+
+
+def make_cursor_key(url: str, namespace: str) -> bytes:
+    """Return the key for the cursors of an application.
+
+    Args:
+        url: The address of the server, with its password.
+        namespace: The namespace.
+    """
+    return blake2b(f"{namespace} {url}".encode(), person=b"cursor").digest()
+
+
+def encrypt_cursor(cursor: Cursor, key: bytes) -> str:
+    """Return a cursor as text from which a caller learns nothing about the run that it names."""
+    plain = str(cursor).encode()
+    tag = blake2b(plain, key=key, digest_size=TAG_BYTES).digest()
+    return base64.urlsafe_b64encode(tag + _mask(plain, key, tag)).decode()
+
+
+def decrypt_cursor(text: str, key: bytes) -> Cursor:
+    """Return the cursor from its encrypted text.
+
+    Raises:
+        BadOption: The text is not a cursor, or was made with another key.
+    """
+    try:
+        data = base64.urlsafe_b64decode(text.encode())
+    except (ValueError, binascii.Error):
+        data = b""
+    tag, plain = data[:TAG_BYTES], _mask(data[TAG_BYTES:], key, data[:TAG_BYTES])
+    if not compare_digest(tag, blake2b(plain, key=key, digest_size=TAG_BYTES).digest()):
+        raise BadOption(f"cursor {text!r:.80} is not valid: begin again without a cursor")
+    return Cursor.parse(plain.decode())
+
+
+def _mask(data: bytes, key: bytes, tag: bytes) -> bytes:
+    """Encrypt or decrypt data with a key and the tag of the plain data."""
+    return bytes(one ^ other for one, other in zip(data, shake_256(key + tag).digest(len(data)), strict=True))
