@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import random
 import time
 from typing import Any
 
@@ -18,6 +19,7 @@ from server import BenchServer, server, where
 from coordinator import AsyncClient, Event
 
 PATIENCE = 120.0
+READY = 5.0  # seconds after which all runs are claimed and all readers wait
 
 
 async def read(client: AsyncClient, id: str, delays: list[float]) -> int:
@@ -32,11 +34,14 @@ async def read(client: AsyncClient, id: str, delays: list[float]) -> int:
 
 
 async def typed(found: BenchServer, runs: int, tokens: int, per_second: float) -> dict[str, float]:
-    """Let runs emit at the speed of a model, with a reader each."""
+    """Let runs emit at the speed of a model, with a reader each. They begin when all readers wait, each at another moment."""
     delays: list[float] = []
     async with AsyncClient(found.url, "output") as client:
+        begin, dice = time.time() + READY, random.Random(1)
         inputs = {"tokens": tokens, "per_second": per_second}
-        handles = [await client.enqueue("typing", inputs) for _ in range(runs)]
+        handles = [
+            await client.enqueue("typing", inputs | {"begin": begin + dice.random() / per_second}) for _ in range(runs)
+        ]
         before = found.usage()
         counts = await asyncio.gather(*(read(client, handle.id, delays) for handle in handles))
         used = found.usage() - before

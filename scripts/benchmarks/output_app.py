@@ -11,9 +11,9 @@ runs = Registry()
 
 
 @runs.handler
-async def typing(run: AsyncRun, tokens: int, per_second: float) -> None:
-    """Emit the time, so many times a second."""
-    begun = time.monotonic()
+async def typing(run: AsyncRun, tokens: int, per_second: float, begin: float) -> None:
+    """Emit the time, so many times a second, from a given time on."""
+    begun = time.monotonic() + begin - time.time()
     for number in range(tokens):
         await asyncio.sleep(max(0.0, begun + number / per_second - time.monotonic()))
         run.emit({"delta": "token", "at": time.time()})

@@ -12,7 +12,7 @@ import binascii
 from hashlib import blake2b, shake_256
 from hmac import compare_digest
 
-from coordinator.client.pages import Cursor
+from coordinator.client.reading.pages import Cursor
 from coordinator.errors import BadOption
 
 TAG_BYTES = 16

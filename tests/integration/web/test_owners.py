@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from coordinator import BadOption, Refused
-from coordinator.client import pages
-from coordinator.client.pages import Cursor
+from coordinator.client.reading import pages
+from coordinator.client.reading.pages import Cursor
 from coordinator.model.run import Status
 from coordinator.model.run_id import RunIds
 from coordinator.web import Limits, api
