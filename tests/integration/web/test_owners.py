@@ -85,9 +85,11 @@ async def test_cursor_does_not_show_the_run_of_another_owner(
     others = [await site.enqueue("ask", headers=BOB) for _ in range(3)]
     mine = await site.enqueue("ask", headers=ALICE)
     neighbour: Site = await make_site(owner=owner_of)  # another process of the same application
-    found, cursors, cursor = [], [], None
+    found: list[str] = []
+    cursors: list[str] = []
+    cursor: str | None = None
     while True:
-        query = {} if cursor is None else {"cursor": cursor}
+        query: dict[str, str] = {} if cursor is None else {"cursor": cursor}
         page = (await (neighbour if len(cursors) % 2 else site).http.get("/runs", params=query, headers=ALICE)).json()
         found += [run["id"] for run in page["runs"]]
         cursor = page["cursor"]

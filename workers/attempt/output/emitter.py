@@ -77,7 +77,7 @@ class Emitter:
         time of the server, of this process and of the readers.
         """
         if self._failures:
-            return min(PACE * 2 ** min(self._failures, 10), LONGEST_BACK_OFF)
+            return min(PACE * (1 << min(self._failures, 10)), LONGEST_BACK_OFF)
         return min(max(PACE_OF_A_RUN * self._last_runs, SHORTEST_PACE), PACE)
 
     async def _send(self, attempt: Attempt) -> bool:
