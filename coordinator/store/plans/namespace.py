@@ -34,7 +34,8 @@ def check_format(name: str, facts: Mapping[str, Any]) -> None:
     """
     if text(facts["format"]) != FORMAT:
         raise NotConfigured(
-            f"namespace {name!r} has format {text(facts['format'])}, but this version reads format {FORMAT}"
+            f"namespace {name!r} has format {text(facts['format'])}, but this version reads format {FORMAT}: start this process "
+            "with the version that the other processes of the namespace use, or give it another namespace"
         )
 
 

@@ -68,7 +68,7 @@ def test_check_refuses_a_namespace_of_another_format(valkey_server: Server, name
     valkey_server.admin.hset(f"{{{namespace}:0}}:namespace", "format", "2")
     code, answer = check(valkey_server.url, namespace)
     assert code == 3
-    assert "has format 2, but this version reads format 1" in str(answer["error"])
+    assert "has format 2, but this version reads format 1: start this process with the version" in str(answer["error"])
 
 
 def first_call(url: str, namespace: str) -> CoordinatorError:
