@@ -21,7 +21,7 @@ from workers.attempt.output.emitter import Emitter
 from workers.attempt.output.outbox import Outbox
 from workers.attempt.waits.waiting import WaitingAttempt
 from workers.handlers.checkpoint.draft import Draft
-from workers.handlers.context import Facts
+from workers.handlers.facts import Facts
 from workers.handlers.handler import Handler
 from workers.liveness.lease import Lease
 

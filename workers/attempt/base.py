@@ -15,7 +15,7 @@ from coordinator.store.plans.workers import Claimed
 from workers.attempt.lifecycle import Lifecycle
 from workers.attempt.saver import Saver, SaverClosed
 from workers.handlers.checkpoint.draft import Cut
-from workers.handlers.context import Stopped
+from workers.handlers.facts import Stopped
 from workers.handlers.handler import Handler
 from workers.handlers.operations.waits import in_awaited_task
 from workers.liveness.lease import Lease

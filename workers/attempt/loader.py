@@ -29,7 +29,8 @@ from workers.attempt.waits.requests import Limits, Waiter
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.checkpoint.draft import INPUTS, Draft, loaded
 from workers.handlers.checkpoint.migration import migrated
-from workers.handlers.context import Facts, Resumed, Stopped, enter_run
+from workers.handlers.current_run import enter_run
+from workers.handlers.facts import Facts, Resumed, Stopped
 from workers.handlers.run import Run
 from workers.metrics.worker_metrics import WorkerMetrics
 from workers.throttle import Throttle

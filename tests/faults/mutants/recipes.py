@@ -2908,7 +2908,7 @@ MUTANTS = [
     ),
     Mutant(
         "a lingering parent does not count its children",
-        "workers/handlers/context.py",
+        "workers/handlers/base_run.py",
         "            self._budgets.expect_children()\n",
         "            pass\n",
         "tests/integration/worker/test_worker_budgets.py::test_children_of_a_lingering_parent_count_in_the_next_turn",
