@@ -81,7 +81,7 @@ nitpick_ignore_regex = [
     # Internal types that a public signature mentions: a clock for tests, the base of both runs, context managers, handlers.
     (
         r"py:.*",
-        r".*\.(Amount|Clock|Child|Collected|Condition|Cut|Enqueued|Mailbox|NewRun|OpenCall|Received|Reserving|BaseRun|HandlerOf|_Testing|_MemoryRun|Decorator|PlainSaver)",
+        r".*\.(Amount|Clock|Child|Collected|Condition|Cut|Enqueued|MemoryServer|NewRun|OpenCall|Received|Reserving|BaseRun|HandlerOf|_Testing|_MemoryRun|Decorator|PlainSaver)",
     ),
     (r"py:.*", r".*\.(PlainHandler|AsyncHandler)"),
     (r"py:.*", r"tuple\[~workers\.durable\..*"),

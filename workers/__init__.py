@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from workers.handlers.async_run import AsyncRun
     from workers.handlers.checkpoint.messages import ToolCall
     from workers.handlers.checkpoint.migration import Left
-    from workers.handlers.context import Stopped, current_run
+    from workers.handlers.current_run import current_run
+    from workers.handlers.facts import Stopped
     from workers.handlers.handler import Handler
     from workers.handlers.operations.children import ChildFailed, Done
     from workers.handlers.operations.effects import NotDone
@@ -71,8 +72,8 @@ _MODULES = {
     "AsyncRun": "workers.handlers.async_run",
     "ChildFailed": "workers.handlers.operations.children",
     "Done": "workers.handlers.operations.children",
-    "Stopped": "workers.handlers.context",
-    "current_run": "workers.handlers.context",
+    "Stopped": "workers.handlers.facts",
+    "current_run": "workers.handlers.current_run",
     "NotDone": "workers.handlers.operations.effects",
     "Handler": "workers.handlers.handler",
     "Limit": "workers.handlers.operations.limits",

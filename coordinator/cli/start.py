@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from coordinator.cli.framework.context import CommandContext
-from coordinator.cli.framework.options import parse_log_level
+from coordinator.cli.framework.options import Health, LogLevel, Metrics, parse_log_level
 from coordinator.services.daemon import serve
 from coordinator.services.retention import KEEP
 
@@ -18,23 +18,9 @@ START_TIMEOUT = 30.0  # seconds for which `start` waits for a server that is not
 
 def start(
     context: CommandContext,
-    health: Annotated[
-        str | None,
-        typer.Option(
-            envvar="RUNS_HEALTH",
-            metavar="[HOST:]PORT",
-            help="Serve health checks: GET /live and GET /ready. A port alone is open on all interfaces.",
-        ),
-    ] = None,
-    metrics: Annotated[
-        str | None,
-        typer.Option(
-            envvar="RUNS_METRICS",
-            metavar="[HOST:]PORT",
-            help="Serve metrics for Prometheus: GET /metrics. A port alone is open on all interfaces.",
-        ),
-    ] = None,
-    log_level: Annotated[str, typer.Option(envvar="RUNS_LOG_LEVEL", help="DEBUG, INFO or WARNING.")] = "INFO",
+    health: Health = None,
+    metrics: Metrics = None,
+    log_level: LogLevel = "INFO",
     keep: Annotated[
         int, typer.Option(envvar="RUNS_KEEP", min=0, help="Ended runs to keep, for each status and partition.")
     ] = KEEP,

@@ -11,31 +11,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from coordinator.errors import (
-    BadCall,
-    BadName,
-    BadOption,
-    Changed,
-    CoordinatorError,
-    Ended,
-    Full,
-    IdExpired,
-    KeyConflict,
-    NotConfigured,
-    NotFound,
-    NotPlain,
-    Refused,
-    ResultTimeout,
-    RunCancelled,
-    RunDead,
-    RunFailed,
-    ServerFull,
-    TooLarge,
-    TreeCancelled,
-    Unconfirmed,
-    Unreachable,
-    Unreadable,
-)
+from coordinator import errors
+from coordinator.errors import CoordinatorError, RunFailed
 from coordinator.printable import json_text
 
 log = logging.getLogger(__name__)
@@ -45,28 +22,28 @@ RETRY_AFTER = "1"  # seconds, for errors after which the same request may work
 
 # The status of each error of the library. An error without an entry has the status of its base class.
 STATUSES: Mapping[type[CoordinatorError], int] = {
-    BadName: 400,
-    BadOption: 400,
-    NotPlain: 400,
-    TooLarge: 413,
-    KeyConflict: 409,
-    IdExpired: 409,
-    TreeCancelled: 409,
-    Changed: 409,
-    Ended: 409,
-    Full: 429,
-    NotConfigured: 503,
-    ServerFull: 507,
-    Refused: 409,
-    NotFound: 404,
-    Unreachable: 503,
-    Unconfirmed: 504,
-    RunCancelled: 409,
-    RunDead: 409,
+    errors.BadName: 400,
+    errors.BadOption: 400,
+    errors.NotPlain: 400,
+    errors.TooLarge: 413,
+    errors.KeyConflict: 409,
+    errors.IdExpired: 409,
+    errors.TreeCancelled: 409,
+    errors.Changed: 409,
+    errors.Ended: 409,
+    errors.Full: 429,
+    errors.NotConfigured: 503,
+    errors.ServerFull: 507,
+    errors.Refused: 409,
+    errors.NotFound: 404,
+    errors.Unreachable: 503,
+    errors.Unconfirmed: 504,
+    errors.RunCancelled: 409,
+    errors.RunDead: 409,
     RunFailed: 409,
-    ResultTimeout: 504,
-    BadCall: 500,
-    Unreadable: 500,
+    errors.ResultTimeout: 504,
+    errors.BadCall: 500,
+    errors.Unreadable: 500,
     CoordinatorError: 500,
 }
 

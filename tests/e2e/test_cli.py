@@ -139,8 +139,8 @@ def worker(shell: Shell, client: Client) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.matrix("commands, case by case")
 def test_init_settings_can_not_change_later(shell: Shell) -> None:
     said = shell("init", "--partitions", "4", "--json").json()
-    assert said == {"namespace": shell.namespace, "partitions": 4, "durability": "local", "founded": True}
-    assert shell("init", "--json").json() == {**said, "founded": False}
+    assert said == {"namespace": shell.namespace, "partitions": 4, "durability": "local", "created": True}
+    assert shell("init", "--json").json() == {**said, "created": False}
     assert "4 partitions for good, not 2" in shell("init", "--partitions", "2").failed_with(3)
 
 

@@ -156,7 +156,7 @@ def test_doctor_command_reports_repairs_and_sets_the_exit_code(
     assert "2 problems: 'coordinator doctor --repair' repairs them" in said
     code, said = coordinator(stage, "doctor", "--json")
     report: dict[str, Any] = json.loads(said)
-    assert (code, report["healthy"], report["found"], report["mended"]) == (1, False, 2, 0)
+    assert (code, report["healthy"], report["found"], report["repaired"]) == (1, False, 2, 0)
     assert {finding["fault"] for finding in report["findings"]} == {"lineless", "runless"}
 
     code, said = coordinator(stage, "doctor", "--repair")

@@ -9,7 +9,7 @@ import pytest
 from coordinator.model.outcome import Stop
 from coordinator.model.policies.deadline import DeadlineExceeded
 from workers.attempt.lifecycle import STOP_TRANSITIONS, TRANSITIONS, IllegalTransition, Lifecycle, Stage, StopStage
-from workers.handlers.context import Stopped
+from workers.handlers.facts import Stopped
 
 LOADING, PERFORMING, LEFT_BEHIND, DECIDED = Stage
 NONE, REQUESTED, DELIVERED = StopStage

@@ -18,7 +18,8 @@ from workers.attempt.attempt import Attempt
 from workers.attempt.kind_health import KindHealth
 from workers.attempt.loader import Loader
 from workers.handlers.async_run import AsyncRun
-from workers.handlers.context import Stopped, leave_run
+from workers.handlers.current_run import leave_run
+from workers.handlers.facts import Stopped
 from workers.handlers.run import Run
 from workers.metrics.worker_metrics import WorkerMetrics
 

@@ -21,7 +21,7 @@ from enum import Enum
 
 from coordinator.model.outcome import Stop, Why
 from coordinator.model.policies.deadline import DeadlineExceeded
-from workers.handlers.context import Stopped
+from workers.handlers.facts import Stopped
 
 
 class Stage(Enum):

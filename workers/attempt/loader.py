@@ -20,15 +20,17 @@ from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
 from coordinator.views.ending import read_failure
-from workers.attempt.attempt import Attempt, Limits, Waiter
+from workers.attempt.attempt import Attempt
 from workers.attempt.endings import attempt_info
 from workers.attempt.measuring import MeasuredSender, SteppedSender, measure_resumption, read_history
 from workers.attempt.output.emitter import Emitter
 from workers.attempt.saver import Saver, Send
+from workers.attempt.waits.requests import Limits, Waiter
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.checkpoint.draft import INPUTS, Draft, loaded
 from workers.handlers.checkpoint.migration import migrated
-from workers.handlers.context import Facts, Resumed, Stopped, enter_run
+from workers.handlers.current_run import enter_run
+from workers.handlers.facts import Facts, Resumed, Stopped
 from workers.handlers.run import Run
 from workers.metrics.worker_metrics import WorkerMetrics
 from workers.throttle import Throttle

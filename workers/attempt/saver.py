@@ -19,7 +19,7 @@ from coordinator.errors import CoordinatorError, Unconfirmed, Unreachable, Unrea
 from coordinator.model.run import Note
 from coordinator.store.plans.attempts import Delta, Output
 from workers.attempt.output.outbox import Outbox
-from workers.handlers.checkpoint.bookkeeping import More
+from workers.handlers.checkpoint.bookkeeping import Bookkeeping
 from workers.handlers.checkpoint.draft import Cut
 from workers.handlers.checkpoint.messages import Messages, chunk
 from workers.handlers.checkpoint.phase_table import PhaseSnapshot
@@ -323,7 +323,7 @@ class Saver:
 
     def forget_wait(self, field: str) -> None:
         """Drop a wait that timed out from the newest cut, so that a revived run waits again for as long as the handler says."""
-        more = More.parse(self._newest.more)
+        more = Bookkeeping.parse(self._newest.more)
         if more.deadlines.pop(field, None) is not None or field in self._newest.phases:
             phases = {name: output for name, output in self._newest.phases.items() if name != field}
             self._newest = self._newest._replace(more=more.pack(), phases=phases)

@@ -15,7 +15,7 @@ import typer
 
 from coordinator import logs
 from coordinator.cli.framework.context import CommandContext
-from coordinator.cli.framework.options import parse_log_level
+from coordinator.cli.framework.options import LogLevel, parse_log_level
 from coordinator.config import Settings, local_settings
 from coordinator.errors import BadOption
 from workers.cli import options as cli_options
@@ -34,7 +34,7 @@ def dev(
     concurrency: cli_options.Concurrency = 100,
     queues: cli_options.Queues = "default",
     grace: cli_options.Grace = 5.0,
-    log_level: cli_options.LogLevel = "INFO",
+    log_level: LogLevel = "INFO",
 ) -> int:
     """Run a local server in .runs/, a coordinator and workers in one terminal, and reload changed code.
 

@@ -24,7 +24,6 @@ Grace = Annotated[
         help="When a worker is stopped, how long a handler has to reach its next cut.",
     ),
 ]
-LogLevel = Annotated[str, typer.Option(envvar="RUNS_LOG_LEVEL", help="DEBUG, INFO, WARNING or ERROR.")]
 
 
 def split_queues(text: str) -> tuple[str, ...]:

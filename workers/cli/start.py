@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from coordinator.cli.framework.context import CommandContext
-from coordinator.cli.framework.options import parse_log_level
+from coordinator.cli.framework.options import Health, LogLevel, Metrics, parse_log_level
 from workers.cli import options as cli_options
 from workers.program.name_clash import refuse_name_clash
 
@@ -47,27 +47,13 @@ def start(
             help="Version of the handlers' code, shown by 'workers list'; by default the git commit.",
         ),
     ] = "",
-    health: Annotated[
-        str | None,
-        typer.Option(
-            envvar="RUNS_HEALTH",
-            metavar="[HOST:]PORT",
-            help="Serve GET /live and GET /ready. A port alone is open on all interfaces.",
-        ),
-    ] = None,
-    metrics: Annotated[
-        str | None,
-        typer.Option(
-            envvar="RUNS_METRICS",
-            metavar="[HOST:]PORT",
-            help="Serve metrics of all worker processes for Prometheus: GET /metrics. A port alone is open on all interfaces.",
-        ),
-    ] = None,
+    health: Health = None,
+    metrics: Metrics = None,
     with_coordinator: Annotated[
         bool,
         typer.Option("--coordinator", envvar="RUNS_COORDINATOR", help="Run a coordinator in the supervisor's process."),
     ] = False,
-    log_level: cli_options.LogLevel = "INFO",
+    log_level: LogLevel = "INFO",
 ) -> int:
     """Start a supervisor and worker processes that execute the handlers of the given registries.
 

@@ -25,8 +25,9 @@ from coordinator.model.policies.deadline import Deadline
 from coordinator.model.policies.groups import GroupBy, check_at_once
 from coordinator.model.policies.retry import Retry
 from workers.handlers.async_run import AsyncRun
-from workers.handlers.context import BaseRun, entered_run
+from workers.handlers.base_run import BaseRun
 from workers.handlers.conversion import Conversion
+from workers.handlers.current_run import entered_run
 from workers.handlers.run import Run
 from workers.handlers.signature import Signature
 

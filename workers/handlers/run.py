@@ -14,9 +14,9 @@ from coordinator.client.handles import Handle
 from coordinator.client.parent import remember_child
 from coordinator.encoding.codec import decode
 from coordinator.model.enqueue import HandlerOf, Inputs
+from workers.handlers.base_run import BaseRun, R_co
 from workers.handlers.checkpoint.draft import RESULT_LIMIT, current_phase
 from workers.handlers.checkpoint.messages import kept
-from workers.handlers.context import BaseRun, R_co
 from workers.handlers.operations.children import ChildOptions, Done
 from workers.handlers.operations.effects import NotDone, is_not_done
 from workers.handlers.operations.enqueues import RunOptions

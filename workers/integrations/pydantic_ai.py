@@ -49,7 +49,7 @@ from coordinator.clock import SystemClock
 from coordinator.errors import NotPlain
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.checkpoint.draft import current_phase
-from workers.handlers.context import Stopped
+from workers.handlers.facts import Stopped
 from workers.integrations.steps import (
     async_run,
     call_step,

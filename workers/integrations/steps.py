@@ -14,7 +14,7 @@ from coordinator.errors import BadName, NotPlain, Refused, TooLarge
 from coordinator.model.names import name as valid_name
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.checkpoint.draft import current_phase
-from workers.handlers.context import find_current_run
+from workers.handlers.current_run import find_current_run
 from workers.handlers.operations.waits import Signal, in_awaited_task
 
 T = TypeVar("T")

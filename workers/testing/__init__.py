@@ -45,9 +45,10 @@ import warnings
 from typing import Any
 
 from workers.testing.in_process import worker
-from workers.testing.mailbox import EnqueuedRun, LimitedCall
 from workers.testing.matrix import Matrix, crash_matrix, drain_matrix
-from workers.testing.memory_run import AsyncRun, Crash, MemoryBacking, Run, restore_draft
+from workers.testing.memory_backing import Crash, MemoryBacking, restore_draft
+from workers.testing.memory_run import AsyncRun, Run
+from workers.testing.memory_server import EnqueuedRun, LimitedCall
 
 __all__ = [
     "AsyncRun",

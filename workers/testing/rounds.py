@@ -12,10 +12,12 @@ from coordinator.model.enqueue import Inputs
 from coordinator.store.plans.attempts import Condition
 from workers.handlers.checkpoint.draft import RESULT_LIMIT
 from workers.handlers.checkpoint.messages import kept
-from workers.handlers.context import Stopped, enter_run
+from workers.handlers.current_run import enter_run
+from workers.handlers.facts import Stopped
 from workers.handlers.handler import Handler
-from workers.testing.mailbox import Mailbox
-from workers.testing.memory_run import AsyncRun, MemoryBacking, Run
+from workers.testing.memory_backing import MemoryBacking
+from workers.testing.memory_run import AsyncRun, Run
+from workers.testing.memory_server import MemoryServer
 
 T = TypeVar("T")
 Fault: TypeAlias = Literal["crash", "loss", "drain", "zombie"]
@@ -52,7 +54,7 @@ class Round:
     ) -> None:
         self._handler, self._values, self._effects, self._late = handler, dict(inputs.values), effects, late
         self._world = resources() if resources is not None else None
-        self._mailbox = Mailbox()
+        self._server = MemoryServer()
         self._unsent = [(topic, handler.write_signal(topic, payload)) for topic, payload in signals]
         self.cuts, self.waited, self.wakes = 0, False, 0
         self.effect_cuts: list[int] = []
@@ -65,7 +67,7 @@ class Round:
 
     def emitted(self) -> list[Any]:
         """Return the events that a reader has at the end."""
-        return [*self._mailbox.output]
+        return [*self._server.output]
 
     def play(self, fault: Fault | None = None, number: int = 0) -> Any:
         """Execute the run to its end, with one fault at a cut.
@@ -120,7 +122,7 @@ class Round:
             if reached == left:
                 backing.stopping = Stopped("drain")
 
-        backing = MemoryBacking(mailbox=self._mailbox, suspends=self._late)
+        backing = MemoryBacking(server=self._server, suspends=self._late)
         if fault == "crash":
             backing.crash_at = left
         if fault == "loss":
@@ -151,7 +153,7 @@ class Round:
 
     def _send(self, count: int) -> None:
         for topic, payload in self._unsent[:count]:
-            self._mailbox.send(topic, payload)
+            self._server.send(topic, payload)
         del self._unsent[:count]
 
 

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from coordinator.cli.framework.exits import WRONG_USAGE
+
 
 class LazyCommand(NamedTuple):
     """A command that is imported when it is called.
@@ -104,10 +106,17 @@ def lazy_group(commands: tuple[LazyCommand, ...], build: Callable[[LazyCommand, 
 
 
 def new_subapp(help: str) -> typer.Typer:
-    """Return the app of a command that has commands of its own."""
-    return typer.Typer(
-        help=help, cls=Group, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
-    )
+    """Return the app of a command that has commands of its own. Without a command, the app prints its help."""
+    app = typer.Typer(help=help, cls=Group, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.callback(invoke_without_command=True)(print_help)
+    return app
+
+
+def print_help(ctx: typer.Context) -> None:
+    """Print the help if no command was given, and exit as after wrong usage."""
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+        raise typer.Exit(WRONG_USAGE)
 
 
 def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:

@@ -15,9 +15,27 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from coordinator.cli.framework.context import CommandContext
-from coordinator.cli.framework.exits import WRONG_USAGE
-from coordinator.cli.framework.groups import Command, LazyCommand, lazy_group
+from coordinator.cli.framework.groups import Command, LazyCommand, lazy_group, print_help
 from coordinator.errors import BadOption
+
+# The options that `coordinator start` and `workers start` share.
+Health = Annotated[
+    str | None,
+    typer.Option(
+        envvar="RUNS_HEALTH",
+        metavar="[HOST:]PORT",
+        help="Serve health checks: GET /live and GET /ready. A port alone is open on all interfaces.",
+    ),
+]
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        envvar="RUNS_METRICS",
+        metavar="[HOST:]PORT",
+        help="Serve metrics for Prometheus: GET /metrics. A port alone is open on all interfaces.",
+    ),
+]
+LogLevel = Annotated[str, typer.Option(envvar="RUNS_LOG_LEVEL", help="DEBUG, INFO, WARNING or ERROR.")]
 
 
 class _CommonOption(NamedTuple):
@@ -65,9 +83,7 @@ def new_app(program: str, help: str, commands: tuple[LazyCommand, ...]) -> typer
             typer.echo(f"{program} {version('run-coordinator')}")
             raise typer.Exit
         ctx.obj = common
-        if ctx.invoked_subcommand is None:
-            typer.echo(ctx.get_help())
-            raise typer.Exit(WRONG_USAGE)
+        print_help(ctx)
 
     flag = Annotated[bool, typer.Option("--version", help="Show the version and exit.", show_default=False)]
     _set_signature(callback, [_parameter("show_version", flag, False)], environment=True)

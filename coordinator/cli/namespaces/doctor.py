@@ -45,7 +45,7 @@ def _to_json(report: DoctorReport) -> dict[str, Any]:
             "where": clean(f"{finding.where}:{finding.name}".strip(":")),
             "fault": finding.fault,
             "sentence": clean(finding.sentence),
-            "mended": finding.repaired,
+            "repaired": finding.repaired,
         }
         for finding in report.findings
     ]
@@ -56,7 +56,7 @@ def _to_json(report: DoctorReport) -> dict[str, Any]:
         "keys": report.keys,
         "healthy": report.healthy,
         "found": report.found,
-        "mended": report.repaired,
+        "repaired": report.repaired,
         "counts": report.counts,
         "findings": rows,
     }

@@ -8,7 +8,6 @@ import typer
 from rich.text import Text
 
 from coordinator.cli.framework.context import CommandContext
-from coordinator.cli.framework.exits import WRONG_USAGE
 from coordinator.cli.framework.groups import new_subapp
 from coordinator.cli.framework.options import command
 from coordinator.errors import BadOption
@@ -20,13 +19,6 @@ app = new_subapp("Limit how many runs of a group are ready or running at once.")
 
 Kind = Annotated[str, typer.Argument(metavar="KIND", help="Kind of the runs.")]
 Group = Annotated[str | None, typer.Option("--group", help="Only this group. Default: each group of the kind.")]
-
-
-@app.callback(invoke_without_command=True)
-def _help(ctx: typer.Context) -> None:
-    if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help())
-        raise typer.Exit(WRONG_USAGE)
 
 
 @command(app, name="set")

@@ -9,7 +9,6 @@ import typer
 from rich.text import Text
 
 from coordinator.cli.framework.context import CommandContext
-from coordinator.cli.framework.exits import WRONG_USAGE
 from coordinator.cli.framework.groups import new_subapp
 from coordinator.cli.framework.options import command
 from coordinator.model.policies.rates import decode_rate, encode_rate
@@ -19,13 +18,6 @@ from coordinator.views.table import new_table
 app = new_subapp("Limit the calls that handlers make to the outside with run.limit.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name that handlers give to run.limit.")]
-
-
-@app.callback(invoke_without_command=True)
-def _help(ctx: typer.Context) -> None:
-    if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help())
-        raise typer.Exit(WRONG_USAGE)
 
 
 @command(app, name="set")

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coordinator.cli.framework.context import CommandContext
-from coordinator.cli.framework.exits import DONE, PROBLEM, WRONG_USAGE
+from coordinator.cli.framework.exits import DONE, PROBLEM
 from coordinator.cli.framework.groups import new_subapp
 from coordinator.cli.framework.inputs import InputPairs, InputsOption, PriorityOption, parse_inputs
 from coordinator.cli.framework.options import command
@@ -25,13 +25,6 @@ app = new_subapp("Enqueue runs at fixed times or intervals.")
 _clock = SystemClock()
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the schedule.")]
-
-
-@app.callback(invoke_without_command=True)
-def _help(ctx: typer.Context) -> None:
-    if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help())
-        raise typer.Exit(WRONG_USAGE)
 
 
 @command(app, name="set")

@@ -56,7 +56,7 @@ def init(
         "namespace": space.name,
         "partitions": space.partitions,
         "durability": space.durability,
-        "founded": created,
+        "created": created,
     }
     context.answer(
         facts,

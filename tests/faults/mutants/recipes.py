@@ -544,7 +544,7 @@ MUTANTS = [
     ),
     Mutant(
         "a flush with a deferred drain hears no later stop",
-        "workers/attempt/attempt.py",
+        "workers/attempt/base.py",
         "self.loop.create_task(self._stop_changed.wait())",
         "self.loop.create_task(asyncio.Event().wait())",
         "tests/unit/attempt/test_attempt.py::test_a_flush_that_defers_a_drain_is_ended_by_a_stop_that_may_not_wait",
@@ -2285,7 +2285,7 @@ MUTANTS = [
     ),
     Mutant(
         "a drain at a wait loses what the turn has appended",
-        "workers/attempt/attempt.py",
+        "workers/attempt/waits/waiting.py",
         "            self.offer(cut())\n",
         "            pass\n",
         "tests/integration/worker/test_worker_wait_steps.py::test_drain_at_a_wait_saves_what_the_turn_has_appended",
@@ -2369,8 +2369,8 @@ MUTANTS = [
     ),
     Mutant(
         "a wait goes on at a drain whose stop another task has got",
-        "workers/attempt/attempt.py",
-        "        self._raise_any_stop()  # another task",
+        "workers/attempt/waits/waiting.py",
+        "        self.raise_any_stop()  # another task",
         "        # another task",
         "tests/integration/worker/test_worker_wait_steps.py::test_wait_ends_at_a_drain_whose_stop_another_task_has_got",
     ),
@@ -2411,8 +2411,8 @@ MUTANTS = [
     ),
     Mutant(
         "a drain during an outage fails a run that waits",
-        "workers/attempt/attempt.py",
-        "        except (Unconfirmed, Unreachable):\n            self._raise_any_stop()\n",
+        "workers/attempt/waits/waiting.py",
+        "        except (Unconfirmed, Unreachable):\n            self.raise_any_stop()\n",
         "        except (Unconfirmed, Unreachable):\n",
         "tests/unit/attempt/test_attempt.py::test_look_that_is_given_up_because_of_a_stop_raises_the_stop",
     ),
@@ -2908,7 +2908,7 @@ MUTANTS = [
     ),
     Mutant(
         "a lingering parent does not count its children",
-        "workers/handlers/context.py",
+        "workers/handlers/base_run.py",
         "            self._budgets.expect_children()\n",
         "            pass\n",
         "tests/integration/worker/test_worker_budgets.py::test_children_of_a_lingering_parent_count_in_the_next_turn",
@@ -3424,7 +3424,7 @@ MUTANTS = [
     ),
     Mutant(
         "a call that is stopped while it waits keeps its turn",
-        "workers/attempt/attempt.py",
+        "workers/attempt/waits/waiting.py",
         "        except BaseException:\n            self.limits.give_back(call)\n            raise\n\n    def finish",
         "        except BaseException:\n            raise\n\n    def finish",
         "tests/integration/worker/test_worker_limits.py::test_cancel_ends_a_wait_and_gives_the_turn_back",

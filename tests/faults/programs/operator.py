@@ -74,7 +74,7 @@ class Operator:
         self.stopped.wait(self.choose.uniform(0.1, 0.4))
 
     def work(self) -> None:
-        self._mended()  # An earlier operator may have left something paused or damaged.
+        self._repair()  # An earlier operator may have left something paused or damaged.
         self.unpause()
         while not self.stopped.wait(REST):
             action = ACTIONS.get(self._asked_for()) or self.choose.choice(OFTEN)
@@ -97,7 +97,7 @@ class Operator:
             return taken.read_text()
         return ""
 
-    def _mended(self) -> None:
+    def _repair(self) -> None:
         with contextlib.suppress(CoordinatorError):
             _report_unexpected(self, self.do(examine(self.do(enter(self.settings)), repair=True)))
 

@@ -14,7 +14,7 @@ from coordinator.store.plans import coordinators as coordinator_plans
 from tests.integration.worker_harness import Bench, bench
 from tests.waiting import eventually, work_for
 from workers import AsyncRun, Registry
-from workers.handlers.context import Stopped
+from workers.handlers.facts import Stopped
 
 RUNS = 120
 

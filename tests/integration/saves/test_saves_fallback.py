@@ -27,7 +27,7 @@ from tests.integration.worker_harness import Bench, bench, performing
 from tests.servers import Server
 from tests.waiting import eventually
 from workers import AsyncRun, Registry
-from workers.handlers.context import Stopped
+from workers.handlers.facts import Stopped
 
 # The newest tenacity deprecates how the wire builds its back-off.
 pytestmark = pytest.mark.filterwarnings("ignore:The 'initial' parameter:DeprecationWarning")

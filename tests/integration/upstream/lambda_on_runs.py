@@ -17,7 +17,7 @@ from aws_durable_execution_sdk_python.exceptions import ExecutionError
 from workers import testing
 from workers.handlers.checkpoint.draft import Draft
 from workers.handlers.checkpoint.phase_table import PhaseTable
-from workers.handlers.context import entered_run
+from workers.handlers.current_run import entered_run
 from workers.integrations.pydantic_ai import RunDurability
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import agents
 
 from workers import testing
-from workers.handlers.context import entered_run
+from workers.handlers.current_run import entered_run
 from workers.integrations.openai_agents import RunSession
 
 _runs: dict[tuple[str, str], testing.AsyncRun] = {}

@@ -16,7 +16,7 @@ from tests.proxy import Proxy, naming
 from tests.servers import Server
 from tests.waiting import eventually, work_for
 from workers import AsyncRun, Registry
-from workers.handlers.context import Stopped
+from workers.handlers.facts import Stopped
 
 # The newest tenacity deprecates how the wire builds its back-off.
 pytestmark = pytest.mark.filterwarnings("ignore:The 'initial' parameter:DeprecationWarning")

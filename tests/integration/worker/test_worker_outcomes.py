@@ -20,7 +20,7 @@ from coordinator.model.policies.retry import Retry, RetryLater
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.waiting import eventually, next_turn, work_for
 from workers import AsyncRun, Registry, Run
-from workers.handlers.context import Stopped
+from workers.handlers.facts import Stopped
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.integration.worker_harness import Bench, bench, performing
 from tests.servers import Server
 from tests.waiting import eventually, work_for
 from workers import AsyncRun, Registry, Run
-from workers.handlers.context import Stopped
+from workers.handlers.facts import Stopped
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from workers.attempt.attempt import Attempt
 from workers.attempt.lifecycle import IllegalTransition
 from workers.attempt.saver import Saver
 from workers.handlers.checkpoint.draft import Draft
-from workers.handlers.context import Stopped
+from workers.handlers.facts import Stopped
 from workers.liveness.lease import Lease
 from workers.throttle import Throttle
 

@@ -24,7 +24,7 @@ from coordinator.model.outcome import (
 )
 from coordinator.model.policies.retry import Retry, RetryLater
 from workers.attempt.executor import mark_stop
-from workers.handlers.context import Stopped
+from workers.handlers.facts import Stopped
 
 NEVER, TWICE = Retry(), Retry(limit=2, wait=7)
 ERROR = ValueError("x")

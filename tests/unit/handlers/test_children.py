@@ -12,9 +12,9 @@ from coordinator.model.enqueue import Inputs
 from coordinator.model.run_id import child_base
 from coordinator.store.plans.attempts import ChildEnding, Collected
 from tests.unit.handlers.test_context import Backing
-from workers.handlers.checkpoint.bookkeeping import More
+from workers.handlers.checkpoint.bookkeeping import Bookkeeping
 from workers.handlers.checkpoint.draft import Draft
-from workers.handlers.context import Stopped
+from workers.handlers.facts import Stopped
 from workers.handlers.operations.children import Child, Children
 
 
@@ -55,7 +55,7 @@ class ChildrenBacking(Backing):
 
 
 async def gather(backing: ChildrenBacking, more: bytes = b"", step: str = "all") -> None:
-    children = Children(Draft(more=More.parse(more)), backing, child_base(1, 0), {})
+    children = Children(Draft(more=Bookkeeping.parse(more)), backing, child_base(1, 0), {})
     await children.begin(step, [Inputs("k", {}, None)] * 3, {}, None).gather(False)
 
 

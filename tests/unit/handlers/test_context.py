@@ -20,7 +20,7 @@ from coordinator.store.plans.attempts import Collected, Condition, Received
 from coordinator.store.plans.clients import NewRun
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.checkpoint.draft import Cut, Draft
-from workers.handlers.context import Facts, Stopped
+from workers.handlers.facts import Facts, Stopped
 from workers.handlers.operations.children import Child
 from workers.handlers.operations.enqueues import Enqueued
 from workers.handlers.operations.limits import OpenCall

@@ -16,7 +16,7 @@ from mcp.types import Tool as McpTool
 from coordinator.errors import Refused
 from workers import AsyncRun, Registry, Run, current_run, testing
 from workers.integrations.openai_agents import DurableRunner, RunSession
-from workers.testing.memory_run import Crash, MemoryBacking
+from workers.testing.memory_backing import Crash, MemoryBacking
 
 pytestmark = pytest.mark.unit
 TURNS, TOOLS = 4, 3

@@ -23,7 +23,7 @@ from coordinator.errors import Refused
 from workers import AsyncRun, Registry, Run, Stopped, current_run, testing
 from workers.integrations.pydantic_ai import RunDurability, read_decision
 from workers.integrations.steps import topic_of
-from workers.testing.memory_run import Crash, MemoryBacking
+from workers.testing.memory_backing import Crash, MemoryBacking
 
 pytestmark = pytest.mark.unit
 runs = Registry()

@@ -15,8 +15,8 @@ from coordinator.model.run_id import partition_for
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.plans import rates as rate_plans
 from coordinator.store.transport.wire import AsyncWire, Plan, drive_async
-from workers.attempt.attempt import Attempt
 from workers.attempt.waits.waiter import ServerWaiter
+from workers.attempt.waits.waiting import WaitingAttempt
 from workers.handlers.operations.limits import OpenCall
 from workers.liveness.lease import Lease
 
@@ -57,7 +57,7 @@ class ServerLimits:
         if (call := self._waiting.get(number)) is not None:
             call.hint.set()
 
-    async def acquire(self, attempt: Attempt, call: OpenCall) -> None:
+    async def acquire(self, attempt: WaitingAttempt, call: OpenCall) -> None:
         """Wait until a call may start. If this raises, or is cancelled, `give_back` has to be called.
 
         Raises:
@@ -90,13 +90,13 @@ class ServerLimits:
             if attempt.limited is not None:
                 attempt.limited.pop(call, None)
 
-    def _show_wait(self, attempt: Attempt, call: OpenCall) -> None:
+    def _show_wait(self, attempt: WaitingAttempt, call: OpenCall) -> None:
         """Let the next heartbeat tell the server that the run waits, for status displays."""
         if attempt.limited is None:
             attempt.limited = {}
         attempt.limited.setdefault(call, f"{call.name}:{round(self.clock.now() * 1000)}")
 
-    async def _ask(self, attempt: Attempt, call: OpenCall, keys: Keys) -> rate_plans.Acquired:
+    async def _ask(self, attempt: WaitingAttempt, call: OpenCall, keys: Keys) -> rate_plans.Acquired:
         lease = self.leases().get(keys.partition)
         if lease is None or lease.gone:
             return rate_plans.Acquired("gone")
@@ -111,7 +111,7 @@ class ServerLimits:
         call.number = next(self._numbers)
         self._waiting[call.number] = call
 
-    async def _pause(self, attempt: Attempt, call: OpenCall, seconds: float) -> None:
+    async def _pause(self, attempt: WaitingAttempt, call: OpenCall, seconds: float) -> None:
         """Wait for some time or for a hint.
 
         A stop that may be raised here ends the wait from outside: see `Attempt.acquire`. Any other stop ends a wait that is longer

@@ -21,7 +21,7 @@ from coordinator.store.plans import workers as worker_plans
 from coordinator.store.plans.attempts import Collected, Condition, Received
 from coordinator.store.plans.clients import NewRun
 from coordinator.store.transport.wire import AsyncWire, Plan, drive_async
-from workers.attempt.attempt import Attempt
+from workers.attempt.base import BaseAttempt
 from workers.handlers.operations.enqueues import Enqueued
 
 logger = logging.getLogger(__name__)
@@ -51,16 +51,16 @@ class ServerWaiter:
     _trusted: dict[tuple[str, int], float] = field(default_factory=dict)
     _warned: set[str] = field(default_factory=set)
 
-    async def look(self, attempt: Attempt, condition: Condition, timeout_ms: int | None) -> Received:
+    async def look(self, attempt: BaseAttempt, condition: Condition, timeout_ms: int | None) -> Received:
         """Ask for the next signal of a run. Wait while the server cannot be reached."""
         owner = (attempt.lease.keys, attempt.id, attempt.token)
         return await self.carry_out(attempt, lambda: attempt_plans.receive(*owner, condition, timeout_ms=timeout_ms))
 
-    def make_child_base(self, attempt: Attempt) -> str:
+    def make_child_base(self, attempt: BaseAttempt) -> str:
         """Return a new id for the first child of a step, in the partition of an attempt's run."""
         return child_base(self.clock.now(), attempt.lease.keys.partition)
 
-    async def carry_out(self, attempt: Attempt, make_plan: Callable[[], Plan[T]]) -> T:
+    async def carry_out(self, attempt: BaseAttempt, make_plan: Callable[[], Plan[T]]) -> T:
         """Carry out a plan. Wait while the server cannot be reached, or refuses the rights or the password of the worker.
 
         While passwords are rotated or ACL rules are loaded, a right may be missing for a moment. A wait must not fail then.
@@ -80,12 +80,12 @@ class ServerWaiter:
                     raise Unreachable(str(error)) from error
                 await self.clock.asleep(REFUSED_PAUSE)
 
-    def make_id(self, attempt: Attempt, key: str = "") -> str:
+    def make_id(self, attempt: BaseAttempt, key: str = "") -> str:
         """Return a new run id: in the partition of a group or an idempotency key, or of the attempt's run if `key` is empty."""
         partition = partition_for(key, self.namespace.partitions) if key else attempt.lease.keys.partition
         return self._ids.make(self.clock.now() + self._skew, partition)
 
-    async def enqueue(self, attempt: Attempt, run: NewRun) -> Enqueued | None:
+    async def enqueue(self, attempt: BaseAttempt, run: NewRun) -> Enqueued | None:
         """Enqueue a run that the attempt does not wait for.
 
         Returns:
@@ -106,7 +106,7 @@ class ServerWaiter:
             return None
         return Enqueued(*read_answer(run, answer))
 
-    async def join_children(self, attempt: Attempt, base: str, count: int, old: str, keep: Sequence[str]) -> str:
+    async def join_children(self, attempt: BaseAttempt, base: str, count: int, old: str, keep: Sequence[str]) -> str:
         """Announce the children of a step to the server, and return the answer word of join_children.lua."""
         owner = (attempt.lease.keys, attempt.id, attempt.token)
         answer, _ = await self.carry_out(
@@ -114,7 +114,7 @@ class ServerWaiter:
         )
         return answer
 
-    async def spawn(self, attempt: Attempt, runs: Sequence[NewRun]) -> str:
+    async def spawn(self, attempt: BaseAttempt, runs: Sequence[NewRun]) -> str:
         """Enqueue children. A call that is repeated after an outage creates no child twice.
 
         Returns:
@@ -153,7 +153,7 @@ class ServerWaiter:
                 raise NotConfigured(describe_old_process(old))
             self._trusted[GROUPS, partition] = now + TRUSTED_SECONDS
 
-    async def _send(self, attempt: Attempt, runs: Sequence[NewRun]) -> list[Any]:
+    async def _send(self, attempt: BaseAttempt, runs: Sequence[NewRun]) -> list[Any]:
         """Send runs until the server has answered for each of them, and return its answers."""
         while True:
             plan = client_plans.enqueue(self.namespace, runs)
@@ -164,17 +164,17 @@ class ServerWaiter:
             if not isinstance(errors[0], (Unconfirmed, Unreachable)) or attempt.stopping is not None:
                 raise errors[0]
 
-    async def collect(self, attempt: Attempt, base: str, by: str, start: int) -> Collected:
+    async def collect(self, attempt: BaseAttempt, base: str, by: str, start: int) -> Collected:
         """Return a page of the endings of a step's children."""
         owner = (attempt.lease.keys, attempt.id, attempt.token)
         return await self.carry_out(attempt, lambda: attempt_plans.collect(*owner, base=base, by=by, start=start))
 
-    async def spend(self, attempt: Attempt, amount: Amount) -> tuple[str, Amount]:
+    async def spend(self, attempt: BaseAttempt, amount: Amount) -> tuple[str, Amount]:
         """Store what an attempt has spent, and return the answer. A call that is repeated after an outage counts once."""
         owner = (attempt.lease.keys, attempt.id, attempt.token)
         return await self.carry_out(attempt, lambda: attempt_plans.spend(*owner, amount))
 
-    async def may_suspend(self, attempt: Attempt) -> bool:
+    async def may_suspend(self, attempt: BaseAttempt) -> bool:
         """Return False if a live process is of a version that does not know waiting runs, or if the server cannot be asked now.
 
         The handler then continues to linger, and the attempt asks again. Each old process is logged once.

@@ -1,4 +1,4 @@
-"""The part of a checkpoint that describes waits, children and output, beside messages, state and phases.
+"""The bookkeeping of a checkpoint: its waits, children and output, beside messages, state and phases.
 
 The server stores this part as one field, `more`. The field is a row of netstrings, which Lua scripts can read: a name, its value,
 the next name, and so on. A save sends the field only when it has changed.
@@ -34,7 +34,7 @@ class Base(NamedTuple):
 
 
 @dataclass(slots=True)
-class More:
+class Bookkeeping:
     """The signals that a run has received, the deadlines of its waits, the bases of its children, and its emitted events.
 
     Attributes:
@@ -72,7 +72,7 @@ class More:
         return netstrings(parts)
 
     @classmethod
-    def parse(cls, data: bytes) -> More:
+    def parse(cls, data: bytes) -> Bookkeeping:
         """Return the part that a stored form describes.
 
         Raises:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from coordinator.encoding.checkpoint_head import NO_CHECKPOINT, CheckpointHead
 from coordinator.encoding.codec import decode
 from coordinator.errors import NotPlain, Refused, TooLarge, Unreadable
-from workers.handlers.checkpoint.bookkeeping import More
+from workers.handlers.checkpoint.bookkeeping import Bookkeeping
 from workers.handlers.checkpoint.messages import Messages, kept, unchunk
 from workers.handlers.checkpoint.phase_table import PhaseTable
 
@@ -64,7 +64,7 @@ class Draft:
     iteration: int = 0
     phases: dict[str, bytes] = field(default_factory=dict)
     turn: int | None = None
-    more: More = field(default_factory=More)
+    more: Bookkeeping = field(default_factory=Bookkeeping)
     last_wait: str = ""  # the field of the last wait that began
     _waiting: bool = False
     _turn_start: tuple[int, int, bytes | None] = (0, 0, None)
@@ -348,7 +348,7 @@ def _loaded(parts: Any) -> tuple[Draft, CheckpointHead, list[Any]]:
         name: value for name, value in fields.items() if name.startswith(("phase:", "wait:")) or name == INPUTS
     }
     draft.phases |= effects
-    draft.more = More.parse(fields.get("more", b""))
+    draft.more = Bookkeeping.parse(fields.get("more", b""))
     unfinished = decode(fields["unfinished"], "unfinished") if fields.get("unfinished") else []
     return draft, head, list(unfinished)
 

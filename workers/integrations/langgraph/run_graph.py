@@ -12,7 +12,7 @@ from langgraph.types import Command, StateSnapshot
 
 from workers.durable.records.record import Fenced
 from workers.handlers.async_run import AsyncRun
-from workers.handlers.context import Stopped
+from workers.handlers.facts import Stopped
 from workers.integrations.langgraph.events import plain_event
 from workers.integrations.langgraph.run_saver import RunSaver
 

@@ -13,7 +13,7 @@ from coordinator.model.address import address
 from coordinator.store.keys import Keys
 from coordinator.store.transport.wire import Wire, drive
 from workers.durable.records.record import taken_over
-from workers.handlers.context import BaseRun
+from workers.handlers.base_run import BaseRun
 from workers.integrations.langgraph import read_plans, upkeep_plans
 from workers.integrations.langgraph.save_plans import Place, Steps, TakenOver
 from workers.integrations.langgraph.saver import PlainSaver

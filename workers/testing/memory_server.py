@@ -1,4 +1,4 @@
-"""The signals, the clock and the children of runs that live in memory."""
+"""The part of the server for runs that live in memory: their signals, clock, children, enqueued runs and output."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class LimitedCall:
 
 
 @dataclass
-class Mailbox:
-    """The signals that were sent to a run, and the run's clock. All attempts of a run share one mailbox.
+class MemoryServer:
+    """The signals, the clock, the children and the output of a run in memory. All attempts of a run share one server.
 
     Time stands still while a handler works, and jumps to the end of a sleep or a timeout when the handler waits for it.
 

@@ -1,4 +1,4 @@
-"""The common base of `Run` and `AsyncRun`, and the protocol through which a run uses its worker.
+"""The common base of `Run` and `AsyncRun`.
 
 A cut is a place where a checkpoint may be saved: the end of a turn, the end of a phase, the beginning and the end of
 a wait, `checkpoint()` and `flush()`. A stop that was requested is raised once, at the next cut. A drain is raised inside a turn of
@@ -7,33 +7,29 @@ a wait, `checkpoint()` and `flush()`. A stop that was requested is raised once, 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
-from contextvars import ContextVar
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from decimal import Decimal
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Unpack
 
 from coordinator.encoding.codec import encode
 from coordinator.errors import Refused
 from coordinator.model import limits
-from coordinator.model.outcome import Why
 from coordinator.model.policies.budget import Amount, Budget, Spending, spending
-from coordinator.model.run import Failure, Note
-from workers.handlers.checkpoint.draft import Cut, Draft
+from coordinator.model.run import Note
+from workers.handlers.backing import Backing
+from workers.handlers.checkpoint.draft import Draft
 from workers.handlers.checkpoint.messages import Messages, kept
-from workers.handlers.operations.budgets import BudgetBacking, Budgets
-from workers.handlers.operations.children import ChildBacking, Children, Step
-from workers.handlers.operations.effects import EffectBacking, Effects, check_name, effect_key
-from workers.handlers.operations.enqueues import EnqueueBacking, Enqueues
-from workers.handlers.operations.limits import LimitBacking
+from workers.handlers.facts import Facts, Resumed, Stopped
+from workers.handlers.operations.budgets import Budgets
+from workers.handlers.operations.children import Children, Step
+from workers.handlers.operations.effects import Effects, check_name, effect_key
+from workers.handlers.operations.enqueues import Enqueues
 from workers.handlers.operations.prices import ModelUsage
 from workers.handlers.operations.reservations import Reserving, count
-from workers.handlers.operations.waits import WaitBacking, Waits
+from workers.handlers.operations.waits import Waits
 
 if TYPE_CHECKING:  # type variables have defaults only since Python 3.13, and only type checkers need this one
     from typing_extensions import TypeVar
@@ -47,133 +43,6 @@ else:
 NOTE_CHARACTERS = 1000
 _MAKING = threading.Lock()
 _NO_STEP: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-
-
-class Stopped(BaseException):
-    """The exception that asks a handler to stop. Let the exception propagate: clean up in `finally`, or re-raise it.
-
-    Stopped is a BaseException, so that `except Exception` does not catch it by accident. It is not a CancelledError, because a
-    TaskGroup would swallow a CancelledError.
-
-    Attributes:
-        why: "drain" (the worker is shutting down, and the run continues on another worker), "cancel" (the run was cancelled),
-            "deadline" (a deadline of the run has passed), "wait" (the run is suspended until its wait is over) or "lost" (the run
-            belongs to another worker now, so this attempt can save nothing more).
-    """
-
-    def __init__(self, why: Why) -> None:
-        super().__init__(why)
-        self.why: Why = why
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """The reason why a run was started again, and facts about its previous attempt.
-
-    Attributes:
-        cause: "release" (a worker that was shutting down released the run), "recover" (the worker was lost), "retry" (the attempt
-            failed), "revive" (an operator revived the run) or "wake" (the wait of the run is over).
-        age: Seconds since the checkpoint was saved. None if there is no checkpoint.
-        worker: The id of the worker that had the run before.
-        code: The code version of that worker.
-        unfinished: The messages that were appended after the last cut. They are not part of `run.messages`.
-        reason: The reason of a wake: "signal <topic>", "children" or "time". Empty for other causes.
-        killed: The error with which the run's previous life was killed at a deadline, if an operator revived the run after that.
-    """
-
-    cause: str
-    age: float | None
-    worker: str
-    code: str
-    unfinished: tuple[Any, ...]
-    killed: Failure | None = None
-    reason: str = ""
-
-
-class Facts(NamedTuple):
-    """The properties of a run that do not change during an attempt."""
-
-    id: str
-    kind: str
-    inputs: Mapping[str, Any]
-    meta: Mapping[str, Any]
-    attempt: int
-    token: str
-    resumed: Resumed | None
-    budget: Budget | None = None
-    spent: Amount = Amount()  # the amount that earlier attempts and children have spent
-
-
-class Backing(WaitBacking, ChildBacking, EnqueueBacking, EffectBacking, BudgetBacking, LimitBacking, Protocol):
-    """The object behind a run that saves its cuts and requests its stop: the attempt in a worker, or a stand-in in a test."""
-
-    @property
-    def stopping(self) -> Stopped | None:
-        """The stop that was requested, or None."""
-        ...
-
-    @property
-    def delivered(self) -> bool:
-        """Return True if the requested stop was raised in the handler."""
-        ...
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The worker's event loop."""
-        ...
-
-    @property
-    def threads(self) -> Executor | None:
-        """The threads in which plain phase functions of an async handler run."""
-        ...
-
-    def raise_stop(self, may_drain: Callable[[], bool]) -> None:
-        """Raise the requested stop, unless it has been raised before. Called from the handler's thread.
-
-        Args:
-            may_drain: Returns False where a drain must not stop the handler yet. Other stops are raised in any case.
-        """
-        ...
-
-    def offer(self, cut: Cut) -> None:
-        """Offer a cut to be saved. Called from the handler's thread. Never blocks, and never raises a network error."""
-        ...
-
-    async def flush(self, cut: Cut, may_drain: Callable[[], bool]) -> None:
-        """Save a cut, and return when it is saved. Called on the worker's event loop.
-
-        Args:
-            cut: The cut.
-            may_drain: As for `raise_stop`. The handler does not change the draft meanwhile.
-
-        Raises:
-            Stopped: If the cut can no longer be saved, or a stop was requested.
-        """
-        ...
-
-    async def wait_until_confirmed(self, may_drain: Callable[[], bool]) -> None:
-        """Wait until the worker has confirmed its lease, or until a stop was requested. Called on the worker's event loop.
-
-        Args:
-            may_drain: As for `raise_stop`.
-
-        Raises:
-            Stopped: If a stop was requested.
-        """
-        ...
-
-    def set_note(self, note: Note) -> None:
-        """Keep a note for the next save or heartbeat."""
-        ...
-
-    def emit(self, letter: bytes, data: bytes) -> int:
-        """Send an event soon, and return its number. Called from any thread. Never blocks, and never raises a network error.
-
-        Args:
-            letter: e for an event, n for a note.
-            data: The encoded value.
-        """
-        ...
 
 
 class BaseRun(Generic[R_co]):
@@ -469,54 +338,6 @@ class BaseRun(Generic[R_co]):
     def _end_turn(self, turn: int) -> None:
         self._draft.end_turn(turn)
         self.checkpoint()
-
-
-_current: ContextVar[BaseRun[Any] | None] = ContextVar("workers.handlers.context.current", default=None)
-
-
-def current_run() -> BaseRun[Any]:
-    """Return the run whose handler makes this call.
-
-    Functions that the handler calls get the run in this way without a parameter, for example the tools of an agent.
-
-    Returns:
-        An `AsyncRun` in an async handler, a `Run` in a plain one.
-
-    Raises:
-        Refused: If no handler is executing, or the call is made in a thread that the handler started itself.
-    """
-    run = _current.get()
-    if run is None:
-        raise Refused("there is no current run: current_run works only while a handler executes")
-    return run
-
-
-def find_current_run() -> BaseRun[Any] | None:
-    """Return the run whose handler makes this call, or None outside of a handler."""
-    return _current.get()
-
-
-def enter_run(run: BaseRun[Any]) -> None:
-    """Make a run the current one in this task or thread, and in the tasks that it starts from now on."""
-    _current.set(run)
-
-
-def leave_run() -> None:
-    """Forget the current run in this task or thread.
-
-    The context of a finished task would keep the run, which keeps the task. Only the garbage collector would free them.
-    """
-    _current.set(None)
-
-
-@contextlib.contextmanager
-def entered_run(run: BaseRun[Any]) -> Iterator[None]:
-    """Make a run the current one while the context is open."""
-    token = _current.set(run)
-    try:
-        yield
-    finally:
-        _current.reset(token)
 
 
 def _number(value: float | None, what: str) -> float | None:

@@ -1,0 +1,79 @@
+"""The requests to the server that an attempt makes while its handler waits. waiter.py and limits.py send them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from coordinator.model.policies.budget import Amount
+from coordinator.store.plans.attempts import Collected, Condition, Received
+from coordinator.store.plans.clients import NewRun
+from coordinator.store.transport.drivers import Plan
+from workers.attempt.base import BaseAttempt
+from workers.handlers.operations.enqueues import Enqueued
+from workers.handlers.operations.limits import OpenCall
+
+if TYPE_CHECKING:
+    from workers.attempt.waits.waiting import WaitingAttempt
+
+T = TypeVar("T")
+
+
+class Waiter(Protocol):
+    """The requests to the server that an attempt makes for its waits, its children and its enqueues."""
+
+    async def look(self, attempt: BaseAttempt, condition: Condition, timeout_ms: int | None) -> Received:
+        """Ask for the next signal of a run. Wait while the server cannot be reached."""
+        ...
+
+    async def carry_out(self, attempt: BaseAttempt, make_plan: Callable[[], Plan[T]]) -> T:
+        """Run a plan on the server. Wait while the server cannot be reached."""
+        ...
+
+    def make_child_base(self, attempt: BaseAttempt) -> str:
+        """Return a new id for the first child of a step, in the partition of an attempt's run."""
+        ...
+
+    def make_id(self, attempt: BaseAttempt, key: str = "") -> str:
+        """Return a new run id: in the partition of an idempotency key, or of the attempt's run if the key is empty."""
+        ...
+
+    async def enqueue(self, attempt: BaseAttempt, run: NewRun) -> Enqueued | None:
+        """Enqueue a run that the attempt does not wait for. Return None if the server refuses the id because of its age."""
+        ...
+
+    async def join_children(self, attempt: BaseAttempt, base: str, count: int, old: str, keep: Sequence[str]) -> str:
+        """Announce the children of a step to the server, and return the answer word of join_children.lua."""
+        ...
+
+    async def spawn(self, attempt: BaseAttempt, runs: Sequence[NewRun]) -> str:
+        """Enqueue children. Return `ok`, or `stale` if the parent does not wait for these children any more."""
+        ...
+
+    async def collect(self, attempt: BaseAttempt, base: str, by: str, start: int) -> Collected:
+        """Return a page of the endings of a step's children."""
+        ...
+
+    async def spend(self, attempt: BaseAttempt, amount: Amount) -> tuple[str, Amount]:
+        """Store what an attempt has spent. See `spend` in coordinator/store/plans/attempts.py."""
+        ...
+
+    async def may_suspend(self, attempt: BaseAttempt) -> bool:
+        """Return False if a live worker or coordinator is of a version that does not know waiting runs. Log this process."""
+        ...
+
+
+class Limits(Protocol):
+    """The requests to the server that an attempt makes for calls to the outside. See `ServerLimits`."""
+
+    async def acquire(self, attempt: WaitingAttempt, call: OpenCall) -> None:
+        """Wait until a call may start."""
+
+    def finish(self, call: OpenCall, cost: int | None) -> None:
+        """End a call, in the background."""
+
+    def give_back(self, call: OpenCall) -> None:
+        """Give back what a call has reserved that did not start."""
+
+    def back_off(self, call: OpenCall, seconds: float) -> None:
+        """Let no call of the name start for some time."""
