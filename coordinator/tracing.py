@@ -98,13 +98,32 @@ class Tracing(Middleware):
         if span is None or known is None:  # the handler was not started
             known = _Trace.of(attempt)
             span = self._start(known, attempt.attempt, _ns(self._clock.now() - ending.seconds))
-        for lost in _lost_before(attempt):
+        for lost in _lost_up_to(attempt, attempt.attempt - 1):
             self._report_lost(known, lost)
         span.set_attribute("runs.outcome", ending.outcome)
         _set_error(span, ending)
         span.end()
         if ending.ended:
             self._report_root(known, ending)
+
+    def report_ending(self, run: AttemptInfo, outcome: str, ended: float, reason: str) -> None:
+        """Report the root span of a run that ended while no worker executed it, and the spans of lost attempts before that.
+
+        Args:
+            run: The run, with the number of its attempts and its history.
+            outcome: The status in which it ended.
+            ended: When it ended, in Unix seconds.
+            reason: Why it ended, in words.
+        """
+        known = _Trace.of(run)
+        for lost in _lost_up_to(run, run.attempt):
+            self._report_lost(known, lost)
+        links = [] if run.attempt else self._links(known, 0)
+        span = self._start_root(known, outcome, links)
+        span.set_attribute("runs.reason", reason)
+        if outcome in FAILED:
+            span.set_status(Status(StatusCode.ERROR, reason))
+        span.end(_ns(ended))
 
     # -- spans
 
@@ -143,20 +162,16 @@ class Tracing(Middleware):
         span.end(_ns(lost.ended.timestamp()))
 
     def _report_root(self, known: _Trace, ending: AttemptEnding) -> None:
-        attempt, ids, destination = known.newest, known.ids, known.destination
-        attributes = {**_describe(attempt), "runs.attempts": attempt.attempt, "runs.outcome": ending.outcome}
-        span = self._tracer.start(
-            f"run {destination}",
-            ids.root,
-            ids.trace,
-            Context(),
-            SpanKind.INTERNAL,
-            attributes,
-            [],
-            _ns(attempt.created),
-        )
+        span = self._start_root(known, ending.outcome, [])
         _set_error(span, ending)
         span.end()
+
+    def _start_root(self, known: _Trace, outcome: str, links: list[Link]) -> Span:
+        attempt, ids = known.newest, known.ids
+        name = f"run {known.destination}"
+        attributes = {**_describe(attempt), "runs.attempts": attempt.attempt, "runs.outcome": outcome}
+        start = _ns(attempt.created)
+        return self._tracer.start(name, ids.root, ids.trace, Context(), SpanKind.INTERNAL, attributes, links, start)
 
     @contextmanager
     def _step(self, step: StepInfo) -> Iterator[None]:
@@ -331,10 +346,15 @@ def _describe(attempt: AttemptInfo) -> dict[str, Any]:
     }
 
 
-def _lost_before(attempt: AttemptInfo) -> list[AttemptRecord]:
-    """Return the lost attempts directly before an attempt, oldest first. Older ones were reported by the attempts after them."""
-    by_number = {entry.attempt: entry for entry in attempt.history if entry.how != "revived"}
-    found, number = list[AttemptRecord](), attempt.attempt - 1
+def _lost_up_to(attempt: AttemptInfo, last: int) -> list[AttemptRecord]:
+    """Return the lost attempts directly before the end of the attempt `last`, oldest first.
+
+    Older ones were reported by the attempts after them, and those of an earlier life with the end of that life.
+    """
+    by_number = {
+        entry.attempt: entry for entry in attempt.history if entry.how != "revived" and entry.life == attempt.life
+    }
+    found, number = list[AttemptRecord](), last
     while (entry := by_number.get(number)) is not None and entry.how in LOST:
         found.insert(0, entry)
         number -= 1

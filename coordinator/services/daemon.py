@@ -30,6 +30,7 @@ from coordinator.services.recovery import Recovery
 from coordinator.services.retention import KEEP, Retention
 from coordinator.services.scheduler import Scheduler
 from coordinator.services.service_loop import Outage, Partition, ServiceLoop, listen_to_bell
+from coordinator.services.trace_endings import TraceEndings, configured_tracing
 from coordinator.services.work_check import WorkCheck, due_keys, group_keys, route_keys, schedule_keys
 from coordinator.store import server_checks as checks
 from coordinator.store.keys import Namespace
@@ -153,7 +154,7 @@ class Coordinator:
 
     async def _run_services(self, namespace: Namespace, wire: AsyncWire, bell: AsyncBell) -> None:
         """Run the services until the coordinator is stopped, or the namespace was created again."""
-        outage, listeners = Outage(self._clock), []
+        outage, listeners, tracing = Outage(self._clock), [], configured_tracing()
         loops = self._loops = []
         check = NamespaceCheck(Partition(wire, namespace.keys(0)), namespace.birth, self._on_recreated)
         loops.append(ServiceLoop(check, self._clock, outage))
@@ -171,7 +172,8 @@ class Coordinator:
                 (ServiceLoop(Admission(partition), self._clock, outage), group_keys),
             ]
             loops += [loop for loop, _ in checked]
-            services = (*others, WorkCheck(partition, checked))
+            spans = () if tracing is None else (TraceEndings(partition, tracing),)
+            services = (*others, WorkCheck(partition, checked), *spans)
             loops += [ServiceLoop(service, self._clock, outage) for service in services]
             listeners.append(asyncio.create_task(listen_to_bell(bell, keys.coordinator_bell(), due.ring, self._clock)))
         ticks = [asyncio.create_task(one.run()) for one in loops]

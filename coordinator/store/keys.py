@@ -288,6 +288,14 @@ class Keys:
         """
         return f"{self.at}:wake:{client}"
 
+    def unreported(self) -> str:
+        """Return the key of a list with endings that no worker reports as a span: <id> <life> <attempts> <status> <ms>.
+
+        Script take_endings of a coordinator that reports traces creates and empties it. A script that ends a run in the place of a
+        worker pushes an entry if the list exists. The length is limited, and the key expires after ten minutes.
+        """
+        return f"{self.at}:unreported"
+
     def once(self, kind: str, key: str) -> str:
         """Return the key of a string with the run id and the digest of the inputs for an idempotency key.
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from coordinator import Client
+from coordinator import Client, Status
 from tests.e2e.processes import Stage, stop, wait_for_start
 from tests.waiting import wait_until
 
@@ -43,3 +43,29 @@ def test_run_that_is_killed_three_times_has_one_root_and_four_linked_attempts(st
         f"phase phase {number}": span["context"]["span_id"] for number, span in enumerate(attempts, 1)
     }  # the phases of the lost attempts were exported before the kills
     assert stop(fleet) == 0
+
+
+def test_run_that_is_cancelled_while_it_is_queued_is_reported_by_one_of_two_coordinators(
+    stage: Stage, client: Client
+) -> None:
+    coordinators = [stage._start("python", "-m", "tests.e2e.traced_coordinator", "start") for _ in range(2)]
+    spans = Path(f"{stage.journal}.spans")
+
+    def exported() -> list[str]:
+        lines = spans.read_text().splitlines() if spans.exists() else []
+        return [json.loads(line)["attributes"]["messaging.message.id"] for line in lines]
+
+    def noticed() -> bool:
+        """Cancel one more run until one is reported: before the coordinators have started, such ends are not noted."""
+        assert client.enqueue("traced").cancel() is Status.CANCELLED
+        return bool(exported())
+
+    wait_until(noticed, "the first span of a coordinator")
+    later = [client.enqueue("traced") for _ in range(20)]
+    for handle in later:
+        handle.cancel()
+    expected = {handle.id for handle in later}
+    wait_until(lambda: expected <= set(exported()), "a root span for each run")
+    found = exported()
+    assert len(found) == len(set(found)), "a run was reported twice"
+    assert [stop(one) for one in coordinators] == [0, 0]

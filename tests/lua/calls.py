@@ -224,6 +224,12 @@ def lock(store: Store) -> Any:
     return coordinator_plans.lock(store.keys, "recovery", "t1", 60)
 
 
+def take_endings(store: Store) -> Any:
+    store.do(coordinator_plans.take_endings(store.keys, most=10))
+    store.cancel(store.enqueue(ONE))
+    return coordinator_plans.take_endings(store.keys, most=10)
+
+
 def trim(store: Store) -> Any:
     store.complete(_running(store))
     store.later(86_400_000)
@@ -333,6 +339,6 @@ PREPARE |= schedule_calls.PREPARE | fleet_calls.PREPARE | rate_calls.PREPARE
 
 # A repeated call of these scripts answers differently, because it reports what is left to do.
 ANSWERS_DIFFER_WHEN_REPEATED = {
-    "recover", "abandon", "due", "sweep", "trim", "trim_children", "cap", "repair_run", "repair_entry", "repair_key",
+    "recover", "abandon", "due", "sweep", "trim", "trim_children", "cap", "take_endings", "repair_run", "repair_entry", "repair_key",
     "repair_type", "finish",
 }  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.replies import require_all, text, word
 from coordinator.store.script import Request, read
-from coordinator.store.scripts import ABANDON, CAP, DUE, JUDGE, LOCK, RECOVER, RING, TRIM, TRIM_CHILDREN
+from coordinator.store.scripts import ABANDON, CAP, DUE, JUDGE, LOCK, RECOVER, RING, TAKE_ENDINGS, TRIM, TRIM_CHILDREN
 
 CHILDREN_ROUNDS = 20  # calls of trim_children in one plan
 
@@ -143,6 +143,36 @@ def ring(keys: Keys, most: int = 200) -> Generator[Request, Any, int]:
     """Ring the bells of routes in which runs wait. Return the number of such routes."""
     reply = yield RING.call(keys.at, most=most)
     return int(reply[1])
+
+
+@dataclass(frozen=True, slots=True)
+class UnreportedEnding:
+    """The end of a run that no worker reports as a span.
+
+    Attributes:
+        id: The id of the run.
+        life: The life that ended.
+        attempts: The number of attempts, over all lives.
+        status: The status in which the run ended.
+        ended: When the run ended, in Unix seconds.
+    """
+
+    id: str
+    life: int
+    attempts: int
+    status: str
+    ended: float
+
+
+def take_endings(keys: Keys, *, most: int) -> Generator[Request, Any, list[UnreportedEnding]]:
+    """Take the oldest endings that no worker reports, and ask for further ones for ten minutes. An entry is taken once."""
+    reply = yield TAKE_ENDINGS.call(keys.at, most=most)
+    entries = (text(entry).split(" ") for entry in reply[1])
+    return [
+        UnreportedEnding(entry[0], int(entry[1]), int(entry[2]), entry[3], int(entry[4]) / 1000)
+        for entry in entries
+        if len(entry) == 5
+    ]
 
 
 def lock(keys: Keys, name: str, token: str, ttl: float) -> Generator[Request, Any, bool]:

@@ -18,6 +18,8 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import SpanKind, StatusCode
 
 from coordinator import AsyncClient
+from coordinator.services.service_loop import Partition
+from coordinator.services.trace_endings import TraceEndings
 from coordinator.tracing import Tracing
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.servers import Server
@@ -381,3 +383,127 @@ async def test_program_without_an_sdk_reports_nothing(here):
     worker, task = here.worker(runs)
     await here.until(await here.enqueue("work"), "completed")
     await here.end(worker, task)
+
+
+# ---- runs that end while no worker executes them
+
+
+def reporter(here: Bench, traced: Traced) -> TraceEndings:
+    return TraceEndings(Partition(here.wire, here.namespace.keys(0)), traced.middleware)
+
+
+async def test_run_that_is_cancelled_before_its_first_attempt_has_a_root(here):
+    traced = Traced()
+    service = reporter(here, traced)
+    await service.tick()  # from now on such endings are noted
+    async with AsyncClient(here.url, here.namespace.name, middleware=[traced.middleware]) as client:
+        handle = await client.enqueue("work", meta={"gen_ai.agent.name": "planner"})
+        await handle.cancel()
+    report = await service.tick()
+    assert report.reported == 1
+    (root,) = traced.named("run default:work")
+    (producer,) = traced.named("enqueue default:work")
+    found, view = attributes(root), await here.view(handle.id)
+    assert links(root) == {"producer": context_of(producer).span_id}
+    assert (found["runs.outcome"], found["runs.attempts"], found["runs.reason"]) == ("cancelled", 0, view.why)
+    assert found["gen_ai.agent.name"] == "planner"
+    assert view.ended is not None
+    assert root.end_time == int(view.ended.timestamp() * 1e9)
+    assert root.status.status_code is StatusCode.UNSET
+    assert (await service.tick()).reported == 0
+    assert len(traced.named("run ")) == 1
+
+
+async def test_run_that_is_cancelled_while_it_waits_has_a_root_above_its_attempt(here):
+    traced = Traced()
+    runs = traced.registry()
+
+    @runs.handler(linger=0)
+    async def work(run: AsyncRun) -> None:
+        await run.receive("go")
+
+    service = reporter(here, traced)
+    await service.tick()
+    worker, task = here.worker(runs)
+    id = await here.enqueue("work")
+    await here.until(id, "waiting")
+    await here.cancel(id)
+    await here.end(worker, task)
+    await service.tick()
+    (attempt,) = check_tree(traced, 1)
+    assert attributes(attempt)["runs.outcome"] == "waiting"
+    assert attributes(traced.named("run ")[0])["runs.outcome"] == "cancelled"
+
+
+async def test_run_that_dies_with_its_workers_has_a_root_above_its_lost_attempts(here):
+    """Abandon the worker until the run is dead, revive the run, and let another worker complete it."""
+    traced, silent, go = Traced(), Traced(), asyncio.Event()
+
+    def registry(traced: Traced) -> Registry[None]:
+        runs = traced.registry()
+
+        @runs.handler
+        async def work(run: AsyncRun) -> None:
+            if run.attempt <= 3:
+                await go.wait()
+
+        return runs
+
+    service = reporter(here, traced)
+    await service.tick()
+    id = await here.enqueue("work")
+    lost = []
+    for number in (1, 2, 3):
+        worker, task = here.worker(registry(silent), concurrency=1)
+        await eventually(lambda: here.status(id) == "running", f"attempt {number}")
+        await performing(worker)
+        lost.append((worker, task))
+        worker._intake.claimers[0].draining = True
+        await here.abandon(worker)
+        if number == 2:
+            await here.make_due(id)
+    assert here.status(id) == "dead"
+    await service.tick()
+    attempts = check_tree(traced, 3)
+    assert [attributes(span)["runs.outcome"] for span in attempts] == ["lost"] * 3
+    (root,) = traced.named("run ")
+    assert root.status.status_code is StatusCode.ERROR
+    assert "3 strikes" in str(attributes(root)["runs.reason"])
+    async with AsyncClient(here.url, here.namespace.name) as client:
+        await client.handle(id).revive()
+    worker, task = here.worker(registry(traced))
+    await here.until(id, "completed")
+    go.set()
+    for one, running in [*lost, (worker, task)]:
+        await here.end(one, running)
+    assert len(traced.named("process ")) == 4, "the lost attempts of the first life are not reported again"
+    roots = traced.named("run ")
+    assert [attributes(span)["runs.life"] for span in sorted(roots, key=lambda span: span.end_time or 0)] == [1, 2]
+    assert len({context_of(span).trace_id for span in roots}) == 1
+
+
+async def test_run_that_is_not_sampled_or_is_gone_has_no_root(here):
+    traced = Traced(ParentBased(TraceIdRatioBased(0.3)))
+    service = reporter(here, traced)
+    await service.tick()
+    ids = [await here.enqueue("work") for _ in range(40)]
+    for id in ids:
+        await here.cancel(id)
+    chosen = [id for id in ids if zlib.crc32(id.encode()) < 0.3 * 2**32]
+    here.admin.delete(here.namespace.keys(0).run(chosen[0]))
+    assert (await service.tick()).reported == len(chosen) - 1
+    assert [attributes(span)["messaging.message.id"] for span in traced.named("run ")] == chosen[1:]
+
+
+async def test_run_that_was_revived_before_its_end_is_reported_has_a_root_of_the_ended_life(here):
+    traced = Traced()
+    service = reporter(here, traced)
+    await service.tick()
+    async with AsyncClient(here.url, here.namespace.name) as client:
+        handle = await client.enqueue("work")
+        await handle.cancel()
+        await handle.revive()
+    await service.tick()
+    (root,) = traced.named("run ")
+    found = attributes(root)
+    assert (found["runs.life"], found["runs.outcome"], found["runs.reason"]) == (1, "cancelled", "")

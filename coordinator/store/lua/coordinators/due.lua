@@ -3,19 +3,20 @@
 -- Protects: a delayed run is enqueued once; a waiting run is woken once; a cancel that the owner did not honour in time is forced.
 -- Role: coordinator
 -- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads
--- Keys: groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, parting, ready, results, routes
--- Keys: run, signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake, worker
+-- Keys: groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, parting, ready, results, routes, run
+-- Keys: signal_keys, signal_operations, signals, suspect, suspect_bell, unreported, waiters, waiting, wake, worker
 -- ARGV: now, batch
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   batch: the largest number of delayed runs, of waiting runs, and of deadlines, in this call
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, groups, endings, waiting, cancel
+-- Uses: time, run, queue, checkpoint, spend, children, output, groups, endings, unreported, waiting, cancel
 -- Moves: delayed -> queued, waiting -> queued, queued -> cancelled, delayed -> cancelled, waiting -> cancelled, running -> cancelled
 -- Unconfirmed: a run that is not moved is still due
 -- Answers: ok
 --   ok: with the number of delayed and waiting runs that were due, the number of deadlines that passed, the time of the next
 --     entry, and the server's time
 local clock = server_ms(now)
+note_endings()
 
 local POSTPONED_MS = 60000
 

@@ -3,8 +3,8 @@
 -- write the run any more.
 -- Role: coordinator
 -- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads
--- Keys: groups, inbox, joins, limits, line, live, lock, messages, namespace, once, output, owned, parting, ready, results
--- Keys: routes, run, signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake, watch, worker
+-- Keys: groups, inbox, joins, limits, line, live, lock, messages, namespace, once, output, owned, parting, ready, results, routes
+-- Keys: run, signal_keys, signal_operations, signals, suspect, suspect_bell, unreported, waiters, waiting, wake, watch, worker
 -- Keys: workers
 -- ARGV: now, lock, token, worker, tick, batch, jitter
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
@@ -15,7 +15,7 @@
 --   batch: the largest number of runs to take in this call
 --   jitter: a number from 0 to 1, which spreads delays
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, groups, limited, published, endings, judge, recover
+-- Uses: time, run, queue, checkpoint, spend, children, output, groups, limited, published, endings, unreported, judge, recover
 -- Moves: running -> queued, running -> delayed, running -> dead, running -> cancelled, running -> failed
 -- Unconfirmed: a run that is not taken is found again; the claim that follows waits for replicas
 -- Answers: ok, unlocked, gone, alive, held
@@ -23,6 +23,7 @@
 --   unlocked: another coordinator has the lock
 --   held: recovery is paused, and the pause protects this worker
 local clock = server_ms(now)
+note_endings()
 if redis.call('GET', lock_key(lock)) ~= token then return { 'unlocked' } end
 local hold_until = judge_leases(clock, tonumber(tick))
 local deadline = redis.call('ZSCORE', workers_key(), worker)

@@ -3,7 +3,7 @@
 -- Role: producer
 -- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads
 -- Keys: groups, inbox, joins, limits, line, live, messages, namespace, once, output, parting, ready, results, routes, run
--- Keys: signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake, worker
+-- Keys: signal_keys, signal_operations, signals, suspect, suspect_bell, unreported, waiters, waiting, wake, worker
 -- ARGV: now, id, operation, life, grace
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
@@ -11,11 +11,12 @@
 --   life: the life to cancel; empty: the current one
 --   grace: ms that the handler has before the cancel is forced
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, groups, endings
+-- Uses: time, run, queue, checkpoint, spend, children, output, groups, endings, unreported
 -- Moves: queued -> cancelled, delayed -> cancelled, waiting -> cancelled
 -- Answers: cancelled, cancelling, ended, changed, missing
 --   changed: the run has another life
 local clock = server_ms(now)
+note_endings()
 local run = read_run(id)
 local counters = run and read_counters(run.counters)
 if not counters then return { 'missing' } end

@@ -177,6 +177,9 @@ local function expire_beside(id, run, status, kept, now)
   end
 end
 
+-- A function that end_run calls for each run, in scripts that call note_endings (see unreported.lua); nil in all others.
+local note_ending
+
 -- End a run as completed, failed, cancelled or dead. The caller has removed its owner. Further fields and values of its hash are
 -- written in the same command as the status.
 local function end_run(id, run, status, now, ...)
@@ -197,6 +200,7 @@ local function end_run(id, run, status, now, ...)
     write('ZADD', ended_key(status), int(now + kept), id)
   end
   if run.waited then wake_waiters(id) end
+  if note_ending then note_ending(id, run, status, now) end
 end
 
 -- Progress since the last strike resets strikes and back-off. Progress since the last failure resets failures.

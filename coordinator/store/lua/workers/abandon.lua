@@ -3,8 +3,8 @@
 -- lease since the caller looked is left alone.
 -- Role: worker
 -- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads
--- Keys: groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, parting, ready, results, routes
--- Keys: run, signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake, worker, workers
+-- Keys: groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, parting, ready, results, routes, run
+-- Keys: signal_keys, signal_operations, signals, suspect, suspect_bell, unreported, waiters, waiting, wake, worker, workers
 -- ARGV: now, worker, batch, blame, jitter, deadline
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   worker: id of the worker
@@ -13,13 +13,14 @@
 --   jitter: a number from 0 to 1, which spreads delays
 --   deadline: the end of the worker's lease when the caller last looked; empty: the caller saw the process end
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, groups, limited, published, endings, recover
+-- Uses: time, run, queue, checkpoint, spend, children, output, groups, limited, published, endings, unreported, recover
 -- Moves: running -> queued, running -> delayed, running -> dead, running -> cancelled, running -> failed
 -- Unconfirmed: a run that is not taken is found again; the claim that follows waits for replicas
 -- Answers: ok, renewed
 --   ok: with the counts of recover_batch
 --   renewed: the worker is alive: its lease has another end now
 local clock = server_ms(now)
+note_endings()
 if deadline ~= '' and not redis.call('HGET', worker_key(worker), 'condemned') then
   local score = redis.call('ZSCORE', workers_key(), worker)
   if score and tonumber(score) ~= tonumber(deadline) then return { 'renewed' } end
