@@ -146,19 +146,29 @@ async def pydantic_purchase(run: AsyncRun) -> str:
 
 
 class BuyingModel(Model):
-    async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
+    def answer(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         asked = any(item.get("type") == "function_call_output" for item in items_of(args, kwargs))
         note("request", 3 if asked else 1)
-        output: list[Any] = [assistant_message("bought")]
-        if not asked:
-            output = [function_call("buy", {"item": "tea"}, call_id="call-1")]
-        return ModelResponse(output=output, usage=Usage(requests=1), response_id=None)
+        return [assistant_message("bought") if asked else function_call("buy", {"item": "tea"}, call_id="call-1")]
 
-    def stream_response(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError
+    async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
+        return ModelResponse(output=self.answer(args, kwargs), usage=Usage(requests=1), response_id=None)
+
+    async def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        async for event in ScriptedModel([self.answer(args, kwargs)]).stream_response(*args, **kwargs):
+            yield event
 
 
 @runs.handler(throttle=0, linger=0.1)
 async def sdk_purchase(run: AsyncRun) -> str:
     agent = SdkAgent[Any]("buyer", model=BuyingModel(), tools=[function_tool(needs_approval=True)(buy)])
     return str((await DurableRunner.run(agent, "buy tea", run_config=quiet)).final_output)
+
+
+@runs.handler(throttle=0, linger=0.1)
+async def sdk_read_purchase(run: AsyncRun) -> str:
+    agent = SdkAgent[Any]("buyer", model=BuyingModel(), tools=[function_tool(needs_approval=True)(buy)])
+    result = DurableRunner.run_streamed(agent, "buy tea", run_config=quiet)
+    async for _ in result.stream_events():
+        pass
+    return str(result.final_output)

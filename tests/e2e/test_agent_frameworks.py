@@ -86,7 +86,7 @@ def test_a_reader_of_a_killed_stream_gets_a_rewind_and_the_whole_answer(
 @pytest.mark.timeout(600)
 def test_an_approval_waits_over_a_roll_of_the_fleet(stage: Stage, client: Client) -> None:
     fleet = start(stage)
-    handles = [client.enqueue(kind) for kind in ("pydantic_purchase", "sdk_purchase")]
+    handles = [client.enqueue(kind) for kind in ("pydantic_purchase", "sdk_purchase", "sdk_read_purchase")]
     for handle in handles:
         wait_until(lambda: handle.view().status == Status.WAITING, "the run waits for its approval", timeout=180)  # noqa: B023
     before = set(children(fleet))
@@ -95,7 +95,7 @@ def test_an_approval_waits_over_a_roll_of_the_fleet(stage: Stage, client: Client
     assert not before & set(children(fleet))
     for handle in handles:
         handle.send("approval.call-1", {"approved": True})
-    assert [handle.result(timeout=120) for handle in handles] == ["bought", "bought"]
+    assert [handle.result(timeout=120) for handle in handles] == ["bought"] * 3
     for handle in handles:
         lines = [(line.what, line.number) for line in stage.events() if line.run == handle.id]
         assert lines == [("request", 1), ("tool", 1), ("request", 3)]

@@ -54,6 +54,7 @@ from workers.integrations.steps import (
     async_run,
     call_step,
     emit_event,
+    note_waits,
     number_agent,
     receive,
     remember_caller,
@@ -185,7 +186,7 @@ class RunDurability(BaseDurabilityCapability[AgentDepsT]):
         if run is None or current_phase.get() or not self._receives_deferred():
             return None
         results = DeferredToolResults()
-        run.note("waits for " + ", ".join(_wanted(requests)))
+        await note_waits(run, _wanted(requests))
         for call in requests.approvals:
             results.approvals[call.tool_call_id] = await _receive_approval(run, call, ctx.run_id or "")
         for call in requests.calls:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from hashlib import blake2s
 from heapq import heappop, heappush
@@ -109,6 +109,21 @@ def emit_event(run: AsyncRun[Any], event: dict[str, Any]) -> None:
             name: value for name, value in event.items() if name in ("event_kind", "type", "tool_name", "tool_call_id")
         }
         run.emit({**kind, "omitted": str(error)[:200]})
+
+
+async def note_waits(run: AsyncRun[Any], waits: Iterable[str]) -> None:
+    """Note for what a run waits. This is a phase, so that a resumed run does not repeat the note in its output.
+
+    Args:
+        run: The run.
+        waits: The descriptions of the signals.
+    """
+    text = "waits for " + ", ".join(waits)
+
+    async def note() -> None:
+        run.note(text)
+
+    await call_step(run, f"note {blake2s(text.encode(), digest_size=6).hexdigest()}", note)
 
 
 def remember_caller(run: AsyncRun[Any], agent_call: str) -> None:

@@ -2480,6 +2480,29 @@ MUTANTS = [
         "tests/integration/middleware/test_middleware.py::test_headers_that_cannot_be_stored_are_left_out",
     ),
     Mutant(
+        "the prefix and the suffix that two items of a graph have in common overlap",
+        "workers/integrations/langgraph/packing.py",
+        "suffix = _common_prefix(text[prefix:][::-1], base[prefix:][::-1])",
+        "suffix = _common_prefix(text[::-1], base[::-1])",
+        "tests/unit/integrations/test_graph_packing.py",
+    ),
+    Mutant(
+        "the events of a streamed agent end where a tool call needs an approval",
+        "workers/integrations/openai_agents/stream.py",
+        'if not self.interruptions or self._cancel_mode != "none" or current_phase.get():',
+        "if True:",
+        "tests/unit/integrations/test_openai_agents.py::"
+        "test_the_result_of_a_streamed_agent_is_that_of_the_agent_after_its_approvals",
+    ),
+    Mutant(
+        "a resumed agent repeats in its output for which approvals it waits",
+        "workers/integrations/steps.py",
+        '    await call_step(run, f"note {blake2s(text.encode(), digest_size=6).hexdigest()}", note)\n',
+        "    await note()\n",
+        "tests/unit/integrations/test_openai_agents.py::"
+        "test_a_streamed_agent_receives_approvals_over_every_crash_and_every_suspension",
+    ),
+    Mutant(
         "a worker that does not own the run saves checkpoints of the run's graph",
         LUA + "graphs/graph_save.lua",
         "  if owner_token ~= token then return { 'fenced' } end\n",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import operator
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -20,6 +22,13 @@ def texts(size: int = 1000) -> Iterator[str]:
     while True:
         yield PROSE[place : place + size]
         place = (place + size) % (len(PROSE) - size)
+
+
+def codes(size: int = 1000) -> Iterator[str]:
+    """Yield texts of random characters, which cannot be compressed by more than a quarter."""
+    source = random.Random(1)
+    while True:
+        yield base64.b64encode(source.randbytes(size * 3 // 4)).decode()
 
 
 def chat(replies: Iterator[str]) -> Any:

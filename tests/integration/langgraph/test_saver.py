@@ -14,7 +14,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
 from coordinator.errors import BadName, BadOption
-from tests.integration.langgraph.graphs import chat, counting, texts
+from tests.integration.langgraph.graphs import chat, codes, counting, texts
 from tests.servers import Server
 from workers.integrations.langgraph import RedisSaver
 
@@ -188,12 +188,15 @@ def received(server: Server) -> int:
     return int(server.admin.info("stats")["total_net_input_bytes"])
 
 
-@pytest.mark.parametrize(("durability", "most"), [("async", 1.35), ("exit", 0.9)])
+@pytest.mark.parametrize(
+    ("durability", "make_texts", "most"),
+    [("async", texts, 1.3), ("exit", texts, 0.9), ("async", codes, 1.45), ("exit", codes, 1.1)],
+)
 def test_bytes_sent_for_a_hundred_turns_stay_near_the_size_of_the_transcript(
-    real_server: Server, namespace: str, durability: Any, most: float
+    real_server: Server, namespace: str, durability: Any, make_texts: Any, most: float
 ) -> None:
     """LangGraph makes 3 checkpoints and 2 saves of writes in each turn. With "exit" it makes one checkpoint in each turn."""
-    pieces = texts()
+    pieces = make_texts()
     with RedisSaver(real_server.url, namespace) as saver:
         graph = chat(pieces).compile(checkpointer=saver)
         graph.invoke({"messages": []}, {"configurable": {"thread_id": "warm"}}, durability=durability)

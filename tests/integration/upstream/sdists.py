@@ -41,13 +41,13 @@ def unpacked_sdist(package: str, directory: Path) -> Path:
     return next(path for path in directory.iterdir() if path.is_dir())
 
 
-def run_tests(source: Path, plugin: str, tests: str, without: list[str], **variables: str) -> int:
+def run_tests(source: Path, plugin: str, tests: list[str], without: list[str], **variables: str) -> int:
     """Run tests of another project with one of our plugins, and return how many passed.
 
     Args:
         source: The folder of the project.
         plugin: The name of a module in this folder.
-        tests: The path of the tests in the project.
+        tests: The paths of the tests in the project.
         without: Words in the names of tests that are left out.
         **variables: Further variables of the environment, for the plugin.
 
@@ -59,7 +59,7 @@ def run_tests(source: Path, plugin: str, tests: str, without: list[str], **varia
     command = [
         sys.executable, "-m", "pytest", "-c", str(settings), "--rootdir", str(source), "--noconftest", "-q",
         "-p", plugin, "-p", "no:valkey", "-p", "no:cacheprovider", "-p", "no:xdist",
-        tests, "-k", " and ".join(f"not {word}" for word in without),
+        *tests, *(["-k", " and ".join(f"not {word}" for word in without)] if without else []),
     ]  # fmt: skip
     environment = os.environ | {"PYTHONPATH": str(HERE), "OPENAI_AGENTS_DISABLE_TRACING": "1"} | variables
     done = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, timeout=500)

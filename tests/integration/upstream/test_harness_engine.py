@@ -1,4 +1,7 @@
-"""The tests that pydantic-ai-harness has for a durable engine, run against ours."""
+"""The tests that pydantic-ai-harness has for durable engines and durable operations, run against ours.
+
+The sdist of pydantic-ai itself has no tests.
+"""
 
 from __future__ import annotations
 
@@ -22,5 +25,24 @@ OF_LAMBDA = [
 @pytest.mark.timeout(900)
 def test_the_tests_of_the_engine_for_lambda_pass_on_runs(tmp_path: Path) -> None:
     source = unpacked_sdist("pydantic-ai-harness", tmp_path)
-    passed = run_tests(source, "lambda_on_runs", "tests/aws_lambda", OF_LAMBDA)
+    passed = run_tests(source, "lambda_on_runs", ["tests/aws_lambda"], OF_LAMBDA)
     assert passed >= 45, "most tests of the engine are about every engine"
+
+
+# The files with tests of durable operations of capabilities: spending, summaries and steps, which a replay must not repeat.
+OF_OPERATIONS = [
+    "tests/spend/test_durable.py",
+    "tests/compaction/test_durable_summarizing_compaction.py",
+    "tests/step_persistence/test_durable_step_persistence.py",
+]
+
+
+# This version of pydantic-ai, without any durable engine too, does not show summaries in `all_messages()`, as the test expects.
+OF_OLDER_VERSIONS = ["replays_the_recorded_summary"]
+
+
+@pytest.mark.timeout(900)
+def test_the_tests_of_durable_operations_of_capabilities_pass_on_runs(tmp_path: Path) -> None:
+    source = unpacked_sdist("pydantic-ai-harness", tmp_path)
+    passed = run_tests(source, "dbos_on_runs", OF_OPERATIONS, OF_OLDER_VERSIONS)
+    assert passed >= 13, "all other tests of these files pass"

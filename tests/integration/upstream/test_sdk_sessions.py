@@ -29,13 +29,13 @@ OF_REDIS_PY = [
 @pytest.mark.timeout(900)
 def test_the_session_tests_of_the_sdk_pass_on_runs(tmp_path: Path) -> None:
     source = unpacked_sdist("openai-agents", tmp_path)
-    passed = run_tests(source, "sessions_on_runs", "tests/memory/test_session.py", OF_SQLITE)
+    passed = run_tests(source, "sessions_on_runs", ["tests/memory/test_session.py"], OF_SQLITE)
     assert passed >= 30, "most tests of sessions are about every session"
 
 
 @pytest.mark.timeout(900)
 def test_the_redis_session_tests_of_the_sdk_pass_on_a_real_server(tmp_path: Path, real_server: Server) -> None:
     source = unpacked_sdist("openai-agents", tmp_path)
-    tests = "tests/extensions/memory/test_redis_session.py"
+    tests = ["tests/extensions/memory/test_redis_session.py"]
     passed = run_tests(source, "sessions_on_redis", tests, OF_REDIS_PY, RUNS_URL=real_server.url)
     assert passed >= 25, "most tests of what a session does are about every session"

@@ -1,6 +1,7 @@
 """Agents of the OpenAI Agents SDK as handlers: which calls a resumed run repeats, handoffs, approvals, events and sessions."""
 
 import asyncio
+import gc
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from mcp.types import CallToolResult, TextContent
 from mcp.types import Tool as McpTool
 
 from coordinator.errors import Refused
+from coordinator.model.run import Note
 from workers import AsyncRun, Registry, Run, current_run, testing
 from workers.integrations.openai_agents import DurableRunner, RunSession
 from workers.testing.memory_backing import Crash, MemoryBacking
@@ -431,6 +433,64 @@ async def test_a_streamed_agent_emits_the_events_that_its_handler_gets():
     quiet_run = testing.AsyncRun(World([[assistant_message("hello")]]))
     await streaming(looker, emit_events=False)(quiet_run)
     assert quiet_run.emitted == []
+
+
+def test_a_streamed_agent_receives_approvals_over_every_crash_and_every_suspension():
+    done = testing.crash_matrix(
+        streaming(buyer).inputs(), resources=purchase_script, effects=counted,
+        signals=[("approval.c0-0", True), ("approval.c0-1", {"approved": False, "message": "too dear"})],
+    )  # fmt: skip
+    assert (done.result[-1], done.waits) == ("finished", 2)
+    assert done.effects[1] == Counter({"buy c0-0": 1})
+    assert done.result.count("tool_call_output_item") == 2
+
+
+async def test_the_result_of_a_streamed_agent_is_that_of_the_agent_after_its_approvals():
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> tuple[Any, ...]:
+        result = DurableRunner.run_streamed(buyer(run.resources), "go", run_config=QUIET)
+        kinds = [event.type async for event in result.stream_events()]
+        gc.collect()
+        return result.final_output, result.is_complete, result.interruptions, result.last_agent.name, len(kinds) > 4
+
+    run = testing.AsyncRun(purchase_script())
+    for call in ("c0-0", "c0-1"):
+        run.send(f"approval.{call}", True)
+    assert await handler(run) == ("finished", True, [], "buyer", True)
+    *_, note = (event for event in run.emitted if isinstance(event, Note))
+    assert "approval of tool 'buy' on topic approval.c0-0" in note.text
+    kinds = [event["type"] for event in run.emitted if isinstance(event, dict)]
+    assert kinds.count("response.output_item.done") == 3
+
+
+async def test_a_handler_that_decides_itself_gets_the_interruptions_of_a_stream():
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> str:
+        options: Any = {"run_config": QUIET, "receive_approvals": False}
+        agent = buyer(run.resources)
+        result = DurableRunner.run_streamed(agent, "go", **options)
+        assert [event async for event in result.stream_events()]
+        state = result.to_state()
+        for item in result.interruptions:
+            state.approve(item)
+        result = DurableRunner.run_streamed(agent, state, **options)
+        assert [event async for event in result.stream_events()]
+        return str(result.final_output)
+
+    run = testing.AsyncRun(purchase_script())
+    assert await handler(run) == "finished"
+    assert run.resources.journal.count("buy c0-0") == 1
+
+
+async def test_a_stream_that_is_cancelled_does_not_wait_for_approvals():
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> int:
+        result = DurableRunner.run_streamed(buyer(run.resources), "go", run_config=QUIET)
+        async for _ in result.stream_events():
+            result.cancel(mode="after_turn")
+        return len(result.interruptions)
+
+    assert await handler(testing.AsyncRun(purchase_script())) == 2
 
 
 async def test_a_stream_that_is_not_read_to_its_end_leaves_no_call_behind():

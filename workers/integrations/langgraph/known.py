@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 THREADS = 500  # threads that a saver remembers
 RECENT = 6  # items of one thread whose content a saver remembers
 RECENT_BYTES = 16 * 1024
+COLLECTED = 6  # bodies of checkpoints that make a dictionary; the steps of most graphs repeat after fewer
+DICTIONARY_BYTES = 8 * 1024  # the most bytes of such a dictionary, unless one body is longer
 ITEMS = 20_000  # items of one thread that a saver remembers
 
 
@@ -28,6 +30,40 @@ class StoredList:
     entries: Sequence[bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class Dictionary:
+    """A text that the server has, against which the bodies of checkpoints are compressed.
+
+    Attributes:
+        field: The field of the text.
+        text: The text.
+        bodies: Bodies that were compressed against the text, while they are collected for a better one. None: they are not.
+    """
+
+    field: bytes
+    text: bytes
+    bodies: tuple[bytes, ...] | None = ()
+
+    @classmethod
+    def of(cls, field: bytes, before: Dictionary | None, body: bytes) -> Dictionary:
+        """Return a dictionary of a body, and of the bodies that the dictionary before has collected."""
+        collected = (before.bodies or ()) if before else ()
+        text = body
+        for one in reversed(collected):
+            if len(one) + len(text) > DICTIONARY_BYTES:
+                break
+            text = one + text
+        return cls(field, text, None if collected else ())
+
+    def is_ready(self) -> bool:
+        """Return True if there are enough bodies for a better dictionary."""
+        return self.bodies is not None and len(self.bodies) >= COLLECTED
+
+    def seen(self, body: bytes) -> Dictionary:
+        """Return the dictionary after it has seen another body."""
+        return self if self.bodies is None else Dictionary(self.field, self.text, (*self.bodies, body))
+
+
 @dataclass(slots=True)
 class KnownThread:
     """The content of a thread that the server has, as far as this process knows.
@@ -37,7 +73,7 @@ class KnownThread:
         recent: Fields and contents of the last items that were sent, against which the next ones are compressed.
         lists: The newest list of each channel, by namespace and channel.
         refs: For each namespace the newest checkpoint, and the version of each of its channels.
-        dictionaries: For each namespace the text against which bodies are compressed, with its field.
+        dictionaries: For each namespace the text against which bodies are compressed.
         writing: Saves of writes that are under way. The next checkpoint waits for them, because it has the same values.
         lock: Protects the decision which items a save sends.
     """
@@ -46,7 +82,7 @@ class KnownThread:
     recent: list[tuple[bytes, bytes]] = field(default_factory=list)
     lists: dict[tuple[str, str], StoredList] = field(default_factory=dict)
     refs: dict[str, tuple[str, dict[str, bytes]]] = field(default_factory=dict)
-    dictionaries: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)
+    dictionaries: dict[str, Dictionary] = field(default_factory=dict)
     writing: set[Future[None]] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
 

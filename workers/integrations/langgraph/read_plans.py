@@ -20,9 +20,10 @@ from coordinator.store.keys import Keys
 from coordinator.store.replies import require_all, text, word
 from coordinator.store.script import Call, read
 from coordinator.store.scripts import GRAPH_GET, GRAPH_HISTORY
-from workers.integrations.langgraph.known import KnownThreads, StoredList
-from workers.integrations.langgraph.save_plans import Place, Steps, unpack_version, versions_text
-from workers.integrations.langgraph.values import Values, base_field, digests, list_chunks, read_list, unpack
+from workers.integrations.langgraph.known import Dictionary, KnownThreads, StoredList
+from workers.integrations.langgraph.packing import base_field, unpack
+from workers.integrations.langgraph.save_plans import Place, Steps, unpack_path, unpack_version, versions_text
+from workers.integrations.langgraph.values import Values, digests, list_chunks, read_list
 
 ROOM = 4 * 1024 * 1024  # the most bytes of items in one reply
 PAGE = 50  # names or checkpoints in one trip of a list
@@ -118,6 +119,9 @@ def _remember(
     known = threads.of(thread)
     known.add_items([field for field in parts if field[:1] == b"i"])
     known.refs[ns] = refs
+    for field in parts:
+        if field[:1] == b"k" and ns not in known.dictionaries:
+            known.dictionaries[ns] = Dictionary(field, unpack(parts[field]))
     for channel, value in channels.items():
         if value[:1] in b"ld":
             log, chunks = list_chunks(value)
@@ -161,7 +165,7 @@ def _parse_write(field: bytes, value: bytes) -> _Write:
     size, _, rest = value.partition(b":")
     channel, rest = rest[: int(size)].decode(), rest[int(size) :]
     size, _, rest = rest.partition(b":")
-    path = rest[: int(size)].decode()
+    path = unpack_path(rest[: int(size)].decode())
     return _Write(writes_sort_key(path, task, int(number)), checkpoint, task, channel, rest[int(size) :])
 
 

@@ -22,17 +22,9 @@ from coordinator.store.plans.attempts import netstrings
 from coordinator.store.replies import text, word
 from coordinator.store.script import Request
 from coordinator.store.scripts import GRAPH_SAVE
-from workers.integrations.langgraph.known import KnownThread, KnownThreads, StoredList
-from workers.integrations.langgraph.values import (
-    LOG,
-    Items,
-    Values,
-    base_field,
-    chunk_field,
-    is_listed,
-    pack,
-    pack_item,
-)
+from workers.integrations.langgraph.known import Dictionary, KnownThread, KnownThreads, StoredList
+from workers.integrations.langgraph.packing import base_field, pack, pack_item
+from workers.integrations.langgraph.values import LOG, Items, Values, chunk_field, is_listed
 
 T = TypeVar("T")
 Steps = Generator[Request | list[Request], Any, T]
@@ -41,6 +33,7 @@ Version = str | int | float
 _TRIES = 6
 _UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _MOST_CHUNKS = 1000  # a list with more chunks gets one new chunk with all entries, so that reading the list stays fast
+_PULL = "~__pregel_pull, "  # the path of most tasks begins so; it is stored as one character
 _OUTSIDE_OF_BODY = ("id", "channel_values", "channel_versions")
 
 
@@ -229,11 +222,26 @@ def save_writes(place: Place, threads: KnownThreads, values: Values, saved: Writ
         items, new = draft.pack_items()
         newest = gap != "n" and known.refs.get(saved.ns, ("",))[0] == saved.checkpoint_id
         id = short_id(saved.checkpoint_id) if newest else saved.checkpoint_id
-        gap = yield from _send(place, known, items, new, "t", saved.ns, id, "", saved.task_id, b"", saved.task_path)
+        path = pack_path(saved.task_path)
+        gap = yield from _send(place, known, items, new, "t", saved.ns, id, "", saved.task_id, b"", path)
         if not gap:
             return
         _forget(threads, place.thread, attempt, gap)
     raise BadCall(f"thread {place.thread} was changed by others {_TRIES} times while writes were saved")
+
+
+def pack_path(path: str) -> str:
+    """Return the path of a task in its stored form. Most paths begin with the same text, which becomes the character 1."""
+    if path.startswith(_PULL):
+        return "\1" + path.removeprefix(_PULL)
+    return "\2" + path if path[:1] in ("\1", "\2") else path
+
+
+def unpack_path(stored: str) -> str:
+    """Return the path of a task from its stored form."""
+    if stored[:1] == "\1":
+        return _PULL + stored[1:]
+    return stored.removeprefix("\2")
 
 
 def _pack_refs(refs: Mapping[str, bytes]) -> bytes:
@@ -345,20 +353,23 @@ def versions_text(versions: Mapping[str, bytes]) -> bytes:
 
 
 def _pack_body(
-    draft: _Draft, dictionary: tuple[bytes, bytes] | None, body: bytes, versions: bytes, *, plain: bool
-) -> tuple[tuple[bytes, bytes] | None, bytes]:
-    """Compress the body of a checkpoint against an earlier body of the namespace.
+    draft: _Draft, dictionary: Dictionary | None, body: bytes, versions: bytes, *, plain: bool
+) -> tuple[Dictionary | None, bytes]:
+    """Compress the body of a checkpoint against a dictionary of the namespace, which consists of earlier bodies.
+
+    The first body is the first dictionary. Bodies of other steps of a graph look different, so after some saves their bodies become
+    the second dictionary.
 
     Returns:
-        The new dictionary with its field, if this body becomes one, and the packed body.
+        The dictionary that the process knows if the save succeeds, and the packed body.
     """
     if plain:  # Encrypted text can't be compressed.
         return None, b"p" + pack(body)
     if dictionary is not None:
-        field, text = dictionary
-        packed = pack(body, text + versions)
-        if len(packed) < len(body) // 2 or len(body) < 2 * len(text):
-            return None, b"z" + field[1:] + packed
-    field = b"k" + os.urandom(LOG)
-    draft.fields[field] = pack(body)
-    return (field, body), b"z" + field[1:] + pack(body, body + versions)
+        packed = pack(body, dictionary.text + versions)
+        fits = len(packed) < len(body) // 2 or len(body) < 2 * len(dictionary.text)
+        if fits and not dictionary.is_ready():
+            return dictionary.seen(body), b"z" + dictionary.field[1:] + packed
+    made = Dictionary.of(b"k" + os.urandom(LOG), dictionary, body)
+    draft.fields[made.field] = pack(made.text)
+    return made, b"z" + made.field[1:] + pack(body, made.text + versions)

@@ -7,8 +7,7 @@ message is sent once, although it occurs in the writes of a task and in many ver
 from __future__ import annotations
 
 import os
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -17,22 +16,10 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from coordinator.errors import Unreadable
+from workers.integrations.langgraph.packing import DIGEST, unpack_item
 
 INLINE = 40  # bytes of a value that is stored where it is used
-SMALL = 64  # shorter texts are not compressed
-DIGEST = 12
-PROBE = 32  # bytes that two items must have in common, so that one is compressed against the other
 LOG = 8  # bytes of the name of a list's chunks
-# Text that most messages of LangChain have in common. It is part of the stored format, and must never change.
-MESSAGE_TEXT = (
-    b"msgpack\x00langchain_core.messages.tool\xabToolMessage\xactool_call_id\xa6status\xa7success\xa8artifact"
-    b"langchain_core.messages.system\xadSystemMessage\xb8langchain_core.messages.human\xacHumanMessage\xa7example\xc2"
-    b"\xb5langchain_core.messages.ai\xa9AIMessage\xaatool_calls\x90\xb2invalid_tool_calls\x90\xa4args\xafusage_metadata"
-    b"\xacinput_tokens\xadoutput_tokens\xactotal_tokens\xb3input_token_details\xb4output_token_details\xaacache_read"
-    b"\xacfinish_reason\xa4stop\xaatool_calls\xaamodel_name\xaemodel_provider\xa9lc_run--\xa8reasoning"
-    b"\x97\xa7content\xb1additional_kwargs\x80\xb1response_metadata\x80\xa4type\xa2ai\xa5human\xa4tool\xa4name\xc0\xa2id"
-    b"\xb3model_validate_json\xa4role\xa9assistant\xa4user\xa7content\xd9"
-)
 
 
 class Items:
@@ -160,76 +147,3 @@ def digests(stored: bytes, parts: Mapping[bytes, bytes]) -> Iterable[bytes]:
     """Return the fields of the items that a stored value refers to."""
     entries = split_entries(stored[1:]) if stored[:1] in b"ec" else read_list(stored, parts)
     return [b"i" + entry[1:] for entry in entries if entry[:1] == b"r"]
-
-
-def pack_item(text: bytes, recent: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """Return the packed form of an item, compressed against another item of the thread if that saves bytes.
-
-    A message is often saved twice with small differences: LangGraph gives it an id after its task has written it. And messages of
-    a thread have words in common.
-
-    Args:
-        text: The content of the item.
-        recent: Fields and contents of items that the server has: the first long one of the thread, and the last ones.
-    """
-    middle = text[len(text) // 2 :][:PROBE]
-    similar = [one for one in recent if len(middle) == PROBE and middle in one[1]]
-    plain = pack(text)
-    for field, content in similar[:1] or recent[:1]:
-        derived = b"2" + field[1:] + pack(text, content)
-        if len(derived) < len(plain):
-            return derived
-    return plain
-
-
-def unpack_item(field: bytes, parts: Mapping[bytes, bytes], texts: dict[bytes, bytes]) -> bytes:
-    """Return the content of an item.
-
-    Args:
-        field: The field of the item.
-        parts: The packed items by field.
-        texts: Contents that were unpacked before. Many items are compressed against the same one.
-
-    Raises:
-        Unreadable: The item is missing or damaged.
-    """
-    if field in texts:
-        return texts[field]
-    packed = parts.get(field)
-    if packed is None:
-        raise Unreadable("a value of the graph's checkpoint is missing on the server")
-    if packed[:1] != b"2":
-        texts[field] = unpack(packed)
-    else:
-        texts[field] = unpack(packed[1 + DIGEST :], unpack_item(base_field(packed), parts, texts))
-    return texts[field]
-
-
-def base_field(packed: bytes) -> bytes:
-    """Return the field of the item against which an item is compressed; empty if there is none."""
-    return b"i" + packed[1 : 1 + DIGEST] if packed[:1] == b"2" else b""
-
-
-def pack(text: bytes, dictionary: bytes = MESSAGE_TEXT) -> bytes:
-    """Return a text compressed, or as it is if that is not longer."""
-    if len(text) > SMALL:
-        packer = zlib.compressobj(6, zlib.DEFLATED, -15, 9, zlib.Z_DEFAULT_STRATEGY, dictionary)
-        packed = packer.compress(text) + packer.flush()
-        if len(packed) < len(text):
-            return b"1" + packed
-    return b"0" + text
-
-
-def unpack(packed: bytes, dictionary: bytes = MESSAGE_TEXT) -> bytes:
-    """Return the text from its packed form.
-
-    Raises:
-        Unreadable: The packed form is damaged.
-    """
-    if packed[:1] == b"0":
-        return packed[1:]
-    try:
-        unpacker = zlib.decompressobj(-15, dictionary)
-        return unpacker.decompress(packed[1:]) + unpacker.flush()
-    except zlib.error as error:
-        raise Unreadable(f"a value of the graph's checkpoint is damaged: {error}") from None

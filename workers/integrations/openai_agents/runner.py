@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from typing import Any
 
 from agents import Agent, Model, RunConfig, Runner, RunResult, RunResultStreaming, RunState, Session, TResponseInputItem
-from agents.items import ToolApprovalItem
 
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.checkpoint.draft import current_phase
+from workers.integrations.openai_agents.approvals import receive_decisions
 from workers.integrations.openai_agents.copies import Copies
 from workers.integrations.openai_agents.model import AgentCall, durable_model, durable_provider
 from workers.integrations.openai_agents.nested import install
 from workers.integrations.openai_agents.session import DurableSession, RunSession
-from workers.integrations.steps import async_run, number_agent, topic_of
-
-logger = logging.getLogger(__name__)
+from workers.integrations.openai_agents.stream import DurableStream
+from workers.integrations.steps import async_run, number_agent
 
 FRAMEWORK = "the OpenAI Agents SDK"
 
@@ -67,7 +65,7 @@ class DurableRunner:
         result = await Runner.run(start, input, **options)
         while result.interruptions and receive_approvals and not current_phase.get():
             state = result.to_state()
-            await _decide(run, state, result.interruptions)
+            await receive_decisions(run, state, result.interruptions)
             result = await Runner.run(start, state, **options)
         return result
 
@@ -78,6 +76,7 @@ class DurableRunner:
         input: str | list[TResponseInputItem] | RunState[Any, Any],
         *,
         emit_events: bool = True,
+        receive_approvals: bool = True,
         session: Session | None = None,
         run_config: RunConfig | None = None,
         **options: Any,
@@ -89,24 +88,31 @@ class DurableRunner:
 
         Args:
             agent: The agent with which the run starts.
-            input: The input, or the state of a result with `interruptions`. The approvals are decided by the handler.
+            input: The input, or the state of a result with `interruptions`.
             emit_events: False to emit no events with `run.emit`. By default the readers of the run get them while a response is
                 streamed.
+            receive_approvals: True to wait for the approval of a tool call with a signal, as `run` does. The run waits while the
+                handler reads the events, which continue after the decision. False to end the events, with `interruptions` in
+                the result.
             session: The session, as for `run`.
             run_config: The configuration, as for `Runner.run_streamed`.
             **options: Options of `Runner.run_streamed`.
 
         Returns:
-            The result, as `Runner.run_streamed` returns it.
+            The result, as `Runner.run_streamed` returns it. After an approval it is the result of the continued agent.
 
         Raises:
             Refused: If the handler is not async.
         """
         run = async_run(FRAMEWORK)
         options |= {"session": session, "run_config": run_config}
-        if run is not None:
-            agent = _prepare(_call_of(run, agent, emit_events), agent, options)
-        return Runner.run_streamed(agent, input, **options)
+        if run is None:
+            return Runner.run_streamed(agent, input, **options)
+        start = _prepare(_call_of(run, agent, emit_events), agent, options)
+        result = Runner.run_streamed(start, input, **options)
+        if not receive_approvals:
+            return result
+        return DurableStream.of(result, run, lambda state: Runner.run_streamed(start, state, **options))
 
 
 def _call_of(run: AsyncRun[Any], agent: Agent[Any], emits: bool) -> AgentCall:
@@ -124,34 +130,3 @@ def _prepare(call: AgentCall, agent: Agent[Any], options: dict[str, Any]) -> Age
     if session is not None and not isinstance(session, (RunSession, DurableSession)):
         options["session"] = DurableSession(session, call.run, call.number)
     return Copies(call).of(agent)
-
-
-async def _decide(run: AsyncRun[Any], state: RunState[Any, Any], items: list[ToolApprovalItem]) -> None:
-    """Wait for the decision about each tool call, and record it in the state."""
-    topics = {topic_of("approval", _call_id(item)): item for item in items}
-    waits = (f"the approval of tool {item.name!r} on topic {topic}" for topic, item in topics.items())
-    run.note("waits for " + ", ".join(waits))
-    for topic, item in topics.items():
-        approved, message = await _receive_decision(run, topic)
-        if approved:
-            state.approve(item)
-        else:
-            state.reject(item, rejection_message=message)
-
-
-async def _receive_decision(run: AsyncRun[Any], topic: str) -> tuple[bool, str | None]:
-    while True:
-        payload = (await run.receive(topic)).payload
-        given = payload if isinstance(payload, dict) else {"approved": payload}
-        if isinstance(given.get("approved"), bool):
-            return given["approved"], given.get("message")
-        logger.warning(
-            "signal not understood: run %s got %.200r on topic %s; send true, false, or a dict with `approved`",
-            run.id, payload, topic, extra={"run": run.id},
-        )  # fmt: skip
-
-
-def _call_id(item: ToolApprovalItem) -> str:
-    raw: Any = item.raw_item
-    fields = raw if isinstance(raw, dict) else vars(raw)
-    return str(fields.get("call_id") or fields.get("id"))

@@ -1,0 +1,68 @@
+"""The packed forms of the texts of a LangGraph thread: each form is read back as it was, and damage is noticed."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.errors import Unreadable
+from workers.integrations.langgraph.known import COLLECTED, DICTIONARY_BYTES, Dictionary
+from workers.integrations.langgraph.packing import pack_item, splice, unpack_item, unsplice
+from workers.integrations.langgraph.save_plans import pack_path, unpack_path
+
+pytestmark = pytest.mark.unit
+ID = str(uuid.UUID(int=7)).encode()
+TEXTS = st.lists(st.sampled_from([b"a", b"ab", b"\x80", b"long text " * 30, ID, b"-", b"\0"]), max_size=8).map(b"".join)
+
+
+@given(TEXTS, TEXTS)
+def test_a_spliced_text_is_read_back_as_it_was(text: bytes, base: bytes) -> None:
+    assert unsplice(splice(text, base), base) == text
+
+
+@given(TEXTS, TEXTS)
+def test_a_packed_item_is_read_back_as_it_was(text: bytes, base: bytes) -> None:
+    first, second = b"i" + b"1" * 12, b"i" + b"2" * 12
+    parts = {first: pack_item(base, []), second: pack_item(text, [(first, base)])}
+    assert unpack_item(second, parts, {}) == text
+
+
+def test_a_message_that_got_an_id_takes_few_bytes_besides_the_id() -> None:
+    before = b"msgpack\0" + bytes(range(256)) * 4 + b"\xa2id\xc0\xa4type"
+    after = before.replace(b"\xa2id\xc0", b"\xa2id\xd9$" + ID)
+    field = b"i" + b"1" * 12
+    assert len(pack_item(after, [(field, before)])) < 12 + 16 + 12
+
+
+@given(st.binary(max_size=60), st.binary(max_size=30))
+def test_a_damaged_splice_is_unreadable_or_another_text(damaged: bytes, base: bytes) -> None:
+    with contextlib.suppress(Unreadable):
+        assert isinstance(unsplice(b"u" + damaged, base), bytes)
+
+
+@pytest.mark.parametrize(
+    "path", ["", "~__pregel_pull, model", "~__pregel_push, 1", "\1model", "\2\1", "~__pregel_pull, "]
+)
+def test_the_path_of_a_task_is_read_back_as_it_was(path: str) -> None:
+    assert unpack_path(pack_path(path)) == path
+
+
+def test_a_dictionary_is_made_once_more_from_the_bodies_that_it_has_seen() -> None:
+    known = Dictionary.of(b"k1", None, b"first")
+    for number in range(COLLECTED):
+        assert not known.is_ready()
+        known = known.seen(b"body %d" % number)
+    assert known.is_ready()
+    learned = Dictionary.of(b"k2", known, b"last")
+    assert learned.text == b"".join(b"body %d" % number for number in range(COLLECTED)) + b"last"
+    assert not learned.seen(b"more").is_ready()
+
+
+def test_a_dictionary_of_long_bodies_stays_within_its_bound() -> None:
+    known = Dictionary(b"k1", b"", tuple(b"%d" % number * (DICTIONARY_BYTES // 3) for number in range(COLLECTED)))
+    assert len(Dictionary.of(b"k2", known, b"x" * 10).text) <= DICTIONARY_BYTES
+    assert len(Dictionary.of(b"k2", known, b"x" * 2 * DICTIONARY_BYTES).text) == 2 * DICTIONARY_BYTES

@@ -1,0 +1,174 @@
+"""The packed form of the texts of a thread: compressed, or as the difference to another text of the thread.
+
+These forms are stored. A later version must be able to read them.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from coordinator.errors import Unreadable
+
+DIGEST = 12  # bytes of the name of an item
+SMALL = 64  # shorter texts are not compressed
+PROBE = 32  # bytes that two items must have in common, so that one is compressed against the other
+# Text that most messages of LangChain have in common. It is part of the stored format, and must never change.
+MESSAGE_TEXT = (
+    b"msgpack\x00langchain_core.messages.tool\xabToolMessage\xactool_call_id\xa6status\xa7success\xa8artifact"
+    b"langchain_core.messages.system\xadSystemMessage\xb8langchain_core.messages.human\xacHumanMessage\xa7example\xc2"
+    b"\xb5langchain_core.messages.ai\xa9AIMessage\xaatool_calls\x90\xb2invalid_tool_calls\x90\xa4args\xafusage_metadata"
+    b"\xacinput_tokens\xadoutput_tokens\xactotal_tokens\xb3input_token_details\xb4output_token_details\xaacache_read"
+    b"\xacfinish_reason\xa4stop\xaatool_calls\xaamodel_name\xaemodel_provider\xa9lc_run--\xa8reasoning"
+    b"\x97\xa7content\xb1additional_kwargs\x80\xb1response_metadata\x80\xa4type\xa2ai\xa5human\xa4tool\xa4name\xc0\xa2id"
+    b"\xb3model_validate_json\xa4role\xa9assistant\xa4user\xa7content\xd9"
+)
+_UUID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_SHORT_SPLICE = 64  # a splice of at most this many bytes is used without a look at the other forms
+
+
+def pack_item(text: bytes, recent: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Return the packed form of an item, compressed against another item of the thread if that saves bytes.
+
+    A message is often saved twice with small differences: LangGraph gives it an id after its task has written it. And messages of
+    a thread have words in common.
+
+    Args:
+        text: The content of the item.
+        recent: Fields and contents of items that the server has: the first long one of the thread, and the last ones.
+    """
+    middle = text[len(text) // 2 :][:PROBE]
+    similar = [one for one in recent if len(middle) == PROBE and middle in one[1]]
+    forms = list[bytes]()
+    for field, content in similar[:1]:
+        forms.append(b"2" + field[1:] + splice(text, content))
+        if len(forms[0]) <= _SHORT_SPLICE:
+            return forms[0]
+    for field, content in similar[:1] or recent[:1]:
+        forms.append(b"2" + field[1:] + pack(text, content))
+    return min(pack(text), *forms, key=len) if forms else pack(text)
+
+
+def unpack_item(field: bytes, parts: Mapping[bytes, bytes], texts: dict[bytes, bytes]) -> bytes:
+    """Return the content of an item.
+
+    Args:
+        field: The field of the item.
+        parts: The packed items by field.
+        texts: Contents that were unpacked before. Many items are compressed against the same one.
+
+    Raises:
+        Unreadable: The item is missing or damaged.
+    """
+    if field in texts:
+        return texts[field]
+    packed = parts.get(field)
+    if packed is None:
+        raise Unreadable("a value of the graph's checkpoint is missing on the server")
+    if packed[:1] != b"2":
+        texts[field] = unpack(packed)
+    else:
+        base, rest = unpack_item(base_field(packed), parts, texts), packed[1 + DIGEST :]
+        texts[field] = unsplice(rest, base) if rest[:1] in (b"s", b"u") else unpack(rest, base)
+    return texts[field]
+
+
+def base_field(packed: bytes) -> bytes:
+    """Return the field of the item against which an item is compressed; empty if there is none."""
+    return b"i" + packed[1 : 1 + DIGEST] if packed[:1] == b"2" else b""
+
+
+def splice(text: bytes, base: bytes) -> bytes:
+    """Return a text as a part that differs from another text, between a prefix and a suffix that both have in common.
+
+    The first UUID of the part takes 16 bytes: LangGraph gives a message such an id after its task has written it.
+    """
+    prefix = _common_prefix(text, base)
+    suffix = _common_prefix(text[prefix:][::-1], base[prefix:][::-1])
+    part = text[prefix : len(text) - suffix]
+    ends = _number(prefix) + _number(suffix)
+    found = _UUID.search(part)
+    if found is None:
+        return b"s" + ends + part
+    packed = UUID(found[0].decode()).bytes
+    return b"u" + ends + _number(found.start()) + part[: found.start()] + packed + part[found.end() :]
+
+
+def unsplice(spliced: bytes, base: bytes) -> bytes:
+    """Return the text from the form that `splice` has made.
+
+    Raises:
+        Unreadable: The form is damaged.
+    """
+    try:
+        prefix, place = _read_number(spliced, 1)
+        suffix, place = _read_number(spliced, place)
+        if spliced[:1] == b"u":
+            start, place = _read_number(spliced, place)
+            middle = place + start
+            id = str(UUID(bytes=spliced[middle : middle + 16])).encode()
+            part = spliced[place:middle] + id + spliced[middle + 16 :]
+        else:
+            part = spliced[place:]
+    except (IndexError, ValueError):
+        raise Unreadable("a value of the graph's checkpoint is damaged") from None
+    if prefix + suffix > len(base):
+        raise Unreadable("a value of the graph's checkpoint is damaged: it is longer than the value that it extends")
+    return base[:prefix] + part + base[len(base) - suffix :]
+
+
+def _common_prefix(one: bytes, other: bytes) -> int:
+    """Return how many first bytes two texts have in common. Halves are compared, because comparing slices is fast."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _number(value: int) -> bytes:
+    """Return a number in groups of 7 bits. The first bit of a byte is set if another byte follows."""
+    found = bytearray()
+    while value >= 128:
+        found.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*found, value])
+
+
+def _read_number(text: bytes, place: int) -> tuple[int, int]:
+    """Return a number that `_number` has packed, and the place after it."""
+    value = shift = 0
+    while text[place] >= 128:
+        value |= (text[place] & 127) << shift
+        place, shift = place + 1, shift + 7
+    return value | text[place] << shift, place + 1
+
+
+def pack(text: bytes, dictionary: bytes = MESSAGE_TEXT) -> bytes:
+    """Return a text compressed, or as it is if that is not longer."""
+    if len(text) > SMALL:
+        packer = zlib.compressobj(6, zlib.DEFLATED, -15, 9, zlib.Z_DEFAULT_STRATEGY, dictionary)
+        packed = packer.compress(text) + packer.flush()
+        if len(packed) < len(text):
+            return b"1" + packed
+    return b"0" + text
+
+
+def unpack(packed: bytes, dictionary: bytes = MESSAGE_TEXT) -> bytes:
+    """Return the text from its packed form.
+
+    Raises:
+        Unreadable: The packed form is damaged.
+    """
+    if packed[:1] == b"0":
+        return packed[1:]
+    try:
+        unpacker = zlib.decompressobj(-15, dictionary)
+        return unpacker.decompress(packed[1:]) + unpacker.flush()
+    except zlib.error as error:
+        raise Unreadable(f"a value of the graph's checkpoint is damaged: {error}") from None

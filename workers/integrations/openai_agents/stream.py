@@ -1,0 +1,61 @@
+"""Results of streamed agents that wait for approvals while their events are read."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Any
+
+from agents import RunResultStreaming, RunState, StreamEvent
+
+from workers.handlers.async_run import AsyncRun
+from workers.handlers.checkpoint.draft import current_phase
+from workers.integrations.openai_agents.approvals import receive_decisions
+
+Continue = Callable[[RunState[Any, Any]], RunResultStreaming]
+
+
+class DurableStream(RunResultStreaming):
+    """A result of `Runner.run_streamed` whose events continue after the approval of a tool call.
+
+    The SDK ends the events if a tool call needs an approval, and makes a new result for the continued agent. This result then
+    shares the attributes of the new one, so that the handler needs no other object.
+    """
+
+    _durable: tuple[AsyncRun[Any], Continue]
+    _following: RunResultStreaming  # kept alive, because the SDK clears attributes when it deletes a result
+
+    @classmethod
+    def of(cls, result: RunResultStreaming, run: AsyncRun[Any], resume: Continue) -> DurableStream:
+        """Make a result of the SDK durable. Call it before the events are read.
+
+        Args:
+            result: The result.
+            run: The run.
+            resume: Continues the agent from a state in which the tool calls are approved or rejected.
+        """
+        result.__class__ = cls
+        assert isinstance(result, DurableStream)
+        result._durable = run, resume
+        return result
+
+    async def stream_events(self) -> AsyncIterator[StreamEvent]:
+        """Stream the events of the agent, and wait for signals where it needs approvals. Then stream its further events.
+
+        Raises:
+            Stopped: If a stop was requested, or the run is suspended. Let the exception propagate.
+            Refused: If another task than the handler's own reads the events, and the agent needs an approval.
+        """
+        while True:
+            events: Any = super().stream_events()
+            async with aclosing(events):
+                async for event in events:
+                    yield event
+            if not self.interruptions or self._cancel_mode != "none" or current_phase.get():
+                return
+            run, resume = self._durable
+            state = self.to_state()
+            await receive_decisions(run, state, self.interruptions)
+            following = resume(state)
+            self.__dict__ = following.__dict__
+            self._durable, self._following = (run, resume), following
