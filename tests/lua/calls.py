@@ -339,6 +339,6 @@ PREPARE |= schedule_calls.PREPARE | fleet_calls.PREPARE | rate_calls.PREPARE
 
 # A repeated call of these scripts answers differently, because it reports what is left to do.
 ANSWERS_DIFFER_WHEN_REPEATED = {
-    "recover", "abandon", "due", "sweep", "trim", "trim_children", "cap", "take_endings", "repair_run", "repair_entry", "repair_key",
-    "repair_type", "finish",
+    "recover", "abandon", "due", "sweep", "trim", "trim_children", "cap", "take_endings", "repair_run", "repair_entry",
+    "repair_key", "repair_type", "finish",
 }  # fmt: skip

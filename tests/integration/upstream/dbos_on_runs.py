@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from workers import testing
-from workers.handlers.context import entered_run
+from workers.handlers.current_run import entered_run
 from workers.integrations.pydantic_ai import RunDurability
 
 _runs: dict[str, testing.AsyncRun] = {}
