@@ -89,12 +89,27 @@ class History:
     def lose(self) -> None:
         """Let the worker die. The next owner continues from the checkpoint."""
         self.store.crash(self.run)
+        self.resume()
+
+    def leave(self) -> None:
+        """End the attempt without an ending of the run: it waits, or its worker shuts down."""
+        if self.dice.random() < 0.5:
+            assert self.store.suspend(self.run, deadline=self.store.now + 1000) == "waiting"
+        else:
+            assert self.store.release(self.run) == "ok"
+
+    def step_aside(self) -> None:
+        """Leave, and continue from the checkpoint with another owner. The events after the checkpoint are void."""
+        self.leave()
+        self.resume()
+
+    def resume(self) -> None:
         self.store.later(60_000)
         self.store.due()
         worker = f"w{self.owners}"
         self.store.join(worker)
         self.owners += 1
-        (self.run,) = self.store.claim(worker, alone=True)[1]
+        (self.run,) = self.store.claim(worker, alone=True)[1] or self.store.claim(worker)[1]
         self.text = list(self.saved)
         self.base = self.acked = len(self.saved)
 
@@ -109,14 +124,26 @@ class History:
         for _ in range(2):
             assert self.store.do(attempt_plans.complete(*owner, b"r", now=self.store.at, output=events)) == "ok"
 
+    def cancel(self) -> None:
+        """Cancel the run while no worker has it, and sometimes revive and cancel it again."""
+        if self.dice.random() < 0.5:
+            self.leave()
+        else:
+            self.store.crash(self.run)
+        for number in range(self.dice.randint(1, 2)):
+            if number:
+                assert self.store.revive(self.run.id, f"r{number}") == "queued"
+            self.store.cancel(self.run.id, f"c{number}")
 
-@pytest.mark.parametrize("seed", range(HISTORIES))
-def test_every_reader_ends_with_the_final_text(store: Store, seed: int) -> None:
+
+def tell(store: Store, seed: int) -> tuple[History, list[Reader]]:
+    """Make a random history of a run that has not ended, with its readers."""
     dice = random.Random(seed)
     history = History(store, dice)
     readers = [Reader(store, history.run.id, settled) for settled in (False, True) for _ in range(2)]
+    steps = ["say", "emit", "emit", "save", "lose", "step_aside", "step_aside", "repeat", "repeat", "look", "look"]
     for _ in range(40):
-        step = dice.choice(["say", "emit", "emit", "save", "lose", "repeat", "repeat", "look", "look"])
+        step = dice.choice(steps)
         if step == "look":
             dice.choice(readers).look(returns=dice.random() < 0.3)
         elif step == "lose":
@@ -126,6 +153,12 @@ def test_every_reader_ends_with_the_final_text(store: Store, seed: int) -> None:
             history.lose()
         else:
             getattr(history, step)()
+    return history, readers
+
+
+@pytest.mark.parametrize("seed", range(HISTORIES))
+def test_every_reader_ends_with_the_final_text(store: Store, seed: int) -> None:
+    history, readers = tell(store, seed)
     history.complete()
     for _ in range(5):
         history.repeat()
@@ -134,3 +167,25 @@ def test_every_reader_ends_with_the_final_text(store: Store, seed: int) -> None:
         assert reader.folder.ended == "completed"
         assert reader.text == history.text
         assert not (reader.settled and reader.rewinds)
+
+
+@pytest.mark.parametrize("seed", range(HISTORIES))
+def test_readers_of_a_cancelled_run_have_the_stored_events_of_its_last_attempt(store: Store, seed: int) -> None:
+    history, readers = tell(store, seed)
+    if history.dice.random() < 0.5:  # otherwise the last attempt may have emitted nothing
+        history.say()
+        history.emit()
+    history.cancel()
+    for _ in range(5):
+        history.repeat()
+    readers.append(Reader(store, history.run.id, settled=False))  # it comes after the end
+    for reader in readers:
+        reader.look(returns=False)
+        assert reader.folder.ended == "cancelled"
+        if reader.settled:
+            assert reader.text == history.saved
+            assert not reader.rewinds
+        else:
+            assert reader.text == history.text[: len(reader.text)]
+            assert len(reader.text) >= history.acked
+    assert len({tuple(reader.text) for reader in readers if not reader.settled}) == 1
