@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
@@ -22,6 +23,9 @@ from tests.proxy import Proxy, naming
 from tests.servers import Server
 from tests.waiting import eventually, next_turn, work_for
 from workers import AsyncRun, Registry, Run
+
+CUTS = int(os.environ.get("RUNS_TEST_CUTS", "25"))  # places in the traffic of a run at which its connection is cut
+READER_BYTES = 1200  # bytes of a reader's connection within which it is cut
 
 # The newest tenacity deprecates how the wire builds its back-off.
 pytestmark = pytest.mark.filterwarnings("ignore:The 'initial' parameter:DeprecationWarning")
@@ -111,12 +115,12 @@ async def test_connection_of_the_worker_that_is_cut_at_any_byte_changes_no_text(
     warm = await bench.enqueue("talk")
     await bench.outcome(warm)
     traffic = cutter.carried[direction]
-    for place in range(25):
-        cutter.arm(direction, 1 + traffic * place // 25 + dice.randrange(20))
+    for place in range(CUTS):
+        cutter.arm(direction, 1 + traffic * place // CUTS + dice.randrange(1 + traffic // CUTS))
         id = await bench.enqueue("talk")
         plain, settled = await asyncio.gather(read(client, id), read(client, id, settled=True))
         await bench.until(id, "completed")
-        assert plain == settled == bench.result(id), f"cut after about {traffic * place // 25} bytes"
+        assert plain == settled == bench.result(id), f"cut after about {traffic * place // CUTS} bytes"
 
 
 @pytest.mark.parametrize("direction", ["request", "reply"])
@@ -124,13 +128,14 @@ async def test_connection_of_the_reader_that_is_cut_at_any_byte_changes_no_text(
     bench: Bench, cutter: Cutter, namespace: str, direction: Direction
 ) -> None:
     bench.worker(talking(), concurrency=4)
-    for place in range(12):
+    cuts = max(1, CUTS // 2)
+    for place in range(cuts):
         async with AsyncClient(cutter.url, namespace) as client:
             before = cutter.carried[direction]
             id = await bench.enqueue("talk")
             reading = [asyncio.create_task(read(client, id, settled=which)) for which in (False, True)]
             await eventually(lambda: cutter.carried[direction] > before, "the readers to connect")  # noqa: B023
-            cutter.arm(direction, 1 + 97 * place)
+            cutter.arm(direction, 1 + READER_BYTES * place // cuts)
             plain, settled = await asyncio.gather(*reading)
             assert plain == settled == bench.result(id)
 
