@@ -104,9 +104,10 @@ def _select_used(shared: str, source: str) -> str:
 
 
 def _nest_rare(pieces: list[str], source: str) -> list[str]:
-    """Move the pieces that only a rare function uses into that function, so that they are created only when it is called.
+    """Move the pieces that only a rare function uses into that function, so that they are created when it is first called.
 
-    Most runs have no signals and no children. Without the move, each ending would create functions that it never calls.
+    Most runs have no signals and no children. Without the move, each ending would create functions that it never calls. A batch
+    of runs that need them creates them once.
     """
     for rare in [piece for piece in pieces if _defined(piece) & RARE]:
         inner = pieces[: pieces.index(rare)]
@@ -117,11 +118,30 @@ def _nest_rare(pieces: list[str], source: str) -> list[str]:
             if fewer == inner:
                 break
             inner = fewer
-        first, _, rest = rare.partition("\n")
-        pieces = [
-            "\n".join([first, *inner, rest]) if piece is rare else piece for piece in pieces if piece not in inner
-        ]
+        created = _create_once(rare, inner)
+        pieces = [created if piece is rare else piece for piece in pieces if piece not in inner]
     return pieces
+
+
+def _create_once(rare: str, inner: list[str]) -> str:
+    """Return a function that creates its inner pieces and itself at its first call."""
+    first, _, rest = rare.partition("\n")
+    found = re.fullmatch(r"local function (\w+)\((.*)\)", first)
+    assert found is not None, f"a rare function begins with a line of its own: {first}"
+    name, parameters = found.groups()
+    return "\n".join(
+        [
+            f"local {name}, created_{name}",
+            f"{name} = function({parameters})",
+            f"if not created_{name} then",
+            *inner,
+            f"created_{name} = function({parameters})",
+            rest,
+            "end",
+            f"return created_{name}({parameters})",
+            "end",
+        ]
+    )
 
 
 def _defined(piece: str) -> set[str]:

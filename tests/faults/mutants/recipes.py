@@ -369,8 +369,8 @@ MUTANTS = [
     Mutant(
         "a damaged list of ended runs stops an ending",
         LUA + "shared/endings.lua",
-        "  if not pending_writes then return redis.pcall(command, key, ...) end",
-        "  if not pending_writes then return redis.call(command, key, ...) end",
+        "  if not pending_writes then return redis.pcall(command, key, unpack({ first, second })) end",
+        "  if not pending_writes then return redis.call(command, key, unpack({ first, second })) end",
         "tests/lua/test_damaged_keys.py",
     ),
     Mutant(
@@ -884,6 +884,34 @@ MUTANTS = [
         "        if failures.bit_count() == 1:",
         "        if False:",
         "tests/integration/transport/test_slow_lines.py::test_a_load_that_fails_is_logged_shown_and_repeated",
+    ),
+    Mutant(
+        "a completed run keeps its checkpoint because the run before it in the batch does",
+        LUA + "attempts/complete.lua",
+        "  run.keeps = nil\n",
+        "",
+        "tests/lua/attempts/test_complete.py::test_runs_of_a_batch_keep_their_checkpoints_each_by_its_own_call",
+    ),
+    Mutant(
+        "the completions of a batch are all taken from the worker of the first one",
+        LUA + "shared/run.lua",
+        "if token ~= last_token then",
+        "if not last_token then",
+        "tests/lua/attempts/test_complete.py::test_runs_of_a_batch_leave_the_sets_of_their_own_workers",
+    ),
+    Mutant(
+        "a batch of endings does not tell a running parent",
+        LUA + "shared/children.lua",
+        "if not owner.notified then",
+        "if owner.notified then",
+        "tests/lua/attempts/test_children.py::test_batch_of_endings_tells_each_running_parent_once_and_counts_all",
+    ),
+    Mutant(
+        "a claimed suspect stays in its queue",
+        LUA + "attempts/claim.lua",
+        "answer == 'suspect' and suspect_key(route) or ready_key(route)",
+        "ready_key(route)",
+        "tests/lua/attempts/test_claim.py",
     ),
     Mutant(
         "a run completes although its cancel was requested",
@@ -1487,8 +1515,8 @@ MUTANTS = [
     Mutant(
         "the worker of a running parent is not told of an ending",
         LUA + "shared/children.lua",
-        "  if owner.status == RUNNING and owner.token then return",
-        "  if false then return",
+        "  if owner.status == RUNNING and owner.token then\n",
+        "  if false then\n",
         "tests/lua/attempts/test_children.py::test_running_parent_is_told_through_the_inbox_of_its_worker",
     ),
     Mutant(

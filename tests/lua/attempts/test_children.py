@@ -87,6 +87,21 @@ def test_running_parent_is_told_through_the_inbox_of_its_worker(store: Store) ->
     assert store.client.lrange(store.keys.inbox("w1"), 0, -1) == [f"signal {parent.id}".encode()]
 
 
+def test_batch_of_endings_tells_each_running_parent_once_and_counts_all(store: Store) -> None:
+    parent, ids = spawn(store)
+    runs = claim_all(store)
+    assert complete_together(store, *(runs[id] for id in ids)) == ["ok"] * 3
+    assert store.client.lrange(store.keys.inbox("w1"), 0, -1) == [f"signal {parent.id}".encode()]
+    assert [one.index for one in store.collect(parent, BASE, by="order", start=1).endings] == [0, 1, 2]
+
+
+def test_child_that_ends_in_a_batch_after_its_parent_leaves_no_results(store: Store) -> None:
+    parent, ids = spawn(store, 2)
+    runs = claim_all(store)
+    assert complete_together(store, runs[ids[0]], parent, runs[ids[1]]) == ["ok"] * 3
+    assert not store.client.exists(store.keys.results(parent.id), store.keys.joins(parent.id))
+
+
 def _fail(store: Store, run: Claimed) -> None:
     store.fail(run, b"error")
 

@@ -176,6 +176,7 @@ def test_suspect_is_claimed_alone(store: Store) -> None:
     store.join()
     word, runs = store.claim(alone=True)
     assert (word, [run.id for run in runs]) == ("suspect", [first])
+    assert store.places(first) == ["owned:w1"]
     assert store.places(second) == [f"suspect:{ROUTES[0]}"]
     assert store.places(third) == [f"ready:{ROUTES[0]}"]
 

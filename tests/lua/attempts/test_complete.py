@@ -66,6 +66,33 @@ def test_refused_item_does_not_affect_its_neighbours(store: Store) -> None:
     assert store.line(store.keys.ended("completed")) == [first.id, third.id]
 
 
+def test_runs_of_a_batch_keep_their_checkpoints_each_by_its_own_call(store: Store) -> None:
+    kept, dropped = store.running(), store.running()
+    for run in (kept, dropped):
+        store.save(run, delta(1, count=1, state=b"s"))
+    calls = [
+        scripts.COMPLETE.each(
+            store.keys.at, run.id, {"now": store.at}, id=run.id, token=run.token, result=b"r", rest=rest
+        )
+        for run, rest in ((kept, b"k"), (dropped, b""))
+    ]
+    assert [word(reply) for reply in store.wire.ask(calls)] == ["ok", "ok"]
+    assert store.client.exists(store.keys.ckpt(kept.id)) == 1
+    assert store.client.exists(store.keys.ckpt(dropped.id)) == 0
+
+
+def test_runs_of_a_batch_leave_the_sets_of_their_own_workers(store: Store) -> None:
+    runs = [store.running(), store.running("w2"), store.running()]
+    calls = [
+        scripts.COMPLETE.each(
+            store.keys.at, run.id, {"now": store.at}, id=run.id, token=run.token, result=b"r", rest=b""
+        )
+        for run in runs
+    ]
+    assert [word(reply) for reply in store.wire.ask(calls)] == ["ok", "ok", "ok"]
+    assert not store.client.exists(store.keys.owned("w1"), store.keys.owned("w2"))
+
+
 def damage_once(store: Store, run: Claimed) -> None:
     store.client.hset(store.keys.run(run.id), "once", "broken")
 

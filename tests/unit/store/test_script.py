@@ -317,9 +317,11 @@ def test_names_in_shared_parts_do_not_shadow_those_of_a_header() -> None:
             )
 
 
-def test_functions_that_only_a_rare_function_uses_are_created_when_it_is_called() -> None:
+def test_functions_that_only_a_rare_function_uses_are_created_when_it_is_first_called() -> None:
     complete = next(script for script in SCRIPTS if script.name == "complete").text
-    outer = set(re.findall(r"^local function (\w+)", complete[: complete.index("local function expire_beside(")], re.M))
-    after = complete[complete.index("local function expire_beside(") :]
-    assert "local function report_ending(" in after
+    start = complete.index("expire_beside = function(")
+    outer = set(re.findall(r"^local function (\w+)", complete[:start], re.M))
+    created = complete.index("created_expire_beside = function(")
+    assert start < complete.index("if not created_expire_beside then") < created
+    assert start < complete.index("local function report_ending(") < created
     assert not outer & {"report_ending", "record_result", "let_go", "read_join", "notify"}

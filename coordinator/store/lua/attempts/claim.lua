@@ -69,9 +69,8 @@ local function answer_run(id, token, route, counters, cause, prev, spent, killed
   budget_used = budget_used + #spec
   -- Only runs that have spent something need one more command.
   if beside and string.find(beside, 'b', 1, true) then spent = (spent or '') .. '|' .. (read_fields(run_key(id), 'spend') or '') end
-  return {
-    id, token, route, spec, cause or '', counters, prev or '', spent or '', killed or '', read_checkpoint(id, route, beside),
-  }
+  local checkpoint = (beside or has_schema(route)) and read_checkpoint(id, route, beside)
+  return { id, token, route, spec, cause or '', counters, prev or '', spent or '', killed or '', checkpoint }
 end
 
 if number == last_claim then
@@ -97,19 +96,24 @@ for i = 1, items do
   if not (paused['queue:' .. queue] or paused['kind:' .. kind]) then routes[#routes + 1] = route end
 end
 
--- Return the first entries of the queues of all routes, lowest score first. `key_of` is ready_key or suspect_key.
+-- Return the first entries of the queues of all routes: a list of their positions in `entries`, lowest score first. `entries` has
+-- the ids, the scores and the routes of all entries in lists of their own, because a table for each entry takes the server longer.
+-- `key_of` is ready_key or suspect_key.
+local entries = { id = {}, score = {}, route = {} }
 local function first_entries(key_of, most)
-  local found = {}
+  local ids, scores, from, found = entries.id, entries.score, entries.route, {}
   for r = 1, #routes do
-    local entries = redis.pcall('ZRANGE', key_of(routes[r]), 0, most - 1, 'WITHSCORES')
-    if not entries.err then
-      for i = 1, #entries, 2 do
-        found[#found + 1] = { id = entries[i], score = tonumber(entries[i + 1]), key = key_of(routes[r]), route = routes[r] }
+    local read = redis.pcall('ZRANGE', key_of(routes[r]), 0, most - 1, 'WITHSCORES')
+    if not read.err then
+      for i = 1, #read, 2 do
+        local place = #ids + 1
+        ids[place], scores[place], from[place] = read[i], tonumber(read[i + 1]), routes[r]
+        found[#found + 1] = place
       end
     end
   end
   if #routes > 1 then
-    table.sort(found, function(a, b) if a.score == b.score then return a.id < b.id end return a.score < b.score end)
+    table.sort(found, function(a, b) if scores[a] == scores[b] then return ids[a] < ids[b] end return scores[a] < scores[b] end)
   end
   return found
 end
@@ -118,8 +122,8 @@ end
 -- far in the future means that the server's clock was put back.
 local LEFT_MS, LOOK_PAST = 1000, 64
 local left, bells_of_left = 0, {}
-local function is_left(entry, bell)
-  local cause, counters = read_fields(run_key(entry.id), 'cause', 'counters')
+local function is_left(id, bell)
+  local cause, counters = read_fields(run_key(id), 'cause', 'counters')
   local _, epoch
   if cause == 'release' and counters then _, _, epoch = string.match(counters, COUNTERS_TO_EPOCH) end
   if not epoch or math.abs(clock - tonumber(epoch)) >= LEFT_MS then return false end
@@ -131,7 +135,8 @@ local function without_left(found, most)
   local others = {}
   for i = 1, #found do
     if #others == most then break end
-    if not is_left(found[i], bell_key(found[i].route)) then others[#others + 1] = found[i] end
+    local place = found[i]
+    if not is_left(entries.id[place], bell_key(entries.route[place])) then others[#others + 1] = place end
   end
   return others
 end
@@ -143,8 +148,7 @@ local taken, aside, ids = {}, 0, {}
 -- additional command, and a claim reads at most one large spec in vain.
 local LARGE_SPEC = 4096
 local sizes_matter = false
-local function take(entry)
-  local id = entry.id
+local function take(id)
   if sizes_matter then
     local size = redis.pcall('HSTRLEN', run_key(id), 'spec')
     if type(size) == 'number' and budget_used + size > tonumber(budget) then return false end
@@ -182,22 +186,24 @@ local found = most > 0 and first_entries(ready_key, outdated == '1' and most + L
 if outdated == '1' then found = without_left(found, most) end
 if alone == '1' and most > 0 and redis.call('SCARD', owned_key(worker)) == 0 then
   local suspect = first_entries(suspect_key, 1)[1]
-  local kept = suspect and outdated == '1' and is_left(suspect, suspect_bell_key(suspect.route))
-  if suspect and not kept and not (found[1] and found[1].score < suspect.score) then
+  local kept = suspect and outdated == '1' and is_left(entries.id[suspect], suspect_bell_key(entries.route[suspect]))
+  if suspect and not kept and not (found[1] and entries.score[found[1]] < entries.score[suspect]) then
     found, most, answer = { suspect }, 1, 'suspect'
   end
 end
-local removed = {} -- ids by the queue in which they waited
+local removed = {} -- ids by the route in whose queue they waited
 for i = 1, math.min(most, #found) do
-  if not take(found[i]) then break end
-  local entries = removed[found[i].key] or {}
-  entries[#entries + 1] = found[i].id
-  removed[found[i].key] = entries
+  local id, route = entries.id[found[i]], entries.route[found[i]]
+  if not take(id) then break end
+  local list = removed[route]
+  if list then list[#list + 1] = id else removed[route] = { id } end
 end
 
 redis.call('HSET', worker_key(worker), 'claim', number)
 if answer == 'suspect' then redis.call('HSET', worker_key(worker), 'suspect', number) end
-for key, entries in pairs(removed) do redis.call('ZREM', key, unpack(entries)) end
+for route, list in pairs(removed) do
+  redis.call('ZREM', answer == 'suspect' and suspect_key(route) or ready_key(route), unpack(list))
+end
 if aside > 0 then redis.pcall('ZREMRANGEBYRANK', aside_key(), 0, -1 - ASIDE_ENTRIES) end
 if #ids > 0 then
   redis.call('SADD', owned_key(worker), unpack(ids))

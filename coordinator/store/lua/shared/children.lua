@@ -28,10 +28,21 @@ local function read_join(parent, base)
   if spawned then return tonumber(spawned), tonumber(ended) end
 end
 
+-- Return the fields of a parent that the ending of a child needs; nil if the parent can't be read. A script that ends many runs reads
+-- each parent once: it sets `parents_read` to a table. Only complete.lua does. A parent that it completes loses its steps, so
+-- read_join then answers that later endings of its children are not stored.
+local parents_read
+local function read_parent(id)
+  if parents_read and parents_read[id] then return parents_read[id] end
+  local parent = read_named(run_key(id), 'status', 'counters', 'wait', 'token')
+  if parents_read then parents_read[id] = parent end
+  return parent
+end
+
 -- Store the ending of a child, once, if its parent has not ended and is in the same life. If enough children have ended for a
 -- waiting parent, make the parent due, so that a coordinator wakes it.
 local function record_result(parent, life, base, index, ending, now)
-  local owner = read_named(run_key(parent), 'status', 'counters', 'wait', 'token')
+  local owner = read_parent(parent)
   if not owner or not is_open(owner.status) or string.match(owner.counters or '', '^%d+') ~= life then return end
   local spawned, ended = read_join(parent, base)
   if not spawned then return end
@@ -39,7 +50,12 @@ local function record_result(parent, life, base, index, ending, now)
   if redis.pcall('HSETNX', results, base .. ':' .. index, order .. ' ' .. ending) ~= 1 then return end
   redis.call('HSET', results, base .. '#' .. order, index)
   redis.call('HSET', joins_key(parent), base, int(spawned) .. ' ' .. order)
-  if owner.status == RUNNING and owner.token then return notify(worker_of(owner.token), 'signal ' .. parent) end
+  if owner.status == RUNNING and owner.token then
+    -- The worker then looks at all endings, and sees them only after this script, so one hint is enough.
+    if not owner.notified then notify(worker_of(owner.token), 'signal ' .. parent) end
+    owner.notified = true
+    return
+  end
   if owner.status ~= WAITING or not owner.wait then return end
   local part = ' c:' .. base .. ':'
   local from, to = string.find(owner.wait, part, 1, true)

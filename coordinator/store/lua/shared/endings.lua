@@ -12,16 +12,18 @@ end
 -- A script that ends many runs calls begin_batch first and flush_batch at its end. All writes to the same key are then sent as one
 -- command. If a key is damaged, the other keys are still written, and the script answers with the error.
 local pending_writes
-local function begin_batch() pending_writes = {} end
+local function begin_batch() pending_writes, parents_read = {}, {} end
 
-local function write(command, key, ...)
-  if not pending_writes then return redis.pcall(command, key, ...) end -- A damaged key must not stop the ending of a run.
+local function write(command, key, first, second)
+  -- A damaged key must not stop the ending of a run.
+  if not pending_writes then return redis.pcall(command, key, unpack({ first, second })) end
   local values = pending_writes[key]
   if not values then
     values = { command = command }
     pending_writes[key] = values
   end
-  for _, value in ipairs({ ... }) do values[#values + 1] = value end
+  values[#values + 1] = first
+  if second then values[#values + 1] = second end
 end
 
 local function flush_batch()

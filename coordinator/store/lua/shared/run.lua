@@ -15,8 +15,10 @@ local function split_spec(spec)
 end
 
 -- Return the whole spec. The caller passes the first pieces, which it has read with other fields; most specs have no more.
-local function join_spec(id, ...)
-  local pieces, known = {}, { ... }
+local function join_spec(id, first, second, ...)
+  if #first ~= SPEC_PIECE or not second then return first end
+  if #second ~= SPEC_PIECE then return first .. second end
+  local pieces, known = {}, { first, second, ... }
   for i = 1, SPEC_PIECES do
     if i > 1 and #pieces[i - 1] ~= SPEC_PIECE then break end
     if i > #known then known = redis.call('HMGET', run_key(id), SPEC_FIELDS) end
@@ -28,8 +30,13 @@ end
 
 local function netstring(text) return #text .. ':' .. text end
 
--- Return the worker in a token. A token is "<epoch>-<number of the claim>-<worker>".
-local function worker_of(token) return string.match(token, '^%d+%-%d+%-(.+)$') end
+-- Return the worker in a token. A token is "<epoch>-<number of the claim>-<worker>". Runs that were claimed together mostly have the
+-- same token, so the worker of the last token is kept.
+local last_token, last_worker
+local function worker_of(token)
+  if token ~= last_token then last_token, last_worker = token, string.match(token, '^%d+%-%d+%-(.+)$') end
+  return last_worker
+end
 
 -- Return how a call that ends an attempt relates to the run: 'owner' if the caller owns the run; 'repeated' and the first answer
 -- if the same call was carried out before; 'fenced' otherwise.
