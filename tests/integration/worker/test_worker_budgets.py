@@ -18,6 +18,7 @@ from tests.integration.worker_harness import Bench
 from tests.servers import Server
 from tests.waiting import eventually, next_turn, work_for
 from workers import AsyncRun, Budget, BudgetExceeded, ChildFailed, Registry, Retry, Run
+from workers.attempt.waits.waiter import ServerWaiter
 
 
 @pytest.fixture
@@ -196,6 +197,37 @@ async def test_run_that_spends_nothing_has_no_spending(bench: Bench, client: Asy
     await bench.until(handle.id, "completed")
     assert (bench.result(handle.id), (await handle.view()).spent) == (1.0, None)
     assert not {"spend", "beside"} & set(bench.run(handle.id))
+
+
+@pytest.mark.parametrize(("budget", "spends"), [(None, False), (Budget(usd=1), False), (None, True)])
+async def test_only_runs_that_spend_send_requests_for_it(
+    bench: Bench,
+    client: AsyncClient,
+    monkeypatch: pytest.MonkeyPatch,
+    budget: Budget | None,
+    spends: bool,
+) -> None:
+    runs, sent = Registry[Any](), list[str]()
+    carry_out = ServerWaiter.carry_out
+
+    async def count(self: ServerWaiter, attempt: Any, make_plan: Any) -> Any:
+        sent.append(attempt.id)
+        return await carry_out(self, attempt, make_plan)
+
+    monkeypatch.setattr(ServerWaiter, "carry_out", count)
+
+    @runs.handler(budget=budget, throttle=3600)
+    async def agent(run: AsyncRun) -> None:
+        for number in range(3):
+            await run.phase(f"ask {number}", lambda: run.spend(usd=0.1) if spends else None)
+        await run.once("mail", lambda: None)
+        async for _ in run.loop(3):
+            pass
+
+    bench.worker(runs)
+    handle = await client.enqueue("agent")
+    await bench.until(handle.id, "completed")
+    assert (len(sent) > 0) == spends
 
 
 # ---- work in several tasks

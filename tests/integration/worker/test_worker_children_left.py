@@ -144,3 +144,60 @@ async def test_finished_step_that_comes_back_with_other_inputs_is_refused(bench:
     assert (await ended(bench, id)).status is Status.FAILED
     than = "fewer" if count < 3 else "more"
     assert f"step 'all' has {count} inputs now, {than} than in an earlier attempt" in bench.error(id)[1]
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
+@pytest.mark.parametrize("linger", [0.0, 30.0], ids=["suspended", "lingering"])
+async def test_loop_that_a_handler_breaks_off_can_be_followed_by_other_steps(
+    bench: Bench, plain: bool, linger: float
+) -> None:
+    runs, started, child = registry_with_listener()
+    if plain:
+
+        @runs.handler(kind="parent", linger=linger)
+        def plain_parent(run: Run) -> list[int]:
+            for done in run.as_completed("all", [child.inputs(n) for n in range(3)]):
+                first = int(done.result)
+                break
+            run.sleep(0.01)
+            return [first, *run.gather("quick", [child.inputs(0)])]
+
+    else:
+
+        @runs.handler(kind="parent", linger=linger)
+        async def parent(run: AsyncRun) -> list[int]:
+            async for done in run.as_completed("all", [child.inputs(n) for n in range(3)]):
+                first = int(done.result)
+                break
+            await run.sleep(0.01)
+            return [first, *(await run.gather("quick", [child.inputs(0)]))]
+
+    bench.worker(runs)
+    id = await bench.enqueue("parent")
+    view = await ended(bench, id)
+    assert (view.status, view.error, bench.result(id)) == (Status.COMPLETED, None, [0, 0])
+    await eventually(lambda: len(set(started)) == 4, "four children")
+    statuses = sorted([(await ended(bench, id)).status for id in set(started)])
+    assert statuses == [Status.CANCELLED] * 2 + [Status.COMPLETED] * 2, "the open children are cancelled"
+
+
+async def test_handler_that_survives_a_cancellation_inside_gather_can_gather_again(bench: Bench) -> None:
+    runs, started, child = registry_with_listener()
+
+    @runs.handler(linger=60)
+    async def parent(run: AsyncRun) -> list[int]:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_later(0.3, task.cancel)
+        try:
+            await run.gather("slow", [child.inputs(n) for n in range(3)])
+        except asyncio.CancelledError:
+            task.uncancel()
+        return list(await run.gather("quick", [child.inputs(0)]))
+
+    bench.worker(runs)
+    id = await bench.enqueue("parent")
+    view = await ended(bench, id)
+    assert (view.status, view.error, bench.result(id)) == (Status.COMPLETED, None, [0])
+    statuses = sorted([(await ended(bench, id)).status for id in set(started)])
+    assert statuses == [Status.CANCELLED] * 2 + [Status.COMPLETED] * 2
