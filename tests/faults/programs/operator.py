@@ -36,6 +36,7 @@ from coordinator.store.plans import fleets as fleet_plans
 from coordinator.store.plans import schedules as schedule_plans
 from coordinator.store.server_checks import enter
 from coordinator.store.transport.wire import Wire, drive
+from tests.faults.lab.findings import without_calls_of_lost_workers
 from tests.faults.lab.observer import DIRECTORY
 from tests.faults.programs.app import RATE, answer_all
 
@@ -298,7 +299,8 @@ def unexpected(directory: Path, findings: Sequence[Finding]) -> list[str]:
     """Return the findings that were not caused on purpose."""
     path = directory / "damage"
     known = path.read_text().split() if path.exists() else []
-    return [one.sentence for one in findings if not any(name in f"{one.what} {one.name}" for name in known)]
+    others = without_calls_of_lost_workers(findings)
+    return [one.sentence for one in others if not any(name in f"{one.what} {one.name}" for name in known)]
 
 
 def _report_unexpected(by: Operator, report: DoctorReport) -> None:

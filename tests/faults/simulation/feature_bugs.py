@@ -31,6 +31,7 @@ CHILDREN = (
         LUA + "shared/waiting.lua",
         "if not ended or tonumber(ended) >= need then return 'children' end",
         "if not ended then return 'children' end",
+        seed=6,
     ),
     Bug(
         "the order of the endings is not stored",
