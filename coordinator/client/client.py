@@ -31,7 +31,7 @@ from coordinator.config import Settings, settings
 from coordinator.errors import NotFound, Refused, Unreachable
 from coordinator.middleware import Middleware, MiddlewareChain
 from coordinator.model.enqueue import HandlerOf, Inputs
-from coordinator.model.policies.groups import GroupLimit
+from coordinator.model.policies.groups import UNCHANGED, GroupLimit, Unchanged
 from coordinator.model.policies.rates import RateLimit
 from coordinator.model.policies.schedule import ScheduleView
 from coordinator.model.run import RunView, Status
@@ -314,23 +314,35 @@ class Client:
         """
         return self._do(list_operations.unpause, queue, kind)
 
-    def set_limit(self, kind: str, *, at_once: int | None, group: str | None = None) -> bool:
-        """Set how many runs of a group may be ready or running at the same time. It takes effect within a second.
+    def set_limit(
+        self,
+        kind: str,
+        *,
+        at_once: int | Unchanged | None = UNCHANGED,
+        rate: str | Unchanged | None = UNCHANGED,
+        burst: int | None = None,
+        group: str | None = None,
+    ) -> bool:
+        """Set how many runs of a group may be ready or running at the same time, and how many may start in a time.
 
-        A lower limit stops no run. The limit replaces the one that handlers publish with `at_once=`.
+        It takes effect within a second. A lower limit stops no run. The limits replace those that handlers publish. A limit that
+        is not given stays as it is.
 
         Args:
             kind: The kind of the runs.
-            at_once: The limit; 0 admits no run, None stands for no limit.
+            at_once: How many runs may be ready or running; 0 admits no run, None stands for no limit.
+            rate: How many runs may start, as `10/min`. The units are s, min, h and day. None stands for no limit.
+            burst: How many runs may start at one moment, after a time without starts. Default: what the rate allows in one
+                second, but at least 1.
             group: The group; None for each group of the kind that has no limit of its own.
 
         Returns:
-            False if the limit was like this before.
+            False if the limits were like this before.
 
         Raises:
-            BadOption: The limit or the group is not valid.
+            BadOption: A limit or the group is not valid, or no limit is given.
         """
-        return self._do(group_operations.set_limit, kind, group, at_once)
+        return self._do(group_operations.set_limit, kind, group, at_once, rate, burst)
 
     def remove_limit(self, kind: str, *, group: str | None = None) -> bool:
         """Remove a limit that `set_limit` has set. The limit of the kind or of its handler counts again, if there is one.

@@ -22,7 +22,7 @@ _FAMILIES = (
 )  # fmt: skip
 _COLLECTIONS = (
     "workers", "live", "owned", "ready", "suspect", "delayed", "waiting", "deadlines", "ended", "aside", "parting", "schedules",
-    "admitted", "line", "holders", "turns",
+    "admitted", "starting", "line", "holders", "turns",
 )  # fmt: skip
 
 

@@ -120,11 +120,16 @@ class HeldRun:
         before: The number of runs that are ahead of it in the line.
         taken: The number of places that are taken: runs of the group that are ready or running.
         at_once: The number of places of the group; None if no limit is known, so that no run is admitted.
+        rate: How many runs of the group may start in a time, for example `10/min`; None for no limit.
+        starts_in: Seconds until the rate allows the next start of the group; None without a rate, and while the runs that may start
+            wait for a worker.
     """
 
     before: int
     taken: int
     at_once: int | None
+    rate: str | None = None
+    starts_in: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -319,6 +319,8 @@ class Keys:
     def limits(self) -> str:
         """Return the key of a hash with the limits of kinds and groups: handler:<kind>, kind:<kind> and group:<kind>:<group>.
 
+        The same names with rate: before them have the rates of starts.
+
         It also has the budgets of handlers, for displays: budget:<kind>. Script join writes the limit and the budget of a handler,
         and script limit the others. While live workers publish different limits for a kind, the field mixed exists, and scripts
         leave, abandon and recover choose the limit again. It is never deleted.
@@ -338,6 +340,27 @@ class Keys:
         The script that queues a run adds it. The script that frees a place, and script sweep, remove it.
         """
         return f"{self.at}:line:{group}"
+
+    def starting(self, group: str) -> str:
+        """Return the key of a set with the runs of a group that were admitted under a rate of starts and wait for a worker.
+
+        The script that admits a run adds it. Script claim, or the script that ends the run, removes it.
+        """
+        return f"{self.at}:starting:{group}"
+
+    def pace(self, group: str) -> str:
+        """Return the key of a string with the time in ms until which the starts of a group use up its rate.
+
+        Script claim writes it. It expires a minute after that time.
+        """
+        return f"{self.at}:pace:{group}"
+
+    def paced(self) -> str:
+        """Return the key of a sorted set with groups in whose lines runs wait, by the time in ms of the next start.
+
+        The script that finds no start left adds a group. Script due removes it.
+        """
+        return f"{self.at}:paced"
 
     def groups(self) -> str:
         """Return the key of a set with the groups in whose lines runs may wait, as <kind>:<name>.

@@ -69,6 +69,7 @@ class GroupView:
         held: Number of queued runs that wait for a place.
         taken: Number of places that are taken: runs that are ready or running.
         at_once: Number of places; None if no limit is known, so that no run is admitted.
+        rate: How many of its runs may start in a time, for example `10/min`; None for no limit.
     """
 
     kind: str
@@ -76,6 +77,7 @@ class GroupView:
     held: int
     taken: int
     at_once: int | None
+    rate: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from coordinator.model.limits import FAR_FUTURE, MOST_AT_ONCE
 from coordinator.model.names import parse_route
 from coordinator.model.policies.budget import Budget, Spending, spending, sum_spend
 from coordinator.model.policies.deadline import Spent
-from coordinator.model.policies.groups import NO_LIMIT
+from coordinator.model.policies.groups import NO_LIMIT, decode_starts
 from coordinator.model.policies.retry import RetryLater
 from coordinator.model.run import Counters, Failure, HeldRun, Note, OpenChild, RunView, Status, Waiting, WaitingChildren
 from coordinator.model.run_id import made_at
@@ -215,7 +215,10 @@ def _read_held(reply: Sequence[Any]) -> HeldRun | None:
     if not reply:
         return None
     before, taken, limit = int(reply[0]), int(reply[1]), text(reply[2])
-    return HeldRun(before, taken, MOST_AT_ONCE if limit == NO_LIMIT else int(limit) if limit else None)
+    places = MOST_AT_ONCE if limit == NO_LIMIT else int(limit) if limit else None
+    rate, _ = decode_starts(text(reply[4]))
+    start = text(reply[5])
+    return HeldRun(before, taken, places, rate, int(start) / 1000 if start else None)
 
 
 def _read_effects(fields: Sequence[Any]) -> dict[str, str]:

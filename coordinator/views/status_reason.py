@@ -105,10 +105,24 @@ def _explain_held(position: QueuePosition, held: HeldRun) -> str:
         return f"{group} has no limit yet, so it admits no run: 'coordinator limit set' sets one"
     if not held.at_once:
         return f"{group} has a limit of 0, so it admits no run: 'coordinator limit set' changes it"
+    if held.rate is not None and held.taken < held.at_once:
+        return f"waits for a start: {group} starts {held.rate}{_describe_start(held)}"
     ahead = "1 run is" if held.before == 1 else f"{held.before:,} runs are"
     taken = "is taken" if held.at_once == 1 else f"of {held.at_once:,} are taken"
     places = f"its only place {taken}" if held.at_once == 1 else f"{held.taken:,} {taken}"
     return f"waits for a place in {group}: {places}" + (f", and {ahead} ahead of it" if held.before else "")
+
+
+def _describe_start(held: HeldRun) -> str:
+    """Return how many starts come before that of a run, and when the next start is possible."""
+    ahead = (
+        ""
+        if not held.before
+        else f", and {'1 run is' if held.before == 1 else f'{held.before:,} runs are'} ahead of it"
+    )
+    if held.starts_in is None:
+        return f"; the runs that may start wait for a worker{ahead}"
+    return f"; the next start is possible {'now' if not held.starts_in else f'in {held.starts_in:.3g} s'}{ahead}"
 
 
 def _explain_running(view: RunView, *, killing: bool, failed_loads: int | None, limited: str) -> str:

@@ -157,3 +157,23 @@ async def test_run_without_a_known_limit_says_so(client: AsyncClient, store_url:
         view.why == "group 'acme' of kind 'k' has no limit yet, so it admits no run: 'coordinator limit set' sets one"
     )
     assert await handle.cancel() == "cancelled"
+
+
+async def test_run_says_when_the_rate_lets_it_start(client: AsyncClient) -> None:
+    await client.set_limit("k", at_once=None, rate="1/h")
+    await client.enqueue("k", {}, group="acme")
+    second = await client.enqueue("k", {}, group="acme")
+    view = await second.view()
+    assert view.held is not None
+    assert (view.held.before, view.held.rate, view.held.starts_in) == (0, "1/h", None)
+    assert "waits for a start" in (view.why or ""), view.why
+    assert await client.set_limit("k", rate=None) is True
+    assert [(limit.at_once, limit.rate) for limit in await client.limits()] == [(None, None)]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"burst": 2}, {"rate": "fast"}, {"rate": "1/s", "burst": 0}, {"rate": None, "burst": 1}]
+)
+async def test_rate_of_starts_that_is_not_valid_is_refused(client: AsyncClient, options: dict[str, Any]) -> None:
+    with pytest.raises(BadOption):
+        await client.set_limit("k", **options)

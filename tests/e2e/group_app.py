@@ -23,3 +23,9 @@ async def work(run: AsyncRun, customer: str, seconds: float) -> None:
 async def turn(run: AsyncRun, customer: str) -> None:
     """Take a turn for a customer."""
     journal(run, "turn")
+
+
+@runs.handler(rate="20/s", burst=3, group_by="customer")
+async def paced(run: AsyncRun, customer: str) -> None:
+    """Start at the rate of a customer."""
+    journal(run, "enter")

@@ -63,3 +63,23 @@ def test_run_of_a_small_group_starts_within_one_round_of_all_groups(stage: Stage
     assert small.wait(120) == Status.COMPLETED
     order = [event.run for event in stage.events("turn")]
     assert order.index(small.id) <= GROUPS + 1 + SLOTS, "each other group had one turn, and the slots were full"
+
+
+def test_starts_of_each_group_stay_within_the_rate_of_the_handler(stage: Stage, client: Client) -> None:
+    """Runs wait before a worker exists, so that they all could start at once. A process is killed in the middle."""
+    stage.coordinator()
+    inputs = [{"customer": f"c{number % 2}"} for number in range(60)]
+    handles = client.enqueue_many([("paced", one) for one in inputs], group=lambda one: one["customer"])
+    started = fleet(stage, 2)
+    wait_until(lambda: len(stage.events("enter")) >= 20, "some runs started", timeout=60)
+    os.kill(random.choice(children(started.pid)), signal.SIGKILL)
+    assert Counter(handle.wait(120) for handle in handles) == {Status.COMPLETED: len(handles)}
+    views = [handle.view() for handle in handles]
+    for customer in ("c0", "c1"):
+        # The server's time of the claim. An attempt that was lost has no time of its own any more.
+        starts = sorted(view.started for view in views if view.group == customer and view.attempt == 1 and view.started)
+        assert len(starts) >= 25
+        for first, begin in enumerate(starts):
+            for last in range(first, len(starts)):
+                seconds = (starts[last] - begin).total_seconds()
+                assert last - first + 1 <= 3 + 20 * seconds + 0.1, f"{starts[first : last + 1]} of {customer}"

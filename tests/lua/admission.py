@@ -6,8 +6,10 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from coordinator.model.policies.groups import KEEP
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import doctor as doctor_plans
+from coordinator.store.plans import groups as group_plans
 from coordinator.store.plans.clients import NewRun
 from coordinator.store.plans.workers import Claimed
 from tests.lua.groups import find_wrong_places, places_of
@@ -17,6 +19,7 @@ T = TypeVar("T")
 Choose = Callable[[Sequence[Any]], Any]
 GROUPS = ("a", "b")
 LIMITS = (0, 1, 2, 3)
+RATES = ("-", "2 1000 1", "5 1000 3")
 OPEN = ("queued", "delayed", "running", "waiting")
 
 
@@ -116,6 +119,12 @@ class AdmissionHistory:
         self.made.append(f"limit of {group}: {limit}")
         self.store.limit(limit, group=group)
 
+    def change_a_rate(self, choose: Choose) -> None:
+        """Change the rate of starts of a group. The limit of its places stays."""
+        group, rate, mark = choose(GROUPS), choose(RATES), uuid.uuid4().hex
+        self.store.do(group_plans.set_limit(self.store.keys, "k", group, KEEP, mark, rate))
+        self.made.append(f"rate of {group}: {rate}")
+
     def let_time_pass(self, choose: Choose) -> None:
         self.store.later(choose([1, 100, 600, 5000]))
         self.store.due()
@@ -133,7 +142,7 @@ class AdmissionHistory:
     def actions(self) -> list[Callable[[Choose], None]]:
         return [
             self.enqueue, self.enqueue, self.claim, self.end_an_attempt, self.end_an_attempt, self.lose_the_worker,
-            self.call_as_client, self.change_a_limit, self.let_time_pass, self.sweep, self.resend_a_call,
+            self.call_as_client, self.change_a_limit, self.change_a_rate, self.let_time_pass, self.sweep, self.resend_a_call,
         ]  # fmt: skip
 
     # -- checks

@@ -35,6 +35,12 @@ def find_wrong_places(store: Store) -> list[str]:
             for group in {*found, *right}
             if found.get(group, set()) != right.get(group, set())
         ]
+    starting = _read_sets(store, "starting", "smembers")
+    wrong += [
+        f"group {group}: these runs hold a start and are not ready: {ids - admitted.get(group, set()) & claimable}"
+        for group, ids in starting.items()
+        if not ids <= admitted.get(group, set()) & claimable
+    ]
     swept = store.members(store.keys.groups())
     return wrong + [f"group {group} has a line, and is not swept" for group in set(lines) - swept]
 

@@ -22,7 +22,7 @@ from coordinator.model.enqueue import Inputs
 from coordinator.model.names import name
 from coordinator.model.policies.budget import Budget
 from coordinator.model.policies.deadline import Deadline
-from coordinator.model.policies.groups import GroupBy, check_at_once
+from coordinator.model.policies.groups import GroupBy, check_at_once, encode_starts
 from coordinator.model.policies.retry import Retry
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.context import BaseRun, entered_run
@@ -76,6 +76,9 @@ class Policy:
         budget: What a run may spend, over all its attempts and its children. None for no limit.
         at_once: How many runs of a group may be ready or running at the same time. Workers publish it when they join. An operator
             may set another limit. None for no limit.
+        rate: How many runs of a group may start in a time, as "10/min". Workers publish it when they join. None for no limit.
+        burst: How many runs of a group may start at one moment, after a time without starts. None for what the rate allows in one
+            second, but at least 1.
         group_by: The name of the input whose value is the group of a run, or a function that computes the group from the inputs.
 
     Raises:
@@ -94,6 +97,8 @@ class Policy:
     keep_messages: bool = False
     budget: Budget | None = None
     at_once: int | None = None
+    rate: str | None = None
+    burst: int | None = None
     group_by: GroupBy | None = None
 
     def __post_init__(self) -> None:
@@ -119,6 +124,7 @@ class Policy:
             name(topic, "topic")
         if self.at_once is not None:
             check_at_once(self.at_once)
+        encode_starts(self.rate, self.burst)
         if self.group_by is not None and not isinstance(self.group_by, str) and not callable(self.group_by):
             raise BadOption(f"group_by={self.group_by!r} is neither the name of an input nor a function")
 
@@ -143,6 +149,8 @@ class Handler(Generic[P, T_co]):
         keep_messages: See Policy.
         budget: See Policy.
         at_once: See Policy.
+        rate: See Policy.
+        burst: See Policy.
         group_by: See Policy.
         migrations: The migrations, by the schema from which they start.
     """
@@ -156,7 +164,8 @@ class Handler(Generic[P, T_co]):
         self.retry, self.deadline, self.schema = policy.retry, policy.deadline, policy.schema
         self.grace, self.throttle, self.on_lost_lease = policy.grace, policy.throttle, policy.on_lost_lease
         self.linger, self.keep_messages, self.budget = policy.linger, policy.keep_messages, policy.budget
-        self.at_once, self.group_by = policy.at_once, policy.group_by
+        self.at_once, self.rate, self.burst = policy.at_once, policy.rate, policy.burst
+        self.group_by = policy.group_by
         self._topics = {
             topic: Conversion(annotation, f"a signal of topic {topic!r} of kind {kind!r}")
             for topic, annotation in policy.topics.items()

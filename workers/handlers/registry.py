@@ -44,6 +44,8 @@ class HandlerOptions(TypedDict, total=False):
     topics: Mapping[str, Any]
     budget: Budget | None
     at_once: int | None
+    rate: str | None
+    burst: int | None
     group_by: GroupBy | None
 
 
@@ -99,7 +101,7 @@ class Registry(Generic[R]):
             function: The function.
             kind: The kind. By default it is the name of the function.
             **options: The policy for the runs of the kind: retry, deadline, schema, grace, throttle, on_lost_lease,
-                linger, topics, keep_messages, budget, at_once, group_by. See Policy.
+                linger, topics, keep_messages, budget, at_once, rate, burst, group_by. See Policy.
 
         Returns:
             The handler.

@@ -14,7 +14,7 @@ from coordinator.clock import Clock, SystemClock
 from coordinator.config import current_settings
 from coordinator.errors import Unconfirmed, Unreachable
 from coordinator.model.policies.budget import describe_budgets
-from coordinator.model.policies.groups import describe_limits
+from coordinator.model.policies.groups import HandlerLimit, describe_limits
 from coordinator.store import server_checks as checks
 from coordinator.store.keys import Namespace
 from coordinator.store.transport.wire import AsyncWire, drive_async
@@ -233,7 +233,9 @@ class Worker:
         handlers = self.registry.handlers
         self._membership = membership = Membership(
             wire, namespace, options, all_routes(self.registry, options),
-            (describe_limits({kind: handler.at_once for kind, handler in handlers.items()}),
+            (describe_limits(
+                {kind: HandlerLimit(handler.at_once, handler.rate, handler.burst) for kind, handler in handlers.items()}
+            ),
              describe_budgets({kind: handler.budget for kind, handler in handlers.items()})),
             clock, heartbeat, stops, shutdown, tasks, self._announce,
         )  # fmt: skip

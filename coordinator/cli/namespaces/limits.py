@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -12,11 +12,11 @@ from coordinator.cli.framework.exits import WRONG_USAGE
 from coordinator.cli.framework.groups import new_subapp
 from coordinator.cli.framework.options import command
 from coordinator.errors import BadOption
-from coordinator.model.policies.groups import GroupLimit
+from coordinator.model.policies.groups import UNCHANGED, GroupLimit, Unchanged
 from coordinator.views.formatting import clean
 from coordinator.views.table import new_table
 
-app = new_subapp("Limit how many runs of a group are ready or running at once.")
+app = new_subapp("Limit how many runs of a group are ready or running at once, and how many start in a time.")
 
 Kind = Annotated[str, typer.Argument(metavar="KIND", help="Kind of the runs.")]
 Group = Annotated[str | None, typer.Option("--group", help="Only this group. Default: each group of the kind.")]
@@ -34,18 +34,33 @@ def set_limit(
     context: CommandContext,
     kind: Kind,
     at_once: Annotated[
-        str,
+        str | None,
         typer.Option("--at-once", metavar="N", help="Runs of a group at once; 0 admits none, 'none' lifts the limit."),
-    ],
+    ] = None,
+    rate: Annotated[
+        str | None,
+        typer.Option("--rate", metavar="RATE", help="Starts of a group in a time, as 10/min; 'none' lifts the rate."),
+    ] = None,
+    burst: Annotated[
+        int | None, typer.Option("--burst", metavar="N", help="Starts at one moment. Default: those of a second.")
+    ] = None,
     group: Group = None,
 ) -> None:
-    """Set the limit of a kind or of a group. It takes effect within a second, and stops no run."""
-    limit = None if at_once == "none" else _parse(at_once)
+    """Set the limits of a kind or of a group. They take effect within a second, and stop no run."""
+    places = UNCHANGED if at_once is None else None if at_once == "none" else _parse(at_once)
+    starts = UNCHANGED if rate is None else None if rate == "none" else rate
     with context.connect() as client:
-        changed = client.set_limit(kind, at_once=limit, group=group)
-    what = describe_subject(kind, group)
-    text = f"{what}: {describe_limit(limit)}" if changed else f"{what} had this limit before: {describe_limit(limit)}"
-    context.answer({"kind": kind, "group": group, "at_once": limit, "changed": changed}, Text(clean(text)))
+        changed = client.set_limit(kind, at_once=places, rate=starts, burst=burst, group=group)
+    given: dict[str, Any] = {}
+    if not isinstance(places, Unchanged):
+        given["at_once"] = places
+    if not isinstance(starts, Unchanged):
+        given |= {"rate": starts, "burst": burst}
+    said = [describe_limit(places)] if not isinstance(places, Unchanged) else []
+    said += [describe_rate(starts, burst)] if not isinstance(starts, Unchanged) else []
+    what, limits = describe_subject(kind, group), ", ".join(said)
+    text = f"{what}: {limits}" if changed else f"{what} had this limit before: {limits}"
+    context.answer({"kind": kind, "group": group, **given, "changed": changed}, Text(clean(text)))
 
 
 @command(app, name="list")
@@ -59,16 +74,23 @@ def list_limits(context: CommandContext) -> None:
     if not limits:
         context.console.print(Text("no limits"))
         return
-    table = new_table("kind", "group", "at once", "set by", right=("at once",))
+    table = new_table("kind", "group", "at once", "starts", "burst", "set by", right=("at once", "starts", "burst"))
     for limit in limits:
         at_once = "no limit" if limit.at_once is None else f"{limit.at_once:,}"
-        table.add_row(limit.kind, clean(limit.group or "each"), at_once, limit.source)
+        table.add_row(
+            limit.kind,
+            clean(limit.group or "each"),
+            at_once,
+            limit.rate or "",
+            "" if limit.burst is None else f"{limit.burst:,}",
+            limit.source,
+        )
     context.console.print(table)
 
 
 @command(app, name="remove")
 def remove_limit(context: CommandContext, kind: Kind, group: Group = None) -> None:
-    """Remove a limit that was set. The limit of the kind or of its handler counts again, if there is one."""
+    """Remove the limits that were set. The limit of the kind or of its handler counts again, if there is one."""
     with context.connect() as client:
         changed = client.remove_limit(kind, group=group)
     what = describe_subject(kind, group)
@@ -88,6 +110,13 @@ def describe_limit(at_once: int | None) -> str:
     return "1 run at once" if at_once == 1 else f"{at_once:,} runs at once"
 
 
+def describe_rate(rate: str | None, burst: int | None) -> str:
+    """Return a rate of starts as a phrase: `10/min starts`, or `no rate of starts`."""
+    if rate is None:
+        return "no rate of starts"
+    return f"{rate} starts" + ("" if burst is None else f", {burst:,} at one moment")
+
+
 def _parse(at_once: str) -> int:
     if not at_once.isdecimal():
         raise BadOption(f"--at-once {at_once!r} is neither a whole number nor 'none'")
@@ -95,4 +124,11 @@ def _parse(at_once: str) -> int:
 
 
 def _row(limit: GroupLimit) -> dict[str, object]:
-    return {"kind": limit.kind, "group": limit.group, "at_once": limit.at_once, "source": limit.source}
+    return {
+        "kind": limit.kind,
+        "group": limit.group,
+        "at_once": limit.at_once,
+        "rate": limit.rate,
+        "burst": limit.burst,
+        "source": limit.source,
+    }

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from coordinator.client.operations.open_namespace import OpenNamespace, new_mark, reading
-from coordinator.errors import NotConfigured
+from coordinator.errors import BadOption, NotConfigured
 from coordinator.model.features import GROUPS
 from coordinator.model.names import name
-from coordinator.model.policies.groups import NO_LIMIT, GroupLimit, check_at_once, check_group
+from coordinator.model.policies.groups import (
+    KEEP,
+    NO_LIMIT,
+    UNCHANGED,
+    GroupLimit,
+    Unchanged,
+    check_at_once,
+    check_group,
+    encode_starts,
+)
 from coordinator.model.run_id import partition_for
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.plans import groups as group_plans
@@ -18,25 +27,41 @@ from coordinator.store.plans.merge import Plan
 TRUSTED_SECONDS = 10.0  # seconds for which all processes of a partition count as knowing groups
 
 
-def set_limit(namespace: OpenNamespace, kind: str, group: str | None, at_once: int | None) -> Plan[bool]:
-    """Set the limit of a kind or of a group. None stands for no limit. Return False if it was set before."""
-    stored = NO_LIMIT if at_once is None else str(check_at_once(at_once))
-    return (yield from _change(namespace, kind, group, stored))
+def set_limit(
+    namespace: OpenNamespace,
+    kind: str,
+    group: str | None,
+    at_once: int | Unchanged | None,
+    rate: str | Unchanged | None,
+    burst: int | None,
+) -> Plan[bool]:
+    """Set the limits of a kind or of a group. None stands for no limit. Return False if they were set before.
+
+    Raises:
+        BadOption: A limit or the group is not valid, or no limit is given.
+    """
+    if at_once is UNCHANGED and rate is UNCHANGED:
+        raise BadOption("give at_once, a rate, or both")
+    if burst is not None and (rate is UNCHANGED or rate is None):
+        raise BadOption("a burst needs a rate")
+    places = KEEP if isinstance(at_once, Unchanged) else NO_LIMIT if at_once is None else str(check_at_once(at_once))
+    starts = KEEP if isinstance(rate, Unchanged) else encode_starts(rate, burst)
+    return (yield from _change(namespace, kind, group, places, starts))
 
 
 def remove_limit(namespace: OpenNamespace, kind: str, group: str | None) -> Plan[bool]:
-    """Remove the limit that was set for a kind or a group. Return False if there was none."""
-    return (yield from _change(namespace, kind, group, ""))
+    """Remove the limits that were set for a kind or a group. Return False if there was none."""
+    return (yield from _change(namespace, kind, group, "", ""))
 
 
-def _change(namespace: OpenNamespace, kind: str, group: str | None, stored: str) -> Plan[bool]:
+def _change(namespace: OpenNamespace, kind: str, group: str | None, at_once: str, rate: str) -> Plan[bool]:
     name(kind, "kind")
     if group is not None:
         check_group(group)
     space, operation = (yield from namespace.space()), new_mark()
     changed = False
     for keys in _partitions_of(space, group):
-        changed |= yield from group_plans.set_limit(keys, kind, group, stored, operation)
+        changed |= yield from group_plans.set_limit(keys, kind, group, at_once, operation, rate)
     return changed
 
 

@@ -11,7 +11,7 @@ from coordinator.model.features import split_announced
 from coordinator.model.names import parse_route
 from coordinator.model.run import ENDED, Status
 from coordinator.store.keys import Keys, Namespace
-from coordinator.store.plans.groups import find_limit
+from coordinator.store.plans.groups import find_limit, find_rate
 from coordinator.store.replies import pairs, require_all, text
 from coordinator.store.script import Request, read
 from coordinator.views.namespace_view import CoordinatorView, GroupView, Overview, WorkerView
@@ -148,7 +148,8 @@ def read_groups(parts: Sequence[Keys]) -> Generator[list[Request], Any, tuple[Gr
         kind, _, group = label.partition(":")
         held, taken = int(counts[2 * index]), int(counts[2 * index + 1])
         if held:
-            views.append(GroupView(kind, group, held, taken, find_limit(stored[keys.at], kind, group)))
+            limit, rate = find_limit(stored[keys.at], kind, group), find_rate(stored[keys.at], kind, group)[0]
+            views.append(GroupView(kind, group, held, taken, limit, rate))
     return tuple(sorted(views, key=lambda view: (view.kind, view.group)))
 
 

@@ -4,30 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from enum import Enum
+from typing import Any, Final, Literal, NamedTuple
 
 from coordinator.errors import BadOption
 from coordinator.model.limits import GROUP_NAME, MOST_AT_ONCE
+from coordinator.model.policies.rates import decode_rate, encode_rate
 
 GroupBy = str | Callable[[Mapping[str, Any]], str]
 NO_LIMIT = "-"  # the stored form of a limit of None
+KEEP = "="  # the argument of limit.lua that keeps a limit
+
+
+class Unchanged(Enum):
+    """The type of UNCHANGED, which stands for a limit that a call does not change."""
+
+    UNCHANGED = "unchanged"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+UNCHANGED: Final = Unchanged.UNCHANGED
+
+
+class HandlerLimit(NamedTuple):
+    """The limit that a handler publishes: places of a group, and its rate of starts with its burst."""
+
+    at_once: int | None = None
+    rate: str | None = None
+    burst: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLimit:
-    """A limit of how many runs of a group may be ready or running at the same time.
+    """A limit of how many runs of a group may be ready or running at the same time, and of how many may start in a time.
 
     Attributes:
         kind: The kind of the runs.
         group: The group; None if the limit is for each group of the kind that has no limit of its own.
         at_once: The limit; None for no limit.
-        source: `operator` if a client or a command set the limit, `handler` if workers published it.
+        source: `operator` if a client or a command set one of the limits, `handler` if workers published them.
+        rate: How many runs of a group may start in a time, for example `10/min`; None for no limit.
+        burst: The number of runs that may start at one moment, after a time without starts; None without a rate.
     """
 
     kind: str
     group: str | None
     at_once: int | None
     source: Literal["operator", "handler"]
+    rate: str | None = None
+    burst: int | None = None
 
 
 def check_group(group: object) -> str:
@@ -71,6 +98,28 @@ def compute_group(group_by: GroupBy, kind: str, inputs: Mapping[str, Any]) -> st
     return check_group(str(value) if type(value) is int else value)
 
 
-def describe_limits(at_once: Mapping[str, int | None]) -> str:
+def encode_starts(rate: str | None, burst: int | None) -> str:
+    """Return the stored form of a rate of starts, as limit.lua takes it: "<number> <ms> <burst>", or "-" for none.
+
+    Raises:
+        BadOption: The rate or the burst is not valid.
+    """
+    if rate is None and burst is None:
+        return NO_LIMIT
+    return encode_rate(rate, burst, None if rate else 0).rpartition(" ")[0]
+
+
+def decode_starts(stored: str) -> tuple[str | None, int | None]:
+    """Return a rate of starts and its burst from the stored form."""
+    found = decode_rate("", f"{stored} {NO_LIMIT}")
+    return (found.rate, found.burst) if found is not None else (None, None)
+
+
+def describe_limits(limits: Mapping[str, HandlerLimit]) -> str:
     """Return the limits of handlers by kind in the form in which join.lua takes them."""
-    return " ".join(f"{kind}={NO_LIMIT if limit is None else limit}" for kind, limit in sorted(at_once.items()))
+    parts = []
+    for kind, limit in sorted(limits.items()):
+        starts = encode_starts(limit.rate, limit.burst)
+        places = NO_LIMIT if limit.at_once is None else str(limit.at_once)
+        parts.append(f"{kind}={places}" + ("" if starts == NO_LIMIT else "," + starts.replace(" ", "/")))
+    return " ".join(parts)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from coordinator.errors import BadCall, Changed, Unreadable
 from coordinator.model.limits import MOST_AT_ONCE
-from coordinator.model.policies.groups import NO_LIMIT, GroupLimit
+from coordinator.model.policies.groups import KEEP, NO_LIMIT, GroupLimit, decode_starts
 from coordinator.store.keys import Keys
 from coordinator.store.replies import pairs, text, word
 from coordinator.store.script import Request, read
@@ -17,15 +17,18 @@ from coordinator.store.scripts import LIMIT, SWEEP
 TRIES = 20  # how often a change is tried while other clients change the same limit
 
 
-def set_limit(keys: Keys, kind: str, group: str | None, at_once: str, operation: str) -> Generator[Request, Any, bool]:
+def set_limit(
+    keys: Keys, kind: str, group: str | None, at_once: str, operation: str, rate: str = KEEP
+) -> Generator[Request, Any, bool]:
     """Set or remove a limit in a partition. Return False if the limit was like this before.
 
     Args:
         keys: The keys of the partition.
         kind: The kind.
         group: The group; None for each group of the kind.
-        at_once: The limit in its stored form; empty to remove it.
+        at_once: The limit in its stored form; empty to remove it, KEEP to keep it.
         operation: A random mark of this change, by which the server recognises a repeated call.
+        rate: The rate of starts in its stored form; empty to remove it, KEEP to keep it.
 
     Raises:
         Changed: Other clients kept changing the limit at the same time.
@@ -33,45 +36,64 @@ def set_limit(keys: Keys, kind: str, group: str | None, at_once: str, operation:
     """
     seen = ""
     for _ in range(TRIES):
-        reply = yield LIMIT.call(keys.at, kind=kind, group=group or "", at_once=at_once, seen=seen, operation=operation)
+        reply = yield LIMIT.call(
+            keys.at, kind=kind, group=group or "", at_once=at_once, rate=rate, seen=seen, operation=operation
+        )
         match word(reply):
             case "changed":
                 seen = text(reply[1])
             case "unreadable":
                 raise Unreadable("the key of the limits holds a value of another type; 'coordinator doctor' finds it")
             case "bad":
-                raise BadCall(f"the server refused the limit {at_once!r} of kind {kind!r}")
+                raise BadCall(f"the server refused the limit {at_once!r} and the rate {rate!r} of kind {kind!r}")
             case answer:
                 return answer == "ok"
     raise Changed(f"the limit of kind {kind!r} was not changed: other clients keep changing it; call again")
 
 
 def read_limits(keys: Keys) -> Generator[Request, Any, list[GroupLimit]]:
-    """Return the limits that a partition knows. A kind without a limit is left out, unless an operator has set that."""
-    stored = pairs((yield read(keys.at, "HGETALL", keys.limits())))
-    found = []
+    """Return the limits that a partition knows. A kind without a limit is left out, unless an operator has set that.
+
+    A limit that is not set for a group is that of its kind, and a limit that is not set for a kind is that of its handler.
+    """
+    stored = {field: text(value) for field, value in pairs((yield read(keys.at, "HGETALL", keys.limits()))).items()}
+    sources: dict[tuple[str, str], Literal["operator", "handler"]] = {}
     for field, value in stored.items():
-        what, _, name = field.partition(":")
+        what, _, name = field.removeprefix("rate:").partition(":")
         kind, _, group = name.partition(":")
-        limit = text(value)
-        if what == "handler" and (limit == NO_LIMIT or f"kind:{kind}" in stored):
-            continue
-        if what in ("handler", "kind", "group") and (limit == NO_LIMIT or limit.isdigit()):
-            at_once = None if limit == NO_LIMIT else int(limit)
-            found.append(GroupLimit(kind, group or None, at_once, "handler" if what == "handler" else "operator"))
+        if what in ("kind", "group"):
+            sources[kind, group] = "operator"
+        elif what == "handler" and value != NO_LIMIT:
+            sources.setdefault((kind, ""), "handler")
+    found = []
+    for (kind, group), source in sources.items():
+        places = find_limit(stored, kind, group)
+        rate, burst = find_rate(stored, kind, group)
+        found.append(
+            GroupLimit(kind, group or None, None if places == MOST_AT_ONCE else places, source, rate=rate, burst=burst)
+        )
     return found
 
 
 def find_limit(stored: Mapping[str, Any], kind: str, group: str) -> int | None:
-    """Return the limit of a group from the stored limits of its partition; None if none is known. See limit_of in groups.lua.
+    """Return the limit of a group from the stored limits of its partition; None if none is known. See limit_of in pace.lua.
 
     A limit that was lifted is MOST_AT_ONCE.
     """
-    for field in (f"group:{kind}:{group}", f"kind:{kind}", f"handler:{kind}"):
+    limit = _find(stored, "", kind, group)
+    return MOST_AT_ONCE if limit == NO_LIMIT else int(limit) if limit.isdigit() else None
+
+
+def find_rate(stored: Mapping[str, Any], kind: str, group: str) -> tuple[str | None, int | None]:
+    """Return the rate of starts of a group and its burst, from the stored limits of its partition; None if there is none."""
+    return decode_starts(_find(stored, "rate:", kind, group))
+
+
+def _find(stored: Mapping[str, Any], start: str, kind: str, group: str) -> str:
+    for field in (f"{start}group:{kind}:{group}", f"{start}kind:{kind}", f"{start}handler:{kind}"):
         if field in stored:
-            limit = text(stored[field])
-            return MOST_AT_ONCE if limit == NO_LIMIT else int(limit) if limit.isdigit() else None
-    return None
+            return text(stored[field])
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

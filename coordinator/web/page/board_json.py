@@ -59,7 +59,7 @@ def _queue(row: QueueRow) -> dict[str, Any]:
 def _group(one: FullGroup) -> dict[str, Any]:
     view = one.view
     return {
-        "kind": view.kind, "group": view.group, "held": view.held, "taken": view.taken, "at_once": view.at_once,
+        "kind": view.kind, "group": view.group, "held": view.held, "taken": view.taken, "at_once": view.at_once, "rate": view.rate,
         "waited": round(one.waited, 1),
     }  # fmt: skip
 

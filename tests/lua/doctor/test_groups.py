@@ -118,3 +118,12 @@ def test_unreadable_run_gives_its_place_to_the_next(store: Store) -> None:
     (fault, _), *_ = faults(store, run.id)
     store.do(doctor_plans.repair_runs(store.keys, [(run.id, fault)], now=store.at))
     assert store.members(store.keys.admitted(GROUP)) == {other}
+
+
+def test_start_of_a_run_that_is_running_is_removed(store: Store) -> None:
+    store.limit(5)
+    run = store.running(group="acme")
+    store.client.sadd(store.keys.starting(GROUP), run.id)
+    assert stray(store, "starting", run.id) == [("elsewhere", "running")]
+    store.do(doctor_plans.repair_entries(store.keys, "starting", GROUP, [(run.id, "elsewhere")], now=store.at))
+    assert store.members(store.keys.starting(GROUP)) == set()

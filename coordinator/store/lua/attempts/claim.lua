@@ -3,8 +3,8 @@
 -- expired takes no run; a suspect is given only to a worker that holds no other run. For a second after a stopping worker released
 -- a run, a worker with outdated code does not take the run, so that a roll moves each run once.
 -- Role: worker
--- Keys: aside, bell, ckpt, deadlines, effects, live, messages, namespace, owned, paused, ready, run, suspect, suspect_bell
--- Keys: worker, workers
+-- Keys: aside, bell, ckpt, coordinator_bell, deadlines, effects, limits, line, live, messages, namespace, owned, pace
+-- Keys: paced, paused, ready, run, starting, suspect, suspect_bell, worker, workers
 -- ARGV: now, worker, number, want, alone, outdated, inline, budget
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   worker: id of the worker
@@ -17,7 +17,7 @@
 -- ITEM: route
 --   route: queue, kind and schema, as <queue>:<kind>@<schema>
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint
+-- Uses: time, run, queue, checkpoint, pace
 -- Moves: queued -> running
 -- Answers: ok, suspect, left, old, expired, gone
 --   ok, suspect: with the runs, see answer_run
@@ -136,6 +136,19 @@ local function without_left(found, most)
   return others
 end
 
+-- Count the start of a run that was admitted under a rate of starts. A run that was claimed before, and kept its place, does not
+-- count again.
+local function count_start(id)
+  local group = read_fields(run_key(id), 'group')
+  if not group or redis.pcall('SREM', starting_key(group), id) ~= 1 then return end
+  local _, rate = limit_of(group)
+  local pace = rate and read_pace(group, rate, clock)
+  if not pace then return end
+  pace.used = pace.used + pace.interval
+  redis.call('SET', pace_key(group), string.format('%.6f', pace.used), 'PX', int(math.ceil(pace.used - clock) + TOMBSTONE_MS))
+  if redis.call('EXISTS', line_key(group)) == 1 then fill_later(group, pace, clock) end
+end
+
 local taken, aside, ids = {}, 0, {}
 
 -- Take a run, or set it aside if it can't be read. Return false if its spec does not fit into the answer: then the run stays in its
@@ -172,6 +185,7 @@ local function take(entry)
     redis.call('HDEL', run_key(id), 'expires')
     redis.call('ZREM', deadlines_key(), 'expire:' .. id)
   end
+  if beside and string.find(beside, 'p', 1, true) then count_start(id) end
   ids[#ids + 1] = id
   taken[#taken + 1] = answer_run(id, token, route, counters, cause, prev, spent, killed, beside, spec, spec1, spec2)
   return true

@@ -2,9 +2,10 @@
 -- Protects: only the owner ends a run, once; a repeated call gets the same answer; a run whose cancel was requested does not
 -- complete.
 -- Role: worker
--- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, effects, ended, graph, graph_index, graph_threads, groups
--- Keys: inbox, joins, limits, line, live, messages, namespace, once, output, owned, parting, ready, results, routes, run
--- Keys: signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake, worker
+-- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, effects, ended, graph, graph_index, graph_threads
+-- Keys: groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, pace, paced, parting, ready
+-- Keys: results, routes, run, signal_keys, signal_operations, signals, starting, suspect, suspect_bell, waiters, waiting
+-- Keys: wake, worker
 -- ARGV: now
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 -- EACH: id, token, result, rest
@@ -14,7 +15,7 @@
 --   rest: empty for most runs; else k or -, and the events that are not stored yet (see shared/output.lua; empty: none). With k the
 --     checkpoint is kept as long as the run.
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, groups, endings
+-- Uses: time, run, queue, checkpoint, spend, children, output, pace, groups, endings
 -- Moves: running -> completed
 -- Answers: ok, fenced, requested
 --   requested: a cancel was requested, so the run does not complete; its owner then releases it, which ends it as cancelled

@@ -1,9 +1,10 @@
 -- fail: end a run whose handler raised an error. Its checkpoint is kept for the retention.
 -- Protects: only the owner ends a run, once; a repeated call gets the same answer; a requested cancel wins.
 -- Role: worker
--- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, effects, ended, graph, graph_index, graph_threads, groups
--- Keys: inbox, joins, limits, line, live, messages, namespace, once, output, owned, parting, ready, results, routes, run
--- Keys: signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake, worker
+-- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, effects, ended, graph, graph_index, graph_threads
+-- Keys: groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, pace, paced, parting, ready
+-- Keys: results, routes, run, signal_keys, signal_operations, signals, starting, suspect, suspect_bell, waiters, waiting
+-- Keys: wake, worker
 -- ARGV: now, id, token, error, brief, delta
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
@@ -12,7 +13,7 @@
 --   brief: the same error without its traceback, for the story
 --   delta: the changes to the checkpoint; empty: no changes (see shared/checkpoint.lua)
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, groups, endings
+-- Uses: time, run, queue, checkpoint, spend, children, output, pace, groups, endings
 -- Moves: running -> failed, running -> cancelled
 -- Answers: ok, cancelled, fenced, gap
 local clock = server_ms(now)

@@ -2,9 +2,10 @@
 -- Protects: only the owner requeues a run, once. The attempt counts as a strike only if a handler of this kind has started in the
 -- worker's process before.
 -- Role: worker
--- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads
--- Keys: groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, parting, ready, results, routes
--- Keys: run, signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake, worker
+-- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index
+-- Keys: graph_threads, groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, pace, paced
+-- Keys: parting, ready, results, routes, run, signal_keys, signal_operations, signals, starting, suspect, suspect_bell
+-- Keys: waiters, waiting, wake, worker
 -- ARGV: now, id, token, proven, jitter, error, brief
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
@@ -14,7 +15,7 @@
 --   error: the error that the handler raised, encoded
 --   brief: the same error without its traceback, for the story
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, groups, endings
+-- Uses: time, run, queue, checkpoint, spend, children, output, pace, groups, endings
 -- Moves: running -> delayed, running -> dead, running -> cancelled, running -> failed
 -- Answers: delayed, dead, cancelled, failed, fenced
 local clock = server_ms(now)

@@ -2,9 +2,10 @@
 -- Protects: only the owner requeues a run, once; a release by a stopping worker neither delays the run nor counts as a strike; any
 -- other release delays the run by a back-off, and is a strike if the run made no progress; a requested cancel or kill wins.
 -- Role: worker
--- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads
--- Keys: groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, parting, ready, results, routes
--- Keys: run, signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake, worker
+-- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index
+-- Keys: graph_threads, groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, pace, paced
+-- Keys: parting, ready, results, routes, run, signal_keys, signal_operations, signals, starting, suspect, suspect_bell
+-- Keys: waiters, waiting, wake, worker
 -- ARGV: now, id, token, mode, jitter, delta
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
@@ -13,7 +14,7 @@
 --   jitter: a number from 0 to 1, which spreads delays
 --   delta: the changes to the checkpoint; empty: no changes (see shared/checkpoint.lua)
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, groups, endings
+-- Uses: time, run, queue, checkpoint, spend, children, output, pace, groups, endings
 -- Moves: running -> queued, running -> delayed, running -> dead, running -> cancelled, running -> failed
 -- Answers: ok, delayed, dead, cancelled, failed, fenced, gap
 local clock = server_ms(now)

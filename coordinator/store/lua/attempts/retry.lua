@@ -2,9 +2,10 @@
 -- Protects: only the owner requeues a run, once; a requested cancel or kill wins. A retry from the start drops the checkpoint. In
 -- that mode progress does not reset the count of failures, because every attempt makes the same progress again.
 -- Role: worker
--- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads
--- Keys: groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, parting, ready, results, routes
--- Keys: run, signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake, worker
+-- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index
+-- Keys: graph_threads, groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, pace, paced
+-- Keys: parting, ready, results, routes, run, signal_keys, signal_operations, signals, starting, suspect, suspect_bell
+-- Keys: waiters, waiting, wake, worker
 -- ARGV: now, id, token, delay, error, brief, from_start, asked, delta
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
@@ -16,7 +17,7 @@
 --   asked: 1 if the handler asked for the delay (RetryLater), which does not count as a failure
 --   delta: the changes to the checkpoint; empty: no changes (see shared/checkpoint.lua)
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, groups, endings
+-- Uses: time, run, queue, checkpoint, spend, children, output, pace, groups, endings
 -- Moves: running -> delayed, running -> cancelled, running -> failed
 -- Answers: ok, cancelled, failed, fenced, gap
 local clock = server_ms(now)

@@ -4,9 +4,10 @@
 -- and this call is missed; a requested cancel or kill wins; a run whose condition holds without new progress is delayed, so that
 -- it does not spin. A new ending of a child counts like progress.
 -- Role: worker
--- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads
--- Keys: groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, parting, ready, results, routes
--- Keys: run, signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake, worker
+-- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index
+-- Keys: graph_threads, groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, pace, paced
+-- Keys: parting, ready, results, routes, run, signal_keys, signal_operations, signals, starting, suspect, suspect_bell
+-- Keys: waiters, waiting, wake, worker
 -- ARGV: now, id, token, condition, jitter, delta
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
@@ -15,7 +16,7 @@
 --   jitter: a number from 0 to 1, which spreads delays
 --   delta: the changes to the checkpoint; empty: no changes (see shared/checkpoint.lua)
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, groups, endings, waiting
+-- Uses: time, run, queue, checkpoint, spend, children, output, pace, groups, endings, waiting
 -- Moves: running -> waiting, running -> queued, running -> delayed, running -> cancelled, running -> failed
 -- Answers: waiting, ok, delayed, cancelled, failed, fenced, gap, bad
 --   ok: the condition holds already, and the run is queued

@@ -1,15 +1,15 @@
 -- cap: remove the ended runs of a status that exceed the number to keep. Runs whose retention ends first are removed first.
 -- Protects: a run that was revived after it ended is not deleted; only its entry in the list of ended runs is removed.
 -- Role: coordinator
--- Keys: admitted, aside, bell, ckpt, coordinator_bell, effects, ended, forgotten, graph, graph_index, graph_threads, groups
--- Keys: inbox, joins, limits, line, messages, once, output, parting, ready, results, routes, run, signal_keys
--- Keys: signal_operations, signals, suspect, suspect_bell, waiting
+-- Keys: admitted, aside, bell, ckpt, coordinator_bell, effects, ended, forgotten, graph, graph_index, graph_threads
+-- Keys: groups, inbox, joins, limits, line, messages, once, output, pace, paced, parting, ready, results, routes, run
+-- Keys: signal_keys, signal_operations, signals, starting, suspect, suspect_bell, waiting
 -- ARGV: status, keep, batch
 --   status: completed, failed, cancelled or dead
 --   keep: number of ended runs to keep
 --   batch: the largest number of runs to remove in this call
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, groups, endings, forget
+-- Uses: time, run, queue, checkpoint, spend, children, output, pace, groups, endings, forget
 -- Unconfirmed: the runs that are left are removed at the next tick
 -- Answers: ok
 --   ok: with the number of runs that were removed

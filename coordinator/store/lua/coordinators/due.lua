@@ -1,15 +1,16 @@
--- due: enqueue delayed runs and wake waiting runs whose time has come, carry out the deadlines that have passed, and cancel
--- children that their parents have let go.
+-- due: enqueue delayed runs and wake waiting runs whose time has come, carry out the deadlines that have passed, cancel children that
+-- their parents have let go, and admit runs of groups whose rate of starts allows the next run.
 -- Protects: a delayed run is enqueued once; a waiting run is woken once; a cancel that the owner did not honour in time is forced.
 -- Role: coordinator
--- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads
--- Keys: groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, parting, ready, results, routes
--- Keys: run, signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake, worker
+-- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index
+-- Keys: graph_threads, groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, pace, paced
+-- Keys: parting, ready, results, routes, run, signal_keys, signal_operations, signals, starting, suspect, suspect_bell
+-- Keys: waiters, waiting, wake, worker
 -- ARGV: now, batch
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   batch: the largest number of delayed runs, of waiting runs, and of deadlines, in this call
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, groups, endings, waiting, cancel
+-- Uses: time, run, queue, checkpoint, spend, children, output, pace, groups, endings, waiting, cancel
 -- Moves: delayed -> queued, waiting -> queued, queued -> cancelled, delayed -> cancelled, waiting -> cancelled, running -> cancelled
 -- Unconfirmed: a run that is not moved is still due
 -- Answers: ok
@@ -150,10 +151,18 @@ for i = 1, #passed do
   if what == 'expire' then expire(id) elseif what == 'cancel' then force_cancel(id) end
 end
 
+local paced = redis.pcall('ZRANGEBYSCORE', paced_key(), '-inf', int(clock), 'LIMIT', 0, batch)
+for i = 1, #paced do
+  redis.call('ZREM', paced_key(), paced[i])
+  fill(paced[i], clock)
+end
+
 -- If one key can't be read, the entries of the other keys were still carried out. The coordinator reports the error.
-if delayed.err or woken.err or passed.err then return delayed.err and delayed or woken.err and woken or passed end
+for _, entries in ipairs({ delayed, woken, passed, paced }) do
+  if entries.err then return entries end
+end
 local next_entry = ''
-for _, key in ipairs({ delayed_key(), waiting_key(), deadlines_key() }) do
+for _, key in ipairs({ delayed_key(), waiting_key(), deadlines_key(), paced_key() }) do
   local first, time = unpack(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES'))
   if first and tonumber(time) < FAR_FUTURE and (next_entry == '' or tonumber(time) < tonumber(next_entry)) then next_entry = int(tonumber(time)) end
 end

@@ -2,7 +2,7 @@
 -- in another set.
 -- Role: coordinator
 -- Keys: admitted, aside, deadlines, delayed, ended, holders, line, live, namespace, owned, parting, ready, run, schedule
--- Keys: schedules, suspect, turns, waiting, worker, workers
+-- Keys: schedules, starting, suspect, turns, waiting, worker, workers
 -- ARGV: now, place, name
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   place: family of the key

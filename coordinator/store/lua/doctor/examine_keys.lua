@@ -1,8 +1,8 @@
 -- examine_keys: answer the faults of keys of one family (of runs, workers or schedules): a key that was left over, that has another
 -- type, that lacks a TTL, that has a TTL although its run has not ended, or that no coordinator watches.
 -- Role: coordinator
--- Keys: ckpt, effects, graph, graph_index, graph_threads, joins, messages, once, output, results, run, schedule, schedules
--- Keys: signal_keys, signal_operations, signals, worker, workers
+-- Keys: ckpt, effects, graph, graph_index, graph_threads, joins, messages, once, output, results, run, schedule
+-- Keys: schedules, signal_keys, signal_operations, signals, worker, workers
 -- ARGV: family, expected
 --   family: ckpt, messages, signals, signal-keys, signal-operations, joins, results, output, effects, graph, graph-index,
 --     graph-threads, once, worker or schedule

@@ -3,7 +3,7 @@
 -- coordinator recovers its runs.
 -- Role: coordinator
 -- Keys: admitted, aside, ckpt, deadlines, delayed, ended, groups, holders, joins, line, live, namespace, owned, parting
--- Keys: ready, routes, run, schedule, schedules, signals, suspect, turns, waiting, worker, workers
+-- Keys: ready, routes, run, schedule, schedules, signals, starting, suspect, turns, waiting, worker, workers
 -- ARGV: now, place, name, member, fault
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   place: family of the key
@@ -31,6 +31,8 @@ elseif place == 'owned' then
   redis.call('SREM', owned_key(name), member)
 elseif place == 'admitted' then
   redis.call('SREM', admitted_key(name), member) -- A coordinator gives the place to the next run.
+elseif place == 'starting' then
+  redis.call('SREM', starting_key(name), member)
 elseif place == 'line' then
   redis.call('ZREM', line_key(name), member)
 elseif place == 'holders' then

@@ -1,8 +1,8 @@
 -- repair_key: give a TTL to a key that was left over, or remove the TTL of a key that is still needed, if the fault still exists.
 -- Protects: a checkpoint is never deleted immediately: without its run it is kept for a week.
 -- Role: coordinator
--- Keys: ckpt, effects, graph, graph_index, graph_threads, joins, messages, once, output, results, run, schedule, schedules
--- Keys: signal_keys, signal_operations, signals, worker, workers
+-- Keys: ckpt, effects, graph, graph_index, graph_threads, joins, messages, once, output, results, run, schedule
+-- Keys: schedules, signal_keys, signal_operations, signals, worker, workers
 -- ARGV: family, name, expected, fault
 --   family: ckpt, messages, signals, signal-keys, signal-operations, joins, results, output, effects, graph, graph-index,
 --     graph-threads, once, worker or schedule

@@ -2,16 +2,17 @@
 -- Protects: after a repair that takes the run from its owner, the former owner can't write it any more. No waiting run is lost: a
 -- run that can't be read ends as dead, with a reason, and can be revived; if no part of it can be used, it is kept aside for a week.
 -- Role: coordinator
--- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads
--- Keys: groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, parting, ready, results, routes
--- Keys: run, set_aside, signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake, worker, workers
+-- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index
+-- Keys: graph_threads, groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, pace, paced
+-- Keys: parting, ready, results, routes, run, set_aside, signal_keys, signal_operations, signals, starting, suspect
+-- Keys: suspect_bell, waiters, waiting, wake, worker, workers
 -- ARGV: now, id, fault, jitter
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
 --   fault: the fault that examine found
 --   jitter: a number from 0 to 1, which spreads delays
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, groups, limited, published, endings, waiting, recover, examine, stray
+-- Uses: time, run, queue, checkpoint, spend, children, output, pace, groups, limited, published, endings, waiting, recover, examine, stray
 -- Answers: repaired, kept, changed, blocked
 --   kept: the run was moved aside
 --   changed: the fault does not exist any more

@@ -1,9 +1,10 @@
 -- cancel: end a waiting run immediately, or ask the owner of a running one to stop it.
 -- Protects: a cancel that is sent twice or late does nothing to another life of the run.
 -- Role: producer
--- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads
--- Keys: groups, inbox, joins, limits, line, live, messages, namespace, once, output, parting, ready, results, routes, run
--- Keys: signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake, worker
+-- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index
+-- Keys: graph_threads, groups, inbox, joins, limits, line, live, messages, namespace, once, output, pace, paced, parting
+-- Keys: ready, results, routes, run, signal_keys, signal_operations, signals, starting, suspect, suspect_bell, waiters
+-- Keys: waiting, wake, worker
 -- ARGV: now, id, operation, life, grace
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
@@ -11,7 +12,7 @@
 --   life: the life to cancel; empty: the current one
 --   grace: ms that the handler has before the cancel is forced
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, groups, endings
+-- Uses: time, run, queue, checkpoint, spend, children, output, pace, groups, endings
 -- Moves: queued -> cancelled, delayed -> cancelled, waiting -> cancelled
 -- Answers: cancelled, cancelling, ended, changed, missing
 --   changed: the run has another life

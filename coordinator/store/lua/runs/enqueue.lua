@@ -2,8 +2,8 @@
 -- Protects: a run is created once, however often its enqueue is sent and however late; an idempotency key names one run; no run
 -- is created below a parent whose tree was cancelled.
 -- Role: producer
--- Keys: admitted, aside, bell, children, coordinator_bell, deadlines, delayed, felled, forgotten, groups, joins, limits, line
--- Keys: namespace, once, parents, ready, results, routes, run, suspect, suspect_bell
+-- Keys: admitted, aside, bell, children, coordinator_bell, deadlines, delayed, felled, forgotten, groups, joins, limits
+-- Keys: line, namespace, once, pace, paced, parents, ready, results, routes, run, starting, suspect, suspect_bell
 -- ARGV: now, birth
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   birth: the birth mark of the namespace that the caller knows; empty: it is not checked
@@ -20,7 +20,7 @@
 --   retention: ms that the run is kept after its end; empty: the default of its status
 --   parent: id of the run that enqueues this one; empty: none. For a joined child: "<parent> <life> <base> <index>"
 --   group: name of the run's group, whose runs share the places of a limit; empty: none
--- Uses: time, run, queue, spend, children, groups
+-- Uses: time, run, queue, spend, children, pace, groups
 -- Moves: none -> queued, none -> delayed
 -- Answers: created, found, conflict, mismatch, bad, unreadable, blocked, stale, untimely, ungrouped
 --   created: the run exists; this call or an earlier one created it

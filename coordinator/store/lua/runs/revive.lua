@@ -3,8 +3,8 @@
 -- other run keeps it.
 -- Role: producer
 -- Keys: admitted, aside, bell, ckpt, coordinator_bell, delayed, effects, ended, graph, graph_index, graph_threads, groups
--- Keys: joins, limits, line, messages, namespace, once, output, ready, results, routes, run, signal_keys, signal_operations
--- Keys: signals, suspect, suspect_bell
+-- Keys: joins, limits, line, messages, namespace, once, output, pace, paced, ready, results, routes, run, signal_keys
+-- Keys: signal_operations, signals, starting, suspect, suspect_bell
 -- ARGV: now, id, operation, life, from_start, digest, forget
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
@@ -16,7 +16,7 @@
 -- ITEM: effect
 --   effect: name of an effect to forget
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, groups, endings
+-- Uses: time, run, queue, checkpoint, spend, children, output, pace, groups, endings
 -- Moves: failed -> queued, dead -> queued, cancelled -> queued
 -- Answers: queued, changed, running, completed, conflict, unreadable, missing
 --   running: the run has not ended

@@ -4,8 +4,8 @@
 -- here, when a limit is reached. Grants are never removed, because what the run has spent outlives a start from the beginning too.
 -- They do not count for the limits of signals: a run that waits for a grant receives nothing else before it.
 -- Role: producer
--- Keys: admitted, aside, bell, ckpt, coordinator_bell, delayed, groups, inbox, joins, limits, line, namespace, ready, routes
--- Keys: run, signal_keys, signal_operations, signals, suspect, suspect_bell, waiting
+-- Keys: admitted, aside, bell, ckpt, coordinator_bell, delayed, groups, inbox, joins, limits, line, namespace, pace
+-- Keys: paced, ready, routes, run, signal_keys, signal_operations, signals, starting, suspect, suspect_bell, waiting
 -- ARGV: now, id, topic, payload, key, operation
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
@@ -13,7 +13,7 @@
 --   payload: the payload, encoded
 --   key: idempotency key of the signal; empty: none
 --   operation: id of this send; a repeated call has the same
--- Uses: time, run, queue, checkpoint, spend, children, output, groups, endings, waiting
+-- Uses: time, run, queue, checkpoint, spend, children, output, pace, groups, endings, waiting
 -- Moves: waiting -> queued
 -- Answers: sent, found, ended, full, missing, bad, unreadable
 --   sent: the signal is stored; this call or an earlier one stored it

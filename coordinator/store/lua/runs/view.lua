@@ -1,10 +1,11 @@
 -- view: answer the fields of a run from which `coordinator show` and other views are made.
 -- Role: producer, read-only
--- Keys: admitted, ckpt, delayed, effects, joins, limits, line, paused, ready, results, run, signals, waiting, worker, workers
+-- Keys: admitted, ckpt, delayed, effects, joins, limits, line, namespace, pace, paused, ready, results, run, signals
+-- Keys: starting, waiting, worker, workers
 -- ARGV: id
 --   id: id of the run
 -- Flags: no-writes
--- Uses: time, checkpoint, waiting, spend, children, groups
+-- Uses: time, checkpoint, waiting, spend, children, pace
 -- Answers: ok, missing
 --   ok: with the run's fields, the head of its checkpoint, the names of its phases, the number of runs before it in its ready
 --     queue (-1 if it is not queued), the number of workers that listen to its route, which of queue and kind is paused, when
@@ -14,7 +15,7 @@
 --     id, status, route, and the places of a queued run as above (before, able, paused, due, known), with its place in the line of
 --     its group, and the fields of the run's effects, each as begun:<name> or done:<name>. The last value is the place of the run in
 --     the line of its group: the number of runs before it, the number of places that are taken, the limit ('-': none; empty: not
---     known), and the group; it is an empty list for a run that does not wait for a place
+--     known), the group, its rate of starts (empty: none), and the ms until the rate allows the next start (empty: not known); it is an empty list for a run that does not wait for a place
 local MOST_OPEN_CHILDREN, MOST_LOOKS = 5, 500
 local fields = redis.pcall('HGETALL', run_key(id))
 if fields.err or #fields == 0 then return { 'missing' } end
@@ -51,8 +52,14 @@ end
 local function explain_line(id, group)
   local rank = group and redis.pcall('ZRANK', line_key(group), id)
   if type(rank) ~= 'number' then return {} end
-  local taken, limit = redis.pcall('SCARD', admitted_key(group)), limit_of(group)
-  return { rank, type(taken) == 'number' and taken or 0, limit == FAR_FUTURE and '-' or limit and int(limit) or '', group }
+  local limit, rate = limit_of(group)
+  local taken, clock = redis.pcall('SCARD', admitted_key(group)), server_ms('')
+  local pace = rate and read_pace(group, rate, clock)
+  local start = pace and next_start(pace)
+  return {
+    rank, type(taken) == 'number' and taken or 0, limit == FAR_FUTURE and '-' or limit and int(limit) or '', group, rate or '',
+    start and int(math.max(0, start - clock)) or '',
+  }
 end
 
 -- Return why a queued run still waits: how many runs are before it, how many workers listen to its route, which of queue and kind

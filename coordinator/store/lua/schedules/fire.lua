@@ -3,9 +3,10 @@
 -- stored one, and the run's id is computed from the fire time. A schedule that was replaced, paused or removed since has another
 -- generation and does not fire.
 -- Role: coordinator
--- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads
--- Keys: groups, inbox, joins, limits, line, live, messages, namespace, once, output, parting, ready, results, routes, run
--- Keys: schedule, schedules, signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake, worker
+-- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index
+-- Keys: graph_threads, groups, inbox, joins, limits, line, live, messages, namespace, once, output, pace, paced, parting
+-- Keys: ready, results, routes, run, schedule, schedules, signal_keys, signal_operations, signals, starting, suspect
+-- Keys: suspect_bell, waiters, waiting, wake, worker
 -- ARGV: now, grace
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   grace: ms that the handler of a cancelled run has before the cancel is forced
@@ -18,7 +19,7 @@
 --   due: when a coordinator fires `next`: the time `next` plus its jitter
 --   offset: the offset of the time zone at `next`, in seconds
 --   id: id of the run
--- Uses: time, run, queue, checkpoint, spend, children, output, groups, endings, cancel, schedule
+-- Uses: time, run, queue, checkpoint, spend, children, output, pace, groups, endings, cancel, schedule
 -- Moves: none -> queued, queued -> cancelled, delayed -> cancelled, waiting -> cancelled
 -- Unconfirmed: a fire time that is lost in a failover is fired again, with the same run
 -- Answers: fired, skipped, moved, early, changed, bad, unreadable

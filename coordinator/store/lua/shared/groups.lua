@@ -2,15 +2,6 @@
 -- "<kind>:<name>". `admitted` has the runs of a group that are ready, suspect or running: they have a place. A queued run without a
 -- place waits in the line of its group, by its own score. A script that takes the place of a run gives it to the next run.
 
--- Return the number of places of a group; nil if no limit is known, and then no run is admitted. '-' stands for no limit.
-local function limit_of(group)
-  local kind = string.match(group, '^[^:]+') or ''
-  local own, set, published = unpack(redis.pcall('HMGET', limits_key(), 'group:' .. group, 'kind:' .. kind, 'handler:' .. kind))
-  local limit = own or set or published
-  if limit == '-' then return FAR_FUTURE end
-  return tonumber(limit)
-end
-
 -- Return true if no key that a run of a group needs to be queued has a wrong type.
 local function are_groups_readable(group)
   return type(redis.pcall('SCARD', admitted_key(group))) == 'number' and type(redis.pcall('ZCARD', line_key(group))) == 'number'
@@ -27,14 +18,19 @@ end
 
 -- Give a place to a run at the head of the line. The run gets the time of its admission as its score, so that the runs of a long
 -- line are not claimed before the runs of other groups. Return false, and leave the run in the line, if its ready queue has a wrong
--- type.
-local function admit(id, group, clock)
-  local run = read_named(run_key(id), 'status', 'route', 'counters', 'group')
+-- type. `paced`: the group has a rate of starts, so that the claim of the run has to be counted.
+local function admit(id, group, clock, paced)
+  local run = read_named(run_key(id), 'status', 'route', 'counters', 'group', 'beside')
   local counters = run and run.status == QUEUED and run.group == group and run.route and read_counters(run.counters)
   if counters then
     local score = math.floor(counters.score / PRIORITY_STEP) * PRIORITY_STEP + clock
     if not make_ready(id, run.route, counters, score) then return false end
     redis.call('SADD', admitted_key(group), id)
+    if paced then
+      redis.call('SADD', starting_key(group), id)
+      local beside = run.beside or ''
+      if not string.find(beside, 'p', 1, true) then redis.call('HSET', run_key(id), 'beside', beside .. 'p') end
+    end
   else
     redis.pcall('ZADD', aside_key(), int(clock), 'queued:' .. id)
   end
@@ -45,17 +41,25 @@ end
 -- Give the free places of a group to the first runs of its line. Return the number of runs that left the line, and true if the
 -- line has more runs. If a key has a wrong type, no run is admitted.
 local function fill(group, clock)
-  local limit, count = limit_of(group), redis.pcall('SCARD', admitted_key(group))
+  local limit, rate = limit_of(group)
+  local count = redis.pcall('SCARD', admitted_key(group))
   if not limit or type(count) ~= 'number' or count >= limit then return 0, true end
-  local room = math.min(limit - count, PLACES_FILLED)
+  local pace = rate and read_pace(group, rate, clock)
+  if rate and not pace then return 0, true end
+  local room = math.min(limit - count, PLACES_FILLED, pace and pace.left or PLACES_FILLED)
   local ids = redis.pcall('ZRANGE', line_key(group), 0, room)
   if ids.err then return 0, true end
   local admitted = 0
   for i = 1, math.min(room, #ids) do
-    if not admit(ids[i], group, clock) then return admitted, true end
+    if not admit(ids[i], group, clock, pace) then return admitted, true end
     admitted = admitted + 1
   end
-  if #ids <= room then redis.pcall('SREM', groups_key(), group) end
+  if #ids <= room then
+    redis.pcall('SREM', groups_key(), group)
+  elseif pace and count + admitted < limit then
+    pace.starting = redis.call('SCARD', starting_key(group))
+    fill_later(group, pace, clock)
+  end
   return admitted, #ids > room
 end
 
@@ -74,6 +78,7 @@ end
 -- place leaves the line.
 local function leave_group(id, group, clock)
   if redis.pcall('SREM', admitted_key(group), id) == 1 then
+    redis.pcall('SREM', starting_key(group), id)
     fill(group, clock)
   else
     redis.pcall('ZREM', line_key(group), id)

@@ -3,16 +3,28 @@
 -- the age of its oldest live worker, so an old worker that is restarted in the middle of a deploy does not make its version new, and
 -- a deploy or its undoing ends with the limit of the version that is left. If no live worker has the kind, the last limit stays.
 
--- Return the limits of handlers, by kind, from their text: <kind>=<limit>, separated by spaces.
+-- Return the limits of handlers, by kind, from their text: <kind>=<limit>, separated by spaces. A limit is the number of places, or
+-- '-' for no limit, and the rate of starts if there is one: "2,10/60000/1".
 local function read_published(limits)
   local by_kind = {}
   for kind, limit in string.gmatch(limits, '([^%s=]+)=(%S+)') do by_kind[kind] = limit end
   return by_kind
 end
 
+local function is_published(kind, limit)
+  local at_once, rate = unpack(redis.call('HMGET', limits_key(), 'handler:' .. kind, 'rate:handler:' .. kind))
+  return at_once and at_once .. (rate and ',' .. string.gsub(rate, ' ', '/') or '') == limit
+end
+
 local function write_published(kind, limit)
-  if redis.call('HGET', limits_key(), 'handler:' .. kind) == limit then return end
-  redis.call('HSET', limits_key(), 'handler:' .. kind, limit)
+  if is_published(kind, limit) then return end
+  local at_once, rate = string.match(limit, '^([^,]+),?(.*)$')
+  redis.call('HSET', limits_key(), 'handler:' .. kind, at_once or '-')
+  if rate and rate ~= '' then
+    redis.call('HSET', limits_key(), 'rate:handler:' .. kind, (string.gsub(rate, '/', ' ')))
+  else
+    redis.call('HDEL', limits_key(), 'rate:handler:' .. kind)
+  end
   mark_limited(kind)
 end
 
@@ -56,7 +68,7 @@ local function publish_joined_limits(limits)
   if type(redis.pcall('HLEN', limits_key())) ~= 'number' then return end
   local differs = redis.call('HGET', limits_key(), 'mixed') == '1'
   for kind, limit in pairs(read_published(limits)) do
-    differs = differs or redis.call('HGET', limits_key(), 'handler:' .. kind) ~= limit
+    differs = differs or not is_published(kind, limit)
   end
   if differs then publish_limits() end
 end

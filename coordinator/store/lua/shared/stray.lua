@@ -46,6 +46,7 @@ local function find_stray(place, name, member, clock)
   if not run or find_unreadable(run) then return nil end
   if place == 'owned' and run.worker ~= name then return 'elsewhere', run.status end
   if (place == 'admitted' or place == 'line') and run.group ~= name then return 'elsewhere', run.group or '' end
+  if place == 'starting' and (run.group ~= name or run.status ~= QUEUED) then return 'elsewhere', run.status end
   if (place == 'ready' or place == 'suspect') and run.route ~= name then return 'elsewhere', run.route end
   if place == 'ended' and run.status ~= name then return 'elsewhere', run.status end
   return nil
@@ -55,6 +56,7 @@ local function is_still_in(place, name, member)
   if place == 'live' then return is_member(live_key(), member) end
   if place == 'owned' then return is_member(owned_key(name), member) end
   if place == 'admitted' then return is_member(admitted_key(name), member) end
+  if place == 'starting' then return is_member(starting_key(name), member) end
   local zsets = {
     workers = workers_key(), ready = ready_key(name), suspect = suspect_key(name), delayed = delayed_key(),
     line = line_key(name), holders = holders_key(name), turns = turns_key(name), waiting = waiting_key(), deadlines = deadlines_key(), aside = aside_key(), parting = parting_key(), ended = ended_key(name), schedules = schedules_key(),

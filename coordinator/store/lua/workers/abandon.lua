@@ -2,9 +2,10 @@
 -- Protects: an abandoned worker never joins, claims or renews again, even if it had not joined yet. A worker that has renewed its
 -- lease since the caller looked is left alone.
 -- Role: worker
--- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index, graph_threads
--- Keys: groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, parting, ready, results, routes
--- Keys: run, signal_keys, signal_operations, signals, suspect, suspect_bell, waiters, waiting, wake, worker, workers
+-- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index
+-- Keys: graph_threads, groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, pace, paced
+-- Keys: parting, ready, results, routes, run, signal_keys, signal_operations, signals, starting, suspect, suspect_bell
+-- Keys: waiters, waiting, wake, worker, workers
 -- ARGV: now, worker, batch, blame, jitter, deadline
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   worker: id of the worker
@@ -13,7 +14,7 @@
 --   jitter: a number from 0 to 1, which spreads delays
 --   deadline: the end of the worker's lease when the caller last looked; empty: the caller saw the process end
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, groups, limited, published, endings, recover
+-- Uses: time, run, queue, checkpoint, spend, children, output, pace, groups, limited, published, endings, recover
 -- Moves: running -> queued, running -> delayed, running -> dead, running -> cancelled, running -> failed
 -- Unconfirmed: a run that is not taken is found again; the claim that follows waits for replicas
 -- Answers: ok, renewed

@@ -76,7 +76,7 @@ function groupRow(g) {
 
 function updateGroup(row, g) {
   const [taken, held, waited] = row.cells_;
-  say(taken, g.at_once === null ? "no limit known" : `${count(g.taken)} of ${count(g.at_once)}`);
+  say(taken, g.at_once === null ? "no limit known" : `${count(g.taken)} of ${count(g.at_once)}${g.rate ? `, ${g.rate} starts` : ""}`);
   say(held, count(g.held));
   say(waited, duration(g.waited));
 }
