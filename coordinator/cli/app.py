@@ -104,7 +104,7 @@ app = new_app(
         LazyCommand(
             "limit",
             "coordinator.cli.namespaces.limits:app",
-            "Limit how many runs of a group are ready or running at once.",
+            "Limit how many runs of a group are ready or running at once, and how many start in a time.",
         ),
         LazyCommand(
             "rate",

@@ -159,14 +159,19 @@ async def test_run_without_a_known_limit_says_so(client: AsyncClient, store_url:
     assert await handle.cancel() == "cancelled"
 
 
-async def test_run_says_when_the_rate_lets_it_start(client: AsyncClient) -> None:
+async def test_run_says_when_the_rate_lets_it_start(client: AsyncClient, store_url: str, space: Namespace) -> None:
+    for keys in space.everywhere():
+        member = worker_plans.WorkerRecord("w1", 60_000, "h", 1, "", "f", "c", 9, ("default:k@0",))
+        ask(store_url, worker_plans.join(keys, "", member))
     await client.set_limit("k", at_once=None, rate="1/h")
     await client.enqueue("k", {}, group="acme")
     second = await client.enqueue("k", {}, group="acme")
     view = await second.view()
     assert view.held is not None
     assert (view.held.before, view.held.rate, view.held.starts_in) == (0, "1/h", None)
-    assert "waits for a start" in (view.why or ""), view.why
+    why = "waits for a start: group 'acme' of kind 'k' starts 1/h; the runs that may start wait for a worker"
+    assert view.why == why
+    assert (await client.status()).groups[0].rate == "1/h"
     assert await client.set_limit("k", rate=None) is True
     assert [(limit.at_once, limit.rate) for limit in await client.limits()] == [(None, None)]
 

@@ -1346,8 +1346,8 @@ MUTANTS = [
     Mutant(
         "a coordinator sleeps past the deadline of a wait",
         LUA + "coordinators/due.lua",
-        "{ delayed_key(), waiting_key(), deadlines_key() }",
-        "{ delayed_key(), deadlines_key() }",
+        "{ delayed_key(), waiting_key(), deadlines_key(), paced_key() }",
+        "{ delayed_key(), deadlines_key(), paced_key() }",
         "tests/lua/attempts/test_suspend.py::test_due_wakes_a_run_at_its_deadline_and_says_when_the_next_is_due",
     ),
     Mutant(
@@ -3567,15 +3567,15 @@ MUTANTS = [
     Mutant(
         "a group gets one place too many",
         LUA + "shared/groups.lua",
-        "  local room = math.min(limit - count, PLACES_FILLED)\n",
-        "  local room = math.min(limit - count + 1, PLACES_FILLED)\n",
+        "math.min(limit - count, PLACES_FILLED,",
+        "math.min(limit - count + 1, PLACES_FILLED,",
         "tests/lua/coordinators/test_sweep.py::test_raised_limit_takes_effect_at_the_next_sweep",
     ),
     Mutant(
         "a run is admitted before a limit is known",
-        LUA + "shared/groups.lua",
-        "  return tonumber(limit)\n",
-        "  return tonumber(limit) or FAR_FUTURE\n",
+        LUA + "shared/pace.lua",
+        "FAR_FUTURE or tonumber(limit), rate",
+        "FAR_FUTURE or tonumber(limit) or FAR_FUTURE, rate",
         "tests/lua/coordinators/test_sweep.py::test_run_is_held_until_a_limit_is_known",
     ),
     Mutant(
