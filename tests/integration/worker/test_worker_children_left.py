@@ -156,6 +156,7 @@ async def test_loop_that_a_handler_breaks_off_can_be_followed_by_other_steps(
 
         @runs.handler(kind="parent", linger=linger)
         def plain_parent(run: Run) -> list[int]:
+            first = -1
             for done in run.as_completed("all", [child.inputs(n) for n in range(3)]):
                 first = int(done.result)
                 break
@@ -166,6 +167,7 @@ async def test_loop_that_a_handler_breaks_off_can_be_followed_by_other_steps(
 
         @runs.handler(kind="parent", linger=linger)
         async def parent(run: AsyncRun) -> list[int]:
+            first = -1
             async for done in run.as_completed("all", [child.inputs(n) for n in range(3)]):
                 first = int(done.result)
                 break
