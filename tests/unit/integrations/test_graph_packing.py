@@ -6,7 +6,7 @@ import contextlib
 import uuid
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.errors import Unreadable
@@ -19,11 +19,13 @@ ID = str(uuid.UUID(int=7)).encode()
 TEXTS = st.lists(st.sampled_from([b"a", b"ab", b"\x80", b"long text " * 30, ID, b"-", b"\0"]), max_size=8).map(b"".join)
 
 
+@settings(deadline=None)
 @given(TEXTS, TEXTS)
 def test_a_spliced_text_is_read_back_as_it_was(text: bytes, base: bytes) -> None:
     assert unsplice(splice(text, base), base) == text
 
 
+@settings(deadline=None)
 @given(TEXTS, TEXTS)
 def test_a_packed_item_is_read_back_as_it_was(text: bytes, base: bytes) -> None:
     first, second = b"i" + b"1" * 12, b"i" + b"2" * 12
@@ -38,6 +40,7 @@ def test_a_message_that_got_an_id_takes_few_bytes_besides_the_id() -> None:
     assert len(pack_item(after, [(field, before)])) < 12 + 16 + 12
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60), st.binary(max_size=30))
 def test_a_damaged_splice_is_unreadable_or_another_text(damaged: bytes, base: bytes) -> None:
     with contextlib.suppress(Unreadable):
