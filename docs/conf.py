@@ -78,7 +78,7 @@ nitpick_ignore_regex = [
         r"py:.*",
         r"(starlette|tenacity|tzinfo|StopBaseT|WaitBaseT|datetime|timedelta|Unpack|TracebackType|Concatenate).*",
     ),
-    # Internal types that a public signature mentions: a clock for tests, the base of both runs, context managers, a default, handlers.
+    # Internal types that public signatures mention: a clock for tests, the base of both runs, context managers, defaults, handlers.
     (
         r"py:.*",
         r".*\.(Amount|Clock|Child|Collected|Condition|Cut|Enqueued|MemoryServer|NewRun|OpenCall|Received|Reserving|Unchanged|BaseRun|HandlerOf|_Testing|_MemoryRun|Decorator|PlainSaver)",
