@@ -69,14 +69,14 @@ def test_setting_the_same_limit_again_changes_nothing(store: Store) -> None:
 def test_late_repetition_of_a_change_does_not_undo_a_later_one(store: Store) -> None:
     assert store.limit(2, operation="first")
     assert store.limit(5, operation="second")
-    call = LIMIT.call(store.keys.at, kind="k", group="", at_once="2", seen="", operation="first")
+    call = LIMIT.call(store.keys.at, kind="k", group="", at_once="2", rate="=", seen="", operation="first")
     assert word(store.do(iter_one(call))) == "ok"
     assert limits(store) == [GroupLimit("k", None, 5, "operator")]
 
 
 def test_change_by_a_caller_with_old_knowledge_is_answered_changed(store: Store) -> None:
     store.limit(2, operation="first")
-    call = LIMIT.call(store.keys.at, kind="k", group="", at_once="3", seen="", operation="other")
+    call = LIMIT.call(store.keys.at, kind="k", group="", at_once="3", rate="=", seen="", operation="other")
     answer, seen = store.do(iter_one(call))
     assert (answer, seen.partition(b"@")[0]) == (b"changed", b"first")
 

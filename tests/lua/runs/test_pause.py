@@ -124,7 +124,9 @@ def test_request_that_was_carried_out_by_nobody_comes_too_late(store: Store) -> 
 LATE: dict[str, Callable[[Keys, str], Call]] = {
     "pause": lambda keys, seen: PAUSE.call(keys.at, name="kind:k", seen=seen, operation="late"),
     "unpause": lambda keys, seen: UNPAUSE.call(keys.at, name="kind:k", seen=seen, operation="late", most=10),
-    "limit": lambda keys, seen: LIMIT.call(keys.at, kind="k", group="", at_once="9", seen=seen, operation="late"),
+    "limit": lambda keys, seen: LIMIT.call(
+        keys.at, kind="k", group="", at_once="9", rate="=", seen=seen, operation="late"
+    ),
     "rate": lambda keys, seen: RATE.call(keys.at, now="", name="api", rate="9 1000 1 -", seen=seen, operation="late"),
 }
 
