@@ -23,6 +23,7 @@ from tests.faults.simulation.laws.step import words as _answers
 GO_ON = ("checkpoint", "note", "extend", "kill", "emit", "spend", "join_children", "collect")
 OWNERS_CALLS = ("complete", "fail", "retry", "release", "reject", "suspend", *GO_ON)
 TICK_MS = 1000
+QUIET_TICKS = 8  # a coordinator may judge half as often only while every lease holds for longer
 
 
 @dataclass(slots=True)
@@ -53,6 +54,7 @@ class Watcher:
         self._tokens: dict[str, set[str]] = {}
         self._members: dict[str, Member] = {}
         self._judged_at: int | None = None
+        self._rest = 0  # ms until the next judgement, as the last one answered
         self._hold_until = 0
         self.created: dict[str, str] = {}  # idempotency key -> run
         self._revivals: dict[str, str] = {}  # run -> the last operation that revived it
@@ -337,7 +339,7 @@ class Watcher:
         name, word = given[0]["worker"], _answers(reply)[0]
         if word == "unlocked":
             return
-        self._judge(now, given, reply, before)
+        self._judge_leases(now)
         if word != "ok":
             return
         member = self._members.setdefault(name, Member(0, 0))
@@ -357,10 +359,19 @@ class Watcher:
                 raise Broken(f"run {id} was recovered with worker {worker} although it was {was}")
 
     def _judge(self, now: int, given: Given, reply: Any, before: dict[str, Seen | None]) -> None:
-        """Workers must not be declared lost if no coordinator looked for three ticks, or if most leases expired together."""
+        """A coordinator may judge half as often only while recovery is not paused and no lease ends soon."""
+        self._judge_leases(now)
+        self._rest = int(reply[4])
+        leased = [member for member in self._members.values() if not member.gone and not member.condemned]
+        soonest = min((member.until for member in leased), default=None)
+        if self._rest > TICK_MS and soonest is not None and soonest - now <= QUIET_TICKS * TICK_MS:
+            raise Broken(f"the next judgement is in {self._rest} ms, although a lease ends in {soonest - now} ms")
+
+    def _judge_leases(self, now: int) -> None:
+        """Workers must not be declared lost if no coordinator looked for three rests, or if most leases expired together."""
         there = [member for member in self._members.values() if not member.gone]
         leased = [member for member in there if not member.condemned]
-        unwatched = self._judged_at is None or now - self._judged_at > 3 * TICK_MS
+        unwatched = self._judged_at is None or now - self._judged_at > 3 * max(TICK_MS, self._rest)
         expired = [member for member in leased if (self._judged_at or 0) < member.until <= now]
         if unwatched or (len(expired) >= 3 and 2 * len(expired) > len(leased)):
             self._hold_until = now + min((member.lease for member in leased), default=0)
