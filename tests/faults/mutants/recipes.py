@@ -942,6 +942,13 @@ MUTANTS = [
         "tests/lua/coordinators/test_recover.py::test_run_that_makes_progress_before_each_loss_is_never_dead",
     ),
     Mutant(
+        "a view looks only at the first of many children",
+        LUA + "runs/view.lua",
+        "for index = math.max(MOST_LOOKS, spawned - MOST_LOOKS), spawned - 1 do look(index) end",
+        "",
+        "tests/lua/attempts/test_children.py::test_view_names_open_children_among_the_last_of_many",
+    ),
+    Mutant(
         "a bad deploy ends runs after 100 rejections",
         LUA + "attempts/reject.lua",
         "if is_struck_out(counters, 0) then",

@@ -54,6 +54,21 @@ def test_children_count_up_from_the_base_over_the_last_digit() -> None:
     assert [child_id(BASE, index)[17:] for index in (0, 1, 32)] == ["00z-00", "010-00", "01z-00"]
 
 
+def test_view_names_open_children_among_the_last_of_many(store: Store) -> None:
+    count = 600
+    parent, ids = spawn(store, count)
+    assert store.suspend(parent, children={BASE: count}) == "waiting"
+    left = {ids[0], ids[-1]}  # only the first and the last child stay open
+    ended = 0
+    while ended < count - 2:
+        runs = [run for run in claim_all(store).values() if run.id not in left]
+        ended += len(runs)
+        assert complete_together(store, *runs) == ["ok"] * len(runs)
+    children = store.do(client_plans.view(store.keys, parent.id))[9]
+    assert children[:3] == [b"600", b"598", b"600"]
+    assert {child[0].decode() for child in children[4]} == left
+
+
 def test_parent_wakes_when_all_children_have_ended_and_collects_in_their_order(store: Store) -> None:
     parent, ids = spawn(store)
     assert store.suspend(parent, children={BASE: 3}) == "waiting"

@@ -11,12 +11,13 @@
 --     queue (-1 if it is not queued), the number of workers that listen to its route, which of queue and kind is paused, when
 --     it is due, the number of workers that know its queue and kind at any schema, the topics of signals that it has not
 --     received, each with their number, and what is known of the children that it waits for: their number, how many have ended,
---     how many it needs, when a coordinator looks at the run, and a list for each of the first children that have not ended, with
+--     how many it needs, when a coordinator looks at the run, and a list for some of the children that have not ended, with
 --     id, status, route, and the places of a queued run as above (before, able, paused, due, known), with its place in the line of
 --     its group, and the fields of the run's effects, each as begun:<name> or done:<name>. The last value is the place of the run in
 --     the line of its group: the number of runs before it, the number of places that are taken, the limit ('-': none; empty: not
---     known), the group, its rate of starts (empty: none), and the ms until the rate allows the next start (empty: not known); it is an empty list for a run that does not wait for a place
-local MOST_OPEN_CHILDREN, MOST_LOOKS = 5, 500
+--     known), the group, its rate of starts (empty: none), and the ms until the rate allows the next start (empty: not known).
+--     It is an empty list for a run that does not wait for a place
+local MOST_OPEN_CHILDREN, MOST_LOOKS = 5, 250
 local fields = redis.pcall('HGETALL', run_key(id))
 if fields.err or #fields == 0 then return { 'missing' } end
 local run = {}
@@ -90,14 +91,15 @@ local function describe_children()
   local spawned, ended = read_join(id, base or '')
   if not spawned then return {} end
   local open = {}
-  for index = 0, math.min(spawned, MOST_LOOKS) - 1 do
-    if #open >= MOST_OPEN_CHILDREN then break end
-    if redis.pcall('HEXISTS', results_key(id), base .. ':' .. int(index)) == 0 then
-      local child = child_id(base, index)
-      local route, group, status = read_fields(run_key(child), 'route', 'group', 'status')
-      if status then open[#open + 1] = { child, status, route or '', explain_queued(child, status, route, group) } end
-    end
+  local function look(index)
+    if #open >= MOST_OPEN_CHILDREN or redis.pcall('HEXISTS', results_key(id), base .. ':' .. int(index)) ~= 0 then return end
+    local child = child_id(base, index)
+    local route, group, status = read_fields(run_key(child), 'route', 'group', 'status')
+    if status then open[#open + 1] = { child, status, route or '', explain_queued(child, status, route, group) } end
   end
+  -- Children end nearly in the order of their numbers. So among many children, the last ones are looked at too.
+  for index = 0, math.min(spawned, MOST_LOOKS) - 1 do look(index) end
+  for index = math.max(MOST_LOOKS, spawned - MOST_LOOKS), spawned - 1 do look(index) end
   return { int(spawned), int(ended), int(need), redis.call('ZSCORE', waiting_key(), id) or '', open }
 end
 
