@@ -197,13 +197,18 @@ def test_limits_are_set_listed_and_removed_while_runs_wait_for_them(
     )
     rows = shell("limit", "list", "--json").json()["limits"]
     assert rows == [
-        {"kind": "greet", "group": None, "at_once": 0, "source": "operator"},
-        {"kind": "greet", "group": "acme", "at_once": 2, "source": "operator"},
+        {"kind": "greet", "group": None, "at_once": 0, "rate": None, "burst": None, "source": "operator"},
+        {"kind": "greet", "group": "acme", "at_once": 2, "rate": None, "burst": None, "source": "operator"},
     ]
     coordinator = shell.start("start")
     assert client.handle(id).result(timeout=30) == "hello you"
     coordinator.terminate()
     coordinator.communicate(timeout=30)
+    set_rate = shell("limit", "set", "greet", "--rate", "10/min", "--burst", "2", "--group", "acme")
+    assert set_rate.out == "group 'acme' of kind greet: 10/min starts, 2 at one moment\n"
+    row = shell("limit", "list", "--json").json()["limits"][1]
+    assert (row["at_once"], row["rate"], row["burst"]) == (2, "10/min", 2)
+    assert "give at_once, a rate, or both" in shell("limit", "set", "greet").failed_with(2)
     assert shell("limit", "remove", "greet").out == "the limit of each group of kind greet was removed\n"
     assert shell("limit", "remove", "greet").out == "no limit was set for each group of kind greet\n"
     assert "neither a whole number" in shell("limit", "set", "greet", "--at-once", "many").failed_with(2)
