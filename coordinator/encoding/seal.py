@@ -66,10 +66,10 @@ def register(id: int, name: str, write: Write, read: Read) -> None:
 
 
 def use(*names: str) -> None:
-    """Choose the codecs that write from now on, in this order, in the whole process.
+    """Set the codecs that encode new values in this process, in the given order.
 
     Args:
-        names: Names of codecs; none of them means plain msgpack.
+        names: Names of codecs. Without names, values are stored as plain msgpack.
 
     Raises:
         BadOption: A codec is unknown or not installed, or there are more than four.

@@ -60,7 +60,8 @@ class RunEvent:
     """A change of a run's status.
 
     Attributes:
-        at: When it happened, as a Unix time of the server. Changes for which the server stores no time have the time of the look.
+        at: When it happened, as a Unix time of the server. If the server stores no time for a change, this is the time at which the
+            feed read the run.
         run: The id of the run.
         kind: Its kind.
         queue: Its queue.
@@ -69,7 +70,7 @@ class RunEvent:
         worker: The worker that executes the run or had it last; empty if no worker had it.
         cause: Why the run was requeued or resumed: release, recover, retry, revive, or `wake <reason>`; empty otherwise.
         reason: Why it was cancelled or is dead; empty otherwise.
-        missed: Attempts before this change that began and ended between two looks.
+        missed: The number of attempts that began and ended between two reads of the run.
     """
 
     at: float

@@ -1,8 +1,10 @@
-"""A small HTTP server for health checks and metrics: it reads one request from each connection, answers it, and closes it.
+"""A small HTTP server for health checks and metrics.
+
+The server reads one request from each connection, answers the request, and closes the connection.
 
 No HTTP client can block the process: the size of a request, its time and the number of connections are limited. When there are
-too many connections, the oldest one without a request is closed and not the newest, because a probe sends its request as soon as
-it has connected.
+too many connections, the server closes the oldest connection that has sent no request, because a probe sends its request as soon
+as it has connected.
 """
 
 from __future__ import annotations

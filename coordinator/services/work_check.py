@@ -63,7 +63,7 @@ def schedule_keys(keys: Keys) -> list[str]:
 
 
 def route_keys(keys: Keys) -> list[str]:
-    """Return the keys of the bell ringer."""
+    """Return the keys that exist while the bell ringer can have work."""
     return [keys.routes()]
 
 

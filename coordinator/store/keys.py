@@ -385,9 +385,9 @@ class Keys:
         return f"{self.at}:rates"
 
     def bucket(self, name: str) -> str:
-        """Return the key of a hash with the use of a rate: see BUCKET in formats.py.
+        """Return the key of a hash that stores how much of a rate is used: see BUCKET in formats.py.
 
-        Scripts acquire and finish create the key. It expires one minute after its level is 0 and no back-off is left.
+        Scripts acquire and finish create the key. It expires one minute after the level has fallen to 0 and any back-off has ended.
         """
         return f"{self.at}:bucket:{name}"
 

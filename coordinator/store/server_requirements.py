@@ -28,7 +28,7 @@ class ServerProblem:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The circumstances from which the requirements on the server follow.
+    """The facts about the namespace and the server that determine what the server must offer.
 
     Attributes:
         durability: The durability level of the namespace.
@@ -56,7 +56,7 @@ def findings(
     Args:
         info: The fields of INFO; None if the user may not run INFO.
         appendfsync: The setting of that name; None if it is not known.
-        wanted: The circumstances from which the requirements follow.
+        wanted: The facts about the namespace and the server that determine what the server must offer.
         clock: The server's time; None if it is not known.
     """
     found = _skew(clock, wanted.between)

@@ -165,7 +165,10 @@ def _counts_of(run: AsyncRun[Any]) -> _Counts:
 
 
 def phase_name(text: str) -> str:
-    """Return a text as a name of a phase. A text that is too long or not printable ends in a hash."""
+    """Return a valid name of a phase for a text.
+
+    If the text is too long or not printable, the name is its beginning without the unprintable characters, and a hash of the text.
+    """
     if len(text) <= LONGEST_NAME and text.isprintable():
         return text
     kept = "".join(character for character in text[: LONGEST_NAME - 20] if character.isprintable())

@@ -65,9 +65,9 @@ async def run_sidecars(supervisor: Supervisor, options: SidecarOptions) -> Async
 def supervisor_health(supervisor: Supervisor) -> Health:
     """Return the reasons why a supervisor is not live or not ready.
 
-    The supervisor is not live if a worker process has had no heartbeat for a lease, because the supervisor should have replaced the
-    process by then. The supervisor is not ready while a worker process is not ready or is being replaced because of a handler that
-    does not stop, and while it drains.
+    The supervisor is not live if a worker process has sent no heartbeat for the length of its lease, because the supervisor should
+    have replaced the process by then. The supervisor is not ready while a worker process is not ready or is being replaced because
+    of a handler that does not stop, and while it drains.
     """
     now, limit = supervisor.clock.monotonic(), supervisor.options.lease
     children = list(supervisor.children.values())

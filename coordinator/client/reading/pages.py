@@ -178,7 +178,10 @@ class Pager:
                 return [(keys, keys.ended(ended)) for keys in parts]
 
     def _running(self, parts: Sequence[Keys], at: Cursor) -> Steps:
-        """Return running runs by id. Their indexes are sets, which are as small as the number of slots."""
+        """Return a page of running runs, sorted by id.
+
+        Each worker has a set of its runs. A set has about as many entries as the worker has slots.
+        """
         workers = yield [read(keys.at, "ZRANGE", keys.workers(), 0, -1) for keys in parts]
         pairs = [(keys, text(worker)) for keys, ids in zip(parts, require_all(workers), strict=True) for worker in ids]
         owned = yield [read(keys.at, "SRANDMEMBER", keys.owned(worker), PAGE * 10) for keys, worker in pairs]

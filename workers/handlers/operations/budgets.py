@@ -153,7 +153,7 @@ class Budgets:
         self._reported, self._stale = current, False
 
     def expect_children(self) -> None:
-        """Remember that children may spend from now on."""
+        """Mark the known spending as out of date, because children may spend from now on."""
         self._stale = True
 
     def enforce(

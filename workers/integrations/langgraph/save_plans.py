@@ -333,7 +333,10 @@ def _add_channels(draft: _Draft, values: Values, saved: CheckpointToSave, refs: 
 
 
 def _drop_stored_items(draft: _Draft, ns: str, channel: str) -> None:
-    """Drop the items that the stored part of an extended list refers to. They exist as long as the list exists."""
+    """Remove the items from the save that the server already has: the stored part of an extended list refers to them.
+
+    The server keeps these items as long as it keeps the list.
+    """
     before, now = draft.known.lists.get((ns, channel)), draft.lists[ns, channel]
     if before is not None and before.log == now.log:
         added = set(now.entries[len(before.entries) :])

@@ -135,5 +135,5 @@ def all_routes(registry: Registry[Any], options: WorkerOptions) -> tuple[str, ..
 
 
 def kind_of(route: str) -> str:
-    """Return the kind of a route; a text that is not a valid kind if the route cannot be read."""
+    """Return the kind of a route. If the route cannot be read, return a text that is not a valid kind."""
     return route.partition(":")[2].rpartition("@")[0]

@@ -2,8 +2,8 @@
 
 A slot is free as soon as its handler has ended. While the outcome of that run is being recorded, the worker already asks for the
 next run, so that neither request waits for the other. Until the outcome is recorded, the process still holds the run; it holds at
-most twice as many runs as it has slots. A process with one slot is different: it claims only when it holds no run. It is
-therefore empty between two runs, and a crash there affects no other run.
+most twice as many runs as it has slots. A process with one slot is different: it claims only when it holds no run. It
+never holds two runs, so a crash affects at most one run.
 
 A suspect is a run whose next strike would be its last. Only a process that holds no run may claim a suspect, and the process
 claims nothing else until the suspect has made progress or has ended. A suspect therefore dies only of a crash in which it was
