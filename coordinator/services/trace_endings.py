@@ -71,7 +71,8 @@ class TraceEndings:
         reported = 0
         for ending in chosen:
             reported += await self._report(ending)
-        return EndingsReport(reported, 0.0 if len(endings) == BATCH else LONGEST_REST)
+        # The first entry of a new list stands for no ending, so a full batch may have one ending less.
+        return EndingsReport(reported, 0.0 if len(endings) >= BATCH - 1 else LONGEST_REST)
 
     async def _report(self, ending: UnreportedEnding) -> bool:
         """Report the end of a run. Return False if the run can't be read any more."""

@@ -17,7 +17,6 @@ from coordinator.web.auth import Access, Role, find_role
 from coordinator.web.gate import caller_name
 from coordinator.web.problems import HANDLERS, Problem
 from coordinator.web.rest.call import Call
-from coordinator.web.rest.cursors import make_cursor_key
 from coordinator.web.rest.endpoint import Endpoint
 from coordinator.web.rest.json_bodies import ABSENT, json_response, read_json
 from coordinator.web.rest.limits import Limits
@@ -112,9 +111,7 @@ class _Service:
         values = read_parameters(request, endpoint)
         body = await self._read_body(request, endpoint)
         caller = caller_name(request) if ownership.owner is None else f"owner {ownership.owner}"
-        settings = self.client._settings
-        key = make_cursor_key(settings.url, settings.namespace)
-        return Call(request, self.client, ownership, caller, values, body, self.limits, self.streams, key)
+        return Call(request, self.client, ownership, caller, values, body, self.limits, self.streams)
 
     async def _find_role(self, request: Request) -> Role:
         role = await find_role(self.access, request)

@@ -10,7 +10,9 @@ from starlette.requests import Request
 
 from coordinator.client.async_client import AsyncClient
 from coordinator.client.handles import AsyncHandle
+from coordinator.client.operations.open_namespace import OpenNamespace
 from coordinator.model.run import RunView
+from coordinator.web.rest.cursors import make_cursor_key
 from coordinator.web.rest.limits import Limits
 from coordinator.web.rest.owners import Ownership
 from coordinator.web.streams import OpenStreams
@@ -29,7 +31,6 @@ class Call:
         body: The value of the body; ABSENT if there is none.
         limits: The limits of the API.
         streams: The open streams and waiting requests of all callers.
-        cursor_key: The key with which the cursors of a caller with an owner are encrypted.
     """
 
     request: Request
@@ -40,7 +41,6 @@ class Call:
     body: Any
     limits: Limits
     streams: OpenStreams
-    cursor_key: bytes
 
     @property
     def handle(self) -> AsyncHandle[Any]:
@@ -58,3 +58,7 @@ class Call:
             NotFound: There is no such run, or it has another owner.
         """
         return self.ownership.check(await self.handle.view())
+
+    async def cursor_key(self) -> bytes:
+        """Return the key with which the cursors of a caller with an owner are encrypted."""
+        return make_cursor_key((await self.client._do(OpenNamespace.space)).birth)

@@ -1,7 +1,7 @@
 """Cursors of lists as texts for callers that may see only their own runs.
 
 A cursor names the last entry that was examined, which may be a run of another owner. So the text for a caller with an owner is
-encrypted. Its key comes from the address of the server, with its password, and from the namespace: all processes of an
+encrypted. Its key comes from the random mark that the namespace got when it was created, which no answer shows: all processes of an
 application can read the cursors of each other, and cursors stay valid over a restart.
 """
 
@@ -18,14 +18,13 @@ from coordinator.errors import BadOption
 TAG_BYTES = 16
 
 
-def make_cursor_key(url: str, namespace: str) -> bytes:
-    """Return the key for the cursors of an application.
+def make_cursor_key(birth: str) -> bytes:
+    """Return the key for the cursors of a namespace.
 
     Args:
-        url: The address of the server, with its password.
-        namespace: The namespace.
+        birth: The birth mark of the namespace.
     """
-    return blake2b(f"{namespace} {url}".encode(), person=b"cursor").digest()
+    return blake2b(birth.encode(), person=b"cursor").digest()
 
 
 def encrypt_cursor(cursor: Cursor, key: bytes) -> str:

@@ -60,9 +60,9 @@ async def list_runs(call: Call) -> Response:
     """Answer with a page of runs."""
     values = call.values
     filters = Listing.of(values["status"], values["kind"], values["queue"], values["limit"])
-    cursor = None if values["cursor"] is None else _read_cursor(call, values["cursor"])
+    cursor = None if values["cursor"] is None else await _read_cursor(call, values["cursor"])
     page = await call.client._do(list_operations.list_page, filters, call.ownership.owns, cursor)
-    after = None if page.cursor is None else _write_cursor(call, page.cursor)
+    after = None if page.cursor is None else await _write_cursor(call, page.cursor)
     return json_response({"runs": [call.ownership.show(view) for view in page.runs], "cursor": after})
 
 
@@ -70,12 +70,12 @@ def _ignore() -> None:
     return
 
 
-def _read_cursor(call: Call, text: str) -> Cursor:
-    return Cursor.parse(text) if call.ownership.owner is None else decrypt_cursor(text, call.cursor_key)
+async def _read_cursor(call: Call, text: str) -> Cursor:
+    return Cursor.parse(text) if call.ownership.owner is None else decrypt_cursor(text, await call.cursor_key())
 
 
-def _write_cursor(call: Call, cursor: Cursor) -> str:
-    return str(cursor) if call.ownership.owner is None else encrypt_cursor(cursor, call.cursor_key)
+async def _write_cursor(call: Call, cursor: Cursor) -> str:
+    return str(cursor) if call.ownership.owner is None else encrypt_cursor(cursor, await call.cursor_key())
 
 
 async def result(call: Call) -> Response:

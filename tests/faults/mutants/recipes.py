@@ -942,6 +942,20 @@ MUTANTS = [
         "tests/lua/coordinators/test_recover.py::test_run_that_makes_progress_before_each_loss_is_never_dead",
     ),
     Mutant(
+        "a run in the line of its group holds a start",
+        LUA + "shared/groups.lua",
+        "  redis.pcall('SREM', starting_key(group), id)\n  redis.pcall('ZADD', line_key(group)",
+        "  redis.pcall('ZADD', line_key(group)",
+        "tests/lua/runs/test_start_rate.py::test_run_that_an_older_worker_claimed_holds_no_start_in_the_line",
+    ),
+    Mutant(
+        "a sweep keeps the starts of runs without a place",
+        LUA + "coordinators/sweep.lua",
+        " or not has_place then",
+        " then",
+        "tests/lua/runs/test_start_rate.py::test_start_of_a_run_without_a_place_is_given_back_by_the_sweep",
+    ),
+    Mutant(
         "a view looks only at the first of many children",
         LUA + "runs/view.lua",
         "for index = math.max(MOST_LOOKS, spawned - MOST_LOOKS), spawned - 1 do look(index) end",
@@ -3735,8 +3749,8 @@ MUTANTS = [
     Mutant(
         "a cancelled run that did not start keeps its start",
         LUA + "shared/groups.lua",
-        "    redis.pcall('SREM', starting_key(group), id)\n",
-        "",
+        "  redis.pcall('SREM', starting_key(group), id)\n  if redis.pcall('SREM', admitted_key(group), id) == 1 then",
+        "  if redis.pcall('SREM', admitted_key(group), id) == 1 then",
         "tests/lua/runs/test_start_rate.py::test_cancelled_run_that_was_admitted_uses_no_start",
     ),
     Mutant(
@@ -3749,7 +3763,7 @@ MUTANTS = [
     Mutant(
         "the start of a run that is lost stays taken",
         LUA + "coordinators/sweep.lua",
-        "    if its_group ~= group or status ~= QUEUED then redis.call('SREM', starting_key(group), ids[i]) end\n",
+        "    if its_group ~= group or status ~= QUEUED or not has_place then redis.call('SREM', starting_key(group), ids[i]) end\n",
         "",
         "tests/lua/runs/test_start_rate.py::test_start_that_a_lost_run_holds_is_given_back_by_the_sweep",
     ),

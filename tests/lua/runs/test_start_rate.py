@@ -130,6 +130,26 @@ def test_coordinator_is_woken_for_the_next_start(store: Store) -> None:
     assert store.score(store.keys.paced(), GROUP) == int(store.at) + 100
 
 
+def test_run_that_an_older_worker_claimed_holds_no_start_in_the_line(store: Store) -> None:
+    set_rate(store, "1 1000 1")
+    store.join(lease=10**9)
+    id = store.enqueue(group="acme")
+    [run] = store.claim()[1]
+    assert store.retry(run, delay=1) == "ok"
+    store.client.sadd(store.keys.starting(GROUP), id)  # a worker that knows no rates leaves the id there
+    tick(store, 5000)
+    assert claim(store) == [id]
+
+
+def test_start_of_a_run_without_a_place_is_given_back_by_the_sweep(store: Store) -> None:
+    set_rate(store, "1 1000 1")
+    first, second = store.enqueue(group="acme"), store.enqueue(group="acme")
+    store.client.srem(store.keys.admitted(GROUP), first)
+    for turn in range(20):
+        store.do(group_plans.sweep(store.keys, turn=turn, now=store.at))
+    assert starting(store) == {second}
+
+
 def test_start_that_a_lost_run_holds_is_given_back_by_the_sweep(store: Store) -> None:
     set_rate(store, "1 1000 1")
     first, second = store.enqueue(group="acme"), store.enqueue(group="acme")

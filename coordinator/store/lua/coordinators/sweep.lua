@@ -17,7 +17,8 @@
 local EXAMINED = 10 -- runs of a full group that are examined
 local clock = server_ms(now)
 
--- Take the place from runs that can't have one, and forget starts that are over. A process of an older version may have ended them, or their hash is lost.
+-- Take the place from runs that can't have one, and forget starts that are over. A process of an older version may have ended the
+-- runs, or their hash is lost.
 local function examine(group)
   local ids = redis.pcall('SRANDMEMBER', admitted_key(group), EXAMINED)
   for i = 1, #ids do
@@ -27,7 +28,8 @@ local function examine(group)
   ids = redis.pcall('SRANDMEMBER', starting_key(group), EXAMINED)
   for i = 1, #ids do
     local its_group, status = read_fields(run_key(ids[i]), 'group', 'status')
-    if its_group ~= group or status ~= QUEUED then redis.call('SREM', starting_key(group), ids[i]) end
+    local has_place = redis.pcall('SISMEMBER', admitted_key(group), ids[i]) == 1
+    if its_group ~= group or status ~= QUEUED or not has_place then redis.call('SREM', starting_key(group), ids[i]) end
   end
 end
 

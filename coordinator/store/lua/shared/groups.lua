@@ -69,6 +69,8 @@ local function enter(id, route, counters, group)
     make_ready(id, route, counters, counters.score)
     return
   end
+  -- A run that has lost its place, or whose place an older process took, must not use up a start while it is in the line.
+  redis.pcall('SREM', starting_key(group), id)
   redis.pcall('ZADD', line_key(group), int(counters.score), id)
   redis.pcall('SADD', groups_key(), group)
   fill(group, server_ms(now))
@@ -77,8 +79,8 @@ end
 -- Take the place of a run that is delayed, waits or has ended, and give the place to the next run of the line. A run without a
 -- place leaves the line.
 local function leave_group(id, group, clock)
+  redis.pcall('SREM', starting_key(group), id)
   if redis.pcall('SREM', admitted_key(group), id) == 1 then
-    redis.pcall('SREM', starting_key(group), id)
     fill(group, clock)
   else
     redis.pcall('ZREM', line_key(group), id)
