@@ -193,7 +193,9 @@ def test_graceful_release_repeats_nothing_and_gives_no_strike(stage: Stage, clie
     idle = client.enqueue_many([("owner", {})] * 10)
     handles = client.enqueue_many([("steps", {"total": 100_000, "seconds": 0.1, "gate": "all"})] * RUNS)
     wait_for_start(stage, RUNS + len(idle))
-    for _ in range(3):
+    for replaced in range(3):
+        ready = 2 + replaced
+        wait_until(lambda ready=ready: stage.logs().count(" ready: ") >= ready, "both processes can be drained")  # type: ignore[misc]
         old = children(fleet.pid)[0]
         stage.run("workers", "drain", str(old))
         wait_until(lambda old=old: old not in children(fleet.pid) and len(children(fleet.pid)) == 2, "it is replaced")  # type: ignore[misc]

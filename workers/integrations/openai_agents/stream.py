@@ -24,6 +24,7 @@ class DurableStream(RunResultStreaming):
 
     _durable: tuple[AsyncRun[Any], Continue]
     _following: RunResultStreaming  # kept alive, because the SDK clears attributes when it deletes a result
+    _stream: Callable[[], AsyncIterator[StreamEvent]]  # streams the events up to the next approval
 
     @classmethod
     def of(cls, result: RunResultStreaming, run: AsyncRun[Any], resume: Continue) -> DurableStream:
@@ -34,9 +35,10 @@ class DurableStream(RunResultStreaming):
             run: The run.
             resume: Continues the agent from a state in which the tool calls are approved or rejected.
         """
+        stream = _take_stream(result)
         result.__class__ = cls
         assert isinstance(result, DurableStream)
-        result._durable = run, resume
+        result._durable, result._stream = (run, resume), stream
         return result
 
     async def stream_events(self) -> AsyncIterator[StreamEvent]:
@@ -47,7 +49,7 @@ class DurableStream(RunResultStreaming):
             Refused: If another task than the handler's own reads the events, and the agent needs an approval.
         """
         while True:
-            events: Any = super().stream_events()
+            events: Any = self._stream()
             async with aclosing(events):
                 async for event in events:
                     yield event
@@ -57,5 +59,16 @@ class DurableStream(RunResultStreaming):
             state = self.to_state()
             await receive_decisions(run, state, self.interruptions)
             following = resume(state)
+            stream = _take_stream(following)
             self.__dict__ = following.__dict__
-            self._durable, self._following = (run, resume), following
+            self._durable, self._following, self._stream = (run, resume), following, stream
+
+
+def _take_stream(result: RunResultStreaming) -> Callable[[], AsyncIterator[StreamEvent]]:
+    """Return the function that streams the events of a result of the SDK, and remove it from the object if it is there.
+
+    Sentry stores its own function in the object. It would be called instead of the method of DurableStream.
+    """
+    stream = result.stream_events
+    result.__dict__.pop("stream_events", None)
+    return stream

@@ -1,7 +1,9 @@
 -- The owner of a record: the process that executes its run. An owner is "<nonce>-<lease in ms>". Its deadline is in
 -- record_owners.
 
-local function lease_of(owner) return tonumber(string.match(owner, '%-(%d+)$')) or 0 end
+-- A lease of more than a year is not valid. The server could not store its end, and would fail after other writes.
+local LONGEST_LEASE_MS = 366 * 86400 * 1000
+local function lease_of(owner) return math.min(tonumber(string.match(owner, '%-(%d+)$')) or 0, LONGEST_LEASE_MS) end
 
 -- Return true while the owner's lease holds. A deadline further away than one lease comes from a clock that was ahead: it is
 -- shortened to one lease.
