@@ -61,6 +61,7 @@ def shoot(page: Page, name: str) -> None:
         page.screenshot(path=Path(SHOTS) / f"{name}.png")
 
 
+@pytest.mark.matrix("starts a browser")
 def test_page_survives_a_kill_and_reloads_and_asks_for_an_approval(
     stage: AgentStage, browser: Browser, url: str
 ) -> None:

@@ -56,6 +56,7 @@ def test_outage_of_three_leases_gives_no_strike(make_stage: MakeStage, start_ser
     assert len(stage.events("step")) == 50 * 60 > steps
 
 
+@pytest.mark.matrix("waits through a timeout")
 @pytest.mark.timeout(60)
 def test_drain_without_a_server_ends_and_logs_the_runs_it_left(make_stage: MakeStage, start_server: Any) -> None:
     server = start_server()
@@ -70,6 +71,7 @@ def test_drain_without_a_server_ends_and_logs_the_runs_it_left(make_stage: MakeS
         assert all(f"run {handle.id} is left to recovery" in log for handle in handles)
 
 
+@pytest.mark.matrix("more cases with real processes")
 @pytest.mark.timeout(150)
 def test_a_lost_hosts_runs_come_back_although_the_only_coordinator_is_stopped_most_of_the_time(
     make_stage: MakeStage, start_server: Any

@@ -45,6 +45,7 @@ def test_only_the_poison_run_is_dead(stage: Stage, client: Client, poisonous: in
     assert "3 strikes" in poison[0].view().why
 
 
+@pytest.mark.matrix("more cases with real processes")
 @pytest.mark.timeout(200)
 def test_malformed_runs_do_not_stop_other_runs(stage: Stage, client: Client) -> None:
     """Enqueue 30 runs whose inputs do not fit before 300 good ones, for four processes.
@@ -64,6 +65,7 @@ def test_malformed_runs_do_not_stop_other_runs(stage: Stage, client: Client) -> 
     assert malformed[0].view().counters.life == 2
 
 
+@pytest.mark.matrix("more cases with real processes")
 @pytest.mark.timeout(120)
 def test_most_workers_killed_at_once_are_recovered_after_one_pause(stage: Stage, client: Client) -> None:
     """Kill a whole process tree, six of seven workers: recovery pauses for one lease and then proceeds.

@@ -193,6 +193,7 @@ def test_supervisors_of_a_fleet_roll_one_after_the_other(
 # ---- the new code does not work ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_code_that_can_not_be_imported_stops_the_roll_and_the_old_code_continues(
     stage: Stage, client: Client, deploy: Callable[[str], None]
 ) -> None:

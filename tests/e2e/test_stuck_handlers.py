@@ -21,7 +21,13 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.timeout(200)
 
 
-@pytest.mark.parametrize("how", ["cancelled by force", "lost with the lease"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "cancelled by force",
+        pytest.param("lost with the lease", marks=pytest.mark.matrix("more cases with real processes")),
+    ],
+)
 def test_process_of_a_hung_handler_is_replaced_when_its_run_is_over(stage: Stage, client: Client, how: str) -> None:
     port = free_port()
     options = ["--concurrency", "10", "--lease", "3", "--grace", "1", "--health", f"127.0.0.1:{port}"]
@@ -59,6 +65,7 @@ def answer(stage: Stage, program: str, *arguments: str) -> Any:
     return json.loads(subprocess.check_output(command, cwd=ROOT, env=stage.environment("worker")))
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_hung_handler_is_named_in_lists_until_its_process_is_replaced(stage: Stage, client: Client) -> None:
     port = free_port()
     options = ["--concurrency", "10", "--lease", "3", "--grace", "1", "--health", f"127.0.0.1:{port}"]

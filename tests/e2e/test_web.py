@@ -144,6 +144,7 @@ async ({turns, words}) => {
 """
 
 
+@pytest.mark.matrix("starts a browser")
 def test_browser_gets_the_whole_text_over_kills_a_roll_and_restarts_of_the_web_server(
     stage: WebStage, client: Client, browser: Browser
 ) -> None:

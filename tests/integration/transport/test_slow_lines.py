@@ -43,6 +43,7 @@ async def here(server: Server, namespace: str) -> AsyncIterator[Bench]:
         yield made
 
 
+@pytest.mark.matrix("large numbers")
 @pytest.mark.timeout(120)
 async def test_large_inputs_start_over_a_slow_line_at_their_first_attempt(here: Bench, line: SlowLine) -> None:
     runs: Registry[None] = Registry()
@@ -59,6 +60,7 @@ async def test_large_inputs_start_over_a_slow_line_at_their_first_attempt(here: 
     assert line.carried["replies"] < 2 * 20 * 900_000, "no input was sent in vain"
 
 
+@pytest.mark.matrix("large numbers")
 @pytest.mark.timeout(120)
 async def test_a_large_state_is_saved_and_loaded_over_a_slow_line(here: Bench, line: SlowLine) -> None:
     runs: Registry[None] = Registry()

@@ -11,6 +11,7 @@ import pytest
 HERE = Path(__file__).parent
 
 
+@pytest.mark.matrix("the same tests without Sentry are in the quick suite")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("adapter", ["openai_agents", "pydantic_ai"])
 def test_adapter_stays_durable_with_sentry(adapter: str) -> None:
