@@ -241,8 +241,8 @@ GROUPS = (
     Bug(
         "a place that becomes free is not given to the next run",
         LUA + "shared/groups.lua",
-        "    redis.pcall('SREM', starting_key(group), id)\n    fill(group, clock)\n",
-        "    redis.pcall('SREM', starting_key(group), id)\n    redis.pcall('SREM', groups_key(), group)\n",
+        "  if redis.pcall('SREM', admitted_key(group), id) == 1 then\n    fill(group, clock)\n",
+        "  if redis.pcall('SREM', admitted_key(group), id) == 1 then\n    redis.pcall('SREM', groups_key(), group)\n",
         seed=61,
     ),
     Bug(
