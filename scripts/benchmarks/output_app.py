@@ -12,7 +12,7 @@ runs = Registry()
 
 @runs.handler
 async def typing(run: AsyncRun, tokens: int, per_second: float, begin: float) -> None:
-    """Emit the time, so many times a second, from a given time on."""
+    """Emit the time at a given rate per second, from a given time on."""
     begun = time.monotonic() + begin - time.time()
     for number in range(tokens):
         await asyncio.sleep(max(0.0, begun + number / per_second - time.monotonic()))

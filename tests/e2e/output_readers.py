@@ -9,7 +9,7 @@ from coordinator import Event, Gap, Handle, Rewind
 
 
 class Reader(threading.Thread):
-    """A reader that applies rewinds. With `patience`, it goes away after so many items, and comes back with the last id."""
+    """A reader that applies rewinds. With `patience`, it stops after that number of items, and continues after the last id."""
 
     def __init__(self, handle: Handle[Any], settled: bool, patience: int | None = None) -> None:
         super().__init__(daemon=True)

@@ -175,7 +175,7 @@ def limit_group(by: Operator) -> None:
 
 
 def fill_group(by: Operator) -> None:
-    """Enqueue so many runs of a group that some wait in its line for seconds. Coordinators sweep only while runs wait."""
+    """Enqueue enough runs of a group that some wait in its line for seconds. Coordinators sweep only while runs wait."""
     by.client.set_limit("plain", at_once=1, group="third")
     by.client.enqueue_many([("plain", by.inputs(turns=8)) for _ in range(12)], group="third")
 
